@@ -1,0 +1,9 @@
+//! berth: a Kubernetes scheduler that keeps a ranked list of nodes for every class of pods.
+//!
+//! `ARCHITECTURE.md` has the map. The decision rooms (`model`, `inventory`, `rules`, `class`, `agent`, `dispatch`,
+//! `queue`, `scheduler`) are synchronous and deterministic: time, randomness and the outcome of I/O are arguments.
+
+pub mod cluster;
+pub mod control_plane;
+pub mod model;
+pub mod placement;

@@ -1,0 +1,39 @@
+//! The scheduling-relevant part of a node.
+
+use std::sync::Arc;
+
+use super::{Amounts, Extended, Labels, Taint};
+
+/// A node as the rules see it. Two equal `Node`s are the same to every rule: a heartbeat changes nothing here.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Node {
+    pub name: Arc<str>,
+    pub labels: Labels,
+    pub taints: Box<[Taint]>,
+    /// `spec.unschedulable`: cordoned.
+    pub unschedulable: bool,
+    pub allocatable: Amounts,
+    pub extended: Extended,
+    /// Sorted by name.
+    pub images: Box<[Image]>,
+    /// What could not be understood of it; such a part counts as nothing, so that no pod is misplaced.
+    pub problems: Box<[String]>,
+}
+
+/// A container image that is present on a node, under one of its names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Image {
+    pub name: Arc<str>,
+    pub size_bytes: i64,
+}
+
+impl Node {
+    /// Size of the image `name` on this node, if present.
+    pub fn image_size(&self, name: &str) -> Option<i64> {
+        let at = self
+            .images
+            .binary_search_by(|image| (*image.name).cmp(name))
+            .ok()?;
+        Some(self.images[at].size_bytes)
+    }
+}

@@ -1,0 +1,125 @@
+//! The scheduling-relevant part of a pod.
+
+use std::sync::Arc;
+
+use super::{Labels, NodeAffinity, Toleration, Usage};
+
+/// A pod as the scheduler sees it. Identity is `uid`: a recreated pod of the same name is another pod.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pod {
+    pub uid: Arc<str>,
+    pub namespace: Arc<str>,
+    pub name: Arc<str>,
+    pub labels: Labels,
+    pub scheduler_name: Arc<str>,
+    /// The node it is bound to.
+    pub node_name: Option<Arc<str>>,
+    pub priority: i32,
+    pub preemption_policy: PreemptionPolicy,
+    /// Creation time in seconds since the epoch.
+    pub created_s: i64,
+    pub generation: i64,
+    /// `metadata.deletionTimestamp` is set.
+    pub deleting: bool,
+    /// Phase Succeeded or Failed: it holds nothing on its node any more.
+    pub finished: bool,
+    /// Names of scheduling gates; a pod with any is not to be scheduled.
+    pub gates: Box<[Arc<str>]>,
+    /// The `PodScheduled` condition as it stands in the API server.
+    pub scheduled: Option<ScheduledCondition>,
+    /// What it takes. Known even when `spec` is not (then as far as it could be understood).
+    pub usage: Arc<Usage>,
+    /// What it asks of a node, or why that could not be understood.
+    pub spec: Result<Arc<PodSpec>, SpecError>,
+}
+
+/// What a pod asks of a node: the input of every rule.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct PodSpec {
+    pub usage: Arc<Usage>,
+    /// Sorted, each once.
+    pub tolerations: Box<[Toleration]>,
+    /// `spec.nodeSelector`: every pair must be a label of the node.
+    pub node_selector: Labels,
+    pub node_affinity: NodeAffinity,
+    /// Images of all containers, normalised as ImageLocality does (`:latest` added); sorted, each once.
+    pub images: Box<[Arc<str>]>,
+    /// Number of containers and init containers (ImageLocality's upper threshold grows with it).
+    pub containers: u32,
+    /// Things this version cannot decide yet; such a pod waits with a condition that names them. Sorted.
+    pub unsupported: Box<[Unsupported]>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum PreemptionPolicy {
+    #[default]
+    PreemptLowerPriority,
+    Never,
+}
+
+/// `status.conditions[type=PodScheduled]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScheduledCondition {
+    pub status: bool,
+    pub reason: Arc<str>,
+    pub message: Arc<str>,
+}
+
+/// Why the spec of one pod cannot be understood, for the person who wrote it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {problem}")]
+pub struct SpecError {
+    /// Path of the field, e.g. `spec.containers[0].resources.requests[cpu]`.
+    pub field: String,
+    pub problem: String,
+}
+
+/// A feature of the pod that berth does not schedule yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Unsupported {
+    PodAffinity,
+    PodAntiAffinity,
+    TopologySpreadConstraints,
+    Volumes,
+    ResourceClaims,
+    SchedulingGroup,
+}
+
+impl Unsupported {
+    /// The field of the pod that asks for it.
+    pub fn field(self) -> &'static str {
+        match self {
+            Unsupported::PodAffinity => "spec.affinity.podAffinity",
+            Unsupported::PodAntiAffinity => "spec.affinity.podAntiAffinity",
+            Unsupported::TopologySpreadConstraints => "spec.topologySpreadConstraints",
+            Unsupported::Volumes => "spec.volumes",
+            Unsupported::ResourceClaims => "spec.resourceClaims",
+            Unsupported::SchedulingGroup => "spec.schedulingGroup",
+        }
+    }
+}
+
+/// A port of the node that a pod takes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct HostPort {
+    /// `None`: all addresses (`0.0.0.0` or unset).
+    pub ip: Option<Arc<str>>,
+    pub protocol: Protocol,
+    pub port: u16,
+}
+
+impl HostPort {
+    /// Two pods cannot both have it: same protocol and port, and an address in common.
+    pub fn conflicts(&self, other: &HostPort) -> bool {
+        self.port == other.port
+            && self.protocol == other.protocol
+            && (self.ip.is_none() || other.ip.is_none() || self.ip == other.ip)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Protocol {
+    Tcp,
+    Udp,
+    Sctp,
+}

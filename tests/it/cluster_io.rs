@@ -1,0 +1,1 @@
+//! Watches, reports, leases and the placement store against a real API server.
