@@ -3,7 +3,11 @@
 //! `ARCHITECTURE.md` has the map. The decision rooms (`model`, `inventory`, `rules`, `class`, `agent`, `dispatch`,
 //! `queue`, `scheduler`) are synchronous and deterministic: time, randomness and the outcome of I/O are arguments.
 
+pub mod agent;
+pub mod class;
 pub mod cluster;
 pub mod control_plane;
+pub mod inventory;
 pub mod model;
 pub mod placement;
+pub mod rules;
