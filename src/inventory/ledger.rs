@@ -55,6 +55,11 @@ impl Ledger {
         self.charges.get(uid)
     }
 
+    /// Uids of all charged pods, in no particular order.
+    pub fn charged(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.charges.keys()
+    }
+
     /// Number of pods charged, and how many of them are only assumed.
     pub fn counts(&self) -> (usize, usize) {
         (self.charges.len(), self.assumed)

@@ -74,6 +74,8 @@ impl Inventory {
         self.nodes -= 1;
         self.touch(id);
         self.rows[id.index()].node_revision = self.revision;
+        // Nothing fits better now, but what parked classes are told counts the nodes.
+        self.loosened = self.revision;
         self.vacate(id);
         true
     }
@@ -118,7 +120,8 @@ impl Inventory {
         self.revision
     }
 
-    /// The latest change that can make a full node fit again: something was freed, or a node came or changed.
+    /// The latest change that can matter to a class that fits nowhere: something was freed, or a node came, changed or
+    /// went.
     pub fn loosened(&self) -> Revision {
         self.loosened
     }

@@ -23,7 +23,7 @@ pub use reasons::{Diagnosis, Reasons};
 pub use resources_fit::Packing;
 
 use crate::class::Class;
-use crate::inventory::Row;
+use crate::inventory::{Revision, Row};
 use crate::model::Node;
 
 /// What a cached rule says of one node, in the rule's own code.
@@ -126,4 +126,16 @@ pub fn rank_uncached(class: &Class, packing: Packing, row: &Row) -> Key {
         }
     }
     rank(class, packing, row, &answers, 0)
+}
+
+/// Whether `class` may go to the node of this row, given that it was valid there at revision `seen`: labels and taints
+/// are only looked at again when the node itself changed since.
+pub fn still_admits(class: &Class, row: &Row, seen: Revision) -> bool {
+    let packing = Packing::default();
+    let key = if row.node_revision > seen {
+        rank_uncached(class, packing, row)
+    } else {
+        rank(class, packing, row, &[NEUTRAL; CachedRule::COUNT], 0)
+    };
+    key.is_valid()
 }
