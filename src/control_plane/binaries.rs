@@ -48,6 +48,8 @@ pub struct Environment {
     pub cache: PathBuf,
     /// `PATH`, where `go` is looked for.
     pub path: OsString,
+    /// Whether builds go unannounced.
+    pub quiet: bool,
 }
 
 impl Environment {
@@ -67,6 +69,7 @@ impl Environment {
             assets: variable("KUBEBUILDER_ASSETS").map(PathBuf::from),
             cache: folder.join("control-plane"),
             path: variable("PATH").unwrap_or_default(),
+            quiet: false,
         })
     }
 
@@ -116,10 +119,11 @@ impl Environment {
         match lock.try_lock() {
             Ok(()) => {}
             Err(fs::TryLockError::WouldBlock) => {
-                go::say(&format!(
-                    "waiting for another build of the control plane in {}",
-                    self.cache.display()
-                ));
+                let folder = self.cache.display();
+                go::say(
+                    self,
+                    &format!("waiting for another build of the control plane in {folder}"),
+                );
                 lock.lock()?;
             }
             Err(fs::TryLockError::Error(error)) => return Err(error).context("cannot lock the build folder"),
@@ -175,7 +179,7 @@ fn cargo_target_folder(executable: &Path) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
+    use std::process::Command;
 
     use super::*;
 
@@ -186,13 +190,22 @@ mod tests {
             assets: None,
             cache: folder.join("cache"),
             path: path.into_os_string(),
+            quiet: true,
         }
     }
 
+    /// Written by a shell: a file that this process has open for writing may be inherited, still open, by a program
+    /// that another test starts at the moment, and then it cannot be executed.
     fn fake_go(environment: &Environment, script: &str) {
+        let write = "printf '#!/bin/sh\\n%s\\n' \"$1\" > \"$0\" && chmod +x \"$0\"";
         let go = Path::new(&environment.path).join("go");
-        fs::write(&go, format!("#!/bin/sh\n{script}\n")).unwrap();
-        fs::set_permissions(&go, fs::Permissions::from_mode(0o755)).unwrap();
+        let status = Command::new("/bin/sh")
+            .args(["-c", write])
+            .arg(go)
+            .arg(script)
+            .status()
+            .unwrap();
+        assert!(status.success());
     }
 
     fn error_of(environment: &Environment, program: Program) -> String {
@@ -308,6 +321,25 @@ mod tests {
         fs::create_dir_all(&target).unwrap();
         fs::write(target.join(".rustc_info.json"), "{}").unwrap();
         assert_eq!(cargo_target_folder(&executable), Some(target));
+    }
+
+    #[test]
+    fn two_that_need_the_same_program_at_once_build_it_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let environment = environment(folder.path());
+        let builds = folder.path().join("builds");
+        let script = format!(
+            r#"[ "$1" = version ] && echo go version go1.26.0 a/b && exit
+               echo once >> '{}'; echo helm > "$GOBIN/helm""#,
+            builds.display()
+        );
+        fake_go(&environment, &script);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| environment.find_or_build(Program::Helm).unwrap());
+            }
+        });
+        assert_eq!(fs::read_to_string(builds).unwrap(), "once\n");
     }
 
     #[test]

@@ -42,7 +42,8 @@ fn package(program: Program) -> &'static str {
 fn usual_time(program: Program) -> &'static str {
     match program {
         Program::KubeApiserver => "about 4 minutes",
-        Program::Etcd | Program::Helm => "about a minute",
+        Program::Helm => "about 2 minutes",
+        Program::Etcd => "about a minute",
         Program::KubeScheduler => "about half a minute",
         Program::Kubeconform => "some seconds",
     }
@@ -82,7 +83,7 @@ pub(super) fn build(program: Program, path: &Path, environment: &Environment) ->
             command.arg(format!("{}@{}", package(program), version(program)));
         }
     }
-    let progress = Progress::start(program);
+    let progress = Progress::start(program, environment);
     let output = command.output().context("cannot run go")?;
     if !output.status.success() {
         let said = [output.stdout, output.stderr].concat();
@@ -143,36 +144,45 @@ fn last_lines(text: &str) -> String {
 }
 
 /// A line on standard error. Not `eprintln!`: the test harness would keep it back, and minutes would pass in silence.
-pub(super) fn say(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+pub(super) fn say(environment: &Environment, line: &str) {
+    if !environment.quiet {
+        let _ = writeln!(std::io::stderr(), "{line}");
+    }
 }
 
 /// Tells that a build is going on: a spinner on a terminal, a line elsewhere.
-struct Progress {
+struct Progress<'a> {
+    environment: &'a Environment,
     what: String,
     spinner: Option<indicatif::ProgressBar>,
 }
 
-impl Progress {
-    fn start(program: Program) -> Self {
+impl<'a> Progress<'a> {
+    fn start(program: Program, environment: &'a Environment) -> Self {
         let what = format!("{} {}", program.name(), version(program));
         let message = format!("building {what} (once, {})...", usual_time(program));
-        if !std::io::stderr().is_terminal() {
-            say(&message);
-            return Self { what, spinner: None };
+        if environment.quiet || !std::io::stderr().is_terminal() {
+            say(environment, &message);
+            return Self {
+                environment,
+                what,
+                spinner: None,
+            };
         }
         let spinner = indicatif::ProgressBar::new_spinner().with_message(message);
         spinner.enable_steady_tick(Duration::from_millis(120));
         Self {
+            environment,
             what,
             spinner: Some(spinner),
         }
     }
 
     fn finish(self) {
+        let message = format!("built {}", self.what);
         match self.spinner {
-            Some(spinner) => spinner.finish_with_message(format!("built {}", self.what)),
-            None => say(&format!("built {}", self.what)),
+            Some(spinner) => spinner.finish_with_message(message),
+            None => say(self.environment, &message),
         }
     }
 }

@@ -193,6 +193,8 @@ async fn the_programs_end_and_the_data_is_gone_when_the_value_is_dropped() {
 
 #[tokio::test]
 async fn the_programs_end_when_their_owner_is_killed() {
+    // What a killed owner cannot remove, the test does.
+    let folder = tempfile::tempdir().unwrap();
     let mut owner = Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
@@ -201,6 +203,7 @@ async fn the_programs_end_when_their_owner_is_killed() {
             "--nocapture",
         ])
         .env(OWNER, "1")
+        .env("TMPDIR", folder.path())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
