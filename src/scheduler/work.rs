@@ -219,6 +219,11 @@ impl Scheduler {
         dispatched[agent] += 1;
     }
 
+    /// What came into and went out of an agent's caches while it was idle.
+    pub fn cache_changed(&mut self, agent: usize, changes: &[CacheChange]) {
+        self.dispatcher.cache_changed(agent, changes);
+    }
+
     /// What the agent measured and cached while it worked.
     pub fn learn(&mut self, agent: usize, task: &Task, laps: &[(Part, Duration)], changes: &[CacheChange]) {
         self.dispatcher.cache_changed(agent, changes);
