@@ -215,11 +215,13 @@ mod tests {
                 (NANO_PER_UNIT, value, ours.value()),
                 (NANO_PER_MILLI, milli, ours.milli_value()),
             ] {
-                if exact / unit >= i64::MAX.into() && ours == i64::MAX {
+                if exact.abs() / unit >= i64::MAX.into() {
+                    assert!(ours.unsigned_abs() >= i64::MAX as u64, "{line:?}");
                     continue;
                 }
-                // Upstream rounds negative ones this way or that, by how they are stored.
-                if exact >= 0 || exact % unit == 0 {
+                // Of negative ones upstream's answer depends on how they are stored (and -1Pi is -2882303760): no use
+                // to anybody, as a negative amount is refused wherever it is asked for.
+                if exact >= 0 {
                     assert_eq!(ours.to_string(), theirs, "{line:?}");
                 }
             }
