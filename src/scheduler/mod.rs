@@ -5,6 +5,7 @@
 //! `binds.rs`. May not know: kube, tokio, clocks.
 
 mod action;
+mod audit;
 mod binds;
 mod cluster_events;
 mod work;
@@ -18,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use action::{Action, AttemptResult, Sample, Stats};
+pub use audit::Difference;
 pub use work::{Settled, Task};
 
 use crate::class::{Class, ClassId, Classifier};
