@@ -4,6 +4,7 @@
 //! `queue`, `scheduler`) are synchronous and deterministic: time, randomness and the outcome of I/O are arguments.
 
 pub mod cluster;
+pub mod config;
 pub mod control_plane;
 pub mod model;
 pub mod placement;
