@@ -32,7 +32,7 @@ pub struct Config {
     /// Pods whose `spec.schedulerName` is one of these names are scheduled; all other pods are only counted.
     #[serde(deserialize_with = "values::names")]
     #[schemars(
-        length(min = 1),
+        length(min = 1), extend("uniqueItems" = true),
         inner(regex(pattern = r"^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$"))
     )]
     pub scheduler_names: Vec<String>,

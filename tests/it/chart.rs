@@ -297,6 +297,7 @@ fn values_that_are_unknown_or_wrong_are_refused_with_their_name() {
         ("config: {cacheMaxAge: 10}", "/config/cacheMaxAge"),
         ("config: {cacheMaxAge: ten}", "/config/cacheMaxAge"),
         ("config: {schedulerNames: []}", "/config/schedulerNames"),
+        ("config: {schedulerNames: [a, a]}", "/config/schedulerNames"),
         ("config: {metricsAddress: 10261}", "/config/metricsAddress"),
         ("config: {metricsAddress: null}", "metricsAddress"),
         ("service: {port: 0}", "/service/port"),
@@ -320,6 +321,28 @@ fn values_that_are_unknown_or_wrong_are_refused_with_their_name() {
             "{values:?} says: {error}"
         );
     }
+}
+
+#[test]
+fn the_chart_and_the_image_are_of_this_version_and_toolchain() {
+    let chart: Value =
+        serde_saphyr::from_str(&fs::read_to_string(chart().join("Chart.yaml")).unwrap()).unwrap();
+    assert_eq!(chart["appVersion"], env!("CARGO_PKG_VERSION"));
+    let toolchain = fs::read_to_string(repository().join("rust-toolchain.toml")).unwrap();
+    let version = toolchain
+        .lines()
+        .find_map(|line| line.strip_prefix("channel = "))
+        .unwrap()
+        .trim_matches('"');
+    let image = fs::read_to_string(repository().join("Dockerfile")).unwrap();
+    assert!(
+        image.contains(&format!("FROM rust:{version}-")),
+        "the Dockerfile builds with another Rust than {version}"
+    );
+    assert!(
+        image.contains(&format!("RUSTUP_TOOLCHAIN={version}\n")),
+        "RUSTUP_TOOLCHAIN is not {version}"
+    );
 }
 
 /// A role, what is accessed, the verbs, and what they are for.
