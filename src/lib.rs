@@ -3,8 +3,16 @@
 //! `ARCHITECTURE.md` has the map. The decision rooms (`model`, `inventory`, `rules`, `class`, `agent`, `dispatch`,
 //! `queue`, `scheduler`) are synchronous and deterministic: time, randomness and the outcome of I/O are arguments.
 
+pub mod agent;
+pub mod class;
 pub mod cluster;
 pub mod config;
 pub mod control_plane;
+pub mod dispatch;
+pub mod engine;
+pub mod inventory;
 pub mod model;
 pub mod placement;
+pub mod queue;
+pub mod rules;
+pub mod scheduler;

@@ -1,0 +1,154 @@
+//! An allocation agent: a private view of the nodes, private caches without locks, and the choice of a node.
+//!
+//! May not know: kube, tokio, clocks. An agent is driven by its owner: catch up with the inventory, choose for a class,
+//! repair something while idle.
+
+mod cache;
+mod list;
+mod object;
+mod tree;
+mod view;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use cache::{CacheChange, CacheLimits, CacheStats};
+pub use list::{Order, RankedList};
+pub use tree::WinnerTree;
+pub use view::View;
+
+use crate::class::{Class, ClassId};
+use crate::inventory::{Inventory, NodeId, Revision};
+use crate::rules::{Diagnosis, GOLDEN, Key, Packing, Salt, mix};
+use cache::Cache;
+
+/// How an agent works; the same for its whole life.
+#[derive(Debug, Clone, Copy)]
+pub struct AgentConfig {
+    pub packing: Packing,
+    /// Choose among the best this many nodes (Protean's n0). From configuration, never driven by conflicts.
+    pub candidate_width: usize,
+    pub cache: CacheLimits,
+    /// Seeds the agent's salt and its choices.
+    pub seed: u64,
+}
+
+/// What an agent says to one request.
+#[derive(Debug)]
+pub enum Choice {
+    /// This node, which was valid at revision `seen`.
+    Node { node: NodeId, seen: Revision },
+    /// No node is valid.
+    Nowhere(Diagnosis),
+}
+
+/// How a request was answered, for the estimator and the metrics. Times are measured by the caller, who has a clock: the
+/// agent calls `lap` at the end of each part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Part {
+    /// The ranked list was there: repaired and asked.
+    ListHit,
+    /// The ranked list was made (its rule objects were there, or were made before, as parts of their own).
+    ListMiss,
+    RuleHit(crate::rules::CachedRule),
+    RuleMiss(crate::rules::CachedRule),
+}
+
+/// One agent.
+#[derive(Debug)]
+pub struct Agent {
+    order: Order,
+    candidate_width: usize,
+    rng: Rng,
+    view: View,
+    cache: Cache,
+    candidates: Vec<(u32, Key)>,
+}
+
+impl Agent {
+    pub fn new(config: AgentConfig) -> Self {
+        let mut rng = Rng(config.seed);
+        Agent {
+            order: Order {
+                packing: config.packing,
+                salt: Salt(rng.next()),
+            },
+            candidate_width: config.candidate_width.max(1),
+            rng,
+            view: View::default(),
+            cache: Cache::new(config.cache),
+            candidates: Vec::new(),
+        }
+    }
+
+    /// Copies the rows that changed. Returns how many. The only step that needs the shared inventory.
+    pub fn catch_up(&mut self, inventory: &Inventory) -> usize {
+        self.view.catch_up(inventory)
+    }
+
+    /// The best node for `class` in the view, from the class's ranked list: repaired if it is cached, else made.
+    pub fn choose(&mut self, class: &Arc<Class>, now: Duration, lap: impl FnMut(Part)) -> Choice {
+        let seen = self.view.revision();
+        let list = self.cache.list(class, self.order, &self.view, now, lap);
+        let best = if self.candidate_width == 1 {
+            list.best()
+        } else {
+            list.best_k(self.candidate_width, &mut self.candidates);
+            let count = self.candidates.len() as u64;
+            (count > 0).then(|| NodeId(self.candidates[(self.rng.next() % count) as usize].0))
+        };
+        match best {
+            Some(node) => Choice::Node { node, seen },
+            None => Choice::Nowhere(list.diagnose()),
+        }
+    }
+
+    /// Brings the list of `class` up to date if it is cached. Returns whether it was.
+    pub fn refresh(&mut self, class: ClassId) -> bool {
+        self.cache.refresh(class, self.order, &self.view)
+    }
+
+    /// Repairs the cached list that is most behind, if any is. For idle time: keeps the next catch-up of each list small.
+    pub fn repair_one(&mut self) -> bool {
+        self.cache.repair_one(self.order, &self.view)
+    }
+
+    /// Forgets what was not used for longer than the limit.
+    pub fn expire(&mut self, now: Duration) {
+        self.cache.expire(now);
+    }
+
+    /// What came into and went out of the caches since the last call, in order.
+    pub fn cache_changes(&mut self) -> Vec<CacheChange> {
+        self.cache.take_changes()
+    }
+
+    pub fn cache_stats(&self) -> CacheStats {
+        self.cache.stats()
+    }
+
+    pub fn revision(&self) -> Revision {
+        self.view.revision()
+    }
+
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// The cached list of a class, as it is.
+    pub fn list(&self, class: ClassId) -> Option<&RankedList> {
+        self.cache.peek(class)
+    }
+}
+
+/// A small seeded generator (splitmix64): decisions need no more, and its sequence never changes between versions.
+#[derive(Debug, Clone)]
+pub struct Rng(pub u64);
+
+impl Rng {
+    #[allow(clippy::should_implement_trait)]
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(GOLDEN);
+        mix(self.0)
+    }
+}

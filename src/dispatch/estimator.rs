@@ -1,0 +1,105 @@
+//! The latency estimator: running averages of what an agent's work costs, by kind of work.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::agent::Part;
+use crate::rules::CachedRule;
+
+/// Averages in nanoseconds. Kamino keeps one scalar for a top-level hit and one number a rule for low-level hits and
+/// misses (section 4.2.3); making a ranked list from its rule objects is one more part here, as it has a cost of its own.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Estimator {
+    list_hit: Average,
+    list_miss: Average,
+    rule_hit: [Average; CachedRule::COUNT],
+    rule_miss: [Average; CachedRule::COUNT],
+}
+
+/// A mean that follows slowly: exact over the first [`WINDOW`] samples, then each new one weighs 1/`WINDOW`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Average {
+    ns: f64,
+    samples: u32,
+}
+
+const WINDOW: u32 = 256;
+
+impl Average {
+    /// A guess, which the first sample replaces.
+    const fn guess(ns: f64) -> Self {
+        Average { ns, samples: 0 }
+    }
+
+    fn add(&mut self, sample: Duration) {
+        self.samples = (self.samples + 1).min(WINDOW);
+        self.ns += (sample.as_nanos() as f64 - self.ns) / f64::from(self.samples);
+    }
+
+    fn get(&self) -> Duration {
+        // Saturates, and is zero for NaN: an estimate that was read from a file cannot do harm.
+        Duration::from_nanos(self.ns as u64)
+    }
+}
+
+impl Default for Estimator {
+    /// Guesses of the right order for 5,000 nodes; the first measurements replace them.
+    fn default() -> Self {
+        Estimator {
+            list_hit: Average::guess(1_000.0),
+            list_miss: Average::guess(250_000.0),
+            rule_hit: [Average::guess(500.0); CachedRule::COUNT],
+            rule_miss: [Average::guess(150_000.0); CachedRule::COUNT],
+        }
+    }
+}
+
+impl Estimator {
+    /// A part of a request took this long.
+    pub fn learn(&mut self, part: Part, took: Duration) {
+        match part {
+            Part::ListHit => self.list_hit.add(took),
+            Part::ListMiss => self.list_miss.add(took),
+            Part::RuleHit(rule) => self.rule_hit[rule.index()].add(took),
+            Part::RuleMiss(rule) => self.rule_miss[rule.index()].add(took),
+        }
+    }
+
+    /// What a part is expected to take.
+    pub fn estimate(&self, part: Part) -> Duration {
+        match part {
+            Part::ListHit => self.list_hit.get(),
+            Part::ListMiss => self.list_miss.get(),
+            Part::RuleHit(rule) => self.rule_hit[rule.index()].get(),
+            Part::RuleMiss(rule) => self.rule_miss[rule.index()].get(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_sample_replaces_the_guess_and_many_move_the_average_to_the_new_level() {
+        let mut estimator = Estimator::default();
+        estimator.learn(Part::ListHit, Duration::from_micros(7));
+        assert_eq!(estimator.estimate(Part::ListHit), Duration::from_micros(7));
+        for _ in 0..10 * WINDOW {
+            estimator.learn(Part::ListHit, Duration::from_micros(20));
+        }
+        let now = estimator.estimate(Part::ListHit).as_nanos();
+        assert!((19_900..=20_000).contains(&now), "{now} ns");
+    }
+
+    #[test]
+    fn what_is_learned_survives_being_written_and_read() {
+        let mut estimator = Estimator::default();
+        estimator.learn(Part::RuleMiss(CachedRule::NodeAffinity), Duration::from_millis(3));
+        let text = serde_json::to_string(&estimator).unwrap();
+        assert_eq!(serde_json::from_str::<Estimator>(&text).unwrap(), estimator);
+    }
+}

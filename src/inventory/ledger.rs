@@ -1,0 +1,359 @@
+//! The ledger: which pod is charged to which node, and the one place where a placement is decided against the newest
+//! state (DESIGN: commit).
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::{Inventory, NodeId, Row};
+use crate::model::{Node, Usage};
+
+/// What one pod takes of one node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Charge {
+    pub node: NodeId,
+    pub usage: Arc<Usage>,
+    /// We chose the node and asked the store to bind; nobody has seen the pod there yet. An assumption ends when the
+    /// truth is known, never by a timer.
+    pub assumed: bool,
+}
+
+/// The node no longer takes the pod; look at its newest row and choose again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Conflict;
+
+/// A row whose sums are not those of its pods.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Discrepancy {
+    pub node: Arc<str>,
+    pub counted: String,
+    pub recounted: String,
+}
+
+/// Inventory and charges change together, here only.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    inventory: Inventory,
+    /// By pod uid. Never iterated where order could matter.
+    charges: HashMap<Arc<str>, Charge>,
+    assumed: usize,
+}
+
+impl Ledger {
+    pub fn inventory(&self) -> &Inventory {
+        &self.inventory
+    }
+
+    pub fn apply_node(&mut self, node: Node) -> bool {
+        self.inventory.apply_node(node)
+    }
+
+    pub fn delete_node(&mut self, name: &str) -> bool {
+        self.inventory.delete_node(name)
+    }
+
+    pub fn charge_of(&self, uid: &str) -> Option<&Charge> {
+        self.charges.get(uid)
+    }
+
+    /// Uids of all charged pods, in no particular order.
+    pub fn charged(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.charges.keys()
+    }
+
+    /// Number of pods charged, and how many of them are only assumed.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.charges.len(), self.assumed)
+    }
+
+    /// Assumes that the pod `uid` runs on `node`, if `fits` says so of the newest row. A view that was stale but still
+    /// fits is merged; one that does not is a [`Conflict`]. A pod is charged once: whoever tries again conflicts.
+    pub fn commit(
+        &mut self,
+        uid: &Arc<str>,
+        usage: &Arc<Usage>,
+        node: NodeId,
+        fits: impl FnOnce(&Row) -> bool,
+    ) -> Result<Arc<str>, Conflict> {
+        if self.charges.contains_key(uid) || !fits(self.inventory.row(node)) {
+            return Err(Conflict);
+        }
+        self.insert(
+            uid,
+            Charge {
+                node,
+                usage: usage.clone(),
+                assumed: true,
+            },
+        );
+        Ok(self.inventory.name(node).clone())
+    }
+
+    /// The store says that the pod `uid` is on the node `node_name` and takes `usage`.
+    pub fn bound(&mut self, uid: &Arc<str>, node_name: &Arc<str>, usage: &Arc<Usage>) {
+        let node = self.inventory.id_of(node_name);
+        if let Some(charge) = self.charges.get_mut(uid)
+            && charge.node == node
+            && charge.usage == *usage
+        {
+            self.assumed -= usize::from(std::mem::take(&mut charge.assumed));
+            return;
+        }
+        // The new charge goes first, so that the row is never vacant in between.
+        let old = self.charges.remove(uid);
+        self.insert(
+            uid,
+            Charge {
+                node,
+                usage: usage.clone(),
+                assumed: false,
+            },
+        );
+        if let Some(old) = old {
+            self.assumed -= usize::from(old.assumed);
+            self.inventory.discharge(old.node, &old.usage);
+        }
+    }
+
+    /// The bind of an assumed pod certainly succeeded, though the watch has not told yet.
+    pub fn confirm(&mut self, uid: &str) {
+        if let Some(charge) = self.charges.get_mut(uid) {
+            self.assumed -= usize::from(std::mem::take(&mut charge.assumed));
+        }
+    }
+
+    /// The pod `uid` takes nothing any more: it is gone, finished, or certainly not bound.
+    pub fn discharge(&mut self, uid: &str) -> bool {
+        let Some(charge) = self.charges.remove(uid) else {
+            return false;
+        };
+        self.assumed -= usize::from(charge.assumed);
+        self.inventory.discharge(charge.node, &charge.usage);
+        true
+    }
+
+    fn insert(&mut self, uid: &Arc<str>, charge: Charge) {
+        self.assumed += usize::from(charge.assumed);
+        self.inventory.charge(charge.node, &charge.usage);
+        self.charges.insert(uid.clone(), charge);
+    }
+
+    /// Recounts every row from its pods. Empty when all is well. Sorted by node name.
+    pub fn consistency_check(&self) -> Vec<Discrepancy> {
+        let recounted = self.recount();
+        let mut wrong = Vec::new();
+        for (at, row) in self.inventory.rows.iter().enumerate() {
+            let fresh = recounted.get(&NodeId(at as u32)).cloned().unwrap_or_default();
+            let (counted, recounted) = (sums(row), sums(&fresh));
+            if counted != recounted {
+                wrong.push(Discrepancy {
+                    node: self.inventory.names[at].clone(),
+                    counted,
+                    recounted,
+                });
+            }
+        }
+        wrong.sort_by(|a, b| a.node.cmp(&b.node));
+        wrong
+    }
+
+    /// Replaces every sum by its recount, and returns what was wrong.
+    pub fn heal(&mut self) -> Vec<Discrepancy> {
+        let wrong = self.consistency_check();
+        if wrong.is_empty() {
+            return wrong;
+        }
+        let recounted = self.recount();
+        for at in 0..self.inventory.rows.len() {
+            let id = NodeId(at as u32);
+            let fresh = recounted.get(&id).cloned().unwrap_or_default();
+            let row = &mut self.inventory.rows[at];
+            if sums(row) != sums(&fresh) {
+                let node = row.node.take();
+                *row = Row {
+                    node_revision: row.node_revision,
+                    ..fresh
+                };
+                row.set_node(node);
+                self.inventory.touch(id);
+                self.inventory.loosened = self.inventory.revision;
+            }
+        }
+        wrong
+    }
+
+    fn recount(&self) -> BTreeMap<NodeId, Row> {
+        let mut rows: BTreeMap<NodeId, Row> = BTreeMap::new();
+        for charge in self.charges.values() {
+            rows.entry(charge.node).or_default().charge(&charge.usage);
+        }
+        rows
+    }
+
+    /// Test access: breaks the sums of a row, so that a test can see the check find it.
+    #[cfg(test)]
+    pub(crate) fn corrupt(&mut self, node: NodeId) {
+        self.inventory.rows[node.index()].requested.cpu_milli += 1;
+    }
+}
+
+/// The sums of a row in a form that is equal exactly when they are.
+fn sums(row: &Row) -> String {
+    let mut ports = row.ports.as_ref().map(|p| p.to_vec()).unwrap_or_default();
+    ports.sort();
+    let extended = row.extended.as_deref().cloned().unwrap_or_default();
+    format!(
+        "{:?} {} {} {extended:?} {ports:?}",
+        row.requested, row.nonzero_cpu_milli, row.nonzero_memory
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Amounts, HostPort, Protocol};
+    use proptest::prelude::*;
+
+    fn usage(cpu_milli: i64, port: Option<u16>) -> Arc<Usage> {
+        Arc::new(Usage {
+            requests: Amounts {
+                cpu_milli,
+                memory: 1 << 20,
+                pods: 1,
+                ..Amounts::default()
+            },
+            extended: [(Arc::from("example.com/gpu"), cpu_milli % 3)]
+                .into_iter()
+                .collect(),
+            nonzero_cpu_milli: cpu_milli.max(100),
+            nonzero_memory: 1 << 20,
+            ports: port
+                .map(|port| HostPort {
+                    ip: None,
+                    protocol: Protocol::Tcp,
+                    port,
+                })
+                .into_iter()
+                .collect(),
+        })
+    }
+
+    fn ledger_with(nodes: &[&str]) -> Ledger {
+        let mut ledger = Ledger::default();
+        for name in nodes {
+            ledger.apply_node(Node {
+                name: (*name).into(),
+                ..Node::default()
+            });
+        }
+        ledger
+    }
+
+    #[test]
+    fn a_pod_is_charged_once_however_often_it_is_committed() {
+        let mut ledger = ledger_with(&["a"]);
+        let uid = Arc::from("u");
+        assert!(
+            ledger
+                .commit(&uid, &usage(100, None), NodeId(0), |_| true)
+                .is_ok()
+        );
+        assert_eq!(
+            ledger.commit(&uid, &usage(100, None), NodeId(0), |_| true),
+            Err(Conflict)
+        );
+        assert_eq!(ledger.inventory().row(NodeId(0)).requested.cpu_milli, 100);
+        assert_eq!(ledger.counts(), (1, 1));
+    }
+
+    #[test]
+    fn a_commit_that_no_longer_fits_is_a_conflict_and_charges_nothing() {
+        let mut ledger = ledger_with(&["a"]);
+        assert_eq!(
+            ledger.commit(&Arc::from("u"), &usage(100, None), NodeId(0), |_| false),
+            Err(Conflict)
+        );
+        assert_eq!(ledger.counts(), (0, 0));
+        assert_eq!(ledger.inventory().row(NodeId(0)).requested, Amounts::default());
+    }
+
+    #[test]
+    fn pods_of_a_deleted_node_stay_counted_and_are_there_when_it_comes_back() {
+        let mut ledger = ledger_with(&["a"]);
+        ledger.bound(&Arc::from("u"), &Arc::from("a"), &usage(300, None));
+        ledger.delete_node("a");
+        ledger.apply_node(Node {
+            name: "a".into(),
+            ..Node::default()
+        });
+        assert_eq!(ledger.inventory().row(NodeId(0)).requested.cpu_milli, 300);
+    }
+
+    #[test]
+    fn a_pod_seen_on_another_node_than_assumed_moves_its_charge() {
+        let mut ledger = ledger_with(&["a", "b"]);
+        let uid: Arc<str> = Arc::from("u");
+        ledger
+            .commit(&uid, &usage(100, None), NodeId(0), |_| true)
+            .unwrap();
+        ledger.bound(&uid, &Arc::from("b"), &usage(100, None));
+        assert_eq!(ledger.inventory().row(NodeId(0)).requested.cpu_milli, 0);
+        assert_eq!(ledger.inventory().row(NodeId(1)).requested.cpu_milli, 100);
+        assert_eq!(ledger.counts(), (1, 0));
+    }
+
+    #[test]
+    fn the_check_finds_a_wrong_sum_and_healing_mends_and_publishes_it() {
+        let mut ledger = ledger_with(&["a"]);
+        ledger.bound(&Arc::from("u"), &Arc::from("a"), &usage(300, Some(80)));
+        ledger.corrupt(NodeId(0));
+        let before = ledger.inventory().revision();
+        assert_eq!(ledger.heal().len(), 1);
+        assert!(ledger.consistency_check().is_empty());
+        assert!(ledger.inventory().revision() > before);
+        assert!(ledger.inventory().row(NodeId(0)).node.is_some());
+    }
+
+    #[derive(Debug, Clone)]
+    enum Event {
+        Commit(u8, u8, i64),
+        Bound(u8, u8, i64),
+        Gone(u8),
+        NodeUp(u8),
+        NodeDown(u8),
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        prop_oneof![
+            (0u8..12, 0u8..4, 0i64..500).prop_map(|(p, n, c)| Event::Commit(p, n, c)),
+            (0u8..12, 0u8..4, 0i64..500).prop_map(|(p, n, c)| Event::Bound(p, n, c)),
+            (0u8..12).prop_map(Event::Gone),
+            (0u8..4).prop_map(Event::NodeUp),
+            (0u8..4).prop_map(Event::NodeDown),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_happens_the_sums_are_those_of_the_pods(events in prop::collection::vec(event(), 0..200)) {
+            let mut ledger = ledger_with(&["n0"]);
+            for event in events {
+                match event {
+                    Event::Commit(pod, node, cpu) => {
+                        if let Some(id) = ledger.inventory().find(&format!("n{node}")) {
+                            let _ = ledger.commit(&Arc::from(format!("p{pod}")), &usage(cpu, Some(cpu as u16)), id, |_| true);
+                        }
+                    }
+                    Event::Bound(pod, node, cpu) => {
+                        ledger.bound(&Arc::from(format!("p{pod}")), &Arc::from(format!("n{node}")), &usage(cpu, None));
+                    }
+                    Event::Gone(pod) => { ledger.discharge(&format!("p{pod}")); }
+                    Event::NodeUp(node) => { ledger.apply_node(Node { name: format!("n{node}").into(), ..Node::default() }); }
+                    Event::NodeDown(node) => { ledger.delete_node(&format!("n{node}")); }
+                }
+                prop_assert!(ledger.consistency_check().is_empty());
+                let assumed = ledger.charges.values().filter(|c| c.assumed).count();
+                prop_assert_eq!(ledger.counts(), (ledger.charges.len(), assumed));
+            }
+        }
+    }
+}

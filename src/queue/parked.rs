@@ -1,0 +1,279 @@
+//! Pods that fit nowhere, by class. One evaluation serves a whole class, however many pods wait in it.
+//!
+//! A parked class is looked at again when something loosened since its list was last seen empty: a pod left a node, or a
+//! node came or changed. The list is repaired for it, not rebuilt, so this costs the changed rows only; there is no
+//! periodic flush. When the list is not empty any more, pods wake one by one: each that finds a place wakes the next.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::class::{Class, ClassId};
+use crate::inventory::Revision;
+use crate::model::PreemptionPolicy;
+use crate::rules::Diagnosis;
+
+/// A pod's place within its class: by priority, then arrival.
+pub type Place = (Reverse<i32>, u64);
+
+/// The waiting pods of one class.
+#[derive(Debug)]
+pub struct Group {
+    pub class: Arc<Class>,
+    /// The agent that has the list and looks after the group.
+    pub agent: usize,
+    /// The list was empty as of this revision.
+    pub checked: Revision,
+    pub pods: BTreeMap<Place, Arc<str>>,
+    /// The pod that was woken and has not come back yet.
+    pub probe: Option<Arc<str>>,
+    /// What was found, and when the pods were last told so.
+    pub diagnosis: Diagnosis,
+    pub told_at: Duration,
+    /// The pods know this diagnosis.
+    pub told: bool,
+    messages: [Option<Arc<str>>; 2],
+}
+
+impl Group {
+    /// The text for a pod of this group; made once for all of them.
+    pub fn message(&mut self, policy: PreemptionPolicy) -> Arc<str> {
+        let slot = usize::from(policy == PreemptionPolicy::Never);
+        self.messages[slot]
+            .get_or_insert_with(|| self.diagnosis.message(&self.class, policy).into())
+            .clone()
+    }
+}
+
+/// All parked classes.
+#[derive(Debug, Default)]
+pub struct Parked {
+    groups: BTreeMap<ClassId, Group>,
+    pods: usize,
+    /// By agent: every group of this agent was seen empty at this revision or later, or has a probe under way.
+    settled: Vec<Revision>,
+    /// By agent: where the search for a due group goes on.
+    cursor: Vec<ClassId>,
+}
+
+impl Parked {
+    pub fn new(agents: usize) -> Self {
+        Parked {
+            settled: vec![0; agents],
+            cursor: vec![ClassId(0); agents],
+            ..Parked::default()
+        }
+    }
+
+    pub fn get(&self, class: ClassId) -> Option<&Group> {
+        self.groups.get(&class)
+    }
+
+    pub fn get_mut(&mut self, class: ClassId) -> Option<&mut Group> {
+        self.groups.get_mut(&class)
+    }
+
+    pub fn groups(&self) -> impl Iterator<Item = &Group> {
+        self.groups.values()
+    }
+
+    /// Number of pods parked.
+    pub fn len(&self) -> usize {
+        self.pods
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.pods == 0
+    }
+
+    /// No node is valid for `class`, as of revision `checked`. Makes or updates its group; returns whether the diagnosis is
+    /// new to its pods.
+    pub fn found_nowhere(
+        &mut self,
+        class: &Arc<Class>,
+        agent: usize,
+        checked: Revision,
+        diagnosis: Diagnosis,
+    ) -> bool {
+        self.settled[agent] = self.settled[agent].min(checked);
+        match self.groups.get_mut(&class.id) {
+            Some(group) => {
+                group.agent = agent;
+                group.checked = group.checked.max(checked);
+                let new = group.diagnosis != diagnosis;
+                if new {
+                    group.diagnosis = diagnosis;
+                    group.messages = [None, None];
+                    group.told = false;
+                }
+                new
+            }
+            None => {
+                let group = Group {
+                    class: class.clone(),
+                    agent,
+                    checked,
+                    pods: BTreeMap::new(),
+                    probe: None,
+                    diagnosis,
+                    told_at: Duration::ZERO,
+                    told: true,
+                    messages: [None, None],
+                };
+                self.groups.insert(class.id, group);
+                true
+            }
+        }
+    }
+
+    /// Adds a pod to the group of its class, which must exist. If it was the probe, it is not any more.
+    pub fn join(&mut self, class: ClassId, place: Place, uid: &Arc<str>) {
+        let Some(group) = self.groups.get_mut(&class) else {
+            return;
+        };
+        if group.probe.as_ref() == Some(uid) {
+            group.probe = None;
+        }
+        if group.pods.insert(place, uid.clone()).is_none() {
+            self.pods += 1;
+        }
+    }
+
+    /// Takes a pod out of its group; an empty group is forgotten.
+    pub fn leave(&mut self, class: ClassId, place: Place) {
+        let Some(group) = self.groups.get_mut(&class) else {
+            return;
+        };
+        if group.pods.remove(&place).is_some() {
+            self.pods -= 1;
+        }
+        self.forget_if_empty(class);
+    }
+
+    /// Wakes the first pod of the class, unless one is awake already.
+    pub fn wake(&mut self, class: ClassId) -> Option<Arc<str>> {
+        let group = self.groups.get_mut(&class)?;
+        if group.probe.is_some() {
+            return None;
+        }
+        let (_, uid) = group.pods.pop_first()?;
+        self.pods -= 1;
+        group.probe = Some(uid.clone());
+        Some(uid)
+    }
+
+    /// The woken pod `uid` will not come back to the group. Whether it was this class's probe.
+    pub fn probe_ended(&mut self, class: ClassId, uid: &str) -> bool {
+        let Some(group) = self.groups.get_mut(&class) else {
+            return false;
+        };
+        if group.probe.as_deref() != Some(uid) {
+            return false;
+        }
+        group.probe = None;
+        // Nobody knows what the list is now: look again.
+        group.checked = 0;
+        self.settled[group.agent] = 0;
+        self.forget_if_empty(class);
+        true
+    }
+
+    fn forget_if_empty(&mut self, class: ClassId) {
+        if self
+            .groups
+            .get(&class)
+            .is_some_and(|group| group.pods.is_empty() && group.probe.is_none())
+        {
+            self.groups.remove(&class);
+        }
+    }
+
+    /// A class of this agent whose list may not be empty any more: something loosened since it was seen empty.
+    pub fn due(&mut self, agent: usize, loosened: Revision) -> Option<Arc<Class>> {
+        if self.settled[agent] >= loosened {
+            return None;
+        }
+        let is_due = |group: &&Group| {
+            group.agent == agent
+                && group.checked < loosened
+                && group.probe.is_none()
+                && !group.pods.is_empty()
+        };
+        let from = self.cursor[agent];
+        let next = self.groups.range(from..).map(|(_, group)| group).find(is_due);
+        let next = next.or_else(|| self.groups.range(..from).map(|(_, group)| group).find(is_due));
+        match next {
+            Some(group) => {
+                self.cursor[agent] = ClassId(group.class.id.0 + 1);
+                Some(group.class.clone())
+            }
+            None => {
+                self.settled[agent] = loosened;
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::PodSpec;
+
+    fn class() -> Arc<Class> {
+        Arc::new(Class::for_test(PodSpec::default()))
+    }
+
+    fn group_of(pods: &[(&str, i32)]) -> (Parked, Arc<Class>) {
+        let (mut parked, class) = (Parked::new(1), class());
+        parked.found_nowhere(&class, 0, 10, Diagnosis::default());
+        for (seq, (uid, priority)) in pods.iter().enumerate() {
+            parked.join(class.id, (Reverse(*priority), seq as u64), &Arc::from(*uid));
+        }
+        (parked, class)
+    }
+
+    #[test]
+    fn a_class_is_due_only_when_something_loosened_since_it_was_seen_empty() {
+        let (mut parked, class) = group_of(&[("a", 0)]);
+        assert!(parked.due(0, 10).is_none());
+        assert_eq!(parked.due(0, 11).map(|c| c.id), Some(class.id));
+        parked.found_nowhere(&class, 0, 12, Diagnosis::default());
+        assert!(parked.due(0, 11).is_none());
+        assert!(parked.due(0, 13).is_some());
+    }
+
+    #[test]
+    fn pods_wake_one_by_one_in_order_of_priority_and_the_last_takes_the_group_with_it() {
+        let (mut parked, class) = group_of(&[("low", 0), ("high", 5)]);
+        assert_eq!(parked.wake(class.id).as_deref(), Some("high"));
+        assert_eq!(parked.wake(class.id), None, "one is awake already");
+        assert!(parked.due(0, 99).is_none(), "the probe will tell");
+        assert!(parked.probe_ended(class.id, "high"));
+        assert_eq!(parked.wake(class.id).as_deref(), Some("low"));
+        assert!(parked.is_empty());
+        assert!(parked.probe_ended(class.id, "low"));
+        assert!(parked.get(class.id).is_none());
+    }
+
+    #[test]
+    fn a_probe_that_finds_no_place_goes_back_and_the_class_waits_for_the_next_change() {
+        let (mut parked, class) = group_of(&[("a", 0), ("b", 0)]);
+        let woken = parked.wake(class.id).unwrap();
+        parked.found_nowhere(&class, 0, 20, Diagnosis::default());
+        parked.join(class.id, (Reverse(0), 0), &woken);
+        assert_eq!(parked.len(), 2);
+        assert!(parked.due(0, 20).is_none());
+        assert!(parked.due(0, 21).is_some());
+    }
+
+    #[test]
+    fn a_probe_that_vanishes_makes_its_class_due_at_once() {
+        let (mut parked, class) = group_of(&[("a", 0), ("b", 0)]);
+        assert!(parked.due(0, 10).is_none());
+        let woken = parked.wake(class.id).unwrap();
+        assert!(parked.probe_ended(class.id, &woken));
+        assert!(parked.due(0, 10).is_some());
+    }
+}

@@ -1,0 +1,141 @@
+//! The rules: what makes a node valid for a class of pods (validators), and what makes it better (preferences).
+//!
+//! One file a rule, named as in kube-scheduler; a rule does not know the others. Answers that cost label or string
+//! matching are kept in rule objects (`agent`), one [`Answer`] a node, shared by all classes with the same trait; answers
+//! that compare integers are computed anew each time: caching those lost in 2018 (kubernetes#71013).
+//!
+//! `NodeName` needs no file: a pod that names its node is bound, and never waits here.
+
+mod image_locality;
+mod key;
+mod node_affinity;
+mod node_ports;
+mod node_unschedulable;
+mod reasons;
+mod resources_balanced_allocation;
+mod resources_fit;
+mod taint_toleration;
+
+pub use key::{GOLDEN, Key, Salt, mix};
+pub use node_affinity::applies as node_affinity_applies;
+pub use node_unschedulable::tolerated as tolerates_unschedulable;
+pub use reasons::{Diagnosis, Reasons};
+pub use resources_fit::Packing;
+
+use crate::class::Class;
+use crate::inventory::{Revision, Row};
+use crate::model::Node;
+
+/// What a cached rule says of one node, in the rule's own code.
+pub type Answer = u16;
+
+/// The rules whose answers are worth caching.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum CachedRule {
+    TaintToleration,
+    NodeAffinity,
+    ImageLocality,
+}
+
+impl CachedRule {
+    pub const ALL: [CachedRule; 3] = [
+        CachedRule::TaintToleration,
+        CachedRule::NodeAffinity,
+        CachedRule::ImageLocality,
+    ];
+    pub const COUNT: usize = Self::ALL.len();
+
+    pub fn index(self) -> usize {
+        self as usize
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            CachedRule::TaintToleration => "TaintToleration",
+            CachedRule::NodeAffinity => "NodeAffinity",
+            CachedRule::ImageLocality => "ImageLocality",
+        }
+    }
+
+    /// Evaluates this rule for one node. Depends on nothing but the rule's traits in `class` and on `node`.
+    pub fn answer(self, class: &Class, node: &Node) -> Answer {
+        let spec = &class.spec;
+        match self {
+            CachedRule::TaintToleration => taint_toleration::answer(&spec.tolerations, node),
+            CachedRule::NodeAffinity => node_affinity::answer(spec, node),
+            CachedRule::ImageLocality => image_locality::answer(&spec.images, spec.containers, node),
+        }
+    }
+}
+
+/// Answers of all cached rules for one node. A rule that does not apply to the class answers [`NEUTRAL`].
+pub type Answers = [Answer; CachedRule::COUNT];
+
+/// The node is fine, and as good as any.
+pub const NEUTRAL: Answer = 0;
+
+/// The place of the node `id` among all nodes for `class`: its reasons when it is not valid, else its preferences.
+///
+/// The first rule that fails gives the reason, in kube-scheduler's order.
+pub fn rank(class: &Class, packing: Packing, row: &Row, answers: &Answers, tie: u64) -> Key {
+    if row.node.is_none() {
+        return Key::VACANT;
+    }
+    if row.unschedulable && !class.tolerates_unschedulable {
+        return Key::invalid(Reasons::UNSCHEDULABLE);
+    }
+    let taints = answers[CachedRule::TaintToleration.index()];
+    if taints == taint_toleration::UNTOLERATED {
+        return Key::invalid(Reasons::TAINTS);
+    }
+    let affinity = answers[CachedRule::NodeAffinity.index()];
+    if affinity >= node_affinity::NO_MATCH {
+        let excluded = affinity == node_affinity::NOT_NAMED;
+        return Key::invalid(if excluded {
+            Reasons::NOT_NAMED
+        } else {
+            Reasons::AFFINITY
+        });
+    }
+    let usage = &class.spec.usage;
+    if node_ports::conflict(&usage.ports, row) {
+        return Key::invalid(Reasons::PORTS);
+    }
+    if let Some(reasons) = resources_fit::insufficient(usage, row) {
+        return Key::invalid(reasons);
+    }
+    let shares = resources_fit::Shares::after(usage, row);
+    Key::valid(key::Preferences {
+        untolerated: taints,
+        affinity,
+        share: resources_fit::preference(packing, &shares),
+        balance: resources_balanced_allocation::preference(&shares),
+        image: answers[CachedRule::ImageLocality.index()],
+        tie,
+    })
+}
+
+/// The same for a caller without rule objects: evaluates every rule on the row itself.
+pub fn rank_uncached(class: &Class, packing: Packing, row: &Row) -> Key {
+    let mut answers = [NEUTRAL; CachedRule::COUNT];
+    if let Some(node) = &row.node {
+        for rule in CachedRule::ALL {
+            if class.traits[rule.index()].is_some() {
+                answers[rule.index()] = rule.answer(class, node);
+            }
+        }
+    }
+    rank(class, packing, row, &answers, 0)
+}
+
+/// Whether `class` may go to the node of this row, given that it was valid there at revision `seen`: labels and taints
+/// are only looked at again when the node itself changed since.
+pub fn still_admits(class: &Class, row: &Row, seen: Revision) -> bool {
+    let packing = Packing::default();
+    let key = if row.node_revision > seen {
+        rank_uncached(class, packing, row)
+    } else {
+        rank(class, packing, row, &[NEUTRAL; CachedRule::COUNT], 0)
+    };
+    key.is_valid()
+}

@@ -1,0 +1,263 @@
+//! Why nodes are not valid, and how that is told: in kube-scheduler's words, which autoscalers and people parse.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::ops::{BitOr, BitOrAssign};
+
+use crate::class::Class;
+use crate::model::PreemptionPolicy;
+
+/// A set of reasons for which one node is not valid. Only those of the first rule that failed, as upstream tells them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Reasons(u64);
+
+/// Extended resources of a class beyond this many share the last reason.
+pub(super) const MAX_EXTENDED: usize = 40;
+
+const FIRST_EXTENDED: u32 = 8;
+
+impl Reasons {
+    pub const NONE: Reasons = Reasons(0);
+    pub const UNSCHEDULABLE: Reasons = Reasons(1);
+    pub const TAINTS: Reasons = Reasons(1 << 1);
+    pub const AFFINITY: Reasons = Reasons(1 << 2);
+    pub const PORTS: Reasons = Reasons(1 << 3);
+    pub const PODS: Reasons = Reasons(1 << 4);
+    pub const CPU: Reasons = Reasons(1 << 5);
+    pub const MEMORY: Reasons = Reasons(1 << 6);
+    pub const EPHEMERAL_STORAGE: Reasons = Reasons(1 << 7);
+    /// The pod names its nodes, and this is none of them.
+    pub const NOT_NAMED: Reasons = Reasons(1 << 50);
+    /// More is asked than the node has in all: taking pods away from it cannot help.
+    pub const UNRESOLVABLE: Reasons = Reasons(1 << 51);
+
+    /// Too little of the `at`-th extended resource that the class requests.
+    pub fn extended(at: usize) -> Reasons {
+        Reasons(1 << (FIRST_EXTENDED + at as u32))
+    }
+
+    pub(super) fn bits(self) -> u64 {
+        self.0
+    }
+
+    pub(super) fn from_bits(bits: u64) -> Reasons {
+        Reasons(bits)
+    }
+
+    fn has(self, other: Reasons) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// Whether the node could become valid if pods left it (upstream: `Unschedulable`, not `…AndUnresolvable`).
+    fn resolvable_by_eviction(self) -> bool {
+        const BY_EVICTION: u64 = (1 << FIRST_EXTENDED + MAX_EXTENDED as u32) - (1 << 3);
+        self.0 & BY_EVICTION != 0 && !self.has(Reasons::UNRESOLVABLE)
+    }
+
+    fn texts(self, class: &Class) -> Vec<String> {
+        const FIXED: [(Reasons, &str); 9] = [
+            (Reasons::UNSCHEDULABLE, "node(s) were unschedulable"),
+            (Reasons::TAINTS, "node(s) had untolerated taint(s)"),
+            (
+                Reasons::AFFINITY,
+                "node(s) didn't match Pod's node affinity/selector",
+            ),
+            (
+                Reasons::NOT_NAMED,
+                "node(s) didn't satisfy plugin(s) [NodeAffinity]",
+            ),
+            (
+                Reasons::PORTS,
+                "node(s) didn't have free ports for the requested pod ports",
+            ),
+            (Reasons::PODS, "Too many pods"),
+            (Reasons::CPU, "Insufficient cpu"),
+            (Reasons::MEMORY, "Insufficient memory"),
+            (Reasons::EPHEMERAL_STORAGE, "Insufficient ephemeral-storage"),
+        ];
+        let fixed = FIXED
+            .iter()
+            .filter(|(reason, _)| self.has(*reason))
+            .map(|(_, text)| (*text).to_owned());
+        let extended = class.spec.usage.extended.iter().take(MAX_EXTENDED).enumerate();
+        let extended = extended
+            .filter(|(at, _)| self.has(Reasons::extended(*at)))
+            .map(|(_, (name, _))| format!("Insufficient {name}"));
+        fixed.chain(extended).collect()
+    }
+}
+
+impl BitOr for Reasons {
+    type Output = Reasons;
+    fn bitor(self, other: Reasons) -> Reasons {
+        Reasons(self.0 | other.0)
+    }
+}
+
+impl BitOrAssign for Reasons {
+    fn bitor_assign(&mut self, other: Reasons) {
+        self.0 |= other.0;
+    }
+}
+
+/// Why a class fits nowhere: for each set of reasons, how many nodes have it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Diagnosis {
+    counts: BTreeMap<Reasons, usize>,
+}
+
+impl FromIterator<Reasons> for Diagnosis {
+    fn from_iter<I: IntoIterator<Item = Reasons>>(nodes: I) -> Self {
+        let mut counts = BTreeMap::new();
+        // Neighbours are often alike, so most nodes only bump a counter.
+        let mut run = (Reasons::NONE, 0usize);
+        for reasons in nodes {
+            if reasons == run.0 {
+                run.1 += 1;
+                continue;
+            }
+            if run.1 > 0 {
+                *counts.entry(run.0).or_default() += run.1;
+            }
+            run = (reasons, 1);
+        }
+        if run.1 > 0 {
+            *counts.entry(run.0).or_default() += run.1;
+        }
+        Diagnosis { counts }
+    }
+}
+
+impl Diagnosis {
+    /// How many nodes there are.
+    pub fn nodes(&self) -> usize {
+        self.counts.values().sum()
+    }
+
+    /// The text of the event and the condition (upstream: `FitError.Error`, with the words of DefaultPreemption for the
+    /// case that it finds no victims).
+    pub fn message(&self, class: &Class, policy: PreemptionPolicy) -> String {
+        let nodes = self.nodes();
+        if nodes == 0 {
+            return "no nodes available to schedule pods".to_owned();
+        }
+        let mut text = format!("0/{nodes} nodes are available:");
+        let conflict = super::node_affinity::names_conflict(&class.spec);
+        if conflict {
+            text.push_str(" pod affinity terms conflict.");
+        } else {
+            let mut by_text: BTreeMap<String, usize> = BTreeMap::new();
+            for (reasons, count) in &self.counts {
+                for reason in reasons.texts(class) {
+                    *by_text.entry(reason).or_default() += count;
+                }
+            }
+            let _ = write!(text, " {}.", histogram(by_text));
+        }
+        text.push_str(" preemption: ");
+        match policy {
+            PreemptionPolicy::Never => text.push_str("not eligible due to preemptionPolicy=Never."),
+            PreemptionPolicy::PreemptLowerPriority => {
+                let helped =
+                    |(reasons, _): &(&Reasons, &usize)| !conflict && reasons.resolvable_by_eviction();
+                let candidates: usize = self.counts.iter().filter(helped).map(|(_, count)| count).sum();
+                let mut by_text = BTreeMap::new();
+                by_text.insert(
+                    "No preemption victims found for incoming pod".to_owned(),
+                    candidates,
+                );
+                by_text.insert(
+                    "Preemption is not helpful for scheduling".to_owned(),
+                    nodes - candidates,
+                );
+                let _ = write!(text, "0/{nodes} nodes are available: {}.", histogram(by_text));
+            }
+        }
+        text
+    }
+}
+
+/// `"3 this, 5 that"`, sorted as text (so 10 comes before 9), as upstream sorts it.
+fn histogram(counts: BTreeMap<String, usize>) -> String {
+    let mut entries: Vec<String> = counts
+        .into_iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(text, count)| format!("{count} {text}"))
+        .collect();
+    entries.sort();
+    entries.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{PodSpec, Usage};
+    use std::sync::Arc;
+
+    fn class(extended: &[(&str, i64)]) -> Class {
+        let extended = extended
+            .iter()
+            .map(|(name, amount)| (Arc::from(*name), *amount))
+            .collect();
+        let usage = Arc::new(Usage {
+            extended,
+            ..Usage::default()
+        });
+        Class::for_test(PodSpec {
+            usage,
+            ..PodSpec::default()
+        })
+    }
+
+    #[test]
+    fn the_text_counts_sorts_and_ends_as_kube_scheduler_does() {
+        let diagnosis: Diagnosis = [
+            Reasons::CPU,
+            Reasons::CPU,
+            Reasons::UNSCHEDULABLE,
+            Reasons::CPU,
+            Reasons::TAINTS,
+        ]
+        .into_iter()
+        .collect();
+        assert_eq!(
+            diagnosis.message(&class(&[]), PreemptionPolicy::PreemptLowerPriority),
+            "0/5 nodes are available: 1 node(s) had untolerated taint(s), 1 node(s) were unschedulable, \
+             3 Insufficient cpu. preemption: 0/5 nodes are available: 2 Preemption is not helpful for scheduling, \
+             3 No preemption victims found for incoming pod."
+        );
+    }
+
+    #[test]
+    fn a_node_that_lacks_two_resources_counts_for_both_and_is_hopeless_if_too_small() {
+        let both = Reasons::CPU | Reasons::extended(1) | Reasons::UNRESOLVABLE;
+        let diagnosis: Diagnosis = std::iter::repeat_n(both, 10)
+            .chain([Reasons::MEMORY; 9])
+            .collect();
+        assert_eq!(
+            diagnosis.message(
+                &class(&[("a.com/x", 1), ("b.com/y", 2)]),
+                PreemptionPolicy::PreemptLowerPriority
+            ),
+            "0/19 nodes are available: 10 Insufficient b.com/y, 10 Insufficient cpu, 9 Insufficient memory. \
+             preemption: 0/19 nodes are available: 10 Preemption is not helpful for scheduling, \
+             9 No preemption victims found for incoming pod."
+        );
+    }
+
+    #[test]
+    fn without_nodes_and_with_preemption_never_the_texts_are_upstreams() {
+        let class = class(&[]);
+        let none = Diagnosis::default();
+        assert_eq!(
+            none.message(&class, PreemptionPolicy::Never),
+            "no nodes available to schedule pods"
+        );
+        let one: Diagnosis = [Reasons::PORTS].into_iter().collect();
+        assert_eq!(
+            one.message(&class, PreemptionPolicy::Never),
+            "0/1 nodes are available: 1 node(s) didn't have free ports for the requested pod ports. \
+             preemption: not eligible due to preemptionPolicy=Never."
+        );
+    }
+}

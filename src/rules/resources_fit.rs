@@ -1,0 +1,184 @@
+//! NodeResourcesFit: what the pod requests must be free; and of the nodes where it is, prefer the emptiest
+//! (LeastAllocated) or the fullest (MostAllocated).
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::reasons::{MAX_EXTENDED, Reasons};
+use crate::inventory::Row;
+use crate::model::Usage;
+
+/// Which nodes are better: empty or full ones.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Packing {
+    /// Spread the load: the node with the largest free share.
+    #[default]
+    LeastAllocated,
+    /// Pack: the node with the smallest free share.
+    MostAllocated,
+}
+
+/// Everything that is missing for `usage` on this node; `None` if it fits (upstream: `fitsRequest`).
+pub fn insufficient(usage: &Usage, row: &Row) -> Option<Reasons> {
+    let (wanted, taken, all) = (&usage.requests, &row.requested, &row.allocatable);
+    let mut missing = Reasons::NONE;
+    if taken.pods.saturating_add(1) > all.pods {
+        missing |= Reasons::PODS;
+    }
+    let mut check = |wanted: i64, taken: i64, all: i64, reason: Reasons| {
+        if wanted > 0 && wanted > all.saturating_sub(taken) {
+            missing |= reason;
+            if wanted > all {
+                missing |= Reasons::UNRESOLVABLE;
+            }
+        }
+    };
+    check(wanted.cpu_milli, taken.cpu_milli, all.cpu_milli, Reasons::CPU);
+    check(wanted.memory, taken.memory, all.memory, Reasons::MEMORY);
+    check(
+        wanted.ephemeral_storage,
+        taken.ephemeral_storage,
+        all.ephemeral_storage,
+        Reasons::EPHEMERAL_STORAGE,
+    );
+    if !usage.extended.is_empty() {
+        let node = row.node.as_ref().map(|node| &node.extended);
+        for (at, (name, wanted)) in usage.extended.iter().enumerate() {
+            let all = node.map_or(0, |extended| extended.get(name));
+            check(
+                wanted,
+                row.extended_requested(name),
+                all,
+                Reasons::extended(at.min(MAX_EXTENDED - 1)),
+            );
+        }
+    }
+    (missing != Reasons::NONE).then_some(missing)
+}
+
+/// The shares of a node that are taken once the pod is there: 0 empty, 1 full, more when overcommitted. Pods count at
+/// least 100 milli CPU and 200 MiB, as upstream's scores do.
+#[derive(Debug, Clone, Copy)]
+pub struct Shares {
+    pub cpu: f64,
+    pub memory: f64,
+}
+
+impl Shares {
+    pub fn after(usage: &Usage, row: &Row) -> Shares {
+        let share = |taken: i64, more: i64, all: i64| match all {
+            ..=0 => 1.0,
+            _ => taken.saturating_add(more) as f64 / all as f64,
+        };
+        Shares {
+            cpu: share(
+                row.nonzero_cpu_milli,
+                usage.nonzero_cpu_milli,
+                row.allocatable.cpu_milli,
+            ),
+            memory: share(row.nonzero_memory, usage.nonzero_memory, row.allocatable.memory),
+        }
+    }
+}
+
+/// Steps of the preference. Coarse on purpose, so that balance and images get a say.
+pub const STEPS: u16 = 64;
+
+/// 0 is best, `STEPS - 1` worst.
+pub fn preference(packing: Packing, shares: &Shares) -> u16 {
+    let taken = (shares.cpu.min(1.0) + shares.memory.min(1.0)) / 2.0;
+    // The cast saturates; a share is never negative or NaN.
+    let step = ((taken * f64::from(STEPS)) as u16).min(STEPS - 1);
+    match packing {
+        Packing::LeastAllocated => step,
+        Packing::MostAllocated => STEPS - 1 - step,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Amounts, Node};
+    use std::sync::Arc;
+
+    fn row(cpu_milli: i64, memory: i64, pods: i64) -> Row {
+        let allocatable = Amounts {
+            cpu_milli,
+            memory,
+            ephemeral_storage: 0,
+            pods,
+        };
+        let node = Node {
+            allocatable,
+            extended: [(Arc::from("x/gpu"), 2)].into_iter().collect(),
+            ..Node::default()
+        };
+        let mut row = Row::default();
+        row.set_node(Some(Arc::new(node)));
+        row
+    }
+
+    fn usage(cpu_milli: i64, memory: i64, gpus: i64) -> Usage {
+        Usage {
+            requests: Amounts {
+                cpu_milli,
+                memory,
+                ephemeral_storage: 0,
+                pods: 1,
+            },
+            extended: [(Arc::from("x/gpu"), gpus)].into_iter().collect(),
+            ..Usage::default()
+        }
+    }
+
+    #[test]
+    fn a_pod_that_exactly_fills_the_node_fits_and_one_more_unit_does_not() {
+        assert_eq!(insufficient(&usage(1000, 100, 2), &row(1000, 100, 1)), None);
+        let reasons = insufficient(&usage(1001, 101, 3), &row(1000, 100, 1)).unwrap();
+        let expected = Reasons::CPU | Reasons::MEMORY | Reasons::extended(0) | Reasons::UNRESOLVABLE;
+        assert_eq!(reasons, expected);
+    }
+
+    #[test]
+    fn what_other_pods_hold_could_be_freed_so_that_is_not_unresolvable() {
+        let mut row = row(1000, 100, 1);
+        row.charge(&usage(500, 0, 0));
+        assert_eq!(
+            insufficient(&usage(600, 0, 0), &row),
+            Some(Reasons::CPU | Reasons::PODS)
+        );
+    }
+
+    #[test]
+    fn a_pod_that_requests_nothing_fits_an_overcommitted_node_as_upstream_has_it() {
+        let mut row = row(1000, 100, 2);
+        row.charge(&usage(5000, 0, 0));
+        assert_eq!(insufficient(&usage(0, 0, 0), &row), None);
+    }
+
+    #[test]
+    fn least_allocated_prefers_the_emptier_node_and_most_allocated_the_fuller() {
+        let (empty, full) = (
+            Shares {
+                cpu: 0.1,
+                memory: 0.1,
+            },
+            Shares {
+                cpu: 0.9,
+                memory: 0.9,
+            },
+        );
+        assert!(preference(Packing::LeastAllocated, &empty) < preference(Packing::LeastAllocated, &full));
+        assert!(preference(Packing::MostAllocated, &empty) > preference(Packing::MostAllocated, &full));
+        assert_eq!(
+            preference(
+                Packing::LeastAllocated,
+                &Shares {
+                    cpu: 7.0,
+                    memory: 1.0
+                }
+            ),
+            STEPS - 1
+        );
+    }
+}

@@ -1,0 +1,182 @@
+//! What the watches tell.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Action, Scheduler, State, Waiting, unsupported_message};
+use crate::inventory::Discrepancy;
+use crate::model::{Node, Pod, PodSpec, SpecError};
+
+impl Scheduler {
+    /// The node is now so. Returns whether that changes anything.
+    pub fn apply_node(&mut self, node: Node) -> bool {
+        if !node.problems.is_empty() {
+            self.stats.bad_nodes += 1;
+        }
+        let changed = self.ledger.apply_node(node);
+        if changed {
+            self.wake_for_parked();
+        }
+        changed
+    }
+
+    pub fn delete_node(&mut self, name: &str) -> bool {
+        let changed = self.ledger.delete_node(name);
+        if changed {
+            self.wake_for_parked();
+        }
+        changed
+    }
+
+    /// A list of all nodes is complete: the others are gone.
+    pub fn retain_nodes(&mut self, names: &HashSet<Arc<str>>) {
+        let gone: Vec<_> = self
+            .inventory()
+            .node_names()
+            .filter(|name| !names.contains(*name))
+            .cloned()
+            .collect();
+        for name in gone {
+            self.delete_node(&name);
+        }
+        self.nodes_synced = true;
+        self.wake_all();
+    }
+
+    /// The pod is now so, whoever schedules it.
+    pub fn apply_pod(&mut self, pod: Pod, now: Duration) {
+        if pod.finished {
+            self.delete_pod(&pod.uid);
+            return;
+        }
+        if let Some(node) = &pod.node_name {
+            self.ledger.bound(&pod.uid, node, &pod.usage);
+            // While our own bind is under way, its end will tell; else nobody waits for it any more.
+            if self
+                .waiting
+                .get(&pod.uid)
+                .is_some_and(|waiting| waiting.state != State::Binding)
+            {
+                self.forget(&pod.uid);
+            }
+            self.wake_for_parked();
+            return;
+        }
+        if !self.is_ours(&pod) || self.ledger.charge_of(&pod.uid).is_some() {
+            // With a charge, it is bound or being bound, and this is older news.
+            return;
+        }
+        if pod.deleting {
+            self.forget(&pod.uid);
+            return;
+        }
+        self.wait(pod, now);
+    }
+
+    /// The pod is gone.
+    pub fn delete_pod(&mut self, uid: &Arc<str>) {
+        self.forget(uid);
+        if self.ledger.discharge(uid) {
+            self.wake_for_parked();
+        }
+    }
+
+    /// A list of all pods is complete: the others are gone.
+    pub fn retain_pods(&mut self, uids: &HashSet<Arc<str>>) {
+        let mut gone: Vec<Arc<str>> = self
+            .ledger
+            .charged()
+            .filter(|uid| !uids.contains(*uid))
+            .cloned()
+            .collect();
+        gone.extend(self.waiting.keys().filter(|uid| !uids.contains(*uid)).cloned());
+        gone.sort();
+        gone.dedup();
+        for uid in gone {
+            self.delete_pod(&uid);
+        }
+        self.pods_synced = true;
+        self.wake_all();
+    }
+
+    /// Recounts the ledger and mends what is wrong.
+    pub fn heal(&mut self) -> Vec<Discrepancy> {
+        let wrong = self.ledger.heal();
+        self.stats.healed += wrong.len() as u64;
+        if !wrong.is_empty() {
+            self.wake_for_parked();
+        }
+        wrong
+    }
+
+    /// A self-check found this many objects to be other than the API server has them, and applied what it has.
+    pub fn count_healed(&mut self, objects: usize) {
+        self.stats.healed += objects as u64;
+    }
+
+    /// A pod of ours has no node.
+    fn wait(&mut self, pod: Pod, now: Duration) {
+        let spec = pod.spec.clone().unwrap_or_default();
+        let class = self.classifier.classify(&spec);
+        let refusal = refusal(&pod.spec);
+        if let Some(known) = self.waiting.get_mut(&pod.uid) {
+            known.generation = pod.generation;
+            let same = known.class.id == class.id
+                && known.priority == pod.priority
+                && (known.state == State::Gated) != pod.gates.is_empty()
+                && (known.state == State::Refused) == refusal.is_some();
+            if same {
+                return;
+            }
+            self.withdraw(&pod.uid);
+        }
+        let uid = pod.uid.clone();
+        match self.waiting.get_mut(&uid) {
+            Some(known) => {
+                (known.class, known.usage, known.priority) = (class, spec.usage.clone(), pod.priority);
+            }
+            None => {
+                self.next_seq += 1;
+                let waiting = Waiting::new(pod.clone(), class, self.next_seq, now);
+                self.waiting.insert(uid.clone(), waiting);
+            }
+        }
+        if !pod.gates.is_empty() {
+            return;
+        }
+        match refusal {
+            None => self.admit(&uid, now),
+            Some(message) => {
+                self.stats.bad_pods += u64::from(pod.spec.is_err());
+                if let Some(waiting) = self.waiting.get_mut(&uid) {
+                    waiting.state = State::Refused;
+                }
+                self.tell(&uid, "SchedulerError", message.into(), true);
+            }
+        }
+    }
+
+    /// Wakes the agents if something changed that parked classes may care about.
+    pub(super) fn wake_for_parked(&mut self) {
+        let loosened = self.inventory().loosened();
+        if loosened > self.woken_for && !self.parked.is_empty() {
+            self.woken_for = loosened;
+            self.wake_all();
+        }
+    }
+
+    fn wake_all(&mut self) {
+        self.actions
+            .extend((0..self.dispatcher.agents()).map(Action::WakeAgent));
+    }
+}
+
+/// Why a pod cannot be scheduled at all, for the person who made it.
+fn refusal(spec: &Result<Arc<PodSpec>, SpecError>) -> Option<String> {
+    match spec {
+        Err(error) => Some(format!("the pod's spec cannot be understood: {error}")),
+        Ok(spec) if !spec.unsupported.is_empty() => Some(unsupported_message(&spec.unsupported)),
+        Ok(_) => None,
+    }
+}

@@ -1,0 +1,399 @@
+//! The scheduler itself: what happens to every pod between its arrival and its bind, as one synchronous, deterministic
+//! state machine. Events and answers go in, [`Action`]s come out; time is an argument.
+//!
+//! Cluster events enter in `cluster_events.rs`; agents take work and settle it in `work.rs`; the end of binds is in
+//! `binds.rs`. May not know: kube, tokio, clocks.
+
+mod action;
+mod binds;
+mod cluster_events;
+mod work;
+
+#[cfg(test)]
+mod tests;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use action::{Action, AttemptResult, Sample, Stats};
+pub use work::{Settled, Task};
+
+use crate::class::{Class, ClassId, Classifier};
+use crate::cluster::{PodRef, Report};
+use crate::dispatch::{Dispatcher, Estimator, Ticket};
+use crate::inventory::{Inventory, Ledger, Revision};
+use crate::model::{Pod, PreemptionPolicy, Unsupported, Usage};
+use crate::queue::{Backoff, BackoffLimits, Parked, Place};
+
+/// What the scheduler needs to know of its configuration.
+#[derive(Debug, Clone)]
+pub struct SchedulerConfig {
+    /// Pods that name one of these are ours.
+    pub scheduler_names: Vec<Arc<str>>,
+    pub agents: usize,
+    /// Binds decided but not finished, at most; agents pause beyond it, so that a pod of high priority never waits
+    /// behind more than these.
+    pub max_waiting_binds: usize,
+    /// Placements tried for one pod in a row before it backs off.
+    pub max_tries: u32,
+    pub backoff: BackoffLimits,
+    /// Pods that wait are told of a new diagnosis of their class at most this often.
+    pub refresh: Duration,
+}
+
+/// A pod of ours that has no node yet, or whose bind is not finished.
+#[derive(Debug)]
+struct Waiting {
+    pod: PodRef,
+    class: Arc<Class>,
+    usage: Arc<Usage>,
+    priority: i32,
+    policy: PreemptionPolicy,
+    generation: i64,
+    /// Order of arrival; unique.
+    seq: u64,
+    arrived: Duration,
+    /// Attempts at all, for the metrics.
+    attempts: u32,
+    /// Placements tried since it was last queued.
+    tries: u32,
+    /// Errors in a row.
+    failures: u32,
+    /// The message of its condition, as far as we know.
+    told: Option<Arc<str>>,
+    state: State,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum State {
+    /// It has scheduling gates.
+    Gated,
+    /// Its spec cannot be understood or is not supported; it has been told.
+    Refused,
+    Queued(Ticket),
+    /// An agent works on it; the number tells this piece of work from an earlier one.
+    Placing(u64),
+    /// It has a node in the ledger, and the bind is under way.
+    Binding,
+    BackingOff(Duration),
+    Parked,
+    /// Woken from its parked class and queued at the agent that has the list.
+    Woken(Ticket),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Scheduler {
+    config: SchedulerConfig,
+    classifier: Classifier,
+    ledger: Ledger,
+    dispatcher: Dispatcher,
+    parked: Parked,
+    backoff: Backoff,
+    /// By uid. Never iterated where order could matter.
+    waiting: HashMap<Arc<str>, Waiting>,
+    actions: Vec<Action>,
+    stats: Stats,
+    next_seq: u64,
+    next_work: u64,
+    binds: usize,
+    leading: bool,
+    pods_synced: bool,
+    nodes_synced: bool,
+    /// The loosening that agents were last woken for.
+    woken_for: Revision,
+}
+
+impl Scheduler {
+    pub fn new(config: SchedulerConfig, estimator: Estimator) -> Self {
+        let agents = config.agents.max(1);
+        Scheduler {
+            config,
+            classifier: Classifier::default(),
+            ledger: Ledger::default(),
+            dispatcher: Dispatcher::new(agents, estimator),
+            parked: Parked::new(agents),
+            backoff: Backoff::default(),
+            waiting: HashMap::new(),
+            actions: Vec::new(),
+            stats: Stats::default(),
+            next_seq: 0,
+            next_work: 0,
+            binds: 0,
+            leading: false,
+            pods_synced: false,
+            nodes_synced: false,
+            woken_for: 0,
+        }
+    }
+
+    pub fn inventory(&self) -> &Inventory {
+        self.ledger.inventory()
+    }
+
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    pub fn estimator(&self) -> &Estimator {
+        self.dispatcher.estimator()
+    }
+
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// What is to be done in the world, in the order it was decided.
+    pub fn take_actions(&mut self) -> Vec<Action> {
+        std::mem::take(&mut self.actions)
+    }
+
+    /// Whether all nodes and pods have been seen once. Nothing is scheduled before.
+    pub fn synced(&self) -> bool {
+        self.pods_synced && self.nodes_synced
+    }
+
+    /// Only a leader places pods. Binds that are under way when leadership is lost settle on their own.
+    pub fn set_leading(&mut self, leading: bool) {
+        self.leading = leading;
+    }
+
+    pub fn leading(&self) -> bool {
+        self.leading
+    }
+
+    /// Binds decided and not finished.
+    pub fn binds(&self) -> usize {
+        self.binds
+    }
+
+    /// Pods by where they wait.
+    pub fn queue_lengths(&self) -> QueueLengths {
+        let (mut gated, mut refused) = (0, 0);
+        for waiting in self.waiting.values() {
+            match waiting.state {
+                State::Gated => gated += 1,
+                State::Refused => refused += 1,
+                _ => {}
+            }
+        }
+        QueueLengths {
+            active: self.dispatcher.len(),
+            backoff: self.backoff.len(),
+            unschedulable: self.parked.len() + refused,
+            gated,
+        }
+    }
+
+    pub fn parked_classes(&self) -> usize {
+        self.parked.groups().count()
+    }
+
+    pub fn classes(&self) -> usize {
+        self.classifier.len()
+    }
+
+    /// Moves on what only time moves: pods whose backoff is over, and diagnoses that are to be told again.
+    pub fn tick(&mut self, now: Duration) {
+        while let Some(uid) = self.backoff.pop_due(now) {
+            self.admit(&uid, now);
+        }
+        let refresh = self.config.refresh;
+        let stale: Vec<_> = (self.parked.groups())
+            .filter(|group| !group.told && now.saturating_sub(group.told_at) >= refresh)
+            .map(|group| group.class.id)
+            .collect();
+        for class in stale {
+            let Some(group) = self.parked.get_mut(class) else {
+                continue;
+            };
+            group.told = true;
+            group.told_at = now;
+            let pods: Vec<_> = group.pods.values().cloned().collect();
+            for uid in pods {
+                self.tell_parked(&uid, false);
+            }
+        }
+    }
+
+    /// Puts a pod that may be scheduled where it can be: at an agent, or into its parked class.
+    fn admit(&mut self, uid: &Arc<str>, now: Duration) {
+        let Some(waiting) = self.waiting.get_mut(uid) else {
+            return;
+        };
+        waiting.tries = 0;
+        let (class, place) = (waiting.class.clone(), waiting.place());
+        if self.parked.get(class.id).is_some() {
+            self.park(uid, now);
+            return;
+        }
+        let ticket = self
+            .dispatcher
+            .assign(uid, &class, waiting.priority, place.1, now);
+        waiting.state = State::Queued(ticket);
+        self.actions.push(Action::WakeAgent(ticket.agent));
+    }
+
+    /// Puts a pod into the group of its class, which exists, and tells it why.
+    fn park(&mut self, uid: &Arc<str>, now: Duration) {
+        let Some(waiting) = self.waiting.get_mut(uid) else {
+            return;
+        };
+        waiting.state = State::Parked;
+        let class = waiting.class.id;
+        self.parked.join(class, waiting.place(), uid);
+        if let Some(group) = self.parked.get_mut(class)
+            && group.pods.len() == 1
+        {
+            group.told_at = now;
+        }
+        self.tell_parked(uid, true);
+    }
+
+    /// Tells a parked pod what was found for its class, if that is news to it.
+    fn tell_parked(&mut self, uid: &Arc<str>, event: bool) {
+        let Some(waiting) = self.waiting.get(uid) else {
+            return;
+        };
+        let Some(group) = self.parked.get_mut(waiting.class.id) else {
+            return;
+        };
+        let message = group.message(waiting.policy);
+        self.tell(uid, "Unschedulable", message, event);
+    }
+
+    fn tell(&mut self, uid: &Arc<str>, reason: &'static str, message: Arc<str>, event: bool) {
+        let Some(waiting) = self.waiting.get_mut(uid) else {
+            return;
+        };
+        if waiting.told.as_ref() == Some(&message) {
+            return;
+        }
+        waiting.told = Some(message.clone());
+        let (pod, generation) = (waiting.pod.clone(), waiting.generation);
+        self.actions.push(Action::Report(Report::Failed {
+            pod,
+            reason,
+            message,
+            generation,
+            event,
+        }));
+    }
+
+    /// Takes a waiting pod out of wherever it is; it is still in `waiting`.
+    fn withdraw(&mut self, uid: &Arc<str>) {
+        let Some(waiting) = self.waiting.get_mut(uid) else {
+            return;
+        };
+        let (class, place) = (waiting.class.id, waiting.place());
+        match std::mem::replace(&mut waiting.state, State::Gated) {
+            State::Queued(ticket) => {
+                self.dispatcher.withdraw(ticket);
+            }
+            State::Woken(ticket) => {
+                self.dispatcher.withdraw(ticket);
+                self.probe_ended(class, uid);
+            }
+            State::Placing(_) => self.probe_ended(class, uid),
+            State::BackingOff(until) => self.backoff.remove(until, uid),
+            State::Parked => self.parked.leave(class, place),
+            State::Gated | State::Refused | State::Binding => {}
+        }
+    }
+
+    /// The pod `uid` is done with. If it was the one awake in its parked class, that class is looked at again.
+    fn probe_ended(&mut self, class: ClassId, uid: &str) {
+        if self.parked.probe_ended(class, uid)
+            && let Some(group) = self.parked.get(class)
+        {
+            self.actions.push(Action::WakeAgent(group.agent));
+        }
+    }
+
+    fn forget(&mut self, uid: &Arc<str>) {
+        self.withdraw(uid);
+        self.waiting.remove(uid);
+    }
+
+    fn is_ours(&self, pod: &Pod) -> bool {
+        self.config.scheduler_names.contains(&pod.scheduler_name)
+    }
+
+    /// Where each waiting pod is, for the invariants: counted from the pods themselves.
+    pub(crate) fn census(&self) -> BTreeMap<&'static str, usize> {
+        let mut census = BTreeMap::new();
+        for waiting in self.waiting.values() {
+            *census.entry(waiting.state.name()).or_default() += 1;
+        }
+        census
+    }
+}
+
+/// Pods by where they wait (kube-scheduler's metric `pending_pods`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct QueueLengths {
+    pub active: usize,
+    pub backoff: usize,
+    pub unschedulable: usize,
+    pub gated: usize,
+}
+
+impl Waiting {
+    /// A pod that was just seen: not to be scheduled until its state says so.
+    fn new(pod: Pod, class: Arc<Class>, seq: u64, now: Duration) -> Self {
+        let told = pod
+            .scheduled
+            .filter(|condition| !condition.status)
+            .map(|condition| condition.message);
+        let scheduler_name = pod.scheduler_name;
+        Waiting {
+            usage: class.spec.usage.clone(),
+            pod: PodRef {
+                namespace: pod.namespace,
+                name: pod.name,
+                uid: pod.uid,
+                scheduler_name,
+            },
+            class,
+            priority: pod.priority,
+            policy: pod.preemption_policy,
+            generation: pod.generation,
+            seq,
+            arrived: now,
+            attempts: 0,
+            tries: 0,
+            failures: 0,
+            told,
+            state: State::Gated,
+        }
+    }
+
+    fn place(&self) -> Place {
+        (Reverse(self.priority), self.seq)
+    }
+}
+
+impl State {
+    fn name(&self) -> &'static str {
+        match self {
+            State::Gated => "gated",
+            State::Refused => "refused",
+            State::Queued(_) | State::Woken(_) => "queued",
+            State::Placing(_) => "placing",
+            State::Binding => "binding",
+            State::BackingOff(_) => "backing off",
+            State::Parked => "parked",
+        }
+    }
+}
+
+/// What a pod that cannot be scheduled by this version is told.
+fn unsupported_message(unsupported: &[Unsupported]) -> String {
+    let fields: Vec<_> = unsupported.iter().map(|feature| feature.field()).collect();
+    format!(
+        "berth does not schedule pods with {} yet: remove it from the pod, or set spec.schedulerName to another scheduler",
+        fields.join(", ")
+    )
+}

@@ -1,0 +1,254 @@
+//! The agents' side: taking work, and settling what they chose.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Action, AttemptResult, Sample, Scheduler, State};
+use crate::agent::{CacheChange, Choice, Part};
+use crate::class::Class;
+use crate::dispatch::Request;
+use crate::inventory::{Conflict, NodeId, Revision};
+use crate::placement::Binding;
+use crate::rules::{self, Diagnosis};
+
+/// One piece of work for an agent.
+#[derive(Debug)]
+pub enum Task {
+    /// Choose a node for this pod. The number tells whether the pod still wants it when the answer comes.
+    Place { request: Request, work: u64 },
+    /// See whether the list of this parked class is still empty.
+    Check { class: Arc<Class> },
+}
+
+impl Task {
+    pub fn class(&self) -> &Arc<Class> {
+        match self {
+            Task::Place { request, .. } => &request.class,
+            Task::Check { class } => class,
+        }
+    }
+}
+
+/// What an agent does after it has answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Settled {
+    Done,
+    /// The node was taken meanwhile: catch up and choose again.
+    Again,
+}
+
+impl Scheduler {
+    /// The next piece of work for this agent, if it may work. Checks of parked classes go before placements: they are
+    /// due only once a change.
+    pub fn next_task(&mut self, agent: usize, now: Duration) -> Option<Task> {
+        if !self.synced() || !self.leading {
+            return None;
+        }
+        if let Some(class) = self.parked.due(agent, self.ledger.inventory().loosened()) {
+            self.stats.checks += 1;
+            return Some(Task::Check { class });
+        }
+        while self.binds < self.config.max_waiting_binds {
+            let request = self.dispatcher.start(agent, now)?;
+            let class = request.class.id;
+            let Some(waiting) = self.waiting.get_mut(&request.uid) else {
+                self.dispatcher.finish(agent);
+                continue;
+            };
+            // Its class was found to fit nowhere while it waited: no need to look again.
+            if self.parked.get(class).is_some() && matches!(waiting.state, State::Queued(_)) {
+                self.dispatcher.finish(agent);
+                self.park(&request.uid.clone(), now);
+                continue;
+            }
+            self.next_work += 1;
+            let work = self.next_work;
+            waiting.state = State::Placing(work);
+            waiting.attempts += 1;
+            waiting.tries += 1;
+            self.count_dispatch(agent);
+            return Some(Task::Place { request, work });
+        }
+        None
+    }
+
+    /// The agent answered. `Again` is only said to placements.
+    pub fn settle(
+        &mut self,
+        agent: usize,
+        task: &Task,
+        choice: Choice,
+        seen: Revision,
+        now: Duration,
+    ) -> Settled {
+        match task {
+            Task::Check { class } => {
+                self.settle_check(agent, class, choice, seen);
+                Settled::Done
+            }
+            Task::Place { request, work } => {
+                let settled = self.settle_place(agent, request, *work, choice, seen, now);
+                if settled == Settled::Done {
+                    self.dispatcher.finish(agent);
+                }
+                settled
+            }
+        }
+    }
+
+    fn settle_check(&mut self, agent: usize, class: &Arc<Class>, choice: Choice, seen: Revision) {
+        match choice {
+            Choice::Nowhere(diagnosis) => {
+                if self.parked.get(class.id).is_some() {
+                    self.parked.found_nowhere(class, agent, seen, diagnosis);
+                }
+            }
+            Choice::Node { .. } => {
+                self.stats.wakes += 1;
+                self.wake_one(class, agent);
+            }
+        }
+    }
+
+    /// Wakes the first pod of a parked class, at the agent that has the list.
+    fn wake_one(&mut self, class: &Arc<Class>, agent: usize) {
+        let Some(uid) = self.parked.wake(class.id) else {
+            return;
+        };
+        let Some(waiting) = self.waiting.get_mut(&uid) else {
+            return;
+        };
+        waiting.tries = 0;
+        let ticket = self
+            .dispatcher
+            .assign_to(agent, &uid, class, waiting.priority, waiting.seq);
+        waiting.state = State::Woken(ticket);
+        self.actions.push(Action::WakeAgent(agent));
+    }
+
+    fn settle_place(
+        &mut self,
+        agent: usize,
+        request: &Request,
+        work: u64,
+        choice: Choice,
+        seen: Revision,
+        now: Duration,
+    ) -> Settled {
+        // The pod was deleted, changed or bound by somebody else while the agent worked.
+        if !self
+            .waiting
+            .get(&request.uid)
+            .is_some_and(|waiting| waiting.state == State::Placing(work))
+        {
+            return Settled::Done;
+        }
+        match choice {
+            Choice::Nowhere(diagnosis) => {
+                self.found_nowhere(agent, request, diagnosis, seen, now);
+                Settled::Done
+            }
+            Choice::Node { node, seen } => self.commit(agent, request, node, seen, now),
+        }
+    }
+
+    fn found_nowhere(
+        &mut self,
+        agent: usize,
+        request: &Request,
+        diagnosis: Diagnosis,
+        seen: Revision,
+        now: Duration,
+    ) {
+        self.stats.unschedulable += 1;
+        self.parked.found_nowhere(&request.class, agent, seen, diagnosis);
+        self.park(&request.uid, now);
+    }
+
+    fn commit(
+        &mut self,
+        agent: usize,
+        request: &Request,
+        node: NodeId,
+        seen: Revision,
+        now: Duration,
+    ) -> Settled {
+        let uid = &request.uid;
+        let Some(waiting) = self.waiting.get_mut(uid) else {
+            return Settled::Done;
+        };
+        let class = waiting.class.clone();
+        let fits = |row: &crate::inventory::Row| rules::still_admits(&class, row, seen);
+        match self.ledger.commit(uid, &waiting.usage, node, fits) {
+            Ok(node) => {
+                waiting.state = State::Binding;
+                let (namespace, name) = (waiting.pod.namespace.clone(), waiting.pod.name.clone());
+                self.binds += 1;
+                self.actions.push(Action::Bind(Binding {
+                    uid: uid.clone(),
+                    namespace,
+                    name,
+                    node,
+                }));
+                // It found a place, so the next of its class may, too.
+                if self.parked.probe_ended(class.id, uid) {
+                    self.wake_one(&class, agent);
+                }
+                Settled::Done
+            }
+            Err(Conflict) => {
+                self.stats.conflicts += 1;
+                if waiting.tries < self.config.max_tries {
+                    waiting.tries += 1;
+                    return Settled::Again;
+                }
+                self.probe_ended(class.id, uid);
+                let tries = self.config.max_tries;
+                let message = format!(
+                    "{tries} placements in a row were overtaken by changes of the nodes; trying again later"
+                );
+                self.back_off(uid, message, now);
+                Settled::Done
+            }
+        }
+    }
+
+    fn count_dispatch(&mut self, agent: usize) {
+        let dispatched = &mut self.stats.dispatched;
+        dispatched.resize(self.dispatcher.agents().max(dispatched.len()), 0);
+        dispatched[agent] += 1;
+    }
+
+    /// What came into and went out of an agent's caches while it was idle.
+    pub fn cache_changed(&mut self, agent: usize, changes: &[CacheChange]) {
+        self.dispatcher.cache_changed(agent, changes);
+    }
+
+    /// What the agent measured and cached while it worked.
+    pub fn learn(&mut self, agent: usize, task: &Task, laps: &[(Part, Duration)], changes: &[CacheChange]) {
+        self.dispatcher.cache_changed(agent, changes);
+        let mut hit = None;
+        for (part, took) in laps {
+            self.dispatcher.learn(*part, *took);
+            match part {
+                Part::ListHit => (self.stats.list_hits, hit) = (self.stats.list_hits + 1, Some(true)),
+                Part::ListMiss => (self.stats.list_misses, hit) = (self.stats.list_misses + 1, Some(false)),
+                Part::RuleHit(_) => self.stats.rule_hits += 1,
+                Part::RuleMiss(_) => self.stats.rule_misses += 1,
+            }
+        }
+        if let (Task::Place { request, .. }, Some(hit)) = (task, hit) {
+            match request.expected_hit == hit {
+                true => self.stats.predictions_right += 1,
+                false => self.stats.predictions_wrong += 1,
+            }
+        }
+    }
+
+    /// How long an attempt took, and how it ended.
+    pub fn observe_attempt(&mut self, result: AttemptResult, took: Duration, rows: usize) {
+        self.actions
+            .push(Action::Observe(Sample::Attempt { result, took }));
+        self.actions.push(Action::Observe(Sample::CatchUp { rows }));
+    }
+}
