@@ -9,10 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use berth::config::{self, Config};
+use berth::control_plane::binaries::go_tool;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-
-use interim::go_tool;
 
 const NAMESPACE: &str = "berth-system";
 
@@ -491,133 +490,6 @@ fn the_install_manifest_is_the_chart_with_its_defaults() {
         assert!(
             found == expected,
             "manifests/install.yaml is old: UPDATE=1 cargo test --test it chart"
-        );
-    }
-}
-
-/// To be replaced by `crate::support::start_control_plane` and `berth::control_plane::binaries::go_tool`.
-mod interim {
-    use std::fs;
-    use std::net::TcpListener;
-    use std::path::PathBuf;
-    use std::process::{Child, Command, Stdio};
-    use std::time::Duration;
-
-    use kube::{Client, Config};
-    use tempfile::TempDir;
-
-    fn cache(name: &str) -> PathBuf {
-        let executable = std::env::current_exe().unwrap();
-        executable.ancestors().nth(3).unwrap().join(name)
-    }
-
-    pub fn go_tool(name: &str) -> Result<PathBuf, String> {
-        let file = cache("tools").join(name);
-        if file.is_file() {
-            Ok(file)
-        } else {
-            Err(format!("no {}", file.display()))
-        }
-    }
-
-    pub struct Interim {
-        children: Vec<Child>,
-        config: Config,
-        folder: TempDir,
-    }
-
-    impl Drop for Interim {
-        fn drop(&mut self) {
-            for child in self.children.iter_mut().rev() {
-                let _ = child.kill();
-                let _ = child.wait();
-            }
-        }
-    }
-
-    impl Interim {
-        pub fn client(&self) -> Client {
-            Client::try_from(self.config.clone()).unwrap()
-        }
-
-        pub fn kubeconfig(&self) -> PathBuf {
-            self.folder.path().join("kubeconfig")
-        }
-    }
-
-    fn free_port() -> u16 {
-        TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port()
-    }
-
-    pub async fn start_control_plane() -> Interim {
-        let folder = TempDir::new().unwrap();
-        let path = |name: &str| folder.path().join(name).display().to_string();
-        let (etcd, peer, port) = (free_port(), free_port(), free_port());
-        fs::write(path("tokens"), "secret,admin,admin,\"system:masters\"\n").unwrap();
-        fs::write(path("kubeconfig"), format!("apiVersion: v1\nkind: Config\ncurrent-context: a\nclusters: [{{name: a, cluster: {{server: 'https://127.0.0.1:{port}', insecure-skip-tls-verify: true}}}}]\nusers: [{{name: a, user: {{token: secret}}}}]\ncontexts: [{{name: a, context: {{cluster: a, user: a}}}}]\n")).unwrap();
-        let spawn = |program: &str, args: Vec<String>| {
-            Command::new(cache("control-plane/v1.36.3").join(program))
-                .args(args)
-                .stdout(Stdio::null())
-                .stderr(fs::File::create(path(&format!("{program}.log"))).unwrap())
-                .spawn()
-                .unwrap()
-        };
-        let mut children = vec![spawn(
-            "etcd",
-            vec![
-                format!("--data-dir={}", path("etcd")),
-                format!("--listen-client-urls=http://127.0.0.1:{etcd}"),
-                format!("--advertise-client-urls=http://127.0.0.1:{etcd}"),
-                format!("--listen-peer-urls=http://127.0.0.1:{peer}"),
-                format!("--initial-advertise-peer-urls=http://127.0.0.1:{peer}"),
-                format!("--initial-cluster=default=http://127.0.0.1:{peer}"),
-                "--unsafe-no-fsync".into(),
-            ],
-        )];
-        let key = path("certificates/apiserver.key");
-        children.push(spawn(
-            "kube-apiserver",
-            vec![
-                format!("--etcd-servers=http://127.0.0.1:{etcd}"),
-                "--bind-address=127.0.0.1".into(),
-                "--advertise-address=127.0.0.1".into(),
-                "--endpoint-reconciler-type=none".into(),
-                format!("--secure-port={port}"),
-                format!("--cert-dir={}", path("certificates")),
-                format!("--token-auth-file={}", path("tokens")),
-                "--authorization-mode=RBAC".into(),
-                "--service-account-issuer=https://kubernetes.default.svc".into(),
-                format!("--service-account-key-file={key}"),
-                format!("--service-account-signing-key-file={key}"),
-                "--service-cluster-ip-range=10.0.0.0/24".into(),
-                "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition".into(),
-            ],
-        ));
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let kubeconfig = kube::config::Kubeconfig::read_from(path("kubeconfig")).unwrap();
-        let config = Config::from_custom_kubeconfig(kubeconfig, &Default::default())
-            .await
-            .unwrap();
-        let interim = Interim {
-            children,
-            config,
-            folder,
-        };
-        let namespaces: kube::Api<k8s_openapi::api::core::v1::Namespace> = kube::Api::all(interim.client());
-        for _ in 0..600 {
-            if namespaces.get("default").await.is_ok() {
-                return interim;
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        panic!(
-            "{}",
-            fs::read_to_string(interim.folder.path().join("kube-apiserver.log")).unwrap()
         );
     }
 }

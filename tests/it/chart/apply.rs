@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use berth::control_plane::binaries::go_tool;
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{GroupVersionKind, TypeMeta};
 use kube::discovery::ApiResource;
@@ -11,7 +12,8 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::interim::{go_tool, start_control_plane};
+use crate::support::start_control_plane;
+
 use super::openapi::write_schemas;
 use super::{NAMESPACE, VALUES, documents, helm, rendered, repository, template, the};
 
