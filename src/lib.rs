@@ -6,6 +6,7 @@
 pub mod agent;
 pub mod class;
 pub mod cluster;
+pub mod config;
 pub mod control_plane;
 pub mod dispatch;
 pub mod engine;
