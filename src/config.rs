@@ -23,6 +23,7 @@ pub use duration::ConfigDuration;
 pub use load::ConfigError;
 pub use validate::InvalidField;
 
+use crate::rules::Packing;
 use values::whole_number;
 
 /// Everything that can be set in the file.
@@ -104,14 +105,6 @@ pub struct Config {
 
     /// The form of log lines on standard error: `text` for people, `json` for log pipelines.
     pub log_format: LogFormat,
-}
-
-/// Which nodes to prefer by their requested share.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-pub enum Packing {
-    #[default]
-    LeastAllocated,
-    MostAllocated,
 }
 
 /// How a waiting pod finds its agent.
