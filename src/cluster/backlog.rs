@@ -250,10 +250,6 @@ impl Backlog {
         self.conditions.len() + self.events.len()
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// Items dropped for want of room, since the start.
     pub fn dropped(&self) -> u64 {
         self.dropped

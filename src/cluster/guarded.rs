@@ -20,8 +20,9 @@ pub struct ObjectId {
     pub uid: String,
 }
 
-impl From<&mut ObjectMeta> for ObjectId {
-    fn from(meta: &mut ObjectMeta) -> Self {
+impl ObjectId {
+    /// Takes the names out of `meta`.
+    pub(crate) fn take(meta: &mut ObjectMeta) -> Self {
         ObjectId {
             namespace: meta.namespace.take().unwrap_or_default(),
             name: meta.name.take().unwrap_or_default(),
@@ -47,7 +48,7 @@ pub struct Guarded<K>(Content<K>);
 #[derive(Debug, Clone)]
 enum Content<K> {
     Good(K),
-    Bad { meta: ObjectMeta, error: String },
+    Bad { meta: Box<ObjectMeta>, error: String },
 }
 
 impl<K> Guarded<K> {
@@ -57,7 +58,7 @@ impl<K> Guarded<K> {
         match self.0 {
             Content::Good(object) => Ok(object),
             Content::Bad { mut meta, error } => Err(BadObject {
-                id: ObjectId::from(&mut meta),
+                id: ObjectId::take(&mut meta),
                 error,
             }),
         }
@@ -90,13 +91,13 @@ impl<'de, K: DeserializeOwned> Deserialize<'de> for Guarded<K> {
                     .unwrap_or_default()
                     .metadata;
                 Content::Bad {
-                    meta: ObjectMeta {
+                    meta: Box::new(ObjectMeta {
                         namespace: meta.namespace,
                         name: meta.name,
                         uid: meta.uid,
                         resource_version: meta.resource_version,
                         ..ObjectMeta::default()
-                    },
+                    }),
                     error: error.to_string(),
                 }
             }

@@ -273,3 +273,176 @@ fn request(item: &Item, host: &str) -> Result<Request<Body>, String> {
         ),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use http::Response;
+    use tokio::sync::Semaphore;
+
+    use super::*;
+    use crate::cluster::PodRef;
+
+    /// An API server that holds every request until it gets a permit, and answers by script, then with 201.
+    #[derive(Clone)]
+    struct Server {
+        permits: Arc<Semaphore>,
+        arrived: Arc<Mutex<Vec<String>>>,
+        script: Arc<Mutex<VecDeque<u16>>>,
+    }
+
+    impl Server {
+        fn new(permits: usize, script: impl Into<VecDeque<u16>>) -> Self {
+            Server {
+                permits: Arc::new(Semaphore::new(permits)),
+                arrived: Arc::default(),
+                script: Arc::new(Mutex::new(script.into())),
+            }
+        }
+
+        fn client(&self) -> Client {
+            let server = self.clone();
+            let service = tower::service_fn(move |request: Request<Body>| {
+                server
+                    .arrived
+                    .lock()
+                    .push(format!("{} {}", request.method(), request.uri().path()));
+                let server = server.clone();
+                async move {
+                    server.permits.acquire().await.expect("never closed").forget();
+                    let status = server.script.lock().pop_front().unwrap_or(201);
+                    Response::builder()
+                        .status(status)
+                        .header("retry-after", "1")
+                        .body(Body::empty())
+                }
+            });
+            Client::new(service, "default")
+        }
+
+        fn arrived(&self) -> usize {
+            self.arrived.lock().len()
+        }
+    }
+
+    fn failed(name: String) -> Report {
+        let pod = PodRef {
+            namespace: "x".into(),
+            uid: format!("uid-{name}").into(),
+            name: name.into(),
+            scheduler_name: "berth".into(),
+        };
+        Report::Failed {
+            pod,
+            reason: "Unschedulable",
+            message: "no room".into(),
+            generation: 1,
+            event: false,
+        }
+    }
+
+    /// Lets the reporter run for `length`.
+    async fn run_for(reporter: &Reporter, server: &Server, pending: &AtomicUsize, length: Duration) {
+        let run = reporter.run(
+            server.client(),
+            "host",
+            pending,
+            std::future::pending(),
+            Duration::ZERO,
+        );
+        let _ = tokio::time::timeout(length, run).await;
+    }
+
+    fn of(counter: &AtomicU64) -> u64 {
+        counter.load(Ordering::Relaxed)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reports_trickle_while_binds_are_pending_and_flow_when_they_are_not() {
+        for (binds, in_flight) in [(1, 1), (0, 16)] {
+            let (reporter, server) = (Reporter::new(), Server::new(0, []));
+            (0..50).for_each(|index| reporter.report(failed(format!("p{index}"))));
+            run_for(
+                &reporter,
+                &server,
+                &AtomicUsize::new(binds),
+                Duration::from_secs(1),
+            )
+            .await;
+            assert_eq!(server.arrived(), in_flight, "with {binds} binds pending");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_trickle_opens_up_when_the_binds_are_over_though_its_report_hangs() {
+        let (reporter, server) = (Reporter::new(), Server::new(0, []));
+        (0..50).for_each(|index| reporter.report(failed(format!("p{index}"))));
+        let pending = AtomicUsize::new(1);
+        let binds_end = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            assert_eq!(server.arrived(), 1);
+            pending.store(0, Ordering::Relaxed);
+        };
+        tokio::join!(
+            run_for(&reporter, &server, &pending, Duration::from_secs(2)),
+            binds_end
+        );
+        assert_eq!(server.arrived(), 16);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_busy_server_is_asked_again_and_a_report_about_a_pod_that_is_gone_is_settled() {
+        let (reporter, server) = (Reporter::new(), Server::new(100, [429, 500, 404]));
+        reporter.report(failed("p".into()));
+        run_for(&reporter, &server, &AtomicUsize::new(0), Duration::from_secs(60)).await;
+        let counters = reporter.counters();
+        assert_eq!(
+            (of(&counters.sent), of(&counters.retried), reporter.dropped()),
+            (1, 2, 0)
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_report_that_cannot_be_delivered_is_counted_as_dropped() {
+        for (answers, attempts) in [(vec![503; 20], ATTEMPTS_MAX as usize), (vec![403], 1)] {
+            let (reporter, server) = (Reporter::new(), Server::new(100, answers));
+            reporter.report(failed("p".into()));
+            run_for(&reporter, &server, &AtomicUsize::new(0), Duration::from_secs(120)).await;
+            assert_eq!((server.arrived(), reporter.dropped()), (attempts, 1));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_is_not_told_again_once_the_pod_is_being_placed() {
+        let (reporter, server) = (Reporter::new(), Server::new(100, [503, 503, 503]));
+        reporter.report(failed("p".into()));
+        let placed = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            reporter.withdraw("uid-p");
+        };
+        let pending = AtomicUsize::new(0);
+        tokio::join!(
+            run_for(&reporter, &server, &pending, Duration::from_secs(60)),
+            placed
+        );
+        assert_eq!((server.arrived(), reporter.dropped()), (1, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stop_sends_what_is_left_and_what_takes_too_long_is_counted() {
+        for (permits, dropped) in [(100, 0), (20, 30)] {
+            let (reporter, server) = (Reporter::new(), Server::new(permits, []));
+            (0..50).for_each(|index| reporter.report(failed(format!("p{index}"))));
+            let pending = AtomicUsize::new(7);
+            let stop = std::future::ready(());
+            reporter
+                .run(server.client(), "host", &pending, stop, Duration::from_secs(5))
+                .await;
+            assert_eq!(
+                (of(&reporter.counters().sent), reporter.dropped()),
+                (50 - dropped, dropped)
+            );
+        }
+    }
+}

@@ -128,7 +128,7 @@ async fn follow<K: Resource>(
             }
             Ok(Event::Delete(mut object)) => {
                 count(&counters.events);
-                sink(Change::Delete(ObjectId::from(object.meta_mut())));
+                sink(Change::Delete(ObjectId::take(object.meta_mut())));
             }
             Ok(Event::InitDone) => {
                 count(&counters.lists);
@@ -224,4 +224,161 @@ fn due(last: &mut Option<Instant>) -> bool {
         *last = Some(now);
     }
     due
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::sync::Arc;
+
+    use http::{Request, Response};
+    use k8s_openapi::api::core::v1::Pod;
+    use kube::client::Body;
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    fn pod(name: &str, version: u32, containers: &str) -> String {
+        format!(
+            r#"{{"kind":"Pod","apiVersion":"v1","metadata":{{"name":"{name}","namespace":"x","uid":"u-{name}","resourceVersion":"{version}"}},"spec":{{"containers":{containers}}}}}"#
+        )
+    }
+
+    fn list(version: u32, items: &[String]) -> String {
+        let items = items.join(",");
+        format!(
+            r#"{{"kind":"PodList","apiVersion":"v1","metadata":{{"resourceVersion":"{version}"}},"items":[{items}]}}"#
+        )
+    }
+
+    fn event(kind: &str, object: &str) -> String {
+        format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n")
+    }
+
+    fn status(code: u16, reason: &str) -> String {
+        format!(r#"{{"kind":"Status","status":"Failure","message":"no","reason":"{reason}","code":{code}}}"#)
+    }
+
+    /// Watches an API server that gives `answers` and then none. Returns the requests, and what the sink was told.
+    async fn watched(answers: Vec<(u16, String)>, counters: &WatchCounters) -> (Vec<String>, Vec<String>) {
+        let answers = Mutex::new(VecDeque::from(answers));
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let silence = Arc::new(tokio::sync::Notify::new());
+        let service = {
+            let (requests, silence) = (requests.clone(), silence.clone());
+            tower::service_fn(move |request: Request<Body>| {
+                let answer = answers.lock().pop_front();
+                match answer {
+                    Some(_) => requests.lock().push(request.uri().to_string()),
+                    None => silence.notify_one(),
+                }
+                async move {
+                    let Some((status, body)) = answer else {
+                        std::future::pending::<()>().await;
+                        unreachable!("pending for ever")
+                    };
+                    let response = Response::builder().status(status);
+                    response.body(Body::from(body.into_bytes()))
+                }
+            })
+        };
+        let mut told = Vec::new();
+        let sink = |change: Change<Pod>| {
+            told.push(match change {
+                Change::ListBegins => "begin".to_owned(),
+                Change::Apply(Ok(pod)) => format!("apply {}", pod.metadata.name.unwrap_or_default()),
+                Change::Apply(Err(bad)) => format!("bad {}", bad.id.name),
+                Change::Delete(id) => format!("delete {} {}", id.name, id.uid),
+                Change::ListEnds => "end".to_owned(),
+            });
+        };
+        tokio::select! {
+            () = watch(Client::new(service, "default"), Some(LIVE_PODS), counters, sink) => {}
+            () = silence.notified() => {}
+        }
+        let requests = requests.lock().clone();
+        (requests, told)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_bad_object_is_told_as_such_and_stops_neither_list_nor_watch() {
+        let counters = WatchCounters::default();
+        let events = [
+            event("MODIFIED", &pod("b", 11, "false")),
+            event(
+                "BOOKMARK",
+                r#"{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"12"}}"#,
+            ),
+            event("DELETED", &pod("b", 13, "false")),
+            event("ADDED", &pod("c", 14, "[]")),
+        ];
+        let answers = vec![
+            (
+                200,
+                list(10, &[pod("a", 1, "[]"), pod("b", 2, "7"), pod("d", 3, "[]")]),
+            ),
+            (200, events.concat()),
+        ];
+        let (requests, told) = watched(answers, &counters).await;
+        assert_eq!(
+            told,
+            [
+                "begin",
+                "apply a",
+                "bad b",
+                "apply d",
+                "end",
+                "bad b",
+                "delete b u-b",
+                "apply c"
+            ]
+        );
+        assert!(requests[0].contains("limit=500"), "{requests:?}");
+        for request in &requests {
+            assert!(request.contains("fieldSelector=status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed"));
+        }
+        assert!(requests[1].contains("resourceVersion=10"), "{requests:?}");
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        assert_eq!(
+            (
+                of(&counters.events),
+                of(&counters.lists),
+                of(&counters.bad_objects),
+                of(&counters.errors)
+            ),
+            (6, 1, 2, 0)
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_is_too_old_lists_anew_however_the_server_says_so() {
+        let list_of = |name: &str| (200, list(10, &[pod(name, 1, "[]")]));
+        let by_event = (200, event("ERROR", &status(410, "Expired")));
+        let by_answer = (410, status(410, "Expired"));
+        for expired in [by_event, by_answer] {
+            let counters = WatchCounters::default();
+            let (_, told) = watched(vec![list_of("a"), expired, list_of("b")], &counters).await;
+            assert_eq!(told, ["begin", "apply a", "end", "begin", "apply b", "end"]);
+            assert_eq!(counters.errors.load(Ordering::Relaxed), 1);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_that_breaks_off_begins_again() {
+        let counters = WatchCounters::default();
+        let mut first_page = list(10, &[pod("a", 1, "[]")]);
+        first_page = first_page.replace(
+            r#""metadata":{"resourceVersion":"10"}"#,
+            r#""metadata":{"resourceVersion":"10","continue":"more"}"#,
+        );
+        let answers = vec![
+            (403, status(403, "Forbidden")),
+            (200, first_page),
+            (500, status(500, "InternalError")),
+            (200, list(11, &[pod("b", 2, "[]")])),
+        ];
+        let (_, told) = watched(answers, &counters).await;
+        assert_eq!(told, ["begin", "begin", "apply a", "begin", "apply b", "end"]);
+        assert_eq!(counters.lists.load(Ordering::Relaxed), 1);
+    }
 }

@@ -1,0 +1,322 @@
+//! Where the programs are: a folder the user names, or a cache that is filled with Go on first use.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use super::go;
+
+/// The Kubernetes release whose programs we build; `tools/control-plane/go.mod` pins the same.
+pub const KUBERNETES_VERSION: &str = "v1.36.3";
+
+/// A program that the demo, the tests or the benchmarks run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    Etcd,
+    KubeApiserver,
+    KubeScheduler,
+    Helm,
+    Kubeconform,
+}
+
+impl Program {
+    /// The name of its file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Etcd => "etcd",
+            Self::KubeApiserver => "kube-apiserver",
+            Self::KubeScheduler => "kube-scheduler",
+            Self::Helm => "helm",
+            Self::Kubeconform => "kubeconform",
+        }
+    }
+
+    /// Whether it is a part of a cluster, as opposed to a tool that tests look at files with.
+    fn is_component(self) -> bool {
+        matches!(self, Self::Etcd | Self::KubeApiserver | Self::KubeScheduler)
+    }
+}
+
+/// What finding a program depends on, as a value: tests pass their own.
+#[derive(Clone, Debug)]
+pub struct Environment {
+    /// `KUBEBUILDER_ASSETS`: a folder with etcd and kube-apiserver, maybe kube-scheduler; it wins when set.
+    pub assets: Option<PathBuf>,
+    /// The folder that keeps what we build.
+    pub cache: PathBuf,
+    /// `PATH`, where `go` is looked for.
+    pub path: OsString,
+}
+
+impl Environment {
+    /// Reads the environment of this process. The cache is `control-plane/` in the cargo target folder that the
+    /// running program lies in; for an installed program, in `berth/` of the user's cache folder.
+    ///
+    /// # Errors
+    /// When there is neither a cargo target folder nor `XDG_CACHE_HOME` nor `HOME`.
+    pub fn of_process() -> Result<Self> {
+        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        let executable = std::env::current_exe().context("cannot find out where this program lies")?;
+        let folder = cargo_target_folder(&executable)
+            .or_else(|| Some(PathBuf::from(variable("XDG_CACHE_HOME")?).join("berth")))
+            .or_else(|| Some(PathBuf::from(variable("HOME")?).join(".cache/berth")))
+            .context("no place to keep the control plane's programs: set HOME or XDG_CACHE_HOME")?;
+        Ok(Self {
+            assets: variable("KUBEBUILDER_ASSETS").map(PathBuf::from),
+            cache: folder.join("control-plane"),
+            path: variable("PATH").unwrap_or_default(),
+        })
+    }
+
+    /// The path of `program`, which is built first when it has to be. That takes minutes, says so on standard error,
+    /// and blocks.
+    ///
+    /// # Errors
+    /// When the user's folder lacks the program, when there is no Go that can build it, and when building fails.
+    pub fn find_or_build(&self, program: Program) -> Result<PathBuf> {
+        if let Some(assets) = self.assets.as_ref().filter(|_| program.is_component()) {
+            let path = assets.join(program.name());
+            if path.is_file() {
+                return Ok(path);
+            }
+            // The usual downloads for KUBEBUILDER_ASSETS have no scheduler: that one we still build.
+            if program != Program::KubeScheduler {
+                bail!(
+                    "KUBEBUILDER_ASSETS is {}, but there is no {} in it: put it there, or unset KUBEBUILDER_ASSETS to \
+                     have {KUBERNETES_VERSION} built with Go",
+                    assets.display(),
+                    program.name(),
+                );
+            }
+        }
+        let path = self.cached(program);
+        if !path.is_file() {
+            self.build_locked(program, &path)?;
+        }
+        Ok(path)
+    }
+
+    fn cached(&self, program: Program) -> PathBuf {
+        if program.is_component() {
+            self.cache.join(KUBERNETES_VERSION).join(program.name())
+        } else {
+            self.cache
+                .join("tools")
+                .join(format!("{}-{}", program.name(), go::version(program)))
+        }
+    }
+
+    /// One build at a time, over all processes: two at once would take twice as long and fight for the same file.
+    fn build_locked(&self, program: Program, path: &Path) -> Result<()> {
+        fs::create_dir_all(&self.cache)
+            .with_context(|| format!("cannot create the folder {}", self.cache.display()))?;
+        let lock = fs::File::create(self.cache.join(".lock"))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(fs::TryLockError::WouldBlock) => {
+                go::say(&format!(
+                    "waiting for another build of the control plane in {}",
+                    self.cache.display()
+                ));
+                lock.lock()?;
+            }
+            Err(fs::TryLockError::Error(error)) => return Err(error).context("cannot lock the build folder"),
+        }
+        if path.is_file() {
+            return Ok(());
+        }
+        go::build(program, path, self).with_context(|| self.advice(program))
+    }
+
+    fn advice(&self, program: Program) -> String {
+        let name = program.name();
+        match program {
+            Program::Etcd | Program::KubeApiserver => format!(
+                "no {name} here: install Go {} or newer (https://go.dev/dl) to have it built, or set \
+                 KUBEBUILDER_ASSETS to a folder with etcd and kube-apiserver",
+                go::VERSION_MIN_TEXT,
+            ),
+            Program::KubeScheduler => format!(
+                "no {name} here: install Go {} or newer (https://go.dev/dl) to have it built, or set \
+                 KUBEBUILDER_ASSETS to a folder with etcd, kube-apiserver and kube-scheduler",
+                go::VERSION_MIN_TEXT,
+            ),
+            Program::Helm | Program::Kubeconform => {
+                format!(
+                    "no {name} here: it is built with Go {} or newer (https://go.dev/dl)",
+                    go::VERSION_MIN_TEXT
+                )
+            }
+        }
+    }
+}
+
+/// The path of a tool that tests look at files with: `helm` or `kubeconform`, built on first use. Blocks.
+///
+/// # Errors
+/// For another name, and as [`Environment::find_or_build`].
+pub fn go_tool(name: &str) -> Result<PathBuf> {
+    let tool = [Program::Helm, Program::Kubeconform]
+        .into_iter()
+        .find(|tool| tool.name() == name);
+    let tool =
+        tool.with_context(|| format!("{name:?} is not a tool that is known here: helm, kubeconform"))?;
+    Environment::of_process()?.find_or_build(tool)
+}
+
+/// Cargo marks its target folder with the one file or, when the folder was there before cargo, only the other.
+fn cargo_target_folder(executable: &Path) -> Option<PathBuf> {
+    let is_target =
+        |folder: &&Path| folder.join("CACHEDIR.TAG").is_file() || folder.join(".rustc_info.json").is_file();
+    executable.ancestors().skip(1).find(is_target).map(Path::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn environment(folder: &Path) -> Environment {
+        let path = folder.join("bin");
+        fs::create_dir_all(&path).unwrap();
+        Environment {
+            assets: None,
+            cache: folder.join("cache"),
+            path: path.into_os_string(),
+        }
+    }
+
+    fn fake_go(environment: &Environment, script: &str) {
+        let go = Path::new(&environment.path).join("go");
+        fs::write(&go, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&go, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    fn error_of(environment: &Environment, program: Program) -> String {
+        format!("{:#}", environment.find_or_build(program).unwrap_err())
+    }
+
+    #[test]
+    fn a_users_folder_wins_over_the_cache_and_must_have_etcd_and_the_api_server() {
+        let folder = tempfile::tempdir().unwrap();
+        let assets = folder.path().join("assets");
+        fs::create_dir_all(&assets).unwrap();
+        let environment = Environment {
+            assets: Some(assets.clone()),
+            ..environment(folder.path())
+        };
+        let cached = environment.cached(Program::Etcd);
+        fs::create_dir_all(cached.parent().unwrap()).unwrap();
+        fs::write(&cached, "").unwrap();
+
+        let error = error_of(&environment, Program::Etcd);
+        assert!(error.contains("KUBEBUILDER_ASSETS is"), "{error}");
+        assert!(error.contains("no etcd in it: put it there, or unset"), "{error}");
+        fs::write(assets.join("etcd"), "").unwrap();
+        assert_eq!(
+            environment.find_or_build(Program::Etcd).unwrap(),
+            assets.join("etcd")
+        );
+    }
+
+    #[test]
+    fn a_scheduler_that_the_users_folder_lacks_comes_from_the_cache() {
+        let folder = tempfile::tempdir().unwrap();
+        let environment = Environment {
+            assets: Some(folder.path().to_owned()),
+            ..environment(folder.path())
+        };
+        let cached = environment.cached(Program::KubeScheduler);
+        fs::create_dir_all(cached.parent().unwrap()).unwrap();
+        fs::write(&cached, "").unwrap();
+        assert_eq!(environment.find_or_build(Program::KubeScheduler).unwrap(), cached);
+    }
+
+    #[test]
+    fn without_go_the_error_says_what_to_install_or_to_set() {
+        let folder = tempfile::tempdir().unwrap();
+        let environment = environment(folder.path());
+        let error = error_of(&environment, Program::KubeApiserver);
+        assert!(
+            error.contains("no kube-apiserver here: install Go 1.26 or newer"),
+            "{error}"
+        );
+        assert!(error.contains("or set KUBEBUILDER_ASSETS"), "{error}");
+        assert!(error.contains("there is no go in PATH"), "{error}");
+        let error = error_of(&environment, Program::Helm);
+        assert!(
+            error.contains("no helm here: it is built with Go 1.26"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_go_that_is_too_old_is_named_in_the_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let environment = environment(folder.path());
+        fake_go(&environment, "echo go version go1.21.13 linux/amd64");
+        let error = error_of(&environment, Program::Etcd);
+        assert!(error.contains("install Go 1.26 or newer"), "{error}");
+        assert!(error.contains("the go in PATH is go1.21.13"), "{error}");
+    }
+
+    #[test]
+    fn a_failed_build_shows_the_end_of_what_go_said_and_leaves_no_program() {
+        let folder = tempfile::tempdir().unwrap();
+        let environment = environment(folder.path());
+        fake_go(
+            &environment,
+            r#"[ "$1" = version ] && echo go version go1.26.0 a/b && exit; echo no space >&2; exit 1"#,
+        );
+        for program in [Program::Etcd, Program::Kubeconform] {
+            let error = error_of(&environment, program);
+            assert!(error.contains("no space"), "{error}");
+            assert!(!environment.cached(program).exists());
+        }
+    }
+
+    #[test]
+    fn a_program_is_built_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let environment = environment(folder.path());
+        fake_go(
+            &environment,
+            r#"case "$1" in
+                 version) echo go version devel go1.27-abc a/b ;;
+                 build) while [ "$1" != -o ]; do shift; done; echo etcd > "$2"; test -f go.sum && test -f tools.go ;;
+                 install) echo helm > "$GOBIN/helm" ;;
+               esac"#,
+        );
+        for program in [Program::Etcd, Program::Helm] {
+            let path = environment.find_or_build(program).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap().trim(), program.name());
+        }
+        fake_go(&environment, "exit 1");
+        environment.find_or_build(Program::Etcd).unwrap();
+        environment.find_or_build(Program::Helm).unwrap();
+    }
+
+    #[test]
+    fn the_cache_of_a_cargo_build_lies_in_its_target_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("target");
+        let executable = target.join("debug/deps/it-0123");
+        assert_eq!(cargo_target_folder(&executable), None);
+        fs::create_dir_all(&target).unwrap();
+        fs::write(target.join(".rustc_info.json"), "{}").unwrap();
+        assert_eq!(cargo_target_folder(&executable), Some(target));
+    }
+
+    #[test]
+    fn the_pinned_module_is_the_version_we_say() {
+        assert!(go::GO_MOD.contains(&format!("\tk8s.io/kubernetes {KUBERNETES_VERSION}\n")));
+        assert!(go::GO_MOD.contains(&format!(
+            "\tgo.etcd.io/etcd/server/v3 {}\n",
+            go::version(Program::Etcd)
+        )));
+        assert!(go::GO_MOD.contains(&format!("\ngo {}", go::VERSION_MIN_TEXT)));
+    }
+}

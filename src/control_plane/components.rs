@@ -1,0 +1,276 @@
+//! The command lines of etcd, kube-apiserver and kube-scheduler, and when each counts as started.
+
+use std::fs;
+use std::future::ready;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::GetParams;
+use kube::{Api, Client};
+use serde_json::json;
+
+use super::Options;
+use super::credentials::{self, Credentials};
+use super::process::Process;
+
+const READY_LIMIT: Duration = Duration::from_secs(90);
+const REQUEST_LIMIT: Duration = Duration::from_secs(5);
+/// A port that is free when we look may be taken when the program binds it; so often we try again.
+const PORT_TRIES: usize = 5;
+
+/// Starts etcd with its data in `folder`, and returns it with the URL for its clients.
+pub(super) async fn start_etcd(program: &Path, folder: &Path) -> Result<(Process, String)> {
+    retry_taken_ports(|| async move {
+        let [client, peer] = free_ports()?.map(|port| format!("http://127.0.0.1:{port}"));
+        let args = [
+            format!("--data-dir={}", folder.join("etcd").display()),
+            format!("--listen-client-urls={client}"),
+            format!("--advertise-client-urls={client}"),
+            format!("--listen-peer-urls={peer}"),
+            format!("--initial-advertise-peer-urls={peer}"),
+            format!("--initial-cluster=default={peer}"),
+            // The data need not outlive the machine.
+            "--unsafe-no-fsync".to_owned(),
+            "--quota-backend-bytes=8589934592".to_owned(),
+        ];
+        let mut process = Process::start("etcd", program, args, folder.join("etcd.log"))?;
+        // Its own word, as on a port that was taken from us another etcd would answer just as well.
+        let log = process.log().clone();
+        process
+            .await_ready(READY_LIMIT, || {
+                ready(log.contains("ready to serve client requests"))
+            })
+            .await?;
+        Ok((process, client))
+    })
+    .await
+}
+
+/// A kube-apiserver that keeps its address when it is killed and restarted.
+pub(super) struct ApiServer {
+    pub(super) process: Process,
+    /// How the administrator talks to it.
+    pub(super) config: kube::Config,
+    program: PathBuf,
+    args: Vec<String>,
+    log: PathBuf,
+}
+
+impl ApiServer {
+    /// Starts kube-apiserver with its files in `folder`, and writes the kubeconfigs for it.
+    pub(super) async fn start(
+        program: &Path,
+        etcd_url: &str,
+        options: &Options,
+        credentials: &Credentials,
+        folder: &Path,
+    ) -> Result<Self> {
+        let log = folder.join("kube-apiserver.log");
+        let certificates = folder.join("certificates");
+        let (certificate, key) = (
+            &certificates.join("apiserver.crt"),
+            &certificates.join("apiserver.key"),
+        );
+        let tokens = credentials.write_tokens()?;
+        let fixed_args = &api_server_args(etcd_url, options, &tokens, &certificates, key);
+        let log = &log;
+        retry_taken_ports(|| async move {
+            let [port] = free_ports()?;
+            let mut args = vec![format!("--secure-port={port}")];
+            args.extend_from_slice(fixed_args);
+            let mut process = Process::start("kube-apiserver", program, &args, log.clone())?;
+            // It makes the certificate and then the key.
+            process.await_ready(READY_LIMIT, || ready(key.is_file())).await?;
+            let kubeconfig =
+                credentials.write_kubeconfigs(&format!("https://127.0.0.1:{port}"), certificate)?;
+            let config = credentials::config_from(&kubeconfig).await?;
+            process
+                .await_ready(READY_LIMIT, || answers(config.clone()))
+                .await?;
+            process
+                .await_ready(READY_LIMIT, || has_default_namespace(config.clone()))
+                .await?;
+            Ok(Self {
+                process,
+                config,
+                program: program.to_owned(),
+                args,
+                log: log.clone(),
+            })
+        })
+        .await
+    }
+
+    /// Kills it if it runs, starts it as it was, and returns when it answers.
+    pub(super) async fn restart(&mut self) -> Result<()> {
+        self.process.kill();
+        let this = &*self;
+        // Here the tries are for the same port: a connection of anybody's may have it as its near end for a moment.
+        let process = retry_taken_ports(|| async move {
+            let mut process = Process::start("kube-apiserver", &this.program, &this.args, this.log.clone())?;
+            process
+                .await_ready(READY_LIMIT, || answers(this.config.clone()))
+                .await?;
+            Ok(process)
+        });
+        self.process = process.await?;
+        Ok(())
+    }
+}
+
+fn api_server_args(
+    etcd_url: &str,
+    options: &Options,
+    tokens: &Path,
+    certificates: &Path,
+    key: &Path,
+) -> Vec<String> {
+    let (tokens, certificates, key) = (tokens.display(), certificates.display(), key.display());
+    let disabled_plugins = if options.taint_new_nodes {
+        "ServiceAccount"
+    } else {
+        "ServiceAccount,TaintNodesByCondition"
+    };
+    let mut args = vec![
+        format!("--etcd-servers={etcd_url}"),
+        "--bind-address=127.0.0.1".to_owned(),
+        // Without these two it looks for a route to the outside, which a machine need not have.
+        "--advertise-address=127.0.0.1".to_owned(),
+        "--endpoint-reconciler-type=none".to_owned(),
+        format!("--cert-dir={certificates}"),
+        format!("--token-auth-file={tokens}"),
+        "--authorization-mode=RBAC".to_owned(),
+        // Service account tokens are signed with the serving key: it makes that one itself, before it reads these.
+        "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+        format!("--service-account-key-file={key}"),
+        format!("--service-account-signing-key-file={key}"),
+        "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
+        format!("--disable-admission-plugins={disabled_plugins}"),
+        "--allow-privileged=true".to_owned(),
+        "--max-requests-inflight=3000".to_owned(),
+        "--max-mutating-requests-inflight=3000".to_owned(),
+    ];
+    args.extend(options.api_server_args.iter().cloned());
+    args
+}
+
+/// Starts kube-scheduler with the configuration of [`super::ControlPlane::start_scheduler`].
+pub(super) async fn start_scheduler(
+    program: &Path,
+    config_yaml: &str,
+    kubeconfig: &Path,
+    folder: &Path,
+) -> Result<Process> {
+    // One folder each: there may be several.
+    let folder = tempfile::Builder::new()
+        .prefix("kube-scheduler-")
+        .tempdir_in(folder)?
+        .keep();
+    let file = folder.join("config.yaml");
+    // JSON within the YAML, so that the path needs no care.
+    let client = json!({"kubeconfig": kubeconfig, "qps": 5000, "burst": 5000});
+    let config = format!(
+        "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n\
+         leaderElection: {{leaderElect: false}}\nclientConnection: {client}\n{config_yaml}\n",
+    );
+    fs::write(&file, config)?;
+    let (folder, file) = (&folder, &file);
+    retry_taken_ports(|| async move {
+        let [port] = free_ports()?;
+        let args = [
+            format!("--config={}", file.display()),
+            "--bind-address=127.0.0.1".to_owned(),
+            format!("--secure-port={port}"),
+        ];
+        let mut process = Process::start("kube-scheduler", program, args, folder.join("log"))?;
+        let mut config = kube::Config::new(format!("https://127.0.0.1:{port}").parse()?);
+        // It answers with a certificate that it has just made up.
+        config.accept_invalid_certs = true;
+        process
+            .await_ready(READY_LIMIT, || answers(config.clone()))
+            .await?;
+        Ok(process)
+    })
+    .await
+}
+
+async fn answers(config: kube::Config) -> bool {
+    let request = kube::core::Request::new("").get("readyz", &GetParams::default());
+    let (Ok(client), Ok(request)) = (without_retries(config), request) else {
+        return false;
+    };
+    matches!(
+        tokio::time::timeout(REQUEST_LIMIT, client.request_text(request)).await,
+        Ok(Ok(_))
+    )
+}
+
+/// The API server makes it a moment after it calls itself ready.
+async fn has_default_namespace(config: kube::Config) -> bool {
+    let Ok(client) = without_retries(config) else {
+        return false;
+    };
+    let namespaces = Api::<Namespace>::all(client);
+    matches!(
+        tokio::time::timeout(REQUEST_LIMIT, namespaces.get("default")).await,
+        Ok(Ok(_))
+    )
+}
+
+fn without_retries(mut config: kube::Config) -> kube::Result<Client> {
+    config.default_retry = false;
+    Client::try_from(config)
+}
+
+/// Runs `start` again while it fails because somebody else has the port.
+async fn retry_taken_ports<T, R>(mut start: impl FnMut() -> R) -> Result<T>
+where
+    R: Future<Output = Result<T>>,
+{
+    for _ in 1..PORT_TRIES {
+        match start().await {
+            Err(error) if format!("{error:#}").contains("address already in use") => {}
+            result => return result,
+        }
+    }
+    start().await
+}
+
+/// Loopback ports that are free now, all different.
+fn free_ports<const N: usize>() -> Result<[u16; N]> {
+    // All are held until all are chosen.
+    let mut listeners = Vec::new();
+    let mut ports = [0; N];
+    for port in &mut ports {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free port on 127.0.0.1")?;
+        *port = listener.local_addr()?.port();
+        listeners.push(listener);
+    }
+    Ok(ports)
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_taken_port_is_tried_again_a_few_times_and_other_errors_are_not() {
+        for (error, tries_expected) in [
+            ("listen tcp 127.0.0.1:1: bind: address already in use", PORT_TRIES),
+            ("unknown flag", 1),
+        ] {
+            let mut tries = 0;
+            let start = || {
+                tries += 1;
+                ready(Err::<(), _>(anyhow!(error)))
+            };
+            assert!(retry_taken_ports(start).await.is_err());
+            assert_eq!(tries, tries_expected, "{error}");
+        }
+    }
+}
