@@ -16,15 +16,15 @@ use tokio::task::JoinSet;
 use crate::agent::{AgentConfig, CacheLimits};
 use crate::cluster::client::without_retries;
 use crate::cluster::{
-    Change, ClusterSink, Difference, Elector, LIVE_PODS, LeanNode, LeanPod, LeaseConfig, NodeIndex, PodIndex, Report,
-    Reporter, WatchCounters, list_cluster, watch as watch_objects,
+    Change, ClusterSink, Elector, LIVE_PODS, LeanNode, LeanPod, LeaseConfig, NodeIndex, PodIndex, Report,
+    Reporter, list_cluster, watch as watch_objects,
 };
 use crate::config::{Config, NAMESPACE_FILE};
 use crate::dispatch::Estimator;
 use crate::engine::{AgentThreads, Engine, Outlet};
 use crate::placement::{BindCounters, Binding, KubeStore, drive};
 use crate::queue::BackoffLimits;
-use crate::scheduler::{Sample, SchedulerConfig};
+use crate::scheduler::{Difference, Sample, SchedulerConfig};
 use crate::serve::metrics::{Histograms, Metrics, SelfCheckCounters, Sources};
 use crate::serve::{Health, Served, listen, serve};
 
@@ -62,7 +62,10 @@ pub fn run(options: RunOptions) -> Result<()> {
     config.leader_election.enabled = options.leader_elect.unwrap_or(config.leader_election.enabled);
     config.metrics_address = options.metrics_address.unwrap_or(config.metrics_address);
     super::logging::init(config.log_format);
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -84,7 +87,9 @@ async fn cluster_config(kubeconfig: Option<&Path>) -> Result<kube::Config> {
     };
     let explain = || format!("cannot use the kubeconfig {}", file.display());
     let kubeconfig = Kubeconfig::read_from(file).with_context(explain)?;
-    kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.with_context(explain)
+    kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .with_context(explain)
 }
 
 /// Where the engine's decisions go.
@@ -117,9 +122,18 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     let client = Client::try_from(cluster.clone())?;
     let (binds, bind_queue) = mpsc::unbounded_channel();
     let (reporter, histograms) = (Reporter::new(), Histograms::default());
-    let outlet = ToCluster { binds, reporter: reporter.clone(), histograms: histograms.clone() };
+    let outlet = ToCluster {
+        binds,
+        reporter: reporter.clone(),
+        histograms: histograms.clone(),
+    };
     let estimator = read_estimator(config.estimator_file.as_deref());
-    let (engine, threads) = Engine::start(scheduler_config(&config), agent_configs(&config), estimator, Box::new(outlet))?;
+    let (engine, threads) = Engine::start(
+        scheduler_config(&config),
+        agent_configs(&config),
+        estimator,
+        Box::new(outlet),
+    )?;
     let sources = Sources {
         engine: engine.clone(),
         reporter: reporter.clone(),
@@ -129,14 +143,18 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         self_checks: Arc::default(),
     };
     let health = Health::default();
-    let served = Served { metrics: Metrics::new(&histograms, sources.clone()), health: health.clone() };
+    let served = Served {
+        metrics: Metrics::new(&histograms, sources.clone()),
+        health: health.clone(),
+    };
     // Three stages of the end: stop deciding, then stop telling, then stop serving.
     let (stop_work, working) = watch::channel(true);
     let (stop_telling, telling) = watch::channel(true);
     let mut tasks = Tasks::default();
     tasks.spawn("http server", async move {
-        let result = serve(listener, served, ended(telling)).await;
-        result.context("the HTTP server failed")
+        if let Err(error) = serve(listener, served, ended(telling)).await {
+            tracing::error!(%error, "the HTTP server failed");
+        }
     });
     let (leading, elector) = lead(&cluster, &config, working.clone()).await?;
     if let Some(elector) = elector {
@@ -148,13 +166,25 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     self_check(&mut tasks, &engine, &client, &config, sources.self_checks.clone());
     let store = KubeStore::new(cluster.clone())?;
     let in_flight = config.binds_in_flight as usize;
-    tasks.spawn("binds", carry_out_binds(engine.clone(), store, in_flight, bind_queue, leading, sources.binds.clone()));
+    tasks.spawn(
+        "binds",
+        carry_out_binds(
+            engine.clone(),
+            store,
+            in_flight,
+            bind_queue,
+            leading,
+            sources.binds.clone(),
+        ),
+    );
     let report = {
         let (engine, reporter, working) = (engine.clone(), reporter.clone(), working.clone());
         let client = without_retries(cluster.clone())?;
         async move {
             let host = host_name();
-            reporter.run(client, &host, engine.pending_binds(), ended(working), FLUSH_MAX).await;
+            reporter
+                .run(client, &host, engine.pending_binds(), ended(working), FLUSH_MAX)
+                .await;
         }
     };
     let report = tokio::spawn(report);
@@ -189,45 +219,64 @@ fn cores() -> usize {
 }
 
 fn host_name() -> String {
-    let name = std::env::var("HOSTNAME").ok().or_else(|| std::fs::read_to_string("/proc/sys/kernel/hostname").ok());
-    name.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).unwrap_or_else(|| "berth".to_owned())
+    let name = std::env::var("HOSTNAME")
+        .ok()
+        .or_else(|| std::fs::read_to_string("/proc/sys/kernel/hostname").ok());
+    name.map(|name| name.trim().to_owned())
+        .filter(|name| !name.is_empty())
+        .unwrap_or_else(|| "berth".to_owned())
 }
 
 fn scheduler_config(config: &Config) -> SchedulerConfig {
     SchedulerConfig {
-        scheduler_names: config.scheduler_names.iter().map(|name| Arc::from(name.as_str())).collect(),
+        scheduler_names: config
+            .scheduler_names
+            .iter()
+            .map(|name| Arc::from(name.as_str()))
+            .collect(),
         agents: config.agent_count(cores()),
         max_waiting_binds: config.max_waiting_binds as usize,
         max_tries: config.max_placement_tries,
-        backoff: BackoffLimits { initial: config.backoff.initial.get(), max: config.backoff.max.get() },
+        backoff: BackoffLimits {
+            initial: config.backoff.initial.get(),
+            max: config.backoff.max.get(),
+        },
         refresh: REFRESH,
     }
 }
 
 fn agent_configs(config: &Config) -> Vec<AgentConfig> {
-    let cache = CacheLimits { bytes: (config.cache_memory_mib as usize) << 20, age: config.cache_max_age.get() };
+    let cache = CacheLimits {
+        bytes: (config.cache_memory_mib as usize) << 20,
+        age: config.cache_max_age.get(),
+    };
     let agent = |seed| AgentConfig {
         packing: config.packing,
         candidate_width: config.candidate_width as usize,
         cache,
         seed,
     };
-    (0..config.agent_count(cores()) as u64).map(|index| agent(index + 1)).collect()
+    (0..config.agent_count(cores()) as u64)
+        .map(|index| agent(index + 1))
+        .collect()
 }
 
 /// The tasks of the process: none of them ends before it does.
 #[derive(Default)]
-struct Tasks(JoinSet<(&'static str, Result<()>)>);
+struct Tasks(JoinSet<&'static str>);
 
 impl Tasks {
-    fn spawn<R: IntoResult>(&mut self, name: &'static str, task: impl Future<Output = R> + Send + 'static) {
-        self.0.spawn(async move { (name, task.await.into_result()) });
+    fn spawn(&mut self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        self.0.spawn(async move {
+            task.await;
+            name
+        });
     }
 
     /// Waits until one has ended, which is an error.
     async fn first_end(&mut self) -> Result<()> {
         match self.0.join_next().await {
-            Some(Ok((name, result))) => result.and_then(|()| bail!("the task '{name}' has ended")),
+            Some(Ok(name)) => bail!("the task '{name}' has ended"),
             Some(Err(error)) => Err(error).context("a task panicked"),
             None => std::future::pending().await,
         }
@@ -238,23 +287,6 @@ impl Tasks {
         let all = async { while self.0.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(Duration::from_secs(1), all).await;
         self.0.shutdown().await;
-    }
-}
-
-/// What a task may return.
-trait IntoResult {
-    fn into_result(self) -> Result<()>;
-}
-
-impl IntoResult for () {
-    fn into_result(self) -> Result<()> {
-        Ok(())
-    }
-}
-
-impl IntoResult for Result<()> {
-    fn into_result(self) -> Result<()> {
-        self
     }
 }
 
@@ -274,7 +306,10 @@ async fn lead(
     cluster: &kube::Config,
     config: &Config,
     working: watch::Receiver<bool>,
-) -> Result<(watch::Receiver<bool>, Option<impl Future<Output = ()> + Send + 'static>)> {
+) -> Result<(
+    watch::Receiver<bool>,
+    Option<impl Future<Output = ()> + Send + 'static>,
+)> {
     let election = &config.leader_election;
     if !election.enabled {
         // The receiver keeps its last value when the sender is gone.
@@ -366,15 +401,23 @@ impl ClusterSink for ToScheduler<'_> {
 }
 
 fn watch_cluster(tasks: &mut Tasks, engine: &Engine, client: &Client, sources: &Sources, health: &Health) {
-    let (to, client_of, counters, healthy) =
-        (engine.clone(), client.clone(), sources.node_watch.clone(), health.clone());
+    let (to, client_of, counters, healthy) = (
+        engine.clone(),
+        client.clone(),
+        sources.node_watch.clone(),
+        health.clone(),
+    );
     tasks.spawn("watch of nodes", async move {
         let mut index = NodeIndex::default();
         let sink = |change: Change<LeanNode>| index.take(change, &mut ToScheduler(&to, &healthy));
         watch_objects(client_of, None, &counters, sink).await;
     });
-    let (to, client_of, counters, healthy) =
-        (engine.clone(), client.clone(), sources.pod_watch.clone(), health.clone());
+    let (to, client_of, counters, healthy) = (
+        engine.clone(),
+        client.clone(),
+        sources.pod_watch.clone(),
+        health.clone(),
+    );
     tasks.spawn("watch of pods", async move {
         let mut index = PodIndex::default();
         let sink = |change: Change<LeanPod>| index.take(change, &mut ToScheduler(&to, &healthy));
@@ -402,7 +445,13 @@ fn keep_time(tasks: &mut Tasks, engine: &Engine, config: &Config) {
 }
 
 /// Compares with the API server from time to time. What differs twice is mended and logged.
-fn self_check(tasks: &mut Tasks, engine: &Engine, client: &Client, config: &Config, counters: Arc<SelfCheckCounters>) {
+fn self_check(
+    tasks: &mut Tasks,
+    engine: &Engine,
+    client: &Client,
+    config: &Config,
+    counters: Arc<SelfCheckCounters>,
+) {
     let (engine, client, interval) = (engine.clone(), client.clone(), config.self_check_interval.get());
     tasks.spawn("self-check", async move {
         loop {
@@ -411,7 +460,10 @@ fn self_check(tasks: &mut Tasks, engine: &Engine, client: &Client, config: &Conf
                 Ok(mended) => {
                     counters.done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                     if mended > 0 {
-                        tracing::error!(mended, "berth's view of the cluster was wrong and has been mended; please report this");
+                        tracing::error!(
+                            mended,
+                            "berth's view of the cluster was wrong and has been mended; please report this"
+                        );
                     }
                 }
                 Err(error) => {
@@ -460,7 +512,9 @@ async fn carry_out_binds(
 ) {
     let slots = Arc::new(tokio::sync::Semaphore::new(in_flight));
     while let Some(binding) = queue.recv().await {
-        let Ok(slot) = slots.clone().acquire_owned().await else { return };
+        let Ok(slot) = slots.clone().acquire_owned().await else {
+            return;
+        };
         let (engine, store, leading, counters) =
             (engine.clone(), store.clone(), leading.clone(), counters.clone());
         tokio::spawn(async move {
@@ -481,12 +535,17 @@ async fn settle(engine: &Engine) {
     };
     if tokio::time::timeout(SETTLE_MAX, settled).await.is_err() {
         let binds = engine.with(|scheduler, _| scheduler.binds());
-        tracing::warn!(binds, "stopping with binds whose end is not known; the next start reads what became of them");
+        tracing::warn!(
+            binds,
+            "stopping with binds whose end is not known; the next start reads what became of them"
+        );
     }
 }
 
 fn read_estimator(file: Option<&Path>) -> Estimator {
-    let Some(file) = file else { return Estimator::default() };
+    let Some(file) = file else {
+        return Estimator::default();
+    };
     match std::fs::read_to_string(file) {
         Ok(text) => serde_json::from_str(&text).unwrap_or_else(|error| {
             tracing::warn!(file = %file.display(), %error, "the estimator file cannot be used; latencies are measured anew");
