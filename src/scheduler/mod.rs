@@ -106,6 +106,8 @@ pub struct Scheduler {
     nodes_synced: bool,
     /// The loosening that agents were last woken for.
     woken_for: Revision,
+    /// By agent: its last task was the check of a parked class.
+    checked_last: Vec<bool>,
 }
 
 impl Scheduler {
@@ -128,6 +130,7 @@ impl Scheduler {
             pods_synced: false,
             nodes_synced: false,
             woken_for: 0,
+            checked_last: vec![false; agents],
         }
     }
 
