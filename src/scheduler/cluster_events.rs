@@ -120,7 +120,7 @@ impl Scheduler {
             let same = known.class.id == class.id
                 && known.priority == pod.priority
                 && (known.state == State::Gated) != pod.gates.is_empty()
-                && (known.state == State::Refused) == refusal.is_some();
+                && matches!(known.state, State::Refused(_)) == refusal.is_some();
             if same {
                 return;
             }
@@ -145,9 +145,9 @@ impl Scheduler {
             Some(message) => {
                 self.stats.bad_pods += u64::from(pod.spec.is_err());
                 if let Some(waiting) = self.waiting.get_mut(&uid) {
-                    waiting.state = State::Refused;
+                    waiting.state = State::Refused(message.into());
                 }
-                self.tell(&uid, "SchedulerError", message.into(), true);
+                self.tell_why(&uid, true);
             }
         }
     }
@@ -161,7 +161,7 @@ impl Scheduler {
         }
     }
 
-    fn wake_all(&mut self) {
+    pub(super) fn wake_all(&mut self) {
         self.actions
             .extend((0..self.dispatcher.agents()).map(Action::WakeAgent));
     }

@@ -72,8 +72,8 @@ struct Waiting {
 enum State {
     /// It has scheduling gates.
     Gated,
-    /// Its spec cannot be understood or is not supported; it has been told.
-    Refused,
+    /// Its spec cannot be understood or is not supported, for this reason.
+    Refused(Arc<str>),
     Queued(Ticket),
     /// An agent works on it; the number tells this piece of work from an earlier one.
     Placing(u64),
@@ -160,9 +160,24 @@ impl Scheduler {
         self.pods_synced && self.nodes_synced
     }
 
-    /// Only a leader places pods. Binds that are under way when leadership is lost settle on their own.
+    /// Only a leader places pods, and tells them why they wait. Binds that are under way when leadership is lost settle on
+    /// their own.
     pub fn set_leading(&mut self, leading: bool) {
+        let began = leading && !self.leading;
         self.leading = leading;
+        if began {
+            // Whoever led before may have ended before it told them.
+            let waits = |waiting: &Waiting| matches!(waiting.state, State::Refused(_) | State::Parked);
+            let mut uids: Vec<_> = self
+                .waiting
+                .values()
+                .filter(|w| waits(w))
+                .map(|w| (w.seq, w.pod.uid.clone()))
+                .collect();
+            uids.sort();
+            uids.iter().for_each(|(_, uid)| self.tell_why(uid, true));
+            self.wake_all();
+        }
     }
 
     pub fn leading(&self) -> bool {
@@ -180,7 +195,7 @@ impl Scheduler {
         for waiting in self.waiting.values() {
             match waiting.state {
                 State::Gated => gated += 1,
-                State::Refused => refused += 1,
+                State::Refused(_) => refused += 1,
                 _ => {}
             }
         }
@@ -218,7 +233,7 @@ impl Scheduler {
             group.told_at = now;
             let pods: Vec<_> = group.pods.values().cloned().collect();
             for uid in pods {
-                self.tell_parked(&uid, false);
+                self.tell_why(&uid, false);
             }
         }
     }
@@ -254,14 +269,18 @@ impl Scheduler {
         {
             group.told_at = now;
         }
-        self.tell_parked(uid, true);
+        self.tell_why(uid, true);
     }
 
-    /// Tells a parked pod what was found for its class, if that is news to it.
-    fn tell_parked(&mut self, uid: &Arc<str>, event: bool) {
+    /// Tells a parked or refused pod why it waits, if that is news to it.
+    fn tell_why(&mut self, uid: &Arc<str>, event: bool) {
         let Some(waiting) = self.waiting.get(uid) else {
             return;
         };
+        if let State::Refused(why) = &waiting.state {
+            let why = why.clone();
+            return self.tell(uid, "SchedulerError", why, event);
+        }
         let Some(group) = self.parked.get_mut(waiting.class.id) else {
             return;
         };
@@ -273,7 +292,7 @@ impl Scheduler {
         let Some(waiting) = self.waiting.get_mut(uid) else {
             return;
         };
-        if waiting.told.as_ref() == Some(&message) {
+        if !self.leading || waiting.told.as_ref() == Some(&message) {
             return;
         }
         waiting.told = Some(message.clone());
@@ -304,7 +323,7 @@ impl Scheduler {
             State::Placing(_) => self.probe_ended(class, uid),
             State::BackingOff(until) => self.backoff.remove(until, uid),
             State::Parked => self.parked.leave(class, place),
-            State::Gated | State::Refused | State::Binding => {}
+            State::Gated | State::Refused(_) | State::Binding => {}
         }
     }
 
@@ -384,7 +403,7 @@ impl State {
     fn name(&self) -> &'static str {
         match self {
             State::Gated => "gated",
-            State::Refused => "refused",
+            State::Refused(_) => "refused",
             State::Queued(_) | State::Woken(_) => "queued",
             State::Placing(_) => "placing",
             State::Binding => "binding",
