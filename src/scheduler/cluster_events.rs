@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Action, Scheduler, State, Waiting, unsupported_message};
+use super::{Action, Scheduler, State, Waiting, told_so_far, unsupported_message};
 use crate::inventory::Discrepancy;
 use crate::model::{Node, Pod, PodSpec, SpecError};
 
@@ -117,6 +117,10 @@ impl Scheduler {
         let refusal = refusal(&pod.spec);
         if let Some(known) = self.waiting.get_mut(&pod.uid) {
             known.generation = pod.generation;
+            if !self.leading {
+                // Another process tells it; should this one take over, it goes on from there.
+                known.told = told_so_far(&pod);
+            }
             let same = known.class.id == class.id
                 && known.priority == pod.priority
                 && (known.state == State::Gated) != pod.gates.is_empty()

@@ -367,10 +367,7 @@ pub struct QueueLengths {
 impl Waiting {
     /// A pod that was just seen: not to be scheduled until its state says so.
     fn new(pod: Pod, class: Arc<Class>, seq: u64, now: Duration) -> Self {
-        let told = pod
-            .scheduled
-            .filter(|condition| !condition.status)
-            .map(|condition| condition.message);
+        let told = told_so_far(&pod);
         let scheduler_name = pod.scheduler_name;
         Waiting {
             usage: class.spec.usage.clone(),
@@ -411,6 +408,12 @@ impl State {
             State::Parked => "parked",
         }
     }
+}
+
+/// The message of a pod's condition, if that says that it is not scheduled.
+fn told_so_far(pod: &Pod) -> Option<Arc<str>> {
+    let condition = pod.scheduled.as_ref().filter(|condition| !condition.status)?;
+    Some(condition.message.clone())
 }
 
 /// What a pod that cannot be scheduled by this version is told.
