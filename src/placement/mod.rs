@@ -3,12 +3,14 @@
 //! May not know: rules. `kube.rs` is the API server's `pods/binding`, `memory.rs` its model for tests and simulation.
 //! `protocol.rs` decides, without I/O, what an answer of the store means (`BindAttempt`).
 
+mod memory;
 mod protocol;
 
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use memory::MemoryStore;
 pub use protocol::{BindAttempt, Outcome, Step};
 
 /// One pod to one node. The uid goes into the request: a recreated pod of the same name is never bound by it.
