@@ -8,6 +8,7 @@ pub mod class;
 pub mod cluster;
 pub mod control_plane;
 pub mod dispatch;
+pub mod invariants;
 pub mod inventory;
 pub mod model;
 pub mod placement;

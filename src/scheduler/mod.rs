@@ -6,6 +6,7 @@
 
 mod action;
 mod binds;
+mod check;
 mod cluster_events;
 mod work;
 
@@ -23,6 +24,7 @@ pub use work::{Settled, Task};
 use crate::class::{Class, ClassId, Classifier};
 use crate::cluster::{PodRef, Report};
 use crate::dispatch::{Dispatcher, Estimator, Ticket};
+use crate::invariants::Violation;
 use crate::inventory::{Inventory, Ledger, Revision};
 use crate::model::{Pod, PreemptionPolicy, Unsupported, Usage};
 use crate::queue::{Backoff, BackoffLimits, Parked, Place};
@@ -104,6 +106,8 @@ pub struct Scheduler {
     nodes_synced: bool,
     /// The loosening that agents were last woken for.
     woken_for: Revision,
+    /// The latest commit that broke an invariant.
+    overcommitted: Option<Violation>,
 }
 
 impl Scheduler {
@@ -126,6 +130,7 @@ impl Scheduler {
             pods_synced: false,
             nodes_synced: false,
             woken_for: 0,
+            overcommitted: None,
         }
     }
 
@@ -322,7 +327,7 @@ impl Scheduler {
     }
 
     /// Where each waiting pod is, for the invariants: counted from the pods themselves.
-    pub(crate) fn census(&self) -> BTreeMap<&'static str, usize> {
+    pub fn census(&self) -> BTreeMap<&'static str, usize> {
         let mut census = BTreeMap::new();
         for waiting in self.waiting.values() {
             *census.entry(waiting.state.name()).or_default() += 1;
