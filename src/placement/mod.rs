@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use memory::MemoryStore;
-pub use protocol::{BindAttempt, Outcome, Step};
+pub use protocol::{BindAttempt, LATE_EFFECT, Outcome, Step};
 
 /// One pod to one node. The uid goes into the request: a recreated pod of the same name is never bound by it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

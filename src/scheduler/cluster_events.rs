@@ -166,7 +166,7 @@ impl Scheduler {
         }
     }
 
-    fn wake_all(&mut self) {
+    pub(super) fn wake_all(&mut self) {
         self.actions
             .extend((0..self.dispatcher.agents()).map(Action::WakeAgent));
     }

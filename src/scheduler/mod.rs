@@ -162,7 +162,9 @@ impl Scheduler {
 
     /// Only a leader places pods. Binds that are under way when leadership is lost settle on their own.
     pub fn set_leading(&mut self, leading: bool) {
-        self.leading = leading;
+        if std::mem::replace(&mut self.leading, leading) != leading && leading {
+            self.wake_all();
+        }
     }
 
     pub fn leading(&self) -> bool {

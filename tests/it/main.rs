@@ -5,3 +5,4 @@ mod support;
 mod chart;
 mod cluster_io;
 mod control_plane;
+mod simulation;
