@@ -20,7 +20,7 @@ impl Scheduler {
     /// The pod is where its state says, and has been told what it must know (I1, I6, I9).
     fn check_pod(&self, uid: &Arc<str>, pod: &Waiting) -> Checked {
         let at = match &pod.state {
-            State::Gated | State::Refused | State::Placing(_) => true,
+            State::Gated | State::Refused(_) | State::Placing(_) => true,
             State::Queued(ticket) | State::Woken(ticket) => self.dispatcher.waits(*ticket) == Some(uid),
             State::Binding => self.ledger.charge_of(uid).is_some(),
             State::BackingOff(until) => self.backoff.contains(*until, uid),
@@ -35,8 +35,8 @@ impl Scheduler {
         ensure(1, charged == (pod.state == State::Binding), || {
             format!("pod {uid} is {} and charged: {charged}", pod.state.name())
         })?;
-        let waits_long = matches!(pod.state, State::Parked | State::Refused | State::BackingOff(_));
-        ensure(6, !waits_long || pod.told.is_some(), || {
+        let waits_long = matches!(pod.state, State::Parked | State::Refused(_));
+        ensure(6, !self.leading || !waits_long || pod.told.is_some(), || {
             format!("pod {uid} is {} and was not told why", pod.state.name())
         })?;
         ensure(9, pod.tries <= self.config.max_tries, || {

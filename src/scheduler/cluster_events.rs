@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Action, Scheduler, State, Waiting, unsupported_message};
+use super::{Action, Scheduler, State, Waiting, told, unsupported_message};
 use crate::inventory::Discrepancy;
 use crate::model::{Node, Pod, PodSpec, SpecError};
 
@@ -122,10 +122,14 @@ impl Scheduler {
         let refusal = refusal(&pod.spec);
         if let Some(known) = self.waiting.get_mut(&pod.uid) {
             known.generation = pod.generation;
+            if !self.leading {
+                // The leader tells it things.
+                known.told = told(&pod);
+            }
             let same = known.class.id == class.id
                 && known.priority == pod.priority
                 && (known.state == State::Gated) != pod.gates.is_empty()
-                && (known.state == State::Refused) == refusal.is_some();
+                && known.state.refusal() == refusal.as_ref();
             if same {
                 return;
             }
@@ -150,9 +154,9 @@ impl Scheduler {
             Some(message) => {
                 self.stats.bad_pods += u64::from(pod.spec.is_err());
                 if let Some(waiting) = self.waiting.get_mut(&uid) {
-                    waiting.state = State::Refused;
+                    waiting.state = State::Refused(message.clone());
                 }
-                self.tell(&uid, "SchedulerError", message.into(), true);
+                self.tell(&uid, "SchedulerError", message, true);
             }
         }
     }
@@ -173,10 +177,10 @@ impl Scheduler {
 }
 
 /// Why a pod cannot be scheduled at all, for the person who made it.
-fn refusal(spec: &Result<Arc<PodSpec>, SpecError>) -> Option<String> {
+fn refusal(spec: &Result<Arc<PodSpec>, SpecError>) -> Option<Arc<str>> {
     match spec {
-        Err(error) => Some(format!("the pod's spec cannot be understood: {error}")),
-        Ok(spec) if !spec.unsupported.is_empty() => Some(unsupported_message(&spec.unsupported)),
+        Err(error) => Some(format!("the pod's spec cannot be understood: {error}").into()),
+        Ok(spec) if !spec.unsupported.is_empty() => Some(unsupported_message(&spec.unsupported).into()),
         Ok(_) => None,
     }
 }

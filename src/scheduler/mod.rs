@@ -72,8 +72,8 @@ struct Waiting {
 enum State {
     /// It has scheduling gates.
     Gated,
-    /// Its spec cannot be understood or is not supported; it has been told.
-    Refused,
+    /// Its spec cannot be understood or is not supported, which is what it is told.
+    Refused(Arc<str>),
     Queued(Ticket),
     /// An agent works on it; the number tells this piece of work from an earlier one.
     Placing(u64),
@@ -160,11 +160,25 @@ impl Scheduler {
         self.pods_synced && self.nodes_synced
     }
 
-    /// Only a leader places pods. Binds that are under way when leadership is lost settle on their own.
+    /// Only a leader places pods, and tells them anything: who begins to lead tells what is not known yet. Binds that are under way when leadership is lost settle on their own.
     pub fn set_leading(&mut self, leading: bool) {
-        if std::mem::replace(&mut self.leading, leading) != leading && leading {
-            self.wake_all();
+        if std::mem::replace(&mut self.leading, leading) == leading || !leading {
+            return;
         }
+        let mut untold: Vec<_> = (self.waiting.iter())
+            .filter(|(_, pod)| pod.told.is_none() || pod.state.refusal().is_some())
+            .map(|(uid, pod)| (pod.seq, uid.clone(), pod.state.clone()))
+            .collect();
+        untold.sort_by_key(|(seq, ..)| *seq);
+        for (_, uid, state) in untold {
+            match state {
+                State::Refused(message) => self.tell(&uid, "SchedulerError", message, true),
+                State::Parked => self.tell_parked(&uid, true),
+                _ => {}
+            }
+        }
+        self.parked.untell();
+        self.wake_all();
     }
 
     pub fn leading(&self) -> bool {
@@ -182,7 +196,7 @@ impl Scheduler {
         for waiting in self.waiting.values() {
             match waiting.state {
                 State::Gated => gated += 1,
-                State::Refused => refused += 1,
+                State::Refused(_) => refused += 1,
                 _ => {}
             }
         }
@@ -206,6 +220,9 @@ impl Scheduler {
     pub fn tick(&mut self, now: Duration) {
         while let Some(uid) = self.backoff.pop_due(now) {
             self.admit(&uid, now);
+        }
+        if !self.leading {
+            return;
         }
         let refresh = self.config.refresh;
         let stale: Vec<_> = (self.parked.groups())
@@ -275,7 +292,7 @@ impl Scheduler {
         let Some(waiting) = self.waiting.get_mut(uid) else {
             return;
         };
-        if waiting.told.as_ref() == Some(&message) {
+        if !self.leading || waiting.told.as_ref() == Some(&message) {
             return;
         }
         waiting.told = Some(message.clone());
@@ -306,7 +323,7 @@ impl Scheduler {
             State::Placing(_) => self.probe_ended(class, uid),
             State::BackingOff(until) => self.backoff.remove(until, uid),
             State::Parked => self.parked.leave(class, place),
-            State::Gated | State::Refused | State::Binding => {}
+            State::Gated | State::Refused(_) | State::Binding => {}
         }
     }
 
@@ -350,10 +367,7 @@ pub struct QueueLengths {
 impl Waiting {
     /// A pod that was just seen: not to be scheduled until its state says so.
     fn new(pod: Pod, class: Arc<Class>, seq: u64, now: Duration) -> Self {
-        let told = pod
-            .scheduled
-            .filter(|condition| !condition.status)
-            .map(|condition| condition.message);
+        let told = told(&pod);
         let scheduler_name = pod.scheduler_name;
         Waiting {
             usage: class.spec.usage.clone(),
@@ -383,10 +397,17 @@ impl Waiting {
 }
 
 impl State {
+    fn refusal(&self) -> Option<&Arc<str>> {
+        match self {
+            State::Refused(message) => Some(message),
+            _ => None,
+        }
+    }
+
     fn name(&self) -> &'static str {
         match self {
             State::Gated => "gated",
-            State::Refused => "refused",
+            State::Refused(_) => "refused",
             State::Queued(_) | State::Woken(_) => "queued",
             State::Placing(_) => "placing",
             State::Binding => "binding",
@@ -394,6 +415,12 @@ impl State {
             State::Parked => "parked",
         }
     }
+}
+
+/// The message of a pod's condition, if it says that the pod waits.
+fn told(pod: &Pod) -> Option<Arc<str>> {
+    let condition = pod.scheduled.as_ref().filter(|condition| !condition.status)?;
+    Some(condition.message.clone())
 }
 
 /// What a pod that cannot be scheduled by this version is told.

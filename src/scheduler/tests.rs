@@ -231,3 +231,46 @@ fn without_leadership_there_is_no_task_and_with_it_agents_wake() {
     bench.work();
     assert_eq!(bench.bound(), ["a"]);
 }
+
+#[test]
+fn what_an_agent_chose_before_leadership_was_lost_is_not_bound_after_it() {
+    let mut bench = Bench::new(1, &["n"]);
+    bench.apply(pod("a", 100));
+    let task = bench.take(0).unwrap();
+    let answer = bench.choose(0, &task);
+    bench.scheduler.set_leading(false);
+    assert_eq!(bench.settle(0, &task, answer), Settled::Done);
+    assert_eq!((bench.binds.len(), bench.cpu_taken("n")), (0, 0));
+    bench.scheduler.set_leading(true);
+    bench.work();
+    assert_eq!(bench.bound(), ["a"]);
+}
+
+#[test]
+fn a_standby_tells_pods_nothing_and_the_new_leader_tells_what_is_not_known() {
+    let mut bench = Bench::new(1, &["n"]);
+    bench.scheduler.set_leading(false);
+    let unreadable = |uid: &str| Pod {
+        spec: Err(SpecError {
+            field: "spec.x".into(),
+            problem: "is odd".into(),
+        }),
+        ..pod(uid, 0)
+    };
+    bench.apply(unreadable("a"));
+    bench.apply(unreadable("b"));
+    assert!(bench.told.is_empty());
+    // The leader has told one of them; this process sees it.
+    bench.apply(Pod {
+        scheduled: Some(crate::model::ScheduledCondition {
+            status: false,
+            reason: "SchedulerError".into(),
+            message: "the pod's spec cannot be understood: spec.x: is odd".into(),
+        }),
+        ..unreadable("a")
+    });
+    bench.scheduler.set_leading(true);
+    bench.collect();
+    let told: Vec<_> = bench.told.iter().map(|(uid, ..)| &**uid).collect();
+    assert_eq!(told, ["b"]);
+}

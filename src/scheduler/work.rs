@@ -144,6 +144,12 @@ impl Scheduler {
         {
             return Settled::Done;
         }
+        if !self.leading {
+            // Leadership was lost while the agent worked.
+            self.withdraw(&request.uid);
+            self.admit(&request.uid, now);
+            return Settled::Done;
+        }
         match choice {
             Choice::Nowhere(diagnosis) => {
                 self.found_nowhere(agent, request, diagnosis, seen, now);

@@ -87,10 +87,9 @@ impl Sim {
         if freed {
             self.given_up.insert(id);
         }
-        let by_us = self.cluster.store.bound().contains(binding);
         let there = (self.cluster.store.get(&binding.namespace, &binding.name))
             .is_some_and(|pod| pod.uid == binding.uid && pod.node_name.as_ref() == Some(&binding.node));
-        if freed && by_us && there {
+        if freed && self.effected.contains(&id) && there {
             return Err(format!(
                 "I1 violated: {} is freed, but is bound to {}",
                 binding.uid, binding.node

@@ -71,6 +71,7 @@ impl Sim {
                     binding.uid
                 ));
             }
+            self.effected.insert(id);
             if self.process(who).is_none() {
                 self.tally.count("effect after restart");
             }

@@ -109,6 +109,8 @@ pub struct Sim {
     pub chaos_left: u32,
     /// Binds that were given up: they must not take effect any more.
     pub given_up: BTreeSet<u64>,
+    /// Binds that did.
+    pub effected: BTreeSet<u64>,
     pub load: Dice,
     pub fates: Dice,
     pub delays: Dice,
@@ -136,6 +138,7 @@ impl Sim {
             faults: true,
             chaos_left: 40 + load.below(80) as u32,
             given_up: BTreeSet::new(),
+            effected: BTreeSet::new(),
             load,
             fates: Dice::new(seed, 1),
             delays: Dice::new(seed, 2),
@@ -601,6 +604,9 @@ impl Sim {
                 pod, reason, message, ..
             } => {
                 self.note(|| format!("p{} tells {}: {message}", who.0, pod.uid));
+                if !self.processes[who.0].scheduler.leading() {
+                    return Err(format!("p{} tells {} but does not lead", who.0, pod.uid));
+                }
                 self.tally.count(match reason {
                     "Unschedulable" => "told parked",
                     _ if message.contains("overtaken") => "conflicts to backoff",
