@@ -63,8 +63,14 @@ impl Scheduler {
             self.wake_for_parked();
             return;
         }
-        if !self.is_ours(&pod) || self.ledger.charge_of(&pod.uid).is_some() {
-            // With a charge, it is bound or being bound, and this is older news.
+        if !self.is_ours(&pod) {
+            return;
+        }
+        if self.ledger.charge_of(&pod.uid).is_some() {
+            // It is bound, and this is older news; or it is being bound, and should that fail, this is how it is.
+            if let Some(binding) = self.waiting.get_mut(&pod.uid) {
+                binding.news = Some(Box::new(pod));
+            }
             return;
         }
         if pod.deleting {

@@ -65,6 +65,8 @@ struct Waiting {
     failures: u32,
     /// The message of its condition, as far as we know.
     told: Option<Arc<str>>,
+    /// What the watch told of it while its bind was under way.
+    news: Option<Box<Pod>>,
     state: State,
 }
 
@@ -387,6 +389,7 @@ impl Waiting {
             tries: 0,
             failures: 0,
             told,
+            news: None,
             state: State::Gated,
         }
     }

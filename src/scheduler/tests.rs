@@ -274,3 +274,27 @@ fn a_standby_tells_pods_nothing_and_the_new_leader_tells_what_is_not_known() {
     let told: Vec<_> = bench.told.iter().map(|(uid, ..)| &**uid).collect();
     assert_eq!(told, ["b"]);
 }
+
+#[test]
+fn what_changes_while_a_bind_is_under_way_counts_once_the_bind_is_refused() {
+    let mut bench = Bench::new(1, &["n"]);
+    for uid in ["deleted", "gated"] {
+        bench.apply(pod(uid, 100));
+    }
+    bench.work();
+    bench.apply(Pod {
+        deleting: true,
+        ..pod("deleted", 100)
+    });
+    bench.apply(Pod {
+        gates: ["wait".into()].into(),
+        ..pod("gated", 100)
+    });
+    for binding in bench.binds.clone() {
+        bench.finish(&binding, Outcome::Refused("no".into()));
+    }
+    bench.tick(20 * S);
+    bench.work();
+    assert_eq!((bench.binds.len(), bench.in_state("gated")), (2, 1));
+    assert_eq!(bench.scheduler.census().len(), 1);
+}
