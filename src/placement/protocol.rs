@@ -50,6 +50,8 @@ pub struct BindAttempt {
     node: Arc<str>,
     /// A request was sent whose effect is not known, at this time.
     unknown_since: Option<Duration>,
+    /// The read under way was not sent before this time.
+    reading_since: Duration,
     /// The store's latest refusal.
     refusal: Option<String>,
     pauses: u32,
@@ -60,6 +62,7 @@ impl BindAttempt {
         BindAttempt {
             node,
             unknown_since: None,
+            reading_since: Duration::ZERO,
             refusal: None,
             pauses: 0,
         }
@@ -86,17 +89,20 @@ impl BindAttempt {
             }
             Reply::Conflict(why) | Reply::Rejected(why) => {
                 self.refusal = Some(why);
-                Step::Read {
-                    after: Duration::ZERO,
-                }
+                self.read_after(Duration::ZERO, now)
             }
             Reply::Unknown(why) => {
                 self.refusal = Some(why);
                 self.unknown_since = Some(now);
                 let after = self.pause();
-                Step::Read { after }
+                self.read_after(after, now)
             }
         }
+    }
+
+    fn read_after(&mut self, after: Duration, now: Duration) -> Step {
+        self.reading_since = now + after;
+        Step::Read { after }
     }
 
     /// The store told what the pod is now.
@@ -107,22 +113,75 @@ impl BindAttempt {
             Truth::BoundTo(node) => Step::Done(Outcome::BoundElsewhere(node)),
             Truth::Unreadable(_) => {
                 let after = self.pause();
-                Step::Read { after }
+                self.read_after(after, now)
             }
             Truth::Unbound { bindable: false } => Step::Done(Outcome::Vanished),
-            Truth::Unbound { bindable: true } => self.still_unbound(now),
+            Truth::Unbound { bindable: true } => self.still_unbound(),
         }
     }
 
     /// The pod waits and has no node. Was the refusal final, or may an older request still arrive?
-    fn still_unbound(&mut self, now: Duration) -> Step {
+    fn still_unbound(&mut self) -> Step {
         match self.unknown_since {
-            // Sending it again is safe, and settles it sooner than waiting would.
-            Some(since) if now.saturating_sub(since) < LATE_EFFECT => {
+            // Sending it again is safe, and settles it sooner than waiting would. What counts is when the pod was read,
+            // not when the answer came: a request may have been carried out in between.
+            Some(since) if self.reading_since.saturating_sub(since) < LATE_EFFECT => {
                 let after = self.pause();
                 Step::Bind { after }
             }
             _ => Step::Done(Outcome::Refused(self.refusal.take().unwrap_or_default())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Duration = Duration::from_secs(1);
+    const UNBOUND: Truth = Truth::Unbound { bindable: true };
+
+    fn unknown() -> Reply {
+        Reply::Unknown("timed out".into())
+    }
+
+    fn refused() -> Reply {
+        Reply::Conflict("the object has been modified".into())
+    }
+
+    #[test]
+    fn an_answer_to_a_read_that_was_sent_too_early_does_not_end_a_bind_however_late_it_comes() {
+        let mut attempt = BindAttempt::new("n".into());
+        attempt.replied(unknown(), S);
+        assert!(matches!(attempt.read(UNBOUND, 2 * S), Step::Bind { .. }));
+        let read = attempt.replied(refused(), 15 * S);
+        assert_eq!(
+            read,
+            Step::Read {
+                after: Duration::ZERO
+            }
+        );
+        assert!(matches!(attempt.read(UNBOUND, 20 * S), Step::Bind { .. }));
+        attempt.replied(refused(), S + LATE_EFFECT);
+        let done = attempt.read(UNBOUND, 20 * S);
+        assert!(matches!(done, Step::Done(Outcome::Refused(_))));
+    }
+
+    #[test]
+    fn the_truth_decides_what_a_lost_or_refusing_answer_meant() {
+        for (truth, outcome) in [
+            (Truth::Gone, Outcome::Vanished),
+            (Truth::Unbound { bindable: false }, Outcome::Vanished),
+            (Truth::BoundTo("n".into()), Outcome::Bound),
+            (Truth::BoundTo("m".into()), Outcome::BoundElsewhere("m".into())),
+        ] {
+            for reply in [unknown(), refused()] {
+                let mut attempt = BindAttempt::new("n".into());
+                assert!(matches!(attempt.replied(reply, S), Step::Read { .. }));
+                let blind = attempt.read(Truth::Unreadable("timed out".into()), S);
+                assert!(matches!(blind, Step::Read { .. }));
+                assert_eq!(attempt.read(truth.clone(), 2 * S), Step::Done(outcome.clone()));
+            }
         }
     }
 }
