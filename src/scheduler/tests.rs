@@ -188,6 +188,7 @@ fn pod(uid: &str, cpu_milli: i64) -> Pod {
             pods: 1,
             ..Amounts::default()
         },
+        nonzero_cpu_milli: cpu_milli,
         ..Usage::default()
     });
     Pod {
@@ -297,4 +298,224 @@ fn what_changes_while_a_bind_is_under_way_counts_once_the_bind_is_refused() {
     bench.work();
     assert_eq!((bench.binds.len(), bench.in_state("gated")), (2, 1));
     assert_eq!(bench.scheduler.census().len(), 1);
+}
+
+#[test]
+fn ten_thousand_unschedulable_pods_of_one_class_cost_one_evaluation_and_each_is_told() {
+    let mut bench = Bench::new(1, &["n"]);
+    for at in 0..10_000 {
+        bench.scheduler.apply_pod(pod(&format!("p{at}"), 5000), bench.now);
+    }
+    bench.work();
+    assert_eq!(bench.choices, 1);
+    assert_eq!((bench.in_state("parked"), bench.told.len()), (10_000, 10_000));
+    let (_, reason, message, event) = &bench.told[9_999];
+    assert_eq!((*reason, *event), ("Unschedulable", true));
+    assert_eq!(
+        message,
+        "0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available: \
+         1 Preemption is not helpful for scheduling."
+    );
+}
+
+#[test]
+fn parked_pods_wake_when_a_node_is_added_as_many_as_fit_and_most_important_first() {
+    let mut bench = Bench::new(2, &["n"]);
+    for (uid, priority) in [("low", 0), ("high", 9), ("middle", 5)] {
+        let pod = pod(uid, 1500);
+        bench.apply(Pod { priority, ..pod });
+    }
+    bench.work();
+    let before = bench.choices;
+    bench.work();
+    assert_eq!((bench.choices, bench.binds.len()), (before, 0), "nothing changed");
+    bench.scheduler.apply_node(node("big", 3200));
+    bench.work();
+    assert_eq!(bench.bound(), ["high", "middle"]);
+    assert_eq!(bench.in_state("parked"), 1);
+}
+
+#[test]
+fn pods_of_higher_priority_are_placed_first_and_of_one_priority_in_order_of_arrival() {
+    let mut bench = Bench::new(1, &["n"]);
+    for (uid, priority) in [("a", 0), ("b", 5), ("c", 0), ("d", 5)] {
+        bench.apply(Pod {
+            priority,
+            ..pod(uid, 100)
+        });
+    }
+    bench.work();
+    assert_eq!(bench.bound(), ["b", "d", "a", "c"]);
+}
+
+#[test]
+fn a_gated_pod_is_placed_once_its_gates_are_gone() {
+    let mut bench = Bench::new(1, &["n"]);
+    bench.apply(Pod {
+        gates: ["wait".into()].into(),
+        ..pod("a", 100)
+    });
+    bench.work();
+    assert_eq!((bench.choices, bench.in_state("gated")), (0, 1));
+    bench.apply(pod("a", 100));
+    bench.work();
+    assert_eq!(bench.bound(), ["a"]);
+}
+
+#[test]
+fn a_pod_that_another_scheduler_binds_is_let_go_wherever_it_is() {
+    // Queued.
+    let mut bench = Bench::new(1, &["n", "other"]);
+    bench.apply(pod("a", 100));
+    bench.apply(on("other", pod("a", 100)));
+    bench.work();
+    assert_eq!((bench.choices, bench.cpu_taken("other")), (0, 100));
+    // Placing.
+    bench.apply(pod("b", 100));
+    let task = bench.take(0).unwrap();
+    let answer = bench.choose(0, &task);
+    bench.apply(on("other", pod("b", 100)));
+    assert_eq!(bench.settle(0, &task, answer), Settled::Done);
+    assert_eq!((bench.cpu_taken("n"), bench.cpu_taken("other")), (0, 200));
+    // Binding: its charge moves, and the end of our bind changes nothing.
+    bench.apply(pod("c", 100));
+    bench.work();
+    let ours = bench.binds[0].clone();
+    assert_eq!(&*ours.node, "n");
+    bench.apply(on("other", pod("c", 100)));
+    assert_eq!((bench.cpu_taken("n"), bench.cpu_taken("other")), (0, 300));
+    bench.finish(&ours, Outcome::BoundElsewhere("other".into()));
+    assert_eq!((bench.cpu_taken("n"), bench.cpu_taken("other")), (0, 300));
+    assert!(bench.scheduler.census().is_empty() && bench.scheduled.is_empty());
+}
+
+#[test]
+fn a_deleted_pod_leaves_nothing_behind_wherever_it_was() {
+    let deleted = |bench: &mut Bench, uid: &str| {
+        bench.scheduler.delete_pod(&Arc::from(uid));
+        bench.collect();
+        assert!(bench.scheduler.census().is_empty(), "{uid}");
+    };
+    let mut bench = Bench::new(1, &["n"]);
+    bench.apply(pod("queued", 100));
+    deleted(&mut bench, "queued");
+
+    bench.apply(pod("placing", 100));
+    let task = bench.take(0).unwrap();
+    let answer = bench.choose(0, &task);
+    deleted(&mut bench, "placing");
+    bench.settle(0, &task, answer);
+    assert!(bench.binds.is_empty());
+
+    bench.apply(pod("binding", 100));
+    bench.work();
+    deleted(&mut bench, "binding");
+    assert_eq!((bench.cpu_taken("n"), bench.scheduler.binds()), (0, 1));
+    bench.finish(&bench.binds[0].clone(), Outcome::Vanished);
+    assert_eq!(bench.scheduler.binds(), 0);
+
+    bench.apply(pod("backing off", 100));
+    bench.work();
+    bench.finish(&bench.binds[1].clone(), Outcome::Refused("no".into()));
+    assert_eq!(bench.in_state("backing off"), 1);
+    deleted(&mut bench, "backing off");
+
+    bench.apply(pod("parked", 5000));
+    bench.work();
+    deleted(&mut bench, "parked");
+    assert_eq!(bench.scheduler.parked_classes(), 0);
+
+    // Woken: the next one of its class gets its turn.
+    for uid in ["woken", "next"] {
+        bench.apply(pod(uid, 5000));
+    }
+    bench.work();
+    bench.scheduler.apply_node(node("big", 5000));
+    let check = bench.take(0).unwrap();
+    let answer = bench.choose(0, &check);
+    bench.settle(0, &check, answer);
+    bench.scheduler.delete_pod(&Arc::from("woken"));
+    bench.work();
+    assert_eq!(bench.bound().last(), Some(&"next"));
+}
+
+#[test]
+fn after_the_most_conflicts_in_a_row_a_pod_is_told_and_waits_a_second() {
+    let mut bench = Bench::new(1, &["n"]);
+    bench.apply(pod("a", 600));
+    let task = bench.take(0).unwrap();
+    for attempt in 1..=3 {
+        let answer = bench.choose(0, &task);
+        // Somebody takes the node before the answer is in, and goes again.
+        bench.apply(on("n", pod("thief", 600)));
+        let settled = bench.settle(0, &task, answer);
+        assert_eq!(settled == Settled::Again, attempt < 3);
+        bench.scheduler.delete_pod(&Arc::from("thief"));
+        bench.agents[0].catch_up(bench.scheduler.inventory());
+    }
+    assert_eq!(bench.scheduler.stats().conflicts, 3);
+    assert_eq!(bench.told[0].1, "SchedulerError");
+    bench.tick(S - Duration::from_millis(1));
+    bench.work();
+    assert!(bench.bound().is_empty());
+    bench.tick(S);
+    bench.work();
+    assert_eq!(bench.bound(), ["a"]);
+}
+
+#[test]
+fn a_pod_whose_spec_is_refused_is_told_once() {
+    let mut bench = Bench::new(1, &["n"]);
+    let volumes = Arc::new(PodSpec {
+        unsupported: [Unsupported::Volumes].into(),
+        ..PodSpec::default()
+    });
+    for generation in 1..4 {
+        bench.apply(Pod {
+            generation,
+            spec: Ok(volumes.clone()),
+            ..pod("a", 0)
+        });
+    }
+    bench.work();
+    assert_eq!(bench.told.len(), 1);
+    assert!(bench.told[0].2.contains("spec.volumes"));
+    assert_eq!((bench.choices, bench.in_state("refused")), (0, 1));
+}
+
+#[test]
+fn a_changed_diagnosis_is_told_after_a_minute_without_another_event() {
+    let mut bench = Bench::new(1, &["n"]);
+    bench.apply(pod("a", 5000));
+    bench.work();
+    bench.tick(10 * S);
+    bench.scheduler.apply_node(node("m", 1000));
+    bench.work();
+    bench.tick(59 * S);
+    assert_eq!(bench.told.len(), 1);
+    bench.tick(60 * S);
+    assert_eq!(bench.told.len(), 2);
+    let (_, _, message, event) = &bench.told[1];
+    assert!(message.starts_with("0/2 nodes are available: 2 Insufficient cpu.") && !event);
+    bench.tick(200 * S);
+    assert_eq!(bench.told.len(), 2);
+}
+
+#[test]
+fn a_scheduler_started_in_the_middle_counts_as_one_that_saw_everything() {
+    let mut bench = Bench::new(1, &["n"]);
+    bench.apply(pod("a", 100));
+    bench.apply(pod("b", 200));
+    bench.work();
+    for binding in bench.binds.clone() {
+        bench.finish(&binding, Outcome::Bound);
+    }
+    assert_eq!(bench.scheduled, ["a", "b"]);
+    let mut cold = Bench::silent(1);
+    for pod in [on("n", pod("b", 200)), on("n", pod("a", 100))] {
+        cold.apply(pod);
+    }
+    cold.scheduler.apply_node(node("n", 1000));
+    let same = crate::invariants::same_accounting(bench.scheduler.inventory(), cold.scheduler.inventory());
+    assert_eq!(same, Ok(()));
 }

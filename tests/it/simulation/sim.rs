@@ -225,7 +225,9 @@ impl Sim {
                 let now = self.now;
                 if let Some(process) = self.process(who) {
                     process.scheduler.tick(now);
-                    self.after(TICK, Event::Tick(who));
+                    // Nothing but time passes in the end, and seconds will do for that.
+                    let pause = if self.faults { TICK } else { S };
+                    self.after(pause, Event::Tick(who));
                     self.carry_out(who)?;
                 }
             }
