@@ -8,7 +8,7 @@ use berth::placement::MemoryStore;
 
 #[derive(Debug, Clone)]
 pub enum PodEvent {
-    Applied(Pod),
+    Applied(Box<Pod>),
     Deleted(Arc<str>),
 }
 
@@ -40,7 +40,7 @@ impl Cluster {
 
     pub fn create_pod(&mut self, pod: Pod) {
         if self.store.create(pod.clone()) {
-            self.pod_log.push(PodEvent::Applied(pod));
+            self.pod_log.push(PodEvent::Applied(pod.into()));
         }
     }
 
@@ -51,7 +51,7 @@ impl Cluster {
             .is_some_and(|now| now.uid == pod.uid)
             && let Some(pod) = self.store.update(&pod.namespace, &pod.name, change)
         {
-            self.pod_log.push(PodEvent::Applied(pod));
+            self.pod_log.push(PodEvent::Applied(pod.into()));
         }
     }
 
@@ -69,7 +69,7 @@ impl Cluster {
     /// The store was changed by a bind.
     pub fn pod_was_bound(&mut self, namespace: &str, name: &str) {
         if let Some(pod) = self.store.get(namespace, name) {
-            self.pod_log.push(PodEvent::Applied(pod));
+            self.pod_log.push(PodEvent::Applied(pod.into()));
         }
     }
 

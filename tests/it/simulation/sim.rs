@@ -371,7 +371,7 @@ impl Sim {
                 match event {
                     PodEvent::Applied(pod) => {
                         process.shadow.apply(pod);
-                        process.scheduler.apply_pod(pod.clone(), now);
+                        process.scheduler.apply_pod((**pod).clone(), now);
                     }
                     PodEvent::Deleted(uid) => {
                         process.shadow.forget(uid);
