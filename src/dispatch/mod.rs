@@ -149,6 +149,13 @@ impl Dispatcher {
         }
     }
 
+    /// Who waits there.
+    pub fn waits(&self, ticket: Ticket) -> Option<&Arc<str>> {
+        let queue = &self.lanes[ticket.agent].queue;
+        let waiting = queue.get(&(Reverse(ticket.priority), ticket.seq))?;
+        Some(&waiting.request.uid)
+    }
+
     /// The next request of this agent: it starts now.
     pub fn start(&mut self, agent: usize, now: Duration) -> Option<Request> {
         let lane = &mut self.lanes[agent];

@@ -6,6 +6,7 @@
 
 mod drive;
 mod kube;
+mod memory;
 mod protocol;
 
 use std::future::Future;
@@ -14,6 +15,7 @@ use std::time::Duration;
 
 pub use drive::{BindCounters, drive};
 pub use kube::KubeStore;
+pub use memory::MemoryStore;
 pub use protocol::{BindAttempt, LATE_EFFECT, Outcome, Step};
 
 /// One pod to one node. The uid goes into the request: a recreated pod of the same name is never bound by it.

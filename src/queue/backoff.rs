@@ -33,6 +33,10 @@ impl Backoff {
         self.by_time.remove(&(until, uid.clone()));
     }
 
+    pub fn contains(&self, until: Duration, uid: &Arc<str>) -> bool {
+        self.by_time.contains(&(until, uid.clone()))
+    }
+
     /// The next pod whose time has come.
     pub fn pop_due(&mut self, now: Duration) -> Option<Arc<str>> {
         let (until, _) = self.by_time.first()?;

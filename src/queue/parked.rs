@@ -99,8 +99,12 @@ impl Parked {
         self.settled[agent] = self.settled[agent].min(checked);
         match self.groups.get_mut(&class.id) {
             Some(group) => {
+                if checked < group.checked {
+                    // Another agent has seen a newer state.
+                    return false;
+                }
                 group.agent = agent;
-                group.checked = group.checked.max(checked);
+                group.checked = checked;
                 let new = group.diagnosis != diagnosis;
                 if new {
                     group.diagnosis = diagnosis;
@@ -125,6 +129,11 @@ impl Parked {
                 true
             }
         }
+    }
+
+    /// It is not certain any more that pods were told what was found.
+    pub fn untell(&mut self) {
+        self.groups.values_mut().for_each(|group| group.told = false);
     }
 
     /// Adds a pod to the group of its class, which must exist. If it was the probe, it is not any more.
@@ -242,6 +251,17 @@ mod tests {
         parked.found_nowhere(&class, 0, 12, Diagnosis::default());
         assert!(parked.due(0, 11).is_none());
         assert!(parked.due(0, 13).is_some());
+    }
+
+    #[test]
+    fn an_older_view_of_another_agent_does_not_replace_a_newer_diagnosis() {
+        let (mut parked, class) = (Parked::new(2), class());
+        let nodes = |n: usize| -> Diagnosis { std::iter::repeat_n(crate::rules::Reasons::CPU, n).collect() };
+        parked.found_nowhere(&class, 1, 10, nodes(2));
+        parked.join(class.id, (Reverse(0), 0), &Arc::from("a"));
+        parked.found_nowhere(&class, 0, 5, nodes(1));
+        let group = parked.get(class.id).unwrap();
+        assert_eq!((group.agent, group.diagnosis.nodes()), (1, 2));
     }
 
     #[test]

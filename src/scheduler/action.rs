@@ -57,6 +57,8 @@ pub struct Stats {
     /// Objects whose spec could not be understood.
     pub bad_pods: u64,
     pub bad_nodes: u64,
+    /// Commits after which a node held more than it has. Never, unless berth is wrong.
+    pub violations: u64,
     /// Differences that a self-check found and healed.
     pub healed: u64,
 }

@@ -42,7 +42,11 @@ impl Scheduler {
                 Some(charge) if charge.assumed => {
                     self.ledger.discharge(uid);
                     if ours {
+                        let news = self.waiting.get_mut(uid).and_then(|pod| pod.news.take());
                         self.back_off(uid, format!("binding rejected: {why}"), now);
+                        if let Some(pod) = news {
+                            self.apply_pod(*pod, now);
+                        }
                     }
                 }
                 // The watch has seen it bound, by somebody else or by a request we thought lost.

@@ -63,8 +63,14 @@ impl Scheduler {
             self.wake_for_parked();
             return;
         }
-        if !self.is_ours(&pod) || self.ledger.charge_of(&pod.uid).is_some() {
-            // With a charge, it is bound or being bound, and this is older news.
+        if !self.is_ours(&pod) {
+            return;
+        }
+        if self.ledger.charge_of(&pod.uid).is_some() {
+            // It is bound, and this is older news; or it is being bound, and should that fail, this is how it is.
+            if let Some(binding) = self.waiting.get_mut(&pod.uid) {
+                binding.news = Some(Box::new(pod));
+            }
             return;
         }
         if pod.deleting {
@@ -118,13 +124,13 @@ impl Scheduler {
         if let Some(known) = self.waiting.get_mut(&pod.uid) {
             known.generation = pod.generation;
             if !self.leading {
-                // Another process tells it; should this one take over, it goes on from there.
+                // The leader tells it things.
                 known.told = told_so_far(&pod);
             }
             let same = known.class.id == class.id
                 && known.priority == pod.priority
                 && (known.state == State::Gated) != pod.gates.is_empty()
-                && matches!(known.state, State::Refused(_)) == refusal.is_some();
+                && known.state.refusal() == refusal.as_ref();
             if same {
                 return;
             }
@@ -149,9 +155,9 @@ impl Scheduler {
             Some(message) => {
                 self.stats.bad_pods += u64::from(pod.spec.is_err());
                 if let Some(waiting) = self.waiting.get_mut(&uid) {
-                    waiting.state = State::Refused(message.into());
+                    waiting.state = State::Refused(message.clone());
                 }
-                self.tell_why(&uid, true);
+                self.tell(&uid, "SchedulerError", message, true);
             }
         }
     }
@@ -172,10 +178,10 @@ impl Scheduler {
 }
 
 /// Why a pod cannot be scheduled at all, for the person who made it.
-fn refusal(spec: &Result<Arc<PodSpec>, SpecError>) -> Option<String> {
+fn refusal(spec: &Result<Arc<PodSpec>, SpecError>) -> Option<Arc<str>> {
     match spec {
-        Err(error) => Some(format!("the pod's spec cannot be understood: {error}")),
-        Ok(spec) if !spec.unsupported.is_empty() => Some(unsupported_message(&spec.unsupported)),
+        Err(error) => Some(format!("the pod's spec cannot be understood: {error}").into()),
+        Ok(spec) if !spec.unsupported.is_empty() => Some(unsupported_message(&spec.unsupported).into()),
         Ok(_) => None,
     }
 }

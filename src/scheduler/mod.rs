@@ -7,6 +7,7 @@
 mod action;
 mod audit;
 mod binds;
+mod check;
 mod cluster_events;
 mod work;
 
@@ -25,6 +26,7 @@ pub use work::{Settled, Task};
 use crate::class::{Class, ClassId, Classifier};
 use crate::cluster::{PodRef, Report};
 use crate::dispatch::{Dispatcher, Estimator, Ticket};
+use crate::invariants::Violation;
 use crate::inventory::{Inventory, Ledger, Revision};
 use crate::model::{Pod, PreemptionPolicy, Unsupported, Usage};
 use crate::queue::{Backoff, BackoffLimits, Parked, Place};
@@ -65,6 +67,8 @@ struct Waiting {
     failures: u32,
     /// The message of its condition, as far as we know.
     told: Option<Arc<str>>,
+    /// What the watch told of it while its bind was under way.
+    news: Option<Box<Pod>>,
     state: State,
 }
 
@@ -108,6 +112,8 @@ pub struct Scheduler {
     woken_for: Revision,
     /// By agent: its last task was the check of a parked class.
     checked_last: Vec<bool>,
+    /// The latest commit that broke an invariant.
+    overcommitted: Option<Violation>,
 }
 
 impl Scheduler {
@@ -131,6 +137,7 @@ impl Scheduler {
             nodes_synced: false,
             woken_for: 0,
             checked_last: vec![false; agents],
+            overcommitted: None,
         }
     }
 
@@ -219,6 +226,9 @@ impl Scheduler {
     pub fn tick(&mut self, now: Duration) {
         while let Some(uid) = self.backoff.pop_due(now) {
             self.admit(&uid, now);
+        }
+        if !self.leading {
+            return;
         }
         let refresh = self.config.refresh;
         let stale: Vec<_> = (self.parked.groups())
@@ -346,7 +356,7 @@ impl Scheduler {
     }
 
     /// Where each waiting pod is, for the invariants: counted from the pods themselves.
-    pub(crate) fn census(&self) -> BTreeMap<&'static str, usize> {
+    pub fn census(&self) -> BTreeMap<&'static str, usize> {
         let mut census = BTreeMap::new();
         for waiting in self.waiting.values() {
             *census.entry(waiting.state.name()).or_default() += 1;
@@ -387,6 +397,7 @@ impl Waiting {
             tries: 0,
             failures: 0,
             told,
+            news: None,
             state: State::Gated,
         }
     }
@@ -397,6 +408,13 @@ impl Waiting {
 }
 
 impl State {
+    fn refusal(&self) -> Option<&Arc<str>> {
+        match self {
+            State::Refused(message) => Some(message),
+            _ => None,
+        }
+    }
+
     fn name(&self) -> &'static str {
         match self {
             State::Gated => "gated",

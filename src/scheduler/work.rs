@@ -7,6 +7,7 @@ use super::{Action, AttemptResult, Sample, Scheduler, State};
 use crate::agent::{CacheChange, Choice, Part};
 use crate::class::Class;
 use crate::dispatch::Request;
+use crate::invariants::within_allocatable;
 use crate::inventory::{Conflict, NodeId, Revision};
 use crate::placement::Binding;
 use crate::rules::{self, Diagnosis};
@@ -159,6 +160,12 @@ impl Scheduler {
         {
             return Settled::Done;
         }
+        if !self.leading {
+            // Leadership was lost while the agent worked.
+            self.withdraw(&request.uid);
+            self.admit(&request.uid, now);
+            return Settled::Done;
+        }
         match choice {
             Choice::Nowhere(diagnosis) => {
                 self.found_nowhere(agent, request, diagnosis, seen, now);
@@ -196,7 +203,12 @@ impl Scheduler {
         let class = waiting.class.clone();
         let fits = |row: &crate::inventory::Row| rules::still_admits(&class, row, seen);
         match self.ledger.commit(uid, &waiting.usage, node, fits) {
-            Ok(node) => {
+            Ok(host) => {
+                if let Err(violation) = within_allocatable(self.ledger.inventory().row(node), &waiting.usage)
+                {
+                    self.stats.violations += 1;
+                    self.overcommitted = Some(violation);
+                }
                 waiting.state = State::Binding;
                 let (namespace, name) = (waiting.pod.namespace.clone(), waiting.pod.name.clone());
                 self.binds += 1;
@@ -204,7 +216,7 @@ impl Scheduler {
                     uid: uid.clone(),
                     namespace,
                     name,
-                    node,
+                    node: host,
                 }));
                 // It found a place, so the next of its class may, too.
                 if self.parked.probe_ended(class.id, uid) {

@@ -7,3 +7,4 @@ mod cluster_io;
 mod control_plane;
 mod docs;
 mod scheduling;
+mod simulation;

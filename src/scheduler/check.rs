@@ -1,0 +1,95 @@
+//! The invariants that can be seen from inside: every waiting pod is in exactly one place, and every place holds only
+//! waiting pods. O(waiting pods); changes nothing.
+
+use std::sync::Arc;
+
+use super::{Scheduler, State, Waiting};
+use crate::invariants::{Checked, Violation, ensure};
+
+impl Scheduler {
+    /// What does not hold. Empty when all is well; sorted.
+    pub fn check(&self) -> Vec<Violation> {
+        let each = self.waiting.iter().map(|(uid, pod)| self.check_pod(uid, pod));
+        let all = each.chain([self.check_counts(), self.check_groups(), self.check_bounds()]);
+        let mut found: Vec<_> = all.filter_map(Result::err).collect();
+        found.extend(self.overcommitted.clone());
+        found.sort_by(|a, b| (a.invariant, &a.what).cmp(&(b.invariant, &b.what)));
+        found
+    }
+
+    /// The pod is where its state says, and has been told what it must know (I1, I6, I9).
+    fn check_pod(&self, uid: &Arc<str>, pod: &Waiting) -> Checked {
+        let at = match &pod.state {
+            State::Gated | State::Refused(_) | State::Placing(_) => true,
+            State::Queued(ticket) | State::Woken(ticket) => self.dispatcher.waits(*ticket) == Some(uid),
+            State::Binding => self.ledger.charge_of(uid).is_some(),
+            State::BackingOff(until) => self.backoff.contains(*until, uid),
+            State::Parked => {
+                (self.parked.get(pod.class.id)).is_some_and(|group| group.pods.get(&pod.place()) == Some(uid))
+            }
+        };
+        ensure(1, at, || {
+            format!("pod {uid} is not where it is {}", pod.state.name())
+        })?;
+        let charged = self.ledger.charge_of(uid).is_some();
+        ensure(1, charged == (pod.state == State::Binding), || {
+            format!("pod {uid} is {} and charged: {charged}", pod.state.name())
+        })?;
+        let waits_long = matches!(pod.state, State::Parked | State::Refused(_));
+        ensure(6, !self.leading || !waits_long || pod.told.is_some(), || {
+            format!("pod {uid} is {} and was not told why", pod.state.name())
+        })?;
+        ensure(9, pod.tries <= self.config.max_tries, || {
+            format!("pod {uid} was tried {} times in a row", pod.tries)
+        })
+    }
+
+    /// Nothing is in a queue that is not a waiting pod.
+    fn check_counts(&self) -> Checked {
+        let census = self.census();
+        let (_, assumed) = self.ledger.counts();
+        let in_groups: usize = self.parked.groups().map(|group| group.pods.len()).sum();
+        for (state, held) in [
+            ("queued", self.dispatcher.len()),
+            ("backing off", self.backoff.len()),
+            ("parked", self.parked.len()),
+            ("parked", in_groups),
+        ] {
+            let pods = census.get(state).copied().unwrap_or(0);
+            ensure(1, pods == held, || {
+                format!("{pods} pods are {state}, but {held} are held as such")
+            })?;
+        }
+        // A pod that is gone leaves its bind behind until that is settled.
+        let binding = census.get("binding").copied().unwrap_or(0);
+        ensure(1, binding <= self.binds && assumed <= self.binds, || {
+            format!("{binding} pods binding, {assumed} assumed, {} binds", self.binds)
+        })
+    }
+
+    /// A group has pods or one awake, and that one is on its way.
+    fn check_groups(&self) -> Checked {
+        for group in self.parked.groups() {
+            let class = group.class.id;
+            let Some(probe) = &group.probe else {
+                ensure(11, !group.pods.is_empty(), || format!("empty group {class:?}"))?;
+                continue;
+            };
+            let awake = self.waiting.get(probe).is_some_and(|pod| {
+                pod.class.id == class && matches!(pod.state, State::Woken(_) | State::Placing(_))
+            });
+            ensure(1, awake, || {
+                format!("{class:?} waits for pod {probe}, which is not awake")
+            })?;
+        }
+        Ok(())
+    }
+
+    /// I11. Agents look before they start, so each may add one more bind.
+    fn check_bounds(&self) -> Checked {
+        let most = self.config.max_waiting_binds + self.dispatcher.agents() - 1;
+        ensure(11, self.binds <= most, || {
+            format!("{} binds, {most} at most", self.binds)
+        })
+    }
+}

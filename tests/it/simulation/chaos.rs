@@ -1,0 +1,454 @@
+//! What the world does: users, other schedulers, nodes and machines.
+
+use std::sync::Arc;
+
+use berth::invariants;
+use berth::model::{
+    Amounts, Effect, HostPort, Labels, Node, NodeAffinity, NodeSelectorTerm, Operator, Pod, PodSpec,
+    PreemptionPolicy, Protocol, Requirement, SpecError, Taint, Toleration, TolerationOperator, Unsupported,
+    Usage,
+};
+use berth::placement::{Binding, Reply};
+
+use super::dice::Dice;
+use super::sim::{Event, MS, NODES, PODS, S, Sim};
+
+const GIB: i64 = 1 << 30;
+/// Kinds of pods that [`spec`] knows.
+const KINDS: u64 = 12;
+
+impl Sim {
+    pub fn build_cluster(&mut self) {
+        for at in 0..1 + self.load.below(6) {
+            let node = node(&format!("n{at}"), &mut self.load);
+            self.cluster.apply_node(node);
+        }
+        for _ in 0..self.load.below(6) {
+            self.create_pods();
+        }
+    }
+
+    /// One thing happens.
+    pub fn chaos(&mut self) {
+        if self.chaos_left == 0 {
+            return;
+        }
+        self.chaos_left -= 1;
+        match self.load.below(100) {
+            0..30 => self.create_pods(),
+            30..42 => self.delete_pod(),
+            42..46 => self.recreate_pod(),
+            46..52 => self.ungate_pod(),
+            52..60 => self.foreign_pod(),
+            60..64 => self.foreign_bind_of_ours(),
+            64..67 => self.finish_pod(),
+            67..69 => self.tolerate_more(),
+            69..75 => self.add_node(),
+            75..79 => self.remove_node(),
+            79..88 => self.change_node(),
+            88..92 if !self.strict => {
+                let slot = self.load.below(self.processes.len() as u64) as usize;
+                let kind = [PODS, NODES][self.load.below(2) as usize];
+                self.note(|| format!("p{slot}: watch {kind} is cut"));
+                self.cut(slot, kind);
+            }
+            92..94 if !self.strict => {
+                let slot = self.load.below(self.processes.len() as u64) as usize;
+                self.restart(slot);
+            }
+            94..96 if !self.strict => self.stop_leading(),
+            96..98 if !self.strict => self.server_down(),
+            _ => {}
+        }
+        let pause = match self.load.below(6) {
+            0 => self.load.up_to(2 * S),
+            1..4 => self.load.up_to(100 * MS),
+            _ => self.load.up_to(2 * MS),
+        };
+        self.after(pause, Event::Chaos);
+    }
+
+    /// Nothing goes wrong any more.
+    pub fn calm_down(&mut self) {
+        self.note(|| "calm".into());
+        self.faults = false;
+        self.cluster.up = true;
+        for pod in self.cluster.store.list() {
+            if (pod.node_name.as_ref()).is_some_and(|node| !self.cluster.nodes.contains_key(node)) {
+                self.after(S, Event::Remove(pod));
+            }
+        }
+        if self.leader.is_none() {
+            self.elect();
+        }
+    }
+
+    /// Something happens that makes every parked class look again, but lets no pod fit.
+    pub fn touch(&mut self) {
+        self.cluster.apply_node(Node {
+            name: "touch".into(),
+            unschedulable: true,
+            ..Node::default()
+        });
+        for slot in 0..self.processes.len() {
+            self.cut(slot, NODES);
+        }
+    }
+
+    fn create_pods(&mut self) {
+        let (kind, gated) = (self.load.below(KINDS), self.load.percent(12));
+        let count = 1 + self.load.below(4) * self.load.below(2);
+        for _ in 0..count {
+            let uid = self.cluster.new_uid();
+            let mut pod = pod(kind, &uid, &format!("pod-{uid}"), &mut self.load);
+            if gated {
+                pod.gates = ["example.com/wait".into()].into();
+            }
+            self.note(|| format!("{uid} of kind {kind} is created, gated: {gated}"));
+            self.cluster.create_pod(pod);
+        }
+    }
+
+    fn some_pod(&mut self, which: impl Fn(&Pod) -> bool) -> Option<Pod> {
+        let pods: Vec<Pod> = self.cluster.store.list().into_iter().filter(which).collect();
+        self.load.pick(&pods).cloned()
+    }
+
+    fn some_node(&mut self) -> Option<Node> {
+        let nodes: Vec<_> = self.cluster.nodes.values().cloned().collect();
+        self.load.pick(&nodes).cloned()
+    }
+
+    fn delete_pod(&mut self) {
+        let Some(pod) = self.some_pod(|pod| !pod.deleting) else {
+            return;
+        };
+        let grace = match self.load.percent(50) {
+            true => self.load.up_to(3 * S),
+            false => {
+                self.note(|| format!("{} is deleted", pod.uid));
+                return self.cluster.delete_pod(&pod);
+            }
+        };
+        self.note(|| format!("{} is deleted, gone in {grace:?}", pod.uid));
+        self.cluster.update_pod(&pod, |pod| pod.deleting = true);
+        self.after(grace, Event::Remove(pod));
+    }
+
+    fn recreate_pod(&mut self) {
+        let Some(old) = self.some_pod(|_| true) else {
+            return;
+        };
+        self.cluster.delete_pod(&old);
+        let uid = self.cluster.new_uid();
+        let kind = self.load.below(KINDS);
+        let new = pod(kind, &uid, &old.name, &mut self.load);
+        self.note(|| format!("{} is recreated as {uid} of kind {kind}", old.uid));
+        self.cluster.create_pod(new);
+    }
+
+    fn ungate_pod(&mut self) {
+        if let Some(pod) = self.some_pod(|pod| !pod.gates.is_empty()) {
+            self.note(|| format!("{} is ungated", pod.uid));
+            self.cluster.update_pod(&pod, |pod| pod.gates = [].into());
+        }
+    }
+
+    /// Another scheduler runs a pod of its own somewhere.
+    fn foreign_pod(&mut self) {
+        let Some(node) = self.some_node() else {
+            return;
+        };
+        let uid = self.cluster.new_uid();
+        let kind = self.load.below(3);
+        let mut pod = pod(kind, &uid, &format!("other-{uid}"), &mut self.load);
+        pod.scheduler_name = "other".into();
+        if !self.foreigner_may(&pod, &node) {
+            return;
+        }
+        pod.node_name = Some(node.name.clone());
+        self.note(|| format!("foreign {uid} of kind {kind} runs on {}", node.name));
+        self.cluster.create_pod(pod);
+    }
+
+    /// Another scheduler binds a pod that is ours.
+    fn foreign_bind_of_ours(&mut self) {
+        let (Some(pod), Some(node)) = (self.some_pod(|pod| pod.node_name.is_none()), self.some_node()) else {
+            return;
+        };
+        if !self.foreigner_may(&pod, &node) {
+            return;
+        }
+        let binding = Binding {
+            uid: pod.uid.clone(),
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            node: node.name.clone(),
+        };
+        if self.cluster.store.bind_now(&binding) == Reply::Bound {
+            self.note(|| format!("{} is bound to {} by another scheduler", pod.uid, node.name));
+            self.cluster.pod_was_bound(&pod.namespace, &pod.name);
+        }
+    }
+
+    /// Where no node may be overcommitted, other schedulers keep clear of what berth is about to use.
+    fn foreigner_may(&self, pod: &Pod, node: &Node) -> bool {
+        if !self.strict {
+            return true;
+        }
+        let mut others = self.cluster.usage_on(&node.name, &pod.uid);
+        for process in &self.processes {
+            others.extend(process.shadow.usage_on(&node.name, &pod.uid));
+        }
+        let plain = PodSpec {
+            usage: pod.usage.clone(),
+            ..PodSpec::default()
+        };
+        invariants::admits(&Arc::new(plain), node, others.iter()).is_ok()
+    }
+
+    fn finish_pod(&mut self) {
+        if let Some(pod) = self.some_pod(|pod| pod.node_name.is_some()) {
+            self.note(|| format!("{} finishes", pod.uid));
+            self.cluster.update_pod(&pod, |pod| pod.finished = true);
+        }
+    }
+
+    /// The one thing of a waiting pod's spec that may be changed.
+    fn tolerate_more(&mut self) {
+        let Some(pod) = self.some_pod(|pod| pod.node_name.is_none() && pod.spec.is_ok()) else {
+            return;
+        };
+        self.note(|| format!("{} tolerates more", pod.uid));
+        self.cluster.update_pod(&pod, |pod| {
+            if let Ok(spec) = &mut pod.spec {
+                Arc::make_mut(spec).tolerations = [tolerate_everything()].into();
+            }
+            pod.generation += 1;
+        });
+    }
+
+    fn add_node(&mut self) {
+        let name = format!("n{}", self.load.below(10));
+        let node = node(&name, &mut self.load);
+        self.note(|| format!("node {name} is added or replaced"));
+        if self.cluster.nodes.contains_key(&node.name) {
+            self.cluster.excused.insert(name.into());
+        }
+        self.cluster.apply_node(node);
+    }
+
+    fn remove_node(&mut self) {
+        let Some(node) = self.some_node() else {
+            return;
+        };
+        self.note(|| format!("node {} is deleted", node.name));
+        self.cluster.delete_node(&node.name);
+        for pod in self.cluster.store.list() {
+            if pod.node_name.as_ref() == Some(&node.name) {
+                let pause = self.load.up_to(40 * S);
+                self.after(pause, Event::Remove(pod));
+            }
+        }
+    }
+
+    fn change_node(&mut self) {
+        let Some(mut node) = self.some_node() else {
+            return;
+        };
+        match self.load.below(5) {
+            0 => node.unschedulable = !node.unschedulable,
+            1 => node.taints = taints(&mut self.load),
+            2 => node.labels = labels(&mut self.load),
+            3 => {
+                self.cluster.excused.insert(node.name.clone());
+                node.allocatable.cpu_milli /= 2;
+                node.allocatable.pods /= 2;
+            }
+            _ => node.allocatable.cpu_milli += 1000,
+        }
+        self.note(|| {
+            let (taints, labels) = (&node.taints, &node.labels);
+            format!(
+                "node {} is now {:?} {taints:?} {labels:?} {}",
+                node.name, node.allocatable, node.unschedulable
+            )
+        });
+        self.cluster.apply_node(node);
+    }
+
+    fn server_down(&mut self) {
+        if !self.cluster.up {
+            return;
+        }
+        let time = self.load.up_to(5 * S);
+        self.note(|| format!("API server down for {time:?}"));
+        self.cluster.up = false;
+        for slot in 0..self.processes.len() {
+            self.cut(slot, PODS);
+            self.cut(slot, NODES);
+        }
+        self.after(time, Event::Up);
+    }
+}
+
+fn node(name: &str, dice: &mut Dice) -> Node {
+    Node {
+        name: name.into(),
+        labels: labels(dice),
+        taints: if dice.percent(20) { taints(dice) } else { [].into() },
+        unschedulable: dice.percent(5),
+        allocatable: Amounts {
+            cpu_milli: 1000 * (1 + dice.below(4) as i64),
+            memory: 4 * GIB,
+            ephemeral_storage: 0,
+            pods: 3 + dice.below(12) as i64,
+        },
+        extended: [(Arc::from("example.com/gpu"), dice.below(3) as i64)]
+            .into_iter()
+            .collect(),
+        ..Node::default()
+    }
+}
+
+fn labels(dice: &mut Dice) -> Labels {
+    let zone = ["a", "b", "c"][dice.below(3) as usize];
+    [("zone", zone)].into_iter().collect()
+}
+
+fn taints(dice: &mut Dice) -> Box<[Taint]> {
+    let effect = match dice.below(4) {
+        0 => return [].into(),
+        1 => Effect::PreferNoSchedule,
+        2 => Effect::NoExecute,
+        _ => Effect::NoSchedule,
+    };
+    [Taint {
+        key: "dedicated".into(),
+        value: "".into(),
+        effect,
+    }]
+    .into()
+}
+
+fn tolerate_everything() -> Toleration {
+    Toleration {
+        key: "".into(),
+        operator: TolerationOperator::Exists,
+        value: "".into(),
+        effect: None,
+    }
+}
+
+fn pod(kind: u64, uid: &str, name: &str, dice: &mut Dice) -> Pod {
+    let spec = spec(kind);
+    let usage = match &spec {
+        Ok(spec) => spec.usage.clone(),
+        Err(_) => usage(0, 0, 0, None),
+    };
+    let never = dice.percent(20);
+    Pod {
+        uid: uid.into(),
+        namespace: "ns".into(),
+        name: name.into(),
+        labels: Labels::default(),
+        scheduler_name: "berth".into(),
+        node_name: None,
+        priority: dice.below(3) as i32 * 100,
+        preemption_policy: match never {
+            true => PreemptionPolicy::Never,
+            false => PreemptionPolicy::PreemptLowerPriority,
+        },
+        created_s: 0,
+        generation: 1,
+        deleting: false,
+        finished: false,
+        gates: [].into(),
+        scheduled: None,
+        usage,
+        spec,
+    }
+}
+
+fn usage(cpu_milli: i64, memory: i64, gpus: i64, port: Option<u16>) -> Arc<Usage> {
+    let port = port.map(|port| HostPort {
+        ip: None,
+        protocol: Protocol::Tcp,
+        port,
+    });
+    Arc::new(Usage {
+        requests: Amounts {
+            cpu_milli,
+            memory,
+            ephemeral_storage: 0,
+            pods: 1,
+        },
+        extended: [(Arc::from("example.com/gpu"), gpus)].into_iter().collect(),
+        nonzero_cpu_milli: cpu_milli.max(100),
+        nonzero_memory: memory.max(200 << 20),
+        ports: port.into_iter().collect(),
+    })
+}
+
+fn spec(kind: u64) -> Result<Arc<PodSpec>, SpecError> {
+    let plain = |cpu_milli| PodSpec {
+        usage: usage(cpu_milli, 0, 0, None),
+        ..PodSpec::default()
+    };
+    let in_zone = |zone: &str| {
+        let requirement = Requirement {
+            key: "zone".into(),
+            operator: Operator::In([zone.into()].into()),
+        };
+        let term = NodeSelectorTerm {
+            expressions: [requirement].into(),
+            fields: [].into(),
+        };
+        NodeAffinity {
+            required: Some([term].into()),
+            preferred: [].into(),
+        }
+    };
+    Ok(Arc::new(match kind {
+        0 => plain(300),
+        1 => PodSpec {
+            usage: usage(900, GIB, 0, None),
+            ..PodSpec::default()
+        },
+        2 => PodSpec {
+            usage: usage(100, 0, 0, Some(8080)),
+            ..PodSpec::default()
+        },
+        3 => PodSpec {
+            node_selector: [("zone", "a")].into_iter().collect(),
+            ..plain(400)
+        },
+        4 => PodSpec {
+            usage: usage(100, 0, 1, None),
+            ..PodSpec::default()
+        },
+        5 => PodSpec {
+            tolerations: [tolerate_everything()].into(),
+            ..plain(700)
+        },
+        6 => plain(100_000),
+        7 => PodSpec {
+            unsupported: [Unsupported::Volumes].into(),
+            ..plain(100)
+        },
+        8 => {
+            return Err(SpecError {
+                field: "spec.containers[0].resources.requests[cpu]".into(),
+                problem: "quantity \"much\" does not end in a unit".into(),
+            });
+        }
+        9 => PodSpec {
+            node_affinity: in_zone("b"),
+            images: ["app:1".into()].into(),
+            containers: 1,
+            ..plain(500)
+        },
+        10 => plain(0),
+        _ => plain(2000),
+    }))
+}

@@ -1,0 +1,97 @@
+//! The cluster as the API server has it: pods in a `MemoryStore`, nodes, and what watches will be told.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth::model::{Node, Pod, Usage};
+use berth::placement::MemoryStore;
+
+#[derive(Debug, Clone)]
+pub enum PodEvent {
+    Applied(Box<Pod>),
+    Deleted(Arc<str>),
+}
+
+#[derive(Debug, Clone)]
+pub enum NodeEvent {
+    Applied(Node),
+    Deleted(Arc<str>),
+}
+
+/// Every change goes into a log; a watch is a place in it.
+#[derive(Default)]
+pub struct Cluster {
+    pub store: MemoryStore,
+    pub nodes: BTreeMap<Arc<str>, Node>,
+    pub pod_log: Vec<PodEvent>,
+    pub node_log: Vec<NodeEvent>,
+    /// The API server answers.
+    pub up: bool,
+    /// Nodes that may hold more than they have, for a reason that is not berth's.
+    pub excused: std::collections::BTreeSet<Arc<str>>,
+    uids: u64,
+}
+
+impl Cluster {
+    pub fn new_uid(&mut self) -> Arc<str> {
+        self.uids += 1;
+        format!("u{}", self.uids).into()
+    }
+
+    pub fn create_pod(&mut self, pod: Pod) {
+        if self.store.create(pod.clone()) {
+            self.pod_log.push(PodEvent::Applied(pod.into()));
+        }
+    }
+
+    pub fn update_pod(&mut self, pod: &Pod, change: impl FnOnce(&mut Pod)) {
+        if self
+            .store
+            .get(&pod.namespace, &pod.name)
+            .is_some_and(|now| now.uid == pod.uid)
+            && let Some(pod) = self.store.update(&pod.namespace, &pod.name, change)
+        {
+            self.pod_log.push(PodEvent::Applied(pod.into()));
+        }
+    }
+
+    pub fn delete_pod(&mut self, pod: &Pod) {
+        if self
+            .store
+            .get(&pod.namespace, &pod.name)
+            .is_some_and(|now| now.uid == pod.uid)
+            && self.store.delete(&pod.namespace, &pod.name).is_some()
+        {
+            self.pod_log.push(PodEvent::Deleted(pod.uid.clone()));
+        }
+    }
+
+    /// The store was changed by a bind.
+    pub fn pod_was_bound(&mut self, namespace: &str, name: &str) {
+        if let Some(pod) = self.store.get(namespace, name) {
+            self.pod_log.push(PodEvent::Applied(pod.into()));
+        }
+    }
+
+    pub fn apply_node(&mut self, node: Node) {
+        self.nodes.insert(node.name.clone(), node.clone());
+        self.node_log.push(NodeEvent::Applied(node));
+    }
+
+    pub fn delete_node(&mut self, name: &Arc<str>) {
+        self.excused.insert(name.clone());
+        if self.nodes.remove(name).is_some() {
+            self.node_log.push(NodeEvent::Deleted(name.clone()));
+        }
+    }
+
+    /// What live pods take of `node`, but for the pod `except`.
+    pub fn usage_on(&self, node: &str, except: &str) -> Vec<Arc<Usage>> {
+        self.store
+            .list()
+            .iter()
+            .filter(|pod| pod.node_name.as_deref() == Some(node) && !pod.finished && *pod.uid != *except)
+            .map(|pod| pod.usage.clone())
+            .collect()
+    }
+}

@@ -1,0 +1,208 @@
+//! What must hold: at every commit, at every effect, and when everything has come to rest.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use berth::cluster::Report;
+use berth::invariants::{self, Violation};
+use berth::model::{Amounts, Pod};
+use berth::placement::{Binding, Outcome};
+use berth::scheduler::{Action, Scheduler};
+
+use super::process::{Doing, Who};
+use super::sim::{Sim, Step};
+
+fn said(at: &str) -> impl Fn(Violation) -> String {
+    move |violation| format!("{at}: {violation}")
+}
+
+impl Sim {
+    /// A process has decided to bind a pod: was that right, given what it was told and did?
+    pub fn judge_commit(&self, who: Who, binding: &Binding) -> Step {
+        let process = &self.processes[who.0];
+        if !process.scheduler.leading() {
+            return Err(format!("p{} binds {} but does not lead", who.0, binding.uid));
+        }
+        let shadow = &process.shadow;
+        let pod = (shadow.pods.get(&binding.uid)).ok_or_else(|| format!("{} is not known", binding.uid))?;
+        invariants::may_be_bound(pod).map_err(said("commit"))?;
+        if let Some(at) = &pod.node_name {
+            return Err(format!("{} was seen on {at} before", pod.uid));
+        }
+        if shadow.assumed.contains_key(&binding.uid) {
+            return Err(format!(
+                "I1 violated: {} is bound while a bind of it is not settled",
+                pod.uid
+            ));
+        }
+        let spec = pod
+            .spec
+            .as_ref()
+            .map_err(|error| format!("{} is bound though {error}", pod.uid))?;
+        let gone = || format!("{} is bound to {}, which is gone", pod.uid, binding.node);
+        let node = shadow.nodes.get(&binding.node).ok_or_else(gone)?;
+        let others = shadow.usage_on(&node.name, &pod.uid);
+        invariants::admits(spec, node, others.iter()).map_err(said(&pod.uid))?;
+        if self.strict {
+            // What is known is what is so.
+            let node = self.cluster.nodes.get(&binding.node).ok_or_else(gone)?;
+            let mut others = self.cluster.usage_on(&node.name, &pod.uid);
+            let assumed = shadow.assumed.iter().filter(|(_, (at, _))| *at == node.name);
+            others.extend(assumed.map(|(_, (_, usage))| usage.clone()));
+            invariants::admits(spec, node, others.iter()).map_err(said(&pod.uid))?;
+        }
+        Ok(())
+    }
+
+    /// With instant watches and only schedulers that look, no node ever holds more than it has.
+    pub fn judge_overcommit(&self, name: &Arc<str>) -> Step {
+        let Some(node) = self.cluster.nodes.get(name) else {
+            return Ok(());
+        };
+        if !self.strict || self.cluster.excused.contains(name) {
+            return Ok(());
+        }
+        let mut sum = Amounts::default();
+        let pods = self.cluster.usage_on(name, "");
+        pods.iter().for_each(|usage| sum.add(&usage.requests));
+        let all = node.allocatable;
+        if sum.cpu_milli > all.cpu_milli || sum.memory > all.memory || sum.pods > all.pods {
+            return Err(format!(
+                "I2 violated: {name} holds {sum:?} of {:?}",
+                node.allocatable
+            ));
+        }
+        Ok(())
+    }
+
+    /// A bind has ended: an unknown outcome never frees an assumption.
+    pub fn judge_outcome(&mut self, id: u64, binding: &Binding, outcome: &Outcome) -> Step {
+        self.tally.count(match outcome {
+            Outcome::Bound => "bound",
+            Outcome::BoundElsewhere(_) => "bound elsewhere",
+            Outcome::Vanished => "vanished",
+            Outcome::Refused(_) => "refused",
+        });
+        let freed = matches!(outcome, Outcome::Vanished | Outcome::Refused(_));
+        if freed {
+            self.given_up.insert(id);
+        }
+        let there = (self.cluster.store.get(&binding.namespace, &binding.name))
+            .is_some_and(|pod| pod.uid == binding.uid && pod.node_name.as_ref() == Some(&binding.node));
+        if freed && self.effected.contains(&id) && there {
+            return Err(format!(
+                "I1 violated: {} is freed, but is bound to {}",
+                binding.uid, binding.node
+            ));
+        }
+        Ok(())
+    }
+
+    /// Everything has come to rest. `told`: and every pod has had the time to be told what is so now.
+    pub fn judge(&mut self, told: bool) -> Step {
+        invariants::bound_once(&self.cluster.store.bound()).map_err(said("store"))?;
+        let pods: Vec<Pod> = self.cluster.store.list();
+        let (cold, refusals) = self.cold_start(&pods);
+        for (slot, process) in self.processes.iter().enumerate() {
+            let name = format!("p{slot}");
+            invariants::same_accounting(process.scheduler.inventory(), cold.inventory())
+                .map_err(said(&name))?;
+            if let Some(wrong) = process.scheduler.ledger().consistency_check().first() {
+                return Err(format!("{name}: {wrong:?}"));
+            }
+            if process.scheduler.ledger().counts() != cold.ledger().counts() || process.scheduler.binds() != 0
+            {
+                return Err(format!(
+                    "I7 violated: {name} has {:?} charges and {} binds, a cold start {:?}",
+                    process.scheduler.ledger().counts(),
+                    process.scheduler.binds(),
+                    cold.ledger().counts()
+                ));
+            }
+        }
+        let leader = &self.processes[self.leader.ok_or("nobody leads")?];
+        if leader
+            .workers
+            .iter()
+            .any(|worker| !matches!(worker.doing, Doing::Sleeping))
+        {
+            return Err("an agent never comes to rest".into());
+        }
+        // Nothing is stuck: everyone who waits waits for something to change.
+        let mut expected = HashMap::new();
+        let mut waiting: BTreeMap<&str, usize> = BTreeMap::new();
+        for pod in pods
+            .iter()
+            .filter(|pod| pod.node_name.is_none() && !pod.finished && &*pod.scheduler_name == "berth")
+        {
+            if !pod.gates.is_empty() {
+                *waiting.entry("gated").or_default() += 1;
+                continue;
+            }
+            if let Some(refusal) = refusals.get(&pod.uid) {
+                *waiting.entry("refused").or_default() += 1;
+                expected.insert(pod.uid.clone(), refusal.to_string());
+                continue;
+            }
+            let spec = pod.spec.as_ref().map_err(|e| format!("{e} was not refused"))?;
+            let (fits, why) = invariants::evaluate(spec, pod.preemption_policy, cold.inventory());
+            if fits {
+                return Err(format!("{} fits and is not bound", pod.uid));
+            }
+            *waiting.entry("parked").or_default() += 1;
+            expected.insert(pod.uid.clone(), why);
+        }
+        let census = leader.scheduler.census();
+        if census != waiting {
+            return Err(format!("{census:?} wait, {waiting:?} should"));
+        }
+        if !told {
+            return Ok(());
+        }
+        let conditions: HashMap<_, _> = pods
+            .iter()
+            .filter_map(|pod| Some((pod.uid.clone(), pod.scheduled.as_ref()?.message.clone())))
+            .collect();
+        invariants::told(&expected, &conditions).map_err(said("conditions"))?;
+        for process in &self.processes {
+            let stats = process.scheduler.stats();
+            for (what, n) in [
+                ("conflict", stats.conflicts),
+                ("parked", stats.unschedulable),
+                ("woken", stats.wakes),
+                ("list hit", stats.list_hits),
+                ("list miss", stats.list_misses),
+            ] {
+                self.tally.add_to(what, n);
+            }
+        }
+        Ok(())
+    }
+
+    /// A scheduler that sees only what is so now, and what it tells pods at first sight.
+    fn cold_start(&self, pods: &[Pod]) -> (Scheduler, HashMap<Arc<str>, Arc<str>>) {
+        let mut cold = self.settings.scheduler();
+        cold.set_leading(true);
+        for node in self.cluster.nodes.values() {
+            cold.apply_node(node.clone());
+        }
+        cold.retain_nodes(&self.cluster.nodes.keys().cloned().collect());
+        for pod in pods {
+            let scheduled = None;
+            cold.apply_pod(
+                Pod {
+                    scheduled,
+                    ..pod.clone()
+                },
+                self.now,
+            );
+        }
+        cold.retain_pods(&pods.iter().map(|pod| pod.uid.clone()).collect::<HashSet<_>>());
+        let refusals = cold.take_actions().into_iter().filter_map(|action| match action {
+            Action::Report(Report::Failed { pod, message, .. }) => Some((pod.uid, message)),
+            _ => None,
+        });
+        let refusals = refusals.collect();
+        (cold, refusals)
+    }
+}

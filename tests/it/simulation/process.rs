@@ -1,0 +1,172 @@
+//! One berth process: a scheduler, its agents, its watches and its binds under way; and, beside it, a shadow that keeps what
+//! the process was told and did, by other means.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth::agent::{Agent, AgentConfig, CacheChange, CacheLimits, Choice, Part};
+use berth::dispatch::Estimator;
+use berth::inventory::Revision;
+use berth::model::{Node, Pod, Usage};
+use berth::placement::{BindAttempt, Binding};
+use berth::queue::BackoffLimits;
+use berth::rules::Packing;
+use berth::scheduler::{Scheduler, SchedulerConfig, Task};
+
+use super::dice::Dice;
+
+/// A process by its place and how often it was started there: what comes late for an earlier life is lost.
+pub type Who = (usize, u32);
+
+pub struct Process {
+    pub life: u32,
+    pub scheduler: Scheduler,
+    pub workers: Vec<Worker>,
+    pub binds: BTreeMap<u64, (Binding, BindAttempt)>,
+    /// Of pods and of nodes.
+    pub watches: [Watch; 2],
+    pub shadow: Shadow,
+}
+
+/// A watch is a place in the cluster's log, or cut.
+#[derive(Default)]
+pub struct Watch {
+    pub cursor: usize,
+    pub live: bool,
+    /// A delivery is under way.
+    pub pending: bool,
+    /// Grows with every cut.
+    pub epoch: u32,
+}
+
+pub struct Worker {
+    pub agent: Agent,
+    pub config: AgentConfig,
+    pub doing: Doing,
+}
+
+pub enum Doing {
+    Sleeping,
+    Awake,
+    /// Caught up, and about to choose; the number counts conflicts so far.
+    Choosing(Task, u32),
+    Settling(Task, u32, Answer),
+}
+
+pub struct Answer {
+    pub choice: Choice,
+    pub seen: Revision,
+    pub laps: Vec<(Part, Duration)>,
+    pub changes: Vec<CacheChange>,
+}
+
+/// What a process can know, kept in the simplest way.
+#[derive(Default)]
+pub struct Shadow {
+    pub pods: BTreeMap<Arc<str>, Pod>,
+    pub nodes: BTreeMap<Arc<str>, Node>,
+    /// Pods bound by this process that it has not seen on their node, nor learned to be elsewhere.
+    pub assumed: BTreeMap<Arc<str>, (Arc<str>, Arc<Usage>)>,
+}
+
+impl Shadow {
+    pub fn apply(&mut self, pod: &Pod) {
+        if pod.finished {
+            return self.forget(&pod.uid);
+        }
+        // News of a pod that waits may be older than what we did to it.
+        if pod.node_name.is_some() {
+            self.assumed.remove(&pod.uid);
+        }
+        self.pods.insert(pod.uid.clone(), pod.clone());
+    }
+
+    pub fn forget(&mut self, uid: &str) {
+        self.pods.remove(uid);
+        self.assumed.remove(uid);
+    }
+
+    /// What this process must take to be on `node`, but for the pod `except`.
+    pub fn usage_on(&self, node: &str, except: &str) -> Vec<Arc<Usage>> {
+        let seen = self
+            .pods
+            .values()
+            .filter(|pod| pod.node_name.as_deref() == Some(node) && *pod.uid != *except)
+            .map(|pod| pod.usage.clone());
+        let assumed = self
+            .assumed
+            .iter()
+            .filter(|(uid, (at, _))| **at == *node && ***uid != *except)
+            .map(|(_, (_, usage))| usage.clone());
+        seen.chain(assumed).collect()
+    }
+}
+
+/// What differs between schedules.
+pub struct Settings {
+    pub agents: usize,
+    pub max_tries: u32,
+    pub max_waiting_binds: usize,
+    pub candidate_width: usize,
+    pub cache_bytes: usize,
+    pub packing: Packing,
+}
+
+impl Settings {
+    pub fn draw(dice: &mut Dice) -> Self {
+        Settings {
+            agents: 1 + dice.below(3) as usize,
+            max_tries: 1 + dice.below(4) as u32,
+            max_waiting_binds: 1 + dice.below(12) as usize,
+            candidate_width: 1 + dice.below(3) as usize,
+            cache_bytes: if dice.percent(30) { 300 } else { 1 << 20 },
+            packing: match dice.percent(50) {
+                true => Packing::LeastAllocated,
+                false => Packing::MostAllocated,
+            },
+        }
+    }
+
+    pub fn scheduler(&self) -> Scheduler {
+        let config = SchedulerConfig {
+            scheduler_names: vec!["berth".into()],
+            agents: self.agents,
+            max_waiting_binds: self.max_waiting_binds,
+            max_tries: self.max_tries,
+            backoff: BackoffLimits {
+                initial: Duration::from_secs(1),
+                max: Duration::from_secs(10),
+            },
+            refresh: Duration::from_secs(60),
+        };
+        Scheduler::new(config, Estimator::default())
+    }
+
+    pub fn process(&self, life: u32, seed: u64) -> Process {
+        let worker = |at: usize| {
+            let config = AgentConfig {
+                packing: self.packing,
+                candidate_width: self.candidate_width,
+                cache: CacheLimits {
+                    bytes: self.cache_bytes,
+                    age: Duration::from_secs(5),
+                },
+                seed: seed.wrapping_add(at as u64),
+            };
+            Worker {
+                agent: Agent::new(config),
+                config,
+                doing: Doing::Sleeping,
+            }
+        };
+        Process {
+            life,
+            scheduler: self.scheduler(),
+            workers: (0..self.agents).map(worker).collect(),
+            binds: BTreeMap::new(),
+            watches: Default::default(),
+            shadow: Shadow::default(),
+        }
+    }
+}

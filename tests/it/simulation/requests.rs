@@ -1,0 +1,169 @@
+//! Bind requests and reads on their way between a process and the API server, and what becomes of them.
+
+use std::time::Duration;
+
+use berth::placement::{BindAttempt, Binding, LATE_EFFECT, Outcome, Reply, Step as BindStep, Truth};
+
+use super::process::Who;
+use super::sim::{Event, MS, S, Sim, Step};
+
+impl Sim {
+    fn bind_of(&mut self, who: Who, id: u64) -> Option<&mut (Binding, BindAttempt)> {
+        self.process(who)?.binds.get_mut(&id)
+    }
+
+    /// A bind request leaves the process: its fate is decided here.
+    pub fn send(&mut self, who: Who, id: u64) {
+        let Some((binding, _)) = self.bind_of(who, id) else {
+            return;
+        };
+        let binding = binding.clone();
+        if !self.cluster.up {
+            let reply = Reply::Unknown("connection refused".into());
+            return self.after(MS, Event::Replied(who, id, reply));
+        }
+        let fate = if self.faults { self.fates.below(100) } else { 99 };
+        let soon = self.delays.up_to(30 * MS);
+        let reply = |sim: &mut Self, after, reply| sim.after(after, Event::Replied(who, id, reply));
+        match fate {
+            // The answer is lost; the request takes effect, at once or as late as can be.
+            0..8 => {
+                let given_up = self.delays.up_to(2 * S);
+                let late = self.fates.percent(40);
+                let effect = match late {
+                    true => given_up + self.delays.up_to(LATE_EFFECT),
+                    false => self.delays.up_to(given_up),
+                };
+                self.note(|| format!("{} answer lost, effect in {effect:?}", binding.uid));
+                self.after(effect, Event::Effect(binding, who, id, None));
+                reply(self, given_up, Reply::Unknown("timed out".into()));
+            }
+            8..12 => reply(self, soon, Reply::Conflict("the object has been modified".into())),
+            12..16 => {
+                let retry_after = self.fates.percent(50).then_some(S);
+                reply(self, soon, Reply::Busy { retry_after });
+            }
+            16..20 => reply(self, soon, Reply::Unknown("etcdserver: leader changed".into())),
+            20..23 => reply(self, soon, Reply::Rejected("forbidden".into())),
+            // Slow both ways.
+            23..33 => {
+                let (there, back) = (self.delays.up_to(2 * S), self.delays.up_to(2 * S));
+                self.after(there, Event::Effect(binding, who, id, Some(back)));
+            }
+            _ => {
+                let back = self.delays.up_to(10 * MS);
+                self.after(soon, Event::Effect(binding, who, id, Some(back)));
+            }
+        }
+    }
+
+    /// A bind request is carried out by the API server.
+    pub fn effect(&mut self, binding: Binding, who: Who, id: u64, reply_after: Option<Duration>) -> Step {
+        let reply = match self.cluster.up {
+            true => self.cluster.store.bind_now(&binding),
+            false => Reply::Unknown("connection lost".into()),
+        };
+        self.note(|| format!("{} to {} at the store: {reply:?}", binding.uid, binding.node));
+        if reply == Reply::Bound {
+            if self.given_up.contains(&id) {
+                return Err(format!(
+                    "I1 violated: the bind of {} took effect after it was given up",
+                    binding.uid
+                ));
+            }
+            self.effected.insert(id);
+            if self.process(who).is_none() {
+                self.tally.count("effect after restart");
+            }
+            if reply_after.is_none() {
+                self.tally.count("late effect");
+            }
+            self.cluster.pod_was_bound(&binding.namespace, &binding.name);
+            self.collect_if_orphaned(&binding);
+            self.judge_overcommit(&binding.node)?;
+        }
+        if let Some(after) = reply_after {
+            self.after(after, Event::Replied(who, id, reply));
+        }
+        Ok(())
+    }
+
+    /// The pod garbage collector removes pods of nodes that do not exist.
+    fn collect_if_orphaned(&mut self, binding: &Binding) {
+        if !self.cluster.nodes.contains_key(&binding.node)
+            && let Some(pod) = self.cluster.store.get(&binding.namespace, &binding.name)
+        {
+            self.tally.count("left a deleted node");
+            let pause = self.delays.up_to(40 * S);
+            self.after(pause, Event::Remove(pod));
+        }
+    }
+
+    pub fn replied(&mut self, who: Who, id: u64, reply: Reply) -> Step {
+        let now = self.now;
+        let Some((_, attempt)) = self.bind_of(who, id) else {
+            return Ok(());
+        };
+        let step = attempt.replied(reply, now);
+        self.next_step(who, id, step)
+    }
+
+    pub fn read(&mut self, who: Who, id: u64) {
+        let Some((binding, _)) = self.bind_of(who, id) else {
+            return;
+        };
+        let binding = binding.clone();
+        let truth = match self.cluster.up && !(self.faults && self.fates.percent(10)) {
+            true => self.cluster.store.read_now(&binding),
+            false => Truth::Unreadable("timed out".into()),
+        };
+        let slow = self.faults && self.fates.percent(20);
+        let back = self.delays.up_to(if slow { 8 * S } else { 20 * MS });
+        self.after(back, Event::Told(who, id, truth));
+    }
+
+    pub fn told(&mut self, who: Who, id: u64, truth: Truth) -> Step {
+        let now = self.now;
+        let Some((_, attempt)) = self.bind_of(who, id) else {
+            return Ok(());
+        };
+        let step = attempt.read(truth, now);
+        self.next_step(who, id, step)
+    }
+
+    fn next_step(&mut self, who: Who, id: u64, step: BindStep) -> Step {
+        let outcome = match step {
+            BindStep::Bind { after } => {
+                self.after(after, Event::Send(who, id));
+                return Ok(());
+            }
+            BindStep::Read { after } => {
+                self.after(after, Event::Read(who, id));
+                return Ok(());
+            }
+            BindStep::Done(outcome) => outcome,
+        };
+        let now = self.now;
+        let Some(process) = self.process(who) else {
+            return Ok(());
+        };
+        let Some((binding, _)) = process.binds.remove(&id) else {
+            return Ok(());
+        };
+        match &outcome {
+            Outcome::Bound => {}
+            Outcome::BoundElsewhere(node) => {
+                if let Some((assumed, _)) = process.shadow.assumed.get_mut(&binding.uid) {
+                    *assumed = node.clone();
+                }
+            }
+            Outcome::Vanished | Outcome::Refused(_) => {
+                process.shadow.assumed.remove(&binding.uid);
+            }
+        }
+        process.scheduler.bind_finished(&binding, outcome.clone(), now);
+        self.note(|| format!("p{} {} to {}: {outcome:?}", who.0, binding.uid, binding.node));
+        self.judge_outcome(id, &binding, &outcome)?;
+        self.carry_out(who)
+    }
+}

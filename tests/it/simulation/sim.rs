@@ -1,0 +1,640 @@
+//! The clock, the agenda, and what happens when: watches, agents, and the actions of schedulers.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth::agent::Agent;
+use berth::cluster::Report;
+use berth::invariants::{self, Violation};
+use berth::model::{Node, Pod, ScheduledCondition};
+use berth::placement::{BindAttempt, Binding, Reply, Truth};
+use berth::scheduler::{Action, Settled, Task};
+
+use super::cluster::{Cluster, NodeEvent, PodEvent};
+use super::dice::Dice;
+use super::process::{Answer, Doing, Process, Settings, Who};
+
+pub const MS: Duration = Duration::from_millis(1);
+pub const S: Duration = Duration::from_secs(1);
+const TICK: Duration = Duration::from_millis(250);
+
+pub const PODS: usize = 0;
+pub const NODES: usize = 1;
+
+pub type Step<T = ()> = Result<T, String>;
+
+pub enum Event {
+    /// The world does something.
+    Chaos,
+    Tick(Who),
+    Agent(Who, usize),
+    /// The next news of a watch, of this epoch.
+    Deliver(Who, usize, u32),
+    /// A list request reaches the API server, and its answer, with the place in the log it was made at, the process.
+    List(Who, usize, u32),
+    Listed(Who, u32, Listing, usize),
+    /// A bind request leaves the process, takes effect, and is answered.
+    Send(Who, u64),
+    Effect(Binding, Who, u64, Option<Duration>),
+    Replied(Who, u64, Reply),
+    Read(Who, u64),
+    Told(Who, u64, Truth),
+    Lead(usize),
+    Up,
+    /// The pod's grace period is over, or its node is gone.
+    Remove(Pod),
+}
+
+pub enum Listing {
+    Pods(Vec<Pod>),
+    Nodes(Vec<Node>),
+}
+
+/// What happened, to see that the simulation reaches what it is for.
+#[derive(Debug, Default)]
+pub struct Tally(BTreeMap<&'static str, u64>);
+
+impl Tally {
+    pub fn count(&mut self, what: &'static str) {
+        self.add_to(what, 1);
+    }
+
+    pub fn add_to(&mut self, what: &'static str, n: u64) {
+        *self.0.entry(what).or_default() += n;
+    }
+
+    pub fn add(&mut self, other: &Tally) {
+        other.0.iter().for_each(|(what, n)| self.add_to(what, *n));
+    }
+
+    pub fn missing(&self) -> Vec<&'static str> {
+        const EXPECTED: [&str; 17] = [
+            "bound",
+            "bound elsewhere",
+            "vanished",
+            "refused",
+            "late effect",
+            "effect after restart",
+            "conflict",
+            "conflicts to backoff",
+            "parked",
+            "woken",
+            "told parked",
+            "told refused",
+            "relist",
+            "restart",
+            "handover",
+            "list compared",
+            "left a deleted node",
+        ];
+        let never = |what: &&str| self.0.get(what).is_none_or(|n| *n == 0);
+        EXPECTED.into_iter().filter(never).collect()
+    }
+}
+
+pub struct Sim {
+    pub now: Duration,
+    agenda: BTreeMap<(Duration, u8, u64), Event>,
+    next_event: u64,
+    pub next_bind: u64,
+    pub cluster: Cluster,
+    pub processes: Vec<Process>,
+    pub leader: Option<usize>,
+    /// Watches tell at once and processes live for ever: then nothing but shrinking nodes may overcommit.
+    pub strict: bool,
+    pub settings: Settings,
+    /// Things go wrong.
+    pub faults: bool,
+    pub chaos_left: u32,
+    /// Binds that were given up: they must not take effect any more.
+    pub given_up: BTreeSet<u64>,
+    /// Binds that did.
+    pub effected: BTreeSet<u64>,
+    pub load: Dice,
+    pub fates: Dice,
+    pub delays: Dice,
+    interleaving: Dice,
+    trace: Option<Vec<String>>,
+    pub tally: Tally,
+}
+
+impl Sim {
+    pub fn new(seed: u64, tracing: bool) -> Self {
+        let mut load = Dice::new(seed, 0);
+        let settings = Settings::draw(&mut load);
+        let strict = load.percent(35);
+        let processes = if !strict && load.percent(40) { 2 } else { 1 };
+        let mut sim = Sim {
+            now: Duration::ZERO,
+            agenda: BTreeMap::new(),
+            next_event: 0,
+            next_bind: 0,
+            cluster: Cluster::default(),
+            processes: Vec::new(),
+            leader: None,
+            strict,
+            settings,
+            faults: true,
+            chaos_left: 40 + load.below(80) as u32,
+            given_up: BTreeSet::new(),
+            effected: BTreeSet::new(),
+            load,
+            fates: Dice::new(seed, 1),
+            delays: Dice::new(seed, 2),
+            interleaving: Dice::new(seed, 3),
+            trace: tracing.then(Vec::new),
+            tally: Tally::default(),
+        };
+        sim.cluster.up = true;
+        sim.build_cluster();
+        for slot in 0..processes {
+            let seed = sim.interleaving.any();
+            sim.processes.push(sim.settings.process(0, seed));
+            sim.start_process(slot);
+        }
+        sim.at(Duration::ZERO, Event::Lead(0));
+        sim.at(Duration::ZERO, Event::Chaos);
+        sim
+    }
+
+    pub fn run(mut self) -> (Step<Tally>, Vec<String>) {
+        let result = self.run_to_end();
+        (result.map(|()| self.tally), self.trace.unwrap_or_default())
+    }
+
+    pub fn trace(&self) -> &[String] {
+        self.trace.as_deref().unwrap_or_default()
+    }
+
+    pub fn run_to_end(&mut self) -> Step {
+        while self.chaos_left > 0 {
+            self.step()?;
+        }
+        self.calm_down();
+        self.run_for(90 * S)?;
+        self.judge(false)?;
+        // What a pod was told may be older than the latest placements: nothing became free by them, so nobody looked again.
+        self.touch();
+        self.run_for(75 * S)?;
+        self.judge(true)
+    }
+
+    fn run_for(&mut self, time: Duration) -> Step {
+        let until = self.now + time;
+        while self.agenda.keys().next().is_some_and(|(at, ..)| *at <= until) {
+            self.step()?;
+        }
+        self.now = until;
+        Ok(())
+    }
+
+    pub fn note(&mut self, line: impl FnOnce() -> String) {
+        if let Some(trace) = &mut self.trace {
+            trace.push(format!("{:10.6}s {}", self.now.as_secs_f64(), line()));
+        }
+    }
+
+    pub fn at(&mut self, at: Duration, event: Event) {
+        self.next_event += 1;
+        // Instant watches tell before anything else happens.
+        let order = u8::from(!(self.strict && matches!(event, Event::Deliver(..))));
+        self.agenda.insert((at, order, self.next_event), event);
+    }
+
+    pub fn after(&mut self, pause: Duration, event: Event) {
+        self.at(self.now + pause, event);
+    }
+
+    /// The process, if it is still the same.
+    pub fn process(&mut self, who: Who) -> Option<&mut Process> {
+        self.processes
+            .get_mut(who.0)
+            .filter(|process| process.life == who.1)
+    }
+
+    fn step(&mut self) -> Step {
+        let Some(((at, _, _), event)) = self.agenda.pop_first() else {
+            return Err("nothing will ever happen again".into());
+        };
+        self.now = at;
+        let seen = (self.cluster.pod_log.len(), self.cluster.node_log.len());
+        match event {
+            Event::Chaos => self.chaos(),
+            Event::Tick(who) => {
+                let now = self.now;
+                if let Some(process) = self.process(who) {
+                    process.scheduler.tick(now);
+                    // Nothing but time passes in the end, and seconds will do for that.
+                    let pause = if self.faults { TICK } else { S };
+                    self.after(pause, Event::Tick(who));
+                    self.carry_out(who)?;
+                }
+            }
+            Event::Agent(who, at) => self.agent(who, at)?,
+            Event::Deliver(who, kind, epoch) => self.deliver(who, kind, epoch)?,
+            Event::List(who, kind, epoch) => self.list(who, kind, epoch),
+            Event::Listed(who, epoch, listing, place) => self.listed(who, epoch, listing, place)?,
+            Event::Send(who, id) => self.send(who, id),
+            Event::Effect(binding, who, id, reply_after) => self.effect(binding, who, id, reply_after)?,
+            Event::Replied(who, id, reply) => self.replied(who, id, reply)?,
+            Event::Read(who, id) => self.read(who, id),
+            Event::Told(who, id, truth) => self.told(who, id, truth)?,
+            Event::Lead(slot) => self.lead(slot)?,
+            Event::Up => {
+                self.note(|| "API server up".into());
+                self.cluster.up = true;
+            }
+            Event::Remove(pod) => {
+                self.note(|| format!("{} is removed", pod.uid));
+                self.cluster.delete_pod(&pod);
+            }
+        }
+        if (self.cluster.pod_log.len(), self.cluster.node_log.len()) != seen {
+            for slot in 0..self.processes.len() {
+                self.poke(slot, PODS);
+                self.poke(slot, NODES);
+            }
+        }
+        Ok(())
+    }
+
+    pub fn start_process(&mut self, slot: usize) {
+        let who = (slot, self.processes[slot].life);
+        self.note(|| format!("p{slot} starts, life {}", who.1));
+        for kind in [PODS, NODES] {
+            self.cut(slot, kind);
+        }
+        self.after(TICK, Event::Tick(who));
+    }
+
+    pub fn restart(&mut self, slot: usize) {
+        self.tally.count("restart");
+        let (life, seed) = (self.processes[slot].life + 1, self.interleaving.any());
+        self.processes[slot] = self.settings.process(life, seed);
+        self.start_process(slot);
+        if self.leader == Some(slot) {
+            self.leader = None;
+            self.elect();
+        }
+    }
+
+    /// Somebody will lead, some time.
+    pub fn elect(&mut self) {
+        let slot = self.load.below(self.processes.len() as u64) as usize;
+        let pause = match self.load.below(3) {
+            0 => Duration::ZERO,
+            1 => self.load.up_to(S),
+            _ => self.load.up_to(16 * S),
+        };
+        self.after(pause, Event::Lead(slot));
+    }
+
+    fn lead(&mut self, slot: usize) -> Step {
+        if self.leader.is_some() {
+            return Ok(());
+        }
+        self.note(|| format!("p{slot} leads"));
+        self.leader = Some(slot);
+        self.processes[slot].scheduler.set_leading(true);
+        self.carry_out((slot, self.processes[slot].life))
+    }
+
+    pub fn stop_leading(&mut self) {
+        if let Some(slot) = self.leader.take() {
+            self.tally.count("handover");
+            self.note(|| format!("p{slot} leads no more"));
+            self.processes[slot].scheduler.set_leading(false);
+            self.elect();
+        }
+    }
+
+    // Watches.
+
+    pub fn cut(&mut self, slot: usize, kind: usize) {
+        let watch = &mut self.processes[slot].watches[kind];
+        watch.epoch += 1;
+        (watch.live, watch.pending) = (false, false);
+        let (epoch, who) = (watch.epoch, (slot, self.processes[slot].life));
+        let pause = self.lag();
+        self.after(pause, Event::List(who, kind, epoch));
+    }
+
+    /// How long news take.
+    fn lag(&mut self) -> Duration {
+        if self.strict {
+            return Duration::ZERO;
+        }
+        match self.delays.below(10) {
+            0 => self.delays.up_to(3 * S),
+            1..4 => self.delays.up_to(200 * MS),
+            _ => self.delays.up_to(10 * MS),
+        }
+    }
+
+    fn poke(&mut self, slot: usize, kind: usize) {
+        let logged = [self.cluster.pod_log.len(), self.cluster.node_log.len()][kind];
+        let process = &mut self.processes[slot];
+        let (life, watch) = (process.life, &mut process.watches[kind]);
+        if watch.live && !watch.pending && watch.cursor < logged {
+            watch.pending = true;
+            let event = Event::Deliver((slot, life), kind, watch.epoch);
+            let lag = self.lag();
+            self.after(lag, event);
+        }
+    }
+
+    fn deliver(&mut self, who: Who, kind: usize, epoch: u32) -> Step {
+        let batch = if self.strict {
+            usize::MAX
+        } else {
+            1 + self.delays.below(4) as usize
+        };
+        let now = self.now;
+        let Some(process) = self
+            .processes
+            .get_mut(who.0)
+            .filter(|process| process.life == who.1)
+        else {
+            return Ok(());
+        };
+        let watch = &mut process.watches[kind];
+        if watch.epoch != epoch {
+            return Ok(());
+        }
+        watch.pending = false;
+        let from = watch.cursor;
+        let cluster = &self.cluster;
+        if kind == PODS {
+            for event in cluster.pod_log[from..].iter().take(batch) {
+                watch.cursor += 1;
+                match event {
+                    PodEvent::Applied(pod) => {
+                        process.shadow.apply(pod);
+                        process.scheduler.apply_pod((**pod).clone(), now);
+                    }
+                    PodEvent::Deleted(uid) => {
+                        process.shadow.forget(uid);
+                        process.scheduler.delete_pod(uid);
+                    }
+                }
+            }
+        } else {
+            for event in cluster.node_log[from..].iter().take(batch) {
+                watch.cursor += 1;
+                match event {
+                    NodeEvent::Applied(node) => {
+                        process.shadow.nodes.insert(node.name.clone(), node.clone());
+                        process.scheduler.apply_node(node.clone());
+                    }
+                    NodeEvent::Deleted(name) => {
+                        process.shadow.nodes.remove(name);
+                        process.scheduler.delete_node(name);
+                    }
+                }
+            }
+        }
+        let (kind_name, to) = (["pods", "nodes"][kind], watch.cursor);
+        self.note(|| format!("p{} sees {kind_name} {from}..{to}", who.0));
+        self.carry_out(who)?;
+        self.poke(who.0, kind);
+        Ok(())
+    }
+
+    fn list(&mut self, who: Who, kind: usize, epoch: u32) {
+        if !self.cluster.up {
+            return self.after(500 * MS, Event::List(who, kind, epoch));
+        }
+        let (listing, place) = if kind == PODS {
+            let live = self.cluster.store.list().into_iter().filter(|pod| !pod.finished);
+            (Listing::Pods(live.collect()), self.cluster.pod_log.len())
+        } else {
+            let nodes = self.cluster.nodes.values().cloned().collect();
+            (Listing::Nodes(nodes), self.cluster.node_log.len())
+        };
+        let lag = self.lag();
+        self.after(lag, Event::Listed(who, epoch, listing, place));
+    }
+
+    fn listed(&mut self, who: Who, epoch: u32, listing: Listing, place: usize) -> Step {
+        let kind = usize::from(matches!(listing, Listing::Nodes(_)));
+        let now = self.now;
+        let Some(process) = self.process(who) else {
+            return Ok(());
+        };
+        if process.watches[kind].epoch != epoch {
+            return Ok(());
+        }
+        match listing {
+            Listing::Pods(pods) => {
+                let uids: HashSet<Arc<str>> = pods.iter().map(|pod| pod.uid.clone()).collect();
+                process.shadow.pods.retain(|uid, _| uids.contains(uid));
+                process.shadow.assumed.retain(|uid, _| uids.contains(uid));
+                for pod in pods {
+                    process.shadow.apply(&pod);
+                    process.scheduler.apply_pod(pod, now);
+                }
+                process.scheduler.retain_pods(&uids);
+            }
+            Listing::Nodes(nodes) => {
+                let names: HashSet<Arc<str>> = nodes.iter().map(|node| node.name.clone()).collect();
+                process.shadow.nodes.retain(|name, _| names.contains(name));
+                for node in nodes {
+                    process.shadow.nodes.insert(node.name.clone(), node.clone());
+                    process.scheduler.apply_node(node);
+                }
+                process.scheduler.retain_nodes(&names);
+            }
+        }
+        let watch = &mut process.watches[kind];
+        (watch.cursor, watch.live) = (place, true);
+        self.tally.count("relist");
+        self.note(|| format!("p{} lists {} up to {place}", who.0, ["pods", "nodes"][kind]));
+        self.carry_out(who)?;
+        self.poke(who.0, kind);
+        Ok(())
+    }
+
+    // Agents.
+
+    fn agent(&mut self, who: Who, at: usize) -> Step {
+        let now = self.now;
+        let compare = self.interleaving.percent(6);
+        let Some(process) = self
+            .processes
+            .get_mut(who.0)
+            .filter(|process| process.life == who.1)
+        else {
+            return Ok(());
+        };
+        let (scheduler, worker) = (&mut process.scheduler, &mut process.workers[at]);
+        let slot = who.0;
+        let mut line = String::new();
+        worker.doing = match std::mem::replace(&mut worker.doing, Doing::Sleeping) {
+            Doing::Sleeping => return Ok(()),
+            Doing::Awake => match scheduler.next_task(at, now) {
+                None => Doing::Sleeping,
+                Some(task) => {
+                    worker.agent.catch_up(scheduler.inventory());
+                    if compare && worker.agent.refresh(task.class().id) {
+                        self.tally.count("list compared");
+                        let mut fresh = Agent::new(worker.config);
+                        fresh.catch_up(scheduler.inventory());
+                        fresh.choose(task.class(), now, |_| {});
+                        let id = task.class().id;
+                        if let (Some(repaired), Some(fresh)) = (worker.agent.list(id), fresh.list(id)) {
+                            invariants::same_list(repaired, fresh).map_err(|v| v.to_string())?;
+                        }
+                    }
+                    line = format!("p{slot} a{at} takes {}", brief(&task));
+                    Doing::Choosing(task, 0)
+                }
+            },
+            Doing::Choosing(task, conflicts) => {
+                let mut laps = Vec::new();
+                worker.agent.expire(now);
+                let choice = worker
+                    .agent
+                    .choose(task.class(), now, |part| laps.push((part, 10 * MS / 1000)));
+                let answer = Answer {
+                    choice,
+                    seen: worker.agent.revision(),
+                    laps,
+                    changes: worker.agent.cache_changes(),
+                };
+                line = format!("p{slot} a{at} chose {:?} for {}", answer.choice, brief(&task));
+                Doing::Settling(task, conflicts, answer)
+            }
+            Doing::Settling(task, conflicts, answer) => {
+                scheduler.learn(at, &task, &answer.laps, &answer.changes);
+                match scheduler.settle(at, &task, answer.choice, answer.seen, now) {
+                    Settled::Done => Doing::Awake,
+                    Settled::Again => {
+                        if conflicts + 1 >= self.settings.max_tries {
+                            return Err(Violation::new(9, format!("{task:?} is tried for ever")).to_string());
+                        }
+                        worker.agent.catch_up(scheduler.inventory());
+                        Doing::Choosing(task, conflicts + 1)
+                    }
+                }
+            }
+        };
+        let sleeps = matches!(worker.doing, Doing::Sleeping);
+        if !line.is_empty() {
+            self.note(|| line);
+        }
+        if !sleeps {
+            let pause = self.agent_pause();
+            self.after(pause, Event::Agent(who, at));
+        }
+        self.carry_out(who)
+    }
+
+    fn agent_pause(&mut self) -> Duration {
+        match self.interleaving.below(20) {
+            0 => self.interleaving.up_to(500 * MS),
+            1..5 => self.interleaving.up_to(10 * MS),
+            _ => self.interleaving.up_to(MS),
+        }
+    }
+
+    // What schedulers want done.
+
+    /// Carries out the actions of a process after something happened to it, and checks it.
+    pub fn carry_out(&mut self, who: Who) -> Step {
+        let Some(process) = self.process(who) else {
+            return Ok(());
+        };
+        for action in process.scheduler.take_actions() {
+            match action {
+                Action::Bind(binding) => self.start_bind(who, binding)?,
+                Action::Report(report) => self.report(who, report)?,
+                Action::WakeAgent(at) => {
+                    let worker = &mut self.processes[who.0].workers[at];
+                    if matches!(worker.doing, Doing::Sleeping) {
+                        worker.doing = Doing::Awake;
+                        let pause = self.agent_pause();
+                        self.after(pause, Event::Agent(who, at));
+                    }
+                }
+                Action::Observe(_) => {}
+            }
+        }
+        let recount = self.interleaving.percent(3);
+        let process = &self.processes[who.0];
+        if let Some(violation) = process.scheduler.check().first() {
+            return Err(format!("p{}: {violation}", who.0));
+        }
+        if recount && let Some(wrong) = process.scheduler.ledger().consistency_check().first() {
+            return Err(format!("p{}: {wrong:?}", who.0));
+        }
+        Ok(())
+    }
+
+    fn start_bind(&mut self, who: Who, binding: Binding) -> Step {
+        self.note(|| format!("p{} binds {} to {}", who.0, binding.uid, binding.node));
+        self.judge_commit(who, &binding)?;
+        self.next_bind += 1;
+        let id = self.next_bind;
+        let process = &mut self.processes[who.0];
+        let usage = process.shadow.pods[&binding.uid].usage.clone();
+        process
+            .shadow
+            .assumed
+            .insert(binding.uid.clone(), (binding.node.clone(), usage));
+        let attempt = BindAttempt::new(binding.node.clone());
+        process.binds.insert(id, (binding, attempt));
+        let pause = self.delays.up_to(20 * MS);
+        self.after(pause, Event::Send(who, id));
+        Ok(())
+    }
+
+    fn report(&mut self, who: Who, report: Report) -> Step {
+        match report {
+            Report::Scheduled { pod, node } => {
+                let truth = self.cluster.store.get(&pod.namespace, &pod.name);
+                if let Some(truth) = truth.filter(|truth| truth.uid == pod.uid)
+                    && truth.node_name.as_ref() != Some(&node)
+                {
+                    return Err(format!(
+                        "{} is reported on {node}, but is on {:?}",
+                        pod.uid, truth.node_name
+                    ));
+                }
+            }
+            Report::Failed {
+                pod, reason, message, ..
+            } => {
+                self.note(|| format!("p{} tells {}: {message}", who.0, pod.uid));
+                if !self.processes[who.0].scheduler.leading() {
+                    return Err(format!("p{} tells {} but does not lead", who.0, pod.uid));
+                }
+                self.tally.count(match reason {
+                    "Unschedulable" => "told parked",
+                    _ if message.contains("overtaken") => "conflicts to backoff",
+                    _ if message.contains("rejected") => "told rejected",
+                    _ => "told refused",
+                });
+                if let Some(truth) = self.cluster.store.get(&pod.namespace, &pod.name)
+                    && truth.uid == pod.uid
+                {
+                    let condition = ScheduledCondition {
+                        status: false,
+                        reason: reason.into(),
+                        message,
+                    };
+                    self.cluster
+                        .update_pod(&truth, |pod| pod.scheduled = Some(condition));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn brief(task: &Task) -> String {
+    match task {
+        Task::Place { request, work } => format!("{} (work {work}, {:?})", request.uid, request.class.id),
+        Task::Check { class } => format!("check of {:?}", class.id),
+    }
+}
