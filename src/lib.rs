@@ -5,12 +5,17 @@
 
 pub mod agent;
 pub mod class;
+pub mod cli;
 pub mod cluster;
+pub mod config;
 pub mod control_plane;
 pub mod dispatch;
+pub mod engine;
 pub mod inventory;
 pub mod model;
 pub mod placement;
+pub mod process;
 pub mod queue;
 pub mod rules;
 pub mod scheduler;
+pub mod serve;

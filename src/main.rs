@@ -1,3 +1,22 @@
 //! The `berth` binary.
 
-fn main() {}
+use std::process::ExitCode;
+
+use berth::cli::{Cli, Command};
+use clap::Parser;
+
+fn main() -> ExitCode {
+    berth::cli::install_tls_provider();
+    let result = match Cli::parse().command {
+        Command::Run(options) => berth::cli::run(options),
+        Command::Demo(options) => berth::cli::demo(options),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // The whole chain in one line: what was tried, and why it did not work.
+            eprintln!("berth: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

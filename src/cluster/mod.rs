@@ -2,6 +2,27 @@
 //!
 //! May not know: how decisions are made. Objects come in as JSON and leave as `model` values.
 
+mod backlog;
+pub mod client;
+mod convert;
+mod elector;
+mod guarded;
+mod index;
+mod lean;
+mod lease;
 mod report;
+mod report_json;
+mod reporter;
+mod self_check;
+mod watch;
 
+pub use convert::Interner;
+pub use elector::Elector;
+pub use guarded::{BadObject, Guarded, ObjectId};
+pub use index::{ClusterSink, NodeIndex, PodIndex};
+pub use lean::{LeanNode, LeanPod};
+pub use lease::{LeaseConfig, LeaseConfigError};
 pub use report::{PodRef, Report};
+pub use reporter::{ReportCounters, Reporter};
+pub use self_check::list_cluster;
+pub use watch::{Change, LIVE_PODS, WatchCounters, watch};

@@ -42,7 +42,8 @@ pub struct PodSpec {
     /// `spec.nodeSelector`: every pair must be a label of the node.
     pub node_selector: Labels,
     pub node_affinity: NodeAffinity,
-    /// Images of all containers, normalised as ImageLocality does (`:latest` added); sorted, each once.
+    /// Images of all containers and image volumes, normalised as ImageLocality does (`:latest` added); sorted, each
+    /// once.
     pub images: Box<[Arc<str>]>,
     /// Number of containers and init containers (ImageLocality's upper threshold grows with it).
     pub containers: u32,

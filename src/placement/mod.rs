@@ -1,15 +1,20 @@
 //! The placement store: where a placement becomes true.
 //!
 //! May not know: rules. `kube.rs` is the API server's `pods/binding`, `memory.rs` its model for tests and simulation.
-//! `protocol.rs` decides, without I/O, what an answer of the store means (`BindAttempt`).
+//! `protocol.rs` decides, without I/O, what an answer of the store means (`BindAttempt`);
+//! `drive.rs` carries that out.
 
+mod drive;
+mod kube;
 mod protocol;
 
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use protocol::{BindAttempt, Outcome, Step};
+pub use drive::{BindCounters, drive};
+pub use kube::KubeStore;
+pub use protocol::{BindAttempt, LATE_EFFECT, Outcome, Step};
 
 /// One pod to one node. The uid goes into the request: a recreated pod of the same name is never bound by it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

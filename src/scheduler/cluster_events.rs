@@ -110,11 +110,6 @@ impl Scheduler {
         wrong
     }
 
-    /// A self-check found this many objects to be other than the API server has them, and applied what it has.
-    pub fn count_healed(&mut self, objects: usize) {
-        self.stats.healed += objects as u64;
-    }
-
     /// A pod of ours has no node.
     fn wait(&mut self, pod: Pod, now: Duration) {
         let spec = pod.spec.clone().unwrap_or_default();

@@ -5,6 +5,7 @@
 //! `binds.rs`. May not know: kube, tokio, clocks.
 
 mod action;
+mod audit;
 mod binds;
 mod cluster_events;
 mod work;
@@ -18,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use action::{Action, AttemptResult, Sample, Stats};
+pub use audit::Difference;
 pub use work::{Settled, Task};
 
 use crate::class::{Class, ClassId, Classifier};
@@ -104,6 +106,8 @@ pub struct Scheduler {
     nodes_synced: bool,
     /// The loosening that agents were last woken for.
     woken_for: Revision,
+    /// By agent: its last task was the check of a parked class.
+    checked_last: Vec<bool>,
 }
 
 impl Scheduler {
@@ -126,6 +130,7 @@ impl Scheduler {
             pods_synced: false,
             nodes_synced: false,
             woken_for: 0,
+            checked_last: vec![false; agents],
         }
     }
 

@@ -1,1 +1,495 @@
-//! The chart and the manifests.
+//! The chart and the manifests: what real helm renders, and here what it says. `apply.rs` shows it to a real API server.
+
+mod apply;
+mod openapi;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use berth::config::{self, Config};
+use berth::control_plane::binaries::go_tool;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const NAMESPACE: &str = "berth-system";
+
+/// What users do with the chart: a name, and their values.
+const VALUES: [(&str, &str); 4] = [
+    ("defaults", ""),
+    (
+        "single",
+        "replicas: 1\nconfig: {leaderElection: {enabled: false}}\n",
+    ),
+    (
+        "service-monitor",
+        "serviceMonitor: {enabled: true, interval: 15s, labels: {release: prometheus}}\n",
+    ),
+    ("everything", EVERYTHING),
+];
+
+const EVERYTHING: &str = r#"
+image: {repository: registry.example.com/berth, tag: v1, digest: "", pullPolicy: Always}
+imagePullSecrets: [{name: registry}]
+nameOverride: scheduler
+fullnameOverride: batch-scheduler
+replicas: 3
+config:
+  schedulerNames: [berth, berth-batch]
+  agents: 4
+  cacheMemoryMiB: 512
+  cacheMaxAge: 1h30m
+  candidateWidth: 3
+  packing: MostAllocated
+  dispatcher: latcache-rule
+  bindsInFlight: 128
+  maxWaitingBinds: 512
+  maxPlacementTries: 5
+  backoff: {initial: 500ms, max: 30s}
+  selfCheckInterval: 10m
+  leaderElection:
+    enabled: true
+    namespace: leases
+    name: berth-batch
+    leaseDuration: 30s
+    renewDeadline: 20s
+    retryPeriod: 3s
+  metricsAddress: "[::]:8080"
+  estimatorFile: /var/lib/berth/latencies.json
+  logFormat: json
+extraArgs: [--leader-elect=true]
+env: [{name: RUST_LOG, value: debug}]
+serviceAccount: {create: true, name: placer, annotations: {example.com/team: platform}}
+rbac: {create: true}
+service: {enabled: true, port: 9090, annotations: {example.com/scrape: "true"}}
+serviceMonitor: {enabled: true}
+podDisruptionBudget: {enabled: true, maxUnavailable: "50%"}
+resources: {requests: {cpu: 2, memory: 1Gi}, limits: {memory: 4Gi}}
+priorityClassName: system-node-critical
+schedulerName: other-scheduler
+terminationGracePeriodSeconds: 60
+nodeSelector: {node-role.kubernetes.io/control-plane: ""}
+tolerations: [{key: node-role.kubernetes.io/control-plane, operator: Exists, effect: NoSchedule}]
+affinity:
+  nodeAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/arch, operator: In, values: [amd64]}]}]
+topologySpreadConstraints:
+  - maxSkew: 1
+    topologyKey: kubernetes.io/hostname
+    whenUnsatisfiable: DoNotSchedule
+    labelSelector: {matchLabels: {app.kubernetes.io/instance: berth}}
+podLabels: {team: platform}
+podAnnotations: {example.com/note: "yes"}
+"#;
+
+fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn chart() -> PathBuf {
+    repository().join("charts/berth")
+}
+
+/// Whether files that are made from others shall be written anew instead of checked.
+fn updates() -> bool {
+    std::env::var_os("UPDATE").is_some_and(|value| value == "1")
+}
+
+/// Runs helm without the settings of whoever runs the test.
+fn helm(args: &[&str]) -> Output {
+    let home = TempDir::new().unwrap();
+    let helm = go_tool("helm").expect("helm");
+    Command::new(helm)
+        .args(args)
+        .current_dir(repository())
+        .env("HELM_CONFIG_HOME", home.path())
+        .env("HELM_CACHE_HOME", home.path())
+        .env("HELM_DATA_HOME", home.path())
+        .env_remove("HELM_NAMESPACE")
+        .env_remove("KUBECONFIG")
+        .output()
+        .unwrap()
+}
+
+/// Renders the chart with `values`; the error is what helm says.
+fn template(values: &str) -> Result<String, String> {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("values.yaml");
+    fs::write(&file, values).unwrap();
+    let output = helm(&[
+        "template",
+        "berth",
+        "charts/berth",
+        "--namespace",
+        NAMESPACE,
+        "--kube-version=1.36.3",
+        "--values",
+        file.to_str().unwrap(),
+    ]);
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    if output.status.success() {
+        Ok(text(output.stdout))
+    } else {
+        Err(text(output.stderr))
+    }
+}
+
+fn documents(yaml: &str) -> Vec<Value> {
+    let documents: Vec<Value> =
+        serde_saphyr::from_multiple(yaml).unwrap_or_else(|error| panic!("{error}\n{yaml}"));
+    documents
+        .into_iter()
+        .filter(|document| !document.is_null())
+        .collect()
+}
+
+fn rendered(values: &str) -> Vec<Value> {
+    documents(&template(values).unwrap_or_else(|error| panic!("{error}")))
+}
+
+/// The only object of this kind.
+fn the<'a>(kind: &str, objects: &'a [Value]) -> &'a Value {
+    let mut found = objects.iter().filter(|object| object["kind"] == kind);
+    let object = found.next().unwrap_or_else(|| panic!("no {kind}"));
+    assert!(found.next().is_none(), "more than one {kind}");
+    object
+}
+
+/// What berth itself makes of the rendered file.
+fn loaded_config(objects: &[Value]) -> Config {
+    let map = the("ConfigMap", objects);
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("berth.yaml");
+    fs::write(&file, map["data"]["berth.yaml"].as_str().unwrap()).unwrap();
+    Config::load(Some(&file)).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn helm_lint_is_content_with_every_kind_of_values() {
+    for (name, values) in VALUES {
+        let folder = TempDir::new().unwrap();
+        let file = folder.path().join("values.yaml");
+        fs::write(&file, values).unwrap();
+        let output = helm(&[
+            "lint",
+            "--strict",
+            "--kube-version=1.36.3",
+            "--values",
+            file.to_str().unwrap(),
+            "charts/berth",
+        ]);
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{name}: {text}");
+        assert!(
+            text.contains("1 chart(s) linted, 0 chart(s) failed"),
+            "{name}: {text}"
+        );
+    }
+}
+
+#[test]
+fn the_configuration_in_the_chart_has_the_defaults_of_berth_but_for_the_pods_own_places() {
+    let config = loaded_config(&rendered(""));
+    let expected = Config {
+        metrics_address: "0.0.0.0:10261".parse().unwrap(),
+        estimator_file: Some("/var/lib/berth/estimator.json".into()),
+        ..Config::default()
+    };
+    assert_eq!(config, expected);
+}
+
+#[test]
+fn values_yaml_names_every_key_of_the_configuration() {
+    let keys = |schema: &Value| -> BTreeSet<String> {
+        let mut keys = BTreeSet::new();
+        for (key, property) in schema["properties"].as_object().unwrap() {
+            keys.insert(key.clone());
+            if let Some(inner) = property["properties"].as_object() {
+                keys.extend(inner.keys().map(|inner| format!("{key}.{inner}")));
+            }
+        }
+        keys
+    };
+    let values = fs::read_to_string(chart().join("values.yaml")).unwrap();
+    let values: Value = serde_saphyr::from_str(&values).unwrap();
+    for key in keys(&config::schema()) {
+        let pointer = format!("/config/{}", key.replace('.', "/"));
+        assert!(
+            values.pointer(&pointer).is_some(),
+            "values.yaml has no config.{key}"
+        );
+    }
+    let schema: Value =
+        serde_json::from_str(&fs::read_to_string(chart().join("values.schema.json")).unwrap()).unwrap();
+    for key in keys(&schema).into_iter().filter(|key| key != "global") {
+        assert!(
+            values.pointer(&format!("/{}", key.replace('.', "/"))).is_some(),
+            "values.yaml has no {key}"
+        );
+    }
+}
+
+#[test]
+fn every_value_is_documented_where_it_stands() {
+    let text = fs::read_to_string(chart().join("values.yaml")).unwrap();
+    let mut before = "";
+    let mut in_resources = false;
+    for line in text.lines() {
+        let key = line.trim_start();
+        if !line.starts_with([' ', '#']) && !line.is_empty() {
+            in_resources = line.starts_with("resources:");
+        }
+        let is_key = !key.starts_with(['#', '-']) && !key.is_empty();
+        // What Kubernetes documents; groups of values whose members are documented.
+        let is_clear = (in_resources && line.starts_with(' ')) || key.ends_with(':');
+        if is_key && !is_clear {
+            assert!(before.trim_start().starts_with('#'), "{key} has no comment");
+        }
+        before = line;
+    }
+}
+
+#[test]
+fn the_file_that_the_chart_writes_is_read_by_berth() {
+    let configs: BTreeMap<&str, Config> = VALUES
+        .iter()
+        .map(|(name, values)| (*name, loaded_config(&rendered(values))))
+        .collect();
+    assert!(!configs["single"].leader_election.enabled);
+    let everything = &configs["everything"];
+    assert_eq!(everything.scheduler_names, ["berth", "berth-batch"]);
+    assert_eq!(everything.leader_election.lease_duration, "30s".parse().unwrap());
+    assert_eq!(everything.metrics_address, "[::]:8080".parse().unwrap());
+}
+
+/// `UPDATE=1` writes it anew.
+#[test]
+fn the_schema_of_the_values_has_the_schema_of_the_configuration() {
+    let file = chart().join("values.schema.json");
+    let found = fs::read_to_string(&file).unwrap();
+    let mut schema: Value = serde_json::from_str(&found).unwrap();
+    schema["properties"]["config"] = config::schema();
+    let expected = serde_json::to_string_pretty(&schema).unwrap() + "\n";
+    if updates() {
+        fs::write(&file, expected).unwrap();
+    } else {
+        assert!(
+            found == expected,
+            "charts/berth/values.schema.json is old: UPDATE=1 cargo test --test it chart"
+        );
+    }
+}
+
+#[test]
+fn values_that_are_unknown_or_wrong_are_refused_with_their_name() {
+    let cases = [
+        ("replica: 2", "replica"),
+        ("config: {agentz: 2}", "agentz"),
+        ("config: {leaderElection: {enable: true}}", "enable"),
+        ("image: {registry: x}", "registry"),
+        ("replicas: many", "/replicas"),
+        ("config: {agents: many}", "/config/agents"),
+        ("config: {bindsInFlight: 5000}", "/config/bindsInFlight"),
+        ("config: {packing: Random}", "/config/packing"),
+        ("config: {cacheMaxAge: 10}", "/config/cacheMaxAge"),
+        ("config: {cacheMaxAge: ten}", "/config/cacheMaxAge"),
+        ("config: {schedulerNames: []}", "/config/schedulerNames"),
+        ("config: {schedulerNames: [a, a]}", "/config/schedulerNames"),
+        ("config: {metricsAddress: 10261}", "/config/metricsAddress"),
+        ("config: {metricsAddress: null}", "metricsAddress"),
+        ("service: {port: 0}", "/service/port"),
+        ("image: {digest: sha256:12}", "/image/digest"),
+        (
+            "replicas: 2\nconfig: {leaderElection: {enabled: false}}",
+            "replicas > 1 needs config.leaderElection.enabled",
+        ),
+        (
+            "service: {enabled: false}\nserviceMonitor: {enabled: true}",
+            "serviceMonitor.enabled needs service.enabled",
+        ),
+        ("serviceAccount: {create: false}", "serviceAccount.name is needed"),
+    ];
+    for (values, expected) in cases {
+        let error = template(values).expect_err(values);
+        // Older helms write paths with dots.
+        let dotted = expected.trim_start_matches('/').replace('/', ".");
+        assert!(
+            error.contains(expected) || error.contains(&dotted),
+            "{values:?} says: {error}"
+        );
+    }
+}
+
+#[test]
+fn the_chart_and_the_image_are_of_this_version_and_toolchain() {
+    let chart: Value =
+        serde_saphyr::from_str(&fs::read_to_string(chart().join("Chart.yaml")).unwrap()).unwrap();
+    assert_eq!(chart["appVersion"], env!("CARGO_PKG_VERSION"));
+    let toolchain = fs::read_to_string(repository().join("rust-toolchain.toml")).unwrap();
+    let version = toolchain
+        .lines()
+        .find_map(|line| line.strip_prefix("channel = "))
+        .unwrap()
+        .trim_matches('"');
+    let image = fs::read_to_string(repository().join("Dockerfile")).unwrap();
+    assert!(
+        image.contains(&format!("FROM rust:{version}-")),
+        "the Dockerfile builds with another Rust than {version}"
+    );
+    assert!(
+        image.contains(&format!("RUSTUP_TOOLCHAIN={version}\n")),
+        "RUSTUP_TOOLCHAIN is not {version}"
+    );
+}
+
+/// A role, what is accessed, the verbs, and what they are for.
+const ACCESS: [(&str, &str, &[&str], &str); 7] = [
+    (
+        "ClusterRole",
+        "/pods",
+        &["get", "list", "watch"],
+        "sees pods of all schedulers; reads unknown outcomes of binds",
+    ),
+    (
+        "ClusterRole",
+        "/nodes",
+        &["get", "list", "watch"],
+        "sees nodes; compares single ones in the self-check",
+    ),
+    ("ClusterRole", "/pods/binding", &["create"], "places pods"),
+    (
+        "ClusterRole",
+        "/pods/status",
+        &["patch"],
+        "sets the condition PodScheduled=False",
+    ),
+    (
+        "ClusterRole",
+        "events.k8s.io/events",
+        &["create", "patch"],
+        "tells what happened; counts up repeated events",
+    ),
+    (
+        "Role",
+        "coordination.k8s.io/leases",
+        &["create"],
+        "makes the lease of the leader election",
+    ),
+    (
+        "Role",
+        "coordination.k8s.io/leases:berth",
+        &["get", "update"],
+        "takes and renews it",
+    ),
+];
+
+#[test]
+fn roles_allow_what_berth_does_and_nothing_else() {
+    let objects = rendered("");
+    let mut found = Vec::new();
+    for kind in ["ClusterRole", "Role"] {
+        for rule in the(kind, &objects)["rules"].as_array().unwrap() {
+            let mut keys: Vec<&str> = rule.as_object().unwrap().keys().map(String::as_str).collect();
+            keys.retain(|key| *key != "resourceNames");
+            assert_eq!(keys, ["apiGroups", "resources", "verbs"]);
+            let list =
+                |key: &str| -> Vec<String> { serde_json::from_value(rule[key].clone()).unwrap_or_default() };
+            let ([group], [resource]) = (&list("apiGroups")[..], &list("resources")[..]) else {
+                panic!("{rule}")
+            };
+            let name = match &list("resourceNames")[..] {
+                [] => String::new(),
+                names => format!(":{}", names.join(",")),
+            };
+            found.push((
+                kind.to_owned(),
+                format!("{group}/{resource}{name}"),
+                list("verbs"),
+            ));
+        }
+    }
+    let expected: Vec<_> = ACCESS
+        .iter()
+        .map(|(kind, resource, verbs, _)| {
+            (
+                kind.to_string(),
+                resource.to_string(),
+                verbs.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            )
+        })
+        .collect();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn the_lease_that_the_role_allows_is_the_one_of_the_configuration() {
+    let objects = rendered(EVERYTHING);
+    let (role, binding) = (the("Role", &objects), the("RoleBinding", &objects));
+    assert_eq!(role["metadata"]["namespace"], "leases");
+    assert_eq!(binding["metadata"]["namespace"], "leases");
+    assert_eq!(role["rules"][1]["resourceNames"], json!(["berth-batch"]));
+    let subject = json!([{"kind": "ServiceAccount", "name": "placer", "namespace": NAMESPACE}]);
+    assert_eq!(binding["subjects"], subject);
+    assert_eq!(the("ClusterRoleBinding", &objects)["subjects"], subject);
+    let single = rendered(VALUES[1].1);
+    assert!(
+        single.iter().all(|object| object["kind"] != "Role"),
+        "without leader election there is no lease"
+    );
+}
+
+#[test]
+fn another_configuration_makes_other_pods_and_the_port_follows_it() {
+    let checksum = |objects: &[Value]| {
+        the("Deployment", objects)["spec"]["template"]["metadata"]["annotations"]["checksum/config"].clone()
+    };
+    let (before, same, after) = (
+        rendered(""),
+        rendered("replicas: 3"),
+        rendered("config: {agents: 3}"),
+    );
+    assert!(checksum(&before).is_string());
+    assert_eq!(checksum(&before), checksum(&same));
+    assert_ne!(checksum(&before), checksum(&after));
+    let everything = rendered(EVERYTHING);
+    let container = &the("Deployment", &everything)["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!(container["ports"][0]["containerPort"], 8080);
+}
+
+#[test]
+fn a_digest_goes_before_the_tag() {
+    let digest = format!("sha256:{}", "0".repeat(64));
+    let objects = rendered(&format!("image: {{tag: v2, digest: '{digest}'}}"));
+    let container = &the("Deployment", &objects)["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!(container["image"], format!("berth@{digest}"));
+}
+
+const INSTALL_HEAD: &str = "\
+# berth with the default values of charts/berth, in the namespace berth-system:
+#   kubectl apply -f manifests/install.yaml
+# Made by `UPDATE=1 cargo test --test it chart`. Set the image to one that your nodes can pull.
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: berth-system
+  labels:
+    pod-security.kubernetes.io/enforce: restricted
+";
+
+/// `UPDATE=1` writes it anew.
+#[test]
+fn the_install_manifest_is_the_chart_with_its_defaults() {
+    let file = repository().join("manifests/install.yaml");
+    let expected = format!("{INSTALL_HEAD}{}", template("").unwrap());
+    if updates() {
+        fs::write(&file, expected).unwrap();
+    } else {
+        let found = fs::read_to_string(&file).unwrap_or_default();
+        assert!(
+            found == expected,
+            "manifests/install.yaml is old: UPDATE=1 cargo test --test it chart"
+        );
+    }
+}

@@ -6,3 +6,5 @@ mod agent_lists;
 mod chart;
 mod cluster_io;
 mod control_plane;
+mod docs;
+mod scheduling;

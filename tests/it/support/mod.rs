@@ -1,11 +1,17 @@
 //! What the tests share: a real control plane, nodes and pods to put on it, and waiting for things to come true.
 
+mod berth;
+mod cluster;
+
+pub use self::berth::Berth;
+pub use self::cluster::*;
+
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
-use berth::control_plane::{ControlPlane, Options};
+use ::berth::control_plane::{ControlPlane, Options};
 use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::PostParams;

@@ -1,0 +1,32 @@
+//! The command line: one file a subcommand.
+
+mod demo;
+mod logging;
+mod run;
+
+use clap::{Parser, Subcommand};
+
+pub use demo::{DemoOptions, demo};
+pub use run::{RunOptions, run};
+
+/// A Kubernetes scheduler that keeps a ranked list of nodes for every class of pods.
+#[derive(Debug, Parser)]
+#[command(version, about, disable_help_subcommand = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Schedule the pods that name berth as their scheduler.
+    Run(RunOptions),
+    /// Start a control plane on this machine, and watch berth schedule 5,000 pods on 1,000 nodes.
+    Demo(DemoOptions),
+}
+
+/// To be called before any connection is made: with one provider installed, no library has to guess.
+pub fn install_tls_provider() {
+    // `Err` means that there is one already, which is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}

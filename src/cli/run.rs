@@ -1,0 +1,574 @@
+//! `berth run`: the scheduler in a cluster.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use kube::Client;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use crate::agent::{AgentConfig, CacheLimits};
+use crate::cluster::client::without_retries;
+use crate::cluster::{
+    Change, ClusterSink, Elector, LIVE_PODS, LeanNode, LeanPod, LeaseConfig, NodeIndex, PodIndex, Report,
+    Reporter, list_cluster, watch as watch_objects,
+};
+use crate::config::{Config, NAMESPACE_FILE};
+use crate::dispatch::Estimator;
+use crate::engine::{AgentThreads, Engine, Outlet};
+use crate::placement::{BindCounters, Binding, KubeStore, drive};
+use crate::queue::BackoffLimits;
+use crate::scheduler::{Difference, Sample, SchedulerConfig};
+use crate::serve::metrics::{Histograms, Metrics, SelfCheckCounters, Sources};
+use crate::serve::{Health, Served, listen, serve};
+
+/// Options of `berth run`; each one given here wins over the configuration file.
+#[derive(Debug, Clone, Default, Args)]
+pub struct RunOptions {
+    /// Kubeconfig file. Without it: $KUBECONFIG, else the service account of the pod berth runs in.
+    #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Configuration file (YAML). Without it every setting has its default.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Run for a Lease, so that one of several processes schedules.
+    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set)]
+    pub leader_elect: Option<bool>,
+    /// Address and port of /metrics, /healthz and /readyz.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub metrics_address: Option<SocketAddr>,
+}
+
+/// Pods are told of a new diagnosis of their class at most this often.
+const REFRESH: Duration = Duration::from_secs(60);
+/// What only time moves is looked at this often.
+const TICK: Duration = Duration::from_millis(50);
+/// A difference that a self-check found must still be there this much later: watches lag.
+const SELF_CHECK_PAUSE: Duration = Duration::from_secs(10);
+const SAVE_ESTIMATES: Duration = Duration::from_secs(60);
+/// At the end: how long binds in flight may take to settle, and reports to be sent.
+const SETTLE_MAX: Duration = Duration::from_secs(20);
+const FLUSH_MAX: Duration = Duration::from_secs(5);
+
+/// Runs until SIGTERM or SIGINT.
+pub fn run(options: RunOptions) -> Result<()> {
+    let mut config = Config::load(options.config.as_deref())?;
+    config.leader_election.enabled = options.leader_elect.unwrap_or(config.leader_election.enabled);
+    config.metrics_address = options.metrics_address.unwrap_or(config.metrics_address);
+    super::logging::init(config.log_format);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let stop = async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        };
+        let cluster = cluster_config(options.kubeconfig.as_deref()).await?;
+        run_until(cluster, config, stop).await
+    })
+}
+
+async fn cluster_config(kubeconfig: Option<&Path>) -> Result<kube::Config> {
+    let Some(file) = kubeconfig else {
+        return kube::Config::incluster()
+            .context("there is no cluster to connect to: give --kubeconfig FILE, set KUBECONFIG, or run berth in a pod");
+    };
+    let explain = || format!("cannot use the kubeconfig {}", file.display());
+    let kubeconfig = Kubeconfig::read_from(file).with_context(explain)?;
+    kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .with_context(explain)
+}
+
+/// Where the engine's decisions go.
+struct ToCluster {
+    binds: mpsc::UnboundedSender<Binding>,
+    reporter: Reporter,
+    histograms: Histograms,
+}
+
+impl Outlet for ToCluster {
+    fn bind(&self, binding: Binding) {
+        self.reporter.withdraw(&binding.uid);
+        // The receiver is only gone when the process ends.
+        let _ = self.binds.send(binding);
+    }
+
+    fn report(&self, report: Report) {
+        self.reporter.report(report);
+    }
+
+    fn observe(&self, sample: Sample) {
+        self.histograms.observe(sample);
+    }
+}
+
+/// Runs against this cluster until `stop` resolves, then ends in order.
+pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<Output = ()>) -> Result<()> {
+    let listener = listen(config.metrics_address).await?;
+    let address = listener.local_addr()?;
+    let client = Client::try_from(cluster.clone())?;
+    let (binds, bind_queue) = mpsc::unbounded_channel();
+    let (reporter, histograms) = (Reporter::new(), Histograms::default());
+    let outlet = ToCluster {
+        binds,
+        reporter: reporter.clone(),
+        histograms: histograms.clone(),
+    };
+    let estimator = read_estimator(config.estimator_file.as_deref());
+    let (engine, threads) = Engine::start(
+        scheduler_config(&config),
+        agent_configs(&config),
+        estimator,
+        Box::new(outlet),
+    )?;
+    let sources = Sources {
+        engine: engine.clone(),
+        reporter: reporter.clone(),
+        binds: Arc::default(),
+        pod_watch: Arc::default(),
+        node_watch: Arc::default(),
+        self_checks: Arc::default(),
+    };
+    let health = Health::default();
+    let served = Served {
+        metrics: Metrics::new(&histograms, sources.clone()),
+        health: health.clone(),
+    };
+    // Three stages of the end: stop deciding, then stop telling, then stop serving.
+    let (stop_work, working) = watch::channel(true);
+    let (stop_telling, telling) = watch::channel(true);
+    let mut tasks = Tasks::default();
+    tasks.spawn("http server", async move {
+        if let Err(error) = serve(listener, served, ended(telling)).await {
+            tracing::error!(%error, "the HTTP server failed");
+        }
+    });
+    let (leading, elector) = lead(&cluster, &config, working.clone()).await?;
+    if let Some(elector) = elector {
+        tasks.spawn("leader election", elector);
+    }
+    follow_leadership(&mut tasks, &engine, leading.clone());
+    watch_cluster(&mut tasks, &engine, &client, &sources, &health);
+    keep_time(&mut tasks, &engine, &config);
+    self_check(&mut tasks, &engine, &client, &config, sources.self_checks.clone());
+    let store = KubeStore::new(cluster.clone())?;
+    let in_flight = config.binds_in_flight as usize;
+    tasks.spawn(
+        "binds",
+        carry_out_binds(
+            engine.clone(),
+            store,
+            in_flight,
+            bind_queue,
+            leading,
+            sources.binds.clone(),
+        ),
+    );
+    let report = {
+        let (engine, reporter, working) = (engine.clone(), reporter.clone(), working.clone());
+        let client = without_retries(cluster.clone())?;
+        async move {
+            let host = host_name();
+            reporter
+                .run(client, &host, engine.pending_binds(), ended(working), FLUSH_MAX)
+                .await;
+        }
+    };
+    let report = tokio::spawn(report);
+    tracing::info!(%address, agents = config.agent_count(cores()), schedulers = ?config.scheduler_names, "berth runs");
+
+    let result = tokio::select! {
+        () = stop => Ok(()),
+        why = tasks.first_end() => why,
+        () = agent_ends(&threads) => Err(anyhow::anyhow!("an agent's thread has ended: see the message of its panic above")),
+    };
+    if result.is_err() {
+        health.set_broken();
+    }
+    health.set_stopping();
+    engine.stop();
+    settle(&engine).await;
+    // Leadership is released only now that nothing of ours is on its way.
+    let _ = stop_work.send(false);
+    let _ = report.await;
+    save_estimator(config.estimator_file.as_deref(), &engine);
+    let _ = stop_telling.send(false);
+    tasks.finish().await;
+    if let Err(names) = threads.join() {
+        bail!("these threads panicked: {}", names.join(", "));
+    }
+    tracing::info!("berth has stopped");
+    result
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn host_name() -> String {
+    let name = std::env::var("HOSTNAME")
+        .ok()
+        .or_else(|| std::fs::read_to_string("/proc/sys/kernel/hostname").ok());
+    name.map(|name| name.trim().to_owned())
+        .filter(|name| !name.is_empty())
+        .unwrap_or_else(|| "berth".to_owned())
+}
+
+fn scheduler_config(config: &Config) -> SchedulerConfig {
+    SchedulerConfig {
+        scheduler_names: config
+            .scheduler_names
+            .iter()
+            .map(|name| Arc::from(name.as_str()))
+            .collect(),
+        agents: config.agent_count(cores()),
+        max_waiting_binds: config.max_waiting_binds as usize,
+        max_tries: config.max_placement_tries,
+        backoff: BackoffLimits {
+            initial: config.backoff.initial.get(),
+            max: config.backoff.max.get(),
+        },
+        refresh: REFRESH,
+    }
+}
+
+fn agent_configs(config: &Config) -> Vec<AgentConfig> {
+    let cache = CacheLimits {
+        bytes: (config.cache_memory_mib as usize) << 20,
+        age: config.cache_max_age.get(),
+    };
+    let agent = |seed| AgentConfig {
+        packing: config.packing,
+        candidate_width: config.candidate_width as usize,
+        cache,
+        seed,
+    };
+    (0..config.agent_count(cores()) as u64)
+        .map(|index| agent(index + 1))
+        .collect()
+}
+
+/// The tasks of the process: none of them ends before it does.
+#[derive(Default)]
+struct Tasks(JoinSet<&'static str>);
+
+impl Tasks {
+    fn spawn(&mut self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        self.0.spawn(async move {
+            task.await;
+            name
+        });
+    }
+
+    /// Waits until one has ended, which is an error.
+    async fn first_end(&mut self) -> Result<()> {
+        match self.0.join_next().await {
+            Some(Ok(name)) => bail!("the task '{name}' has ended"),
+            Some(Err(error)) => Err(error).context("a task panicked"),
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Gives tasks that end by themselves a moment, and aborts the others.
+    async fn finish(mut self) {
+        let all = async { while self.0.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(Duration::from_secs(1), all).await;
+        self.0.shutdown().await;
+    }
+}
+
+/// Resolves when the flag is lowered.
+async fn ended(mut flag: watch::Receiver<bool>) {
+    let _ = flag.wait_for(|on| !on).await;
+}
+
+async fn agent_ends(threads: &AgentThreads) {
+    while !threads.any_ended() {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}
+
+/// Leadership, and the task that runs for it: for ever `true` without leader election.
+async fn lead(
+    cluster: &kube::Config,
+    config: &Config,
+    working: watch::Receiver<bool>,
+) -> Result<(
+    watch::Receiver<bool>,
+    Option<impl Future<Output = ()> + Send + 'static>,
+)> {
+    let election = &config.leader_election;
+    if !election.enabled {
+        // The receiver keeps its last value when the sender is gone.
+        return Ok((watch::channel(true).1, None));
+    }
+    let namespace = election.lease_namespace(Path::new(NAMESPACE_FILE));
+    let identity = format!("{}_{}", host_name(), std::process::id());
+    let lease = LeaseConfig {
+        duration: election.lease_duration.get(),
+        renew_deadline: election.renew_deadline.get(),
+        retry_period: election.retry_period.get(),
+        ..LeaseConfig::new(namespace, election.name.clone(), identity)
+    };
+    let (elector, leading) = Elector::new(without_retries(cluster.clone())?, lease)?;
+    Ok((leading, Some(elector.run(ended(working)))))
+}
+
+fn follow_leadership(tasks: &mut Tasks, engine: &Engine, mut leading: watch::Receiver<bool>) {
+    let engine = engine.clone();
+    tasks.spawn("leadership", async move {
+        loop {
+            let now = *leading.borrow_and_update();
+            let before = engine.with(|scheduler, _| {
+                let before = scheduler.leading();
+                scheduler.set_leading(now);
+                before
+            });
+            match (before, now) {
+                (false, true) => tracing::info!("this process schedules"),
+                (true, false) => tracing::warn!("leadership is lost: this process places nothing more"),
+                _ => {}
+            }
+            if leading.changed().await.is_err() {
+                // Nobody can take it away: there is no election, or the elector has said its last word.
+                std::future::pending::<()>().await;
+            }
+        }
+    });
+}
+
+/// Passes on to the scheduler what the watches see.
+struct ToScheduler<'a>(&'a Engine, &'a Health);
+
+impl ToScheduler<'_> {
+    fn synced(&self, synced: bool) {
+        if synced {
+            self.1.set_synced();
+        }
+    }
+}
+
+impl ClusterSink for ToScheduler<'_> {
+    fn apply_pod(&mut self, pod: crate::model::Pod) {
+        self.0.with(|scheduler, now| scheduler.apply_pod(pod, now));
+    }
+
+    fn delete_pod(&mut self, uid: &Arc<str>) {
+        self.0.with(|scheduler, _| scheduler.delete_pod(uid));
+    }
+
+    fn retain_pods(&mut self, uids: &std::collections::HashSet<Arc<str>>) {
+        let synced = self.0.with(|scheduler, _| {
+            scheduler.retain_pods(uids);
+            scheduler.synced()
+        });
+        tracing::info!(pods = uids.len(), "pods are listed");
+        self.synced(synced);
+    }
+
+    fn apply_node(&mut self, node: crate::model::Node) {
+        for problem in &node.problems {
+            tracing::warn!(node = %node.name, problem, "a part of a node cannot be understood and counts as nothing");
+        }
+        self.0.with(|scheduler, _| scheduler.apply_node(node));
+    }
+
+    fn delete_node(&mut self, name: &str) {
+        self.0.with(|scheduler, _| scheduler.delete_node(name));
+    }
+
+    fn retain_nodes(&mut self, names: &std::collections::HashSet<Arc<str>>) {
+        let synced = self.0.with(|scheduler, _| {
+            scheduler.retain_nodes(names);
+            scheduler.synced()
+        });
+        tracing::info!(nodes = names.len(), "nodes are listed");
+        self.synced(synced);
+    }
+}
+
+fn watch_cluster(tasks: &mut Tasks, engine: &Engine, client: &Client, sources: &Sources, health: &Health) {
+    let (to, client_of, counters, healthy) = (
+        engine.clone(),
+        client.clone(),
+        sources.node_watch.clone(),
+        health.clone(),
+    );
+    tasks.spawn("watch of nodes", async move {
+        let mut index = NodeIndex::default();
+        let sink = |change: Change<LeanNode>| index.take(change, &mut ToScheduler(&to, &healthy));
+        watch_objects(client_of, None, &counters, sink).await;
+    });
+    let (to, client_of, counters, healthy) = (
+        engine.clone(),
+        client.clone(),
+        sources.pod_watch.clone(),
+        health.clone(),
+    );
+    tasks.spawn("watch of pods", async move {
+        let mut index = PodIndex::default();
+        let sink = |change: Change<LeanPod>| index.take(change, &mut ToScheduler(&to, &healthy));
+        watch_objects(client_of, Some(LIVE_PODS), &counters, sink).await;
+    });
+}
+
+fn keep_time(tasks: &mut Tasks, engine: &Engine, config: &Config) {
+    let to = engine.clone();
+    tasks.spawn("clock", async move {
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            to.with(|scheduler, now| scheduler.tick(now));
+        }
+    });
+    let (to, file) = (engine.clone(), config.estimator_file.clone());
+    tasks.spawn("estimates", async move {
+        loop {
+            tokio::time::sleep(SAVE_ESTIMATES).await;
+            save_estimator(file.as_deref(), &to);
+        }
+    });
+}
+
+/// Compares with the API server from time to time. What differs twice is mended and logged.
+fn self_check(
+    tasks: &mut Tasks,
+    engine: &Engine,
+    client: &Client,
+    config: &Config,
+    counters: Arc<SelfCheckCounters>,
+) {
+    let (engine, client, interval) = (engine.clone(), client.clone(), config.self_check_interval.get());
+    tasks.spawn("self-check", async move {
+        loop {
+            tokio::time::sleep(interval).await;
+            match check_once(&engine, &client).await {
+                Ok(mended) => {
+                    counters.done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    if mended > 0 {
+                        tracing::error!(
+                            mended,
+                            "berth's view of the cluster was wrong and has been mended; please report this"
+                        );
+                    }
+                }
+                Err(error) => {
+                    counters.failed.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    tracing::warn!(%error, "the self-check could not list the cluster");
+                }
+            }
+        }
+    });
+}
+
+/// One comparison. Returns how many differences were mended.
+async fn check_once(engine: &Engine, client: &Client) -> kube::Result<usize> {
+    if !engine.with(|scheduler, _| scheduler.synced()) {
+        return Ok(0);
+    }
+    let recounted = engine.with(|scheduler, _| scheduler.heal());
+    for wrong in &recounted {
+        tracing::error!(node = %wrong.node, counted = wrong.counted, recounted = wrong.recounted, "a node's sums were wrong");
+    }
+    let find = |pods: &[_], nodes: &[_]| engine.with(|scheduler, _| scheduler.differences(pods, nodes));
+    let (pods, nodes) = list_cluster(client).await?;
+    let suspicions = find(&pods, &nodes);
+    drop((pods, nodes));
+    if suspicions.is_empty() {
+        return Ok(recounted.len());
+    }
+    tokio::time::sleep(SELF_CHECK_PAUSE).await;
+    let (pods, nodes) = list_cluster(client).await?;
+    let mut found = find(&pods, &nodes);
+    found.retain(|difference: &Difference| suspicions.binary_search(difference).is_ok());
+    for difference in &found {
+        tracing::error!(?difference, "berth has an object otherwise than the API server");
+    }
+    Ok(recounted.len() + engine.with(|scheduler, now| scheduler.mend(&found, &pods, &nodes, now)))
+}
+
+/// Carries out binds, at most `in_flight` at a time.
+async fn carry_out_binds(
+    engine: Engine,
+    store: KubeStore,
+    in_flight: usize,
+    mut queue: mpsc::UnboundedReceiver<Binding>,
+    leading: watch::Receiver<bool>,
+    counters: Arc<BindCounters>,
+) {
+    let slots = Arc::new(tokio::sync::Semaphore::new(in_flight));
+    while let Some(binding) = queue.recv().await {
+        let Ok(slot) = slots.clone().acquire_owned().await else {
+            return;
+        };
+        let (engine, store, leading, counters) =
+            (engine.clone(), store.clone(), leading.clone(), counters.clone());
+        tokio::spawn(async move {
+            let outcome = drive(&store, &binding, || engine.now(), &leading, &counters).await;
+            tracing::debug!(pod = %binding.name, node = %binding.node, ?outcome, "bind");
+            engine.bind_finished(&binding, outcome);
+            drop(slot);
+        });
+    }
+}
+
+/// Waits until no bind is under way, within bounds.
+async fn settle(engine: &Engine) {
+    let settled = async {
+        while engine.with(|scheduler, _| scheduler.binds()) > 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    if tokio::time::timeout(SETTLE_MAX, settled).await.is_err() {
+        let binds = engine.with(|scheduler, _| scheduler.binds());
+        tracing::warn!(
+            binds,
+            "stopping with binds whose end is not known; the next start reads what became of them"
+        );
+    }
+}
+
+fn read_estimator(file: Option<&Path>) -> Estimator {
+    let Some(file) = file else {
+        return Estimator::default();
+    };
+    match std::fs::read_to_string(file) {
+        Ok(text) => serde_json::from_str(&text).unwrap_or_else(|error| {
+            tracing::warn!(file = %file.display(), %error, "the estimator file cannot be used; latencies are measured anew");
+            Estimator::default()
+        }),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Estimator::default(),
+        Err(error) => {
+            tracing::warn!(file = %file.display(), %error, "the estimator file cannot be read; latencies are measured anew");
+            Estimator::default()
+        }
+    }
+}
+
+/// Written whole or not at all.
+fn save_estimator(file: Option<&Path>, engine: &Engine) {
+    let Some(file) = file else { return };
+    let estimator = engine.with(|scheduler, _| scheduler.estimator().clone());
+    let fresh = file.with_extension("new");
+    let written = serde_json::to_string(&estimator)
+        .map_err(std::io::Error::other)
+        .and_then(|text| std::fs::write(&fresh, text))
+        .and_then(|()| std::fs::rename(&fresh, file));
+    if let Err(error) = written {
+        tracing::warn!(file = %file.display(), %error, "the measured latencies could not be saved");
+    }
+}

@@ -1,0 +1,282 @@
+//! Runs for the lease, and keeps it. The rules are in `lease.rs`.
+
+use std::future::Future;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::api::{ObjectMeta, PostParams};
+use kube::{Api, Client};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::client::with_causes;
+use super::lease::{self, LeaseConfig, LeaseConfigError, LeaseRecord, Observed, Step};
+
+/// A failing election says so at most this often.
+const WARN_EVERY: Duration = Duration::from_secs(30);
+
+const AFTER_CONFLICT: Duration = Duration::from_millis(100);
+
+/// A candidate for the lease.
+///
+/// Leadership is published as `true` only while no other candidate can hold the lease, as far as this task gets to
+/// run: a receiver has `lease duration - renew deadline` (5 s) to act on a `false`. When the task ends, however it
+/// ends, `false` is published.
+pub struct Elector {
+    api: Api<Lease>,
+    config: LeaseConfig,
+    leading: Published,
+    started: Instant,
+    observed: Option<Observed>,
+    /// The object we saw last. Its resource version makes a write fail when somebody else was faster.
+    seen: Option<Lease>,
+    /// Leadership ends here unless renewed.
+    lead_until: Option<Instant>,
+    last_warning: Option<Instant>,
+}
+
+/// Whoever reads leadership must not believe in it when nobody looks after it any more.
+struct Published(watch::Sender<bool>);
+
+impl Drop for Published {
+    fn drop(&mut self) {
+        self.0.send_replace(false);
+    }
+}
+
+impl Elector {
+    /// `client` must not retry by itself: a renewal that arrives late is worse than one that fails.
+    ///
+    /// # Errors
+    /// When the configuration is unsafe.
+    pub fn new(
+        client: Client,
+        config: LeaseConfig,
+    ) -> Result<(Self, watch::Receiver<bool>), LeaseConfigError> {
+        config.check()?;
+        let (sender, receiver) = watch::channel(false);
+        let elector = Elector {
+            api: Api::namespaced(client, &config.namespace),
+            config,
+            leading: Published(sender),
+            started: Instant::now(),
+            observed: None,
+            seen: None,
+            lead_until: None,
+            last_warning: None,
+        };
+        Ok((elector, receiver))
+    }
+
+    /// Runs for the lease until `stop` resolves, then releases it if it is ours. No failure of the API server ends
+    /// this: losing the lease is published, and the candidate goes on.
+    pub async fn run(mut self, stop: impl Future<Output = ()>) {
+        let mut stop = std::pin::pin!(stop);
+        loop {
+            tokio::select! {
+                () = self.round() => {}
+                () = &mut stop => break,
+            }
+        }
+        self.release().await;
+    }
+
+    /// One look at the lease, and the pause after it. Leadership that runs out meanwhile is given up.
+    ///
+    /// Cancel safe: what a cancelled request did to the lease is found out by the next look at it.
+    async fn round(&mut self) {
+        // Until leadership ends; a candidate has as much time, so that a lost connection does not hold it up.
+        let deadline = self
+            .lead_until
+            .unwrap_or_else(|| Instant::now() + self.config.renew_deadline);
+        let pause = match tokio::time::timeout_at(deadline, self.try_once()).await {
+            Ok(Ok(pause)) => pause,
+            Ok(Err(error)) => {
+                self.seen = None;
+                self.warn(&error);
+                self.config.retry_period
+            }
+            Err(_) => {
+                self.seen = None;
+                tracing::warn!(
+                    lease = self.config.name,
+                    "no answer of the API server about the lease"
+                );
+                Duration::ZERO
+            }
+        };
+        let next_look = Instant::now() + pause;
+        if let Some(until) = self.lead_until
+            && until <= next_look
+        {
+            tokio::time::sleep_until(until).await;
+            self.step_down();
+        }
+        tokio::time::sleep_until(next_look).await;
+    }
+
+    /// Reads the lease if we do not know its newest version, and writes it if it is ours to write. Returns how long
+    /// to wait before the next look.
+    async fn try_once(&mut self) -> kube::Result<Duration> {
+        if self.seen.is_none() || self.lead_until.is_none() {
+            self.seen = self.api.get_opt(&self.config.name).await?;
+            match &self.seen {
+                Some(lease) => Observed::update(&mut self.observed, record_of(lease), self.started.elapsed()),
+                None => self.observed = None,
+            }
+        }
+        let sent = Instant::now();
+        let step = lease::evaluate(
+            self.observed.as_ref(),
+            &self.config,
+            self.started.elapsed(),
+            Timestamp::now(),
+        );
+        let (written, beaten) = match step {
+            Step::Wait => {
+                self.step_down();
+                return Ok(self.config.retry_period);
+            }
+            Step::Create(record) => {
+                let lease = self.lease_with(None, &record);
+                (self.api.create(&PostParams::default(), &lease).await, [409, 409])
+            }
+            Step::Replace(record) => (self.replace(self.seen.as_ref(), &record).await, [409, 404]),
+        };
+        match written {
+            Ok(lease) => {
+                Observed::update(&mut self.observed, record_of(&lease), self.started.elapsed());
+                self.seen = Some(lease);
+                self.lead(sent + self.config.renew_deadline);
+                Ok(self.config.retry_period)
+            }
+            // Somebody else wrote (or deleted) first: look again soon, which tells whether it matters.
+            Err(kube::Error::Api(status)) if beaten.contains(&status.code) => {
+                self.seen = None;
+                Ok(AFTER_CONFLICT)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn replace(&self, seen: Option<&Lease>, record: &LeaseRecord) -> kube::Result<Lease> {
+        let lease = self.lease_with(seen, record);
+        let name = &self.config.name;
+        self.api.replace(name, &PostParams::default(), &lease).await
+    }
+
+    fn lease_with(&self, seen: Option<&Lease>, record: &LeaseRecord) -> Lease {
+        let mut lease = seen.cloned().unwrap_or_else(|| Lease {
+            metadata: ObjectMeta {
+                name: Some(self.config.name.clone()),
+                namespace: Some(self.config.namespace.clone()),
+                ..ObjectMeta::default()
+            },
+            spec: None,
+        });
+        lease.spec = Some(LeaseSpec {
+            holder_identity: Some(record.holder.clone()),
+            lease_duration_seconds: i32::try_from(record.duration.as_secs()).ok(),
+            acquire_time: record.acquired.map(MicroTime),
+            renew_time: record.renewed.map(MicroTime),
+            lease_transitions: Some(record.transitions),
+            ..LeaseSpec::default()
+        });
+        lease
+    }
+
+    fn lead(&mut self, until: Instant) {
+        // An answer that came too late renewed the lease, but the time it bought is over.
+        if until <= Instant::now() {
+            return self.step_down();
+        }
+        self.lead_until = Some(until);
+        if !self.leading.0.send_replace(true) {
+            tracing::info!(
+                lease = self.config.name,
+                identity = self.config.identity,
+                "leading"
+            );
+        }
+    }
+
+    fn step_down(&mut self) {
+        self.lead_until = None;
+        if self.leading.0.send_replace(false) {
+            let holder = self.observed.as_ref().map(|it| it.record.holder.as_str());
+            tracing::warn!(lease = self.config.name, holder, "no longer leading");
+        }
+    }
+
+    /// Gives the lease up, so that another candidate need not wait for it to expire. One try: expiry is the fallback.
+    async fn release(mut self) {
+        self.lead_until = None;
+        self.leading.0.send_replace(false);
+        let error = match tokio::time::timeout(self.config.retry_period, self.try_release()).await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => with_causes(&error),
+            Err(_) => "no answer".to_owned(),
+        };
+        tracing::warn!(
+            lease = self.config.name,
+            error,
+            "the lease was not released, it will expire"
+        );
+    }
+
+    /// A write may have been cut off by the stop: only a fresh look has the newest version, and says whose it is.
+    async fn try_release(&self) -> kube::Result<()> {
+        let Some(lease) = self.api.get_opt(&self.config.name).await? else {
+            return Ok(());
+        };
+        let record = record_of(&lease);
+        if record.holder != self.config.identity {
+            return Ok(());
+        }
+        let record = lease::released(&record, Timestamp::now());
+        self.replace(Some(&lease), &record).await?;
+        tracing::info!(lease = self.config.name, "released the lease");
+        Ok(())
+    }
+
+    fn warn(&mut self, error: &kube::Error) {
+        let now = Instant::now();
+        if self.last_warning.is_some_and(|last| now - last < WARN_EVERY) {
+            return;
+        }
+        self.last_warning = Some(now);
+        let (namespace, name) = (&self.config.namespace, &self.config.name);
+        let error_text = with_causes(error);
+        match error {
+            kube::Error::Api(status) if status.is_forbidden() => tracing::warn!(
+                namespace,
+                lease = name,
+                error = error_text,
+                "berth's service account may not get, create or update leases in {namespace}: check its Role; trying again"
+            ),
+            _ => tracing::warn!(
+                namespace,
+                lease = name,
+                error = error_text,
+                "the lease cannot be reached, trying again"
+            ),
+        }
+    }
+}
+
+fn record_of(lease: &Lease) -> LeaseRecord {
+    let spec = lease.spec.clone().unwrap_or_default();
+    LeaseRecord {
+        holder: spec.holder_identity.unwrap_or_default(),
+        duration: Duration::from_secs(
+            spec.lease_duration_seconds
+                .and_then(|seconds| u64::try_from(seconds).ok())
+                .unwrap_or_default(),
+        ),
+        acquired: spec.acquire_time.map(|time| time.0),
+        renewed: spec.renew_time.map(|time| time.0),
+        transitions: spec.lease_transitions.unwrap_or_default(),
+    }
+}

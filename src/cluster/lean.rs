@@ -1,0 +1,274 @@
+//! Pods and nodes as the API server sends them, cut down to what scheduling needs.
+//!
+//! Everything else (managed fields, annotations, probes, environment…) is skipped while it is read, without an
+//! allocation. What can be malformed in one object (quantities, enumerations, times) never fails the reading of a
+//! list or a watch; `convert` turns it into an error of that object.
+
+mod read;
+
+use std::{borrow::Cow, collections::BTreeMap};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::{Deserialize, de::IgnoredAny};
+
+use self::read::{lean_meta, nullable};
+use crate::model::{Quantity, QuantityError};
+
+/// A pod to watch with `Api<LeanPod>`; see `into_pod`.
+#[derive(Debug, Clone, Default, Deserialize, kube::Resource)]
+#[resource(inherit = "k8s_openapi::api::core::v1::Pod")]
+pub struct LeanPod {
+    /// Only name, namespace, uid, resource version, generation, labels and the two timestamps.
+    #[serde(deserialize_with = "lean_meta")]
+    pub metadata: ObjectMeta,
+    #[serde(default, deserialize_with = "nullable")]
+    pub(super) spec: LeanPodSpec,
+    #[serde(default, deserialize_with = "nullable")]
+    pub(super) status: LeanPodStatus,
+}
+
+/// A node to watch with `Api<LeanNode>`; see `into_node`.
+#[derive(Debug, Clone, Default, Deserialize, kube::Resource)]
+#[resource(inherit = "k8s_openapi::api::core::v1::Node")]
+pub struct LeanNode {
+    /// Only name, uid, resource version, generation, labels and the two timestamps.
+    #[serde(deserialize_with = "lean_meta")]
+    pub metadata: ObjectMeta,
+    #[serde(default, deserialize_with = "nullable")]
+    pub(super) spec: LeanNodeSpec,
+    #[serde(default, deserialize_with = "nullable")]
+    pub(super) status: LeanNodeStatus,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct LeanPodSpec {
+    pub scheduler_name: Option<String>,
+    pub node_name: Option<String>,
+    pub priority: Option<i32>,
+    pub preemption_policy: Option<String>,
+    #[serde(deserialize_with = "nullable")]
+    pub scheduling_gates: Vec<Named>,
+    #[serde(deserialize_with = "nullable")]
+    pub containers: Vec<LeanContainer>,
+    #[serde(deserialize_with = "nullable")]
+    pub init_containers: Vec<LeanContainer>,
+    pub resources: Option<LeanRequirements>,
+    #[serde(deserialize_with = "nullable")]
+    pub overhead: ResourceList,
+    #[serde(deserialize_with = "nullable")]
+    pub node_selector: BTreeMap<String, String>,
+    #[serde(deserialize_with = "nullable")]
+    pub affinity: LeanAffinity,
+    #[serde(deserialize_with = "nullable")]
+    pub tolerations: Vec<LeanToleration>,
+    #[serde(deserialize_with = "nullable")]
+    pub topology_spread_constraints: Vec<IgnoredAny>,
+    #[serde(deserialize_with = "nullable")]
+    pub volumes: Vec<LeanVolume>,
+    #[serde(deserialize_with = "nullable")]
+    pub resource_claims: Vec<IgnoredAny>,
+    pub scheduling_group: Option<IgnoredAny>,
+    /// What `schedulingGroup` was called in 1.35.
+    pub workload_ref: Option<IgnoredAny>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct LeanContainer {
+    pub name: String,
+    pub image: Option<String>,
+    pub restart_policy: Option<String>,
+    #[serde(deserialize_with = "nullable")]
+    pub resources: LeanRequirements,
+    #[serde(deserialize_with = "nullable")]
+    pub ports: Vec<LeanPort>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct LeanPort {
+    pub host_port: Option<i64>,
+    #[serde(rename = "hostIP")]
+    pub host_ip: Option<String>,
+    pub protocol: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct LeanRequirements {
+    #[serde(deserialize_with = "nullable")]
+    pub requests: ResourceList,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct LeanAffinity {
+    #[serde(deserialize_with = "nullable")]
+    pub node_affinity: LeanNodeAffinity,
+    #[serde(deserialize_with = "nullable")]
+    pub pod_affinity: LeanPodTerms,
+    #[serde(deserialize_with = "nullable")]
+    pub pod_anti_affinity: LeanPodTerms,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct LeanPodTerms {
+    #[serde(
+        rename = "requiredDuringSchedulingIgnoredDuringExecution",
+        deserialize_with = "nullable"
+    )]
+    pub required: Vec<IgnoredAny>,
+    #[serde(
+        rename = "preferredDuringSchedulingIgnoredDuringExecution",
+        deserialize_with = "nullable"
+    )]
+    pub preferred: Vec<IgnoredAny>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct LeanNodeAffinity {
+    #[serde(rename = "requiredDuringSchedulingIgnoredDuringExecution")]
+    pub required: Option<LeanNodeSelector>,
+    #[serde(
+        rename = "preferredDuringSchedulingIgnoredDuringExecution",
+        deserialize_with = "nullable"
+    )]
+    pub preferred: Vec<LeanPreferredTerm>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct LeanNodeSelector {
+    #[serde(deserialize_with = "nullable")]
+    pub node_selector_terms: Vec<LeanTerm>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct LeanPreferredTerm {
+    pub weight: i64,
+    #[serde(deserialize_with = "nullable")]
+    pub preference: LeanTerm,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct LeanTerm {
+    #[serde(deserialize_with = "nullable")]
+    pub match_expressions: Vec<LeanRequirement>,
+    #[serde(deserialize_with = "nullable")]
+    pub match_fields: Vec<LeanRequirement>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct LeanRequirement {
+    pub key: String,
+    pub operator: String,
+    #[serde(deserialize_with = "nullable")]
+    pub values: Vec<String>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct LeanToleration {
+    pub key: Option<String>,
+    pub operator: Option<String>,
+    pub value: Option<String>,
+    pub effect: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Named {
+    pub name: String,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct LeanPodStatus {
+    pub phase: Option<String>,
+    #[serde(deserialize_with = "nullable")]
+    pub conditions: LeanConditions,
+    #[serde(deserialize_with = "nullable")]
+    pub container_statuses: Vec<LeanContainerStatus>,
+    #[serde(deserialize_with = "nullable")]
+    pub init_container_statuses: Vec<LeanContainerStatus>,
+    /// What the pod-level resources were set to.
+    pub resources: Option<LeanRequirements>,
+    #[serde(deserialize_with = "nullable")]
+    pub allocated_resources: ResourceList,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct LeanContainerStatus {
+    pub name: String,
+    pub resources: Option<LeanRequirements>,
+    #[serde(deserialize_with = "nullable")]
+    pub allocated_resources: ResourceList,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct LeanNodeSpec {
+    pub unschedulable: Option<bool>,
+    #[serde(deserialize_with = "nullable")]
+    pub taints: Vec<LeanTaint>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct LeanTaint {
+    pub key: String,
+    pub value: Option<String>,
+    pub effect: String,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct LeanNodeStatus {
+    #[serde(deserialize_with = "nullable")]
+    pub allocatable: ResourceList,
+    #[serde(deserialize_with = "nullable")]
+    pub images: Vec<LeanImage>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct LeanImage {
+    #[serde(deserialize_with = "nullable")]
+    pub names: Vec<String>,
+    pub size_bytes: Option<i64>,
+}
+
+/// Of `status.conditions`, the two that say something to a scheduler.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LeanConditions {
+    pub scheduled: Option<LeanScheduled>,
+    /// `PodResizePending` with reason `Infeasible`.
+    pub resize_infeasible: bool,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct LeanScheduled {
+    pub status: bool,
+    pub reason: String,
+    pub message: String,
+}
+
+/// Of a volume, whether it says where the pod can run.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LeanVolume {
+    /// VolumeBinding, VolumeZone, VolumeRestrictions or NodeVolumeLimits would look at it, or its type is not known.
+    pub constrains: bool,
+    /// `image.reference`.
+    pub image: Option<String>,
+}
+
+/// A `ResourceList`, parsed; a malformed quantity is kept as its error.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ResourceList(pub Vec<(Cow<'static, str>, Result<Quantity, QuantityError>)>);

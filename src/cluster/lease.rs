@@ -1,0 +1,276 @@
+//! Which lease is whose: the rules of leader election. Pure.
+//!
+//! As in client-go, nobody's wall clock is trusted: a lease has expired when its record has not changed for its
+//! duration by *our* monotonic clock. The leader stops earlier than anyone else can think so: at the renew deadline,
+//! counted from before its last successful renewal was sent.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+/// Names and times of a lease. The defaults of the times are kube-scheduler's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaseConfig {
+    pub namespace: String,
+    pub name: String,
+    /// Differs between any two processes that ever run, also between two runs of one pod.
+    pub identity: String,
+    /// Whole seconds. Others take over when nothing was renewed for so long.
+    pub duration: Duration,
+    /// A leader that could not renew for so long is none any more.
+    pub renew_deadline: Duration,
+    /// Between two looks at the lease.
+    pub retry_period: Duration,
+}
+
+/// What is wrong with a [`LeaseConfig`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LeaseConfigError {
+    #[error("the lease duration must be a whole number of seconds between 1 and 3600, it is {0:?}")]
+    Duration(Duration),
+    #[error("the renew deadline ({renew_deadline:?}) must be shorter than the lease duration ({duration:?})")]
+    Deadline {
+        renew_deadline: Duration,
+        duration: Duration,
+    },
+    #[error(
+        "the retry period ({retry_period:?}) must be above 0 and below half the renew deadline ({renew_deadline:?})"
+    )]
+    Retry {
+        retry_period: Duration,
+        renew_deadline: Duration,
+    },
+    #[error("the lease needs a name, a namespace and an identity")]
+    Names,
+}
+
+impl LeaseConfig {
+    /// kube-scheduler's times: 15 s, 10 s, 2 s.
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>, identity: impl Into<String>) -> Self {
+        LeaseConfig {
+            namespace: namespace.into(),
+            name: name.into(),
+            identity: identity.into(),
+            duration: Duration::from_secs(15),
+            renew_deadline: Duration::from_secs(10),
+            retry_period: Duration::from_secs(2),
+        }
+    }
+
+    /// # Errors
+    /// When leadership could overlap or never be renewed with these times.
+    pub fn check(&self) -> Result<(), LeaseConfigError> {
+        let (duration, renew_deadline, retry_period) =
+            (self.duration, self.renew_deadline, self.retry_period);
+        if duration.subsec_nanos() != 0 || !(1..=3600).contains(&duration.as_secs()) {
+            return Err(LeaseConfigError::Duration(duration));
+        }
+        if renew_deadline >= duration {
+            return Err(LeaseConfigError::Deadline {
+                renew_deadline,
+                duration,
+            });
+        }
+        if retry_period.is_zero() || retry_period * 2 >= renew_deadline {
+            return Err(LeaseConfigError::Retry {
+                retry_period,
+                renew_deadline,
+            });
+        }
+        if [&self.namespace, &self.name, &self.identity]
+            .iter()
+            .any(|name| name.is_empty())
+        {
+            return Err(LeaseConfigError::Names);
+        }
+        Ok(())
+    }
+}
+
+/// What a `Lease` says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaseRecord {
+    /// Empty: released.
+    pub holder: String,
+    pub duration: Duration,
+    pub acquired: Option<Timestamp>,
+    pub renewed: Option<Timestamp>,
+    pub transitions: i32,
+}
+
+/// A record, and when we first saw it like this.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Observed {
+    pub record: LeaseRecord,
+    /// Monotonic.
+    pub since: Duration,
+}
+
+impl Observed {
+    /// The same record seen again is no news, whoever touched the object around it.
+    pub fn update(observed: &mut Option<Observed>, record: LeaseRecord, now: Duration) {
+        if observed.as_ref().is_none_or(|seen| seen.record != record) {
+            *observed = Some(Observed { record, since: now });
+        }
+    }
+}
+
+/// What to do about the lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// There is none.
+    Create(LeaseRecord),
+    /// It is ours, or nobody's. Only the one who still sees the same version of the object may write it.
+    Replace(LeaseRecord),
+    /// It is somebody else's, who may still be alive.
+    Wait,
+}
+
+/// `now` is monotonic, `wall` is only written down for people.
+pub fn evaluate(observed: Option<&Observed>, config: &LeaseConfig, now: Duration, wall: Timestamp) -> Step {
+    let mine = |acquired: Option<Timestamp>, transitions: i32| LeaseRecord {
+        holder: config.identity.clone(),
+        duration: config.duration,
+        acquired: acquired.or(Some(wall)),
+        renewed: Some(wall),
+        transitions,
+    };
+    let Some(Observed { record, since }) = observed else {
+        return Step::Create(mine(None, 0));
+    };
+    if record.holder == config.identity {
+        return Step::Replace(mine(record.acquired, record.transitions));
+    }
+    // A record with a shorter duration than ours is not believed: its writer may count differently.
+    let expired = now.saturating_sub(*since) > record.duration.max(config.duration);
+    if record.holder.is_empty() || expired {
+        return Step::Replace(mine(None, record.transitions.saturating_add(1)));
+    }
+    Step::Wait
+}
+
+/// The record that gives a lease up: anyone may take it at once.
+pub fn released(record: &LeaseRecord, wall: Timestamp) -> LeaseRecord {
+    LeaseRecord {
+        holder: String::new(),
+        duration: Duration::from_secs(1),
+        acquired: Some(wall),
+        renewed: Some(wall),
+        transitions: record.transitions,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wall(second: i64) -> Timestamp {
+        Timestamp::from_second(second).expect("in range")
+    }
+
+    fn secs(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn config() -> LeaseConfig {
+        LeaseConfig::new("kube-system", "berth", "me")
+    }
+
+    fn record(holder: &str, transitions: i32) -> LeaseRecord {
+        LeaseRecord {
+            holder: holder.into(),
+            duration: secs(15),
+            acquired: Some(wall(100)),
+            renewed: Some(wall(200)),
+            transitions,
+        }
+    }
+
+    fn mine(acquired: i64, transitions: i32) -> LeaseRecord {
+        LeaseRecord {
+            acquired: Some(wall(acquired)),
+            renewed: Some(wall(1000)),
+            ..record("me", transitions)
+        }
+    }
+
+    #[test]
+    fn the_lease_is_taken_only_when_nobody_can_still_hold_it() {
+        let cases = [
+            ("none yet", None, 0, Step::Create(mine(1000, 0))),
+            ("ours", Some(record("me", 4)), 3, Step::Replace(mine(100, 4))),
+            (
+                "ours, long silent",
+                Some(record("me", 4)),
+                99,
+                Step::Replace(mine(100, 4)),
+            ),
+            ("released", Some(record("", 4)), 0, Step::Replace(mine(1000, 5))),
+            ("another's, fresh", Some(record("you", 4)), 0, Step::Wait),
+            (
+                "another's, at its last second",
+                Some(record("you", 4)),
+                15,
+                Step::Wait,
+            ),
+            (
+                "another's, expired",
+                Some(record("you", 4)),
+                16,
+                Step::Replace(mine(1000, 5)),
+            ),
+        ];
+        for (name, record, age, expected) in cases {
+            let observed = record.map(|record| Observed {
+                record,
+                since: secs(50),
+            });
+            let step = evaluate(observed.as_ref(), &config(), secs(50 + age), wall(1000));
+            assert_eq!(step, expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_longer_duration_of_the_holder_is_respected() {
+        let observed = Observed {
+            record: LeaseRecord {
+                duration: secs(60),
+                ..record("you", 0)
+            },
+            since: secs(0),
+        };
+        assert_eq!(
+            evaluate(Some(&observed), &config(), secs(59), wall(0)),
+            Step::Wait
+        );
+    }
+
+    #[test]
+    fn only_a_change_of_the_record_starts_its_time_anew() {
+        let mut observed = None;
+        Observed::update(&mut observed, record("you", 1), secs(1));
+        Observed::update(&mut observed, record("you", 1), secs(9));
+        assert_eq!(observed.as_ref().map(|it| it.since), Some(secs(1)));
+        let renewed = LeaseRecord {
+            renewed: Some(wall(201)),
+            ..record("you", 1)
+        };
+        Observed::update(&mut observed, renewed, secs(10));
+        assert_eq!(observed.map(|it| it.since), Some(secs(10)));
+    }
+
+    #[test]
+    fn times_that_would_let_two_lead_are_refused() {
+        assert_eq!(config().check(), Ok(()));
+        let with = |change: fn(&mut LeaseConfig)| {
+            let mut config = config();
+            change(&mut config);
+            config.check().expect_err("refused").to_string()
+        };
+        assert!(with(|it| it.duration = Duration::from_millis(1500)).contains("whole number of seconds"));
+        assert!(with(|it| it.renew_deadline = it.duration).contains("renew deadline"));
+        assert!(with(|it| it.retry_period = secs(5)).contains("retry period"));
+        assert!(with(|it| it.retry_period = secs(0)).contains("retry period"));
+        assert!(with(|it| it.identity.clear()).contains("identity"));
+    }
+}

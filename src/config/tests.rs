@@ -1,0 +1,358 @@
+use std::io::Write;
+use std::time::Duration;
+
+use super::*;
+
+fn load(text: &str) -> Result<Config, ConfigError> {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+    Config::load(Some(file.path()))
+}
+
+/// The message after the name of the file.
+fn refusal(text: &str) -> String {
+    let error = load(text).expect_err(text);
+    let ConfigError::Invalid { file, .. } = &error else {
+        panic!("{error}")
+    };
+    error
+        .to_string()
+        .strip_prefix(file.to_str().unwrap())
+        .expect("the file comes first")
+        .to_owned()
+}
+
+#[test]
+fn without_a_file_and_with_an_empty_one_everything_has_its_default() {
+    assert_eq!(Config::load(None).unwrap(), Config::default());
+    for empty in [
+        "",
+        "# nothing yet\n",
+        "leaderElection:\n",
+        "leaderElection: {}\nbackoff: {}\n",
+    ] {
+        assert_eq!(load(empty).unwrap(), Config::default(), "{empty:?}");
+    }
+    assert_eq!(Config::default().validate(), Ok(()));
+}
+
+#[test]
+fn a_file_that_sets_everything_is_read() {
+    let config = load(
+        "schedulerNames: [berth, berth-batch]
+agents: 2
+cacheMemoryMiB: 512
+cacheMaxAge: 1h30m
+candidateWidth: 3
+packing: MostAllocated
+dispatcher: latcache-rule
+bindsInFlight: 1024
+maxWaitingBinds: 1
+maxPlacementTries: 5
+backoff: {initial: 500ms, max: 1m}
+selfCheckInterval: 90s
+leaderElection:
+  enabled: false
+  namespace: berth-system
+  name: berth.example
+  leaseDuration: 30s
+  renewDeadline: 20s
+  retryPeriod: 1.5s
+metricsAddress: '[::]:8080'
+estimatorFile: /var/lib/berth/estimator.json
+logFormat: json
+",
+    )
+    .unwrap();
+    let expected = Config {
+        scheduler_names: vec!["berth".into(), "berth-batch".into()],
+        agents: 2,
+        cache_memory_mib: 512,
+        cache_max_age: ConfigDuration::from_secs(5_400),
+        candidate_width: 3,
+        packing: Packing::MostAllocated,
+        dispatcher: DispatcherKind::LatcacheRule,
+        binds_in_flight: 1_024,
+        max_waiting_binds: 1,
+        max_placement_tries: 5,
+        backoff: Backoff {
+            initial: ConfigDuration::new(Duration::from_millis(500)),
+            max: ConfigDuration::from_secs(60),
+        },
+        self_check_interval: ConfigDuration::from_secs(90),
+        leader_election: LeaderElection {
+            enabled: false,
+            namespace: "berth-system".into(),
+            name: "berth.example".into(),
+            lease_duration: ConfigDuration::from_secs(30),
+            renew_deadline: ConfigDuration::from_secs(20),
+            retry_period: ConfigDuration::new(Duration::from_millis(1_500)),
+        },
+        metrics_address: "[::]:8080".parse().unwrap(),
+        estimator_file: Some("/var/lib/berth/estimator.json".into()),
+        log_format: LogFormat::Json,
+    };
+    assert_eq!(config, expected);
+}
+
+#[test]
+fn what_is_written_is_read_back() {
+    let config = Config {
+        agents: 7,
+        estimator_file: Some("/tmp/x".into()),
+        ..Config::default()
+    };
+    assert_eq!(load(&serde_saphyr::to_string(&config).unwrap()).unwrap(), config);
+}
+
+#[test]
+fn an_unknown_key_is_refused_with_its_name_and_the_known_ones() {
+    let message = refusal("agents: 1\nagentz: 2\n");
+    assert!(
+        message.starts_with(":2: unknown field `agentz`, expected one of schedulerNames, agents,"),
+        "{message}"
+    );
+    let message = refusal("leaderElection:\n  enable: true\n");
+    assert!(
+        message.starts_with(":2: leaderElection: unknown field `enable`, expected one of enabled,"),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_bad_value_is_refused_with_its_line_its_field_and_what_is_allowed() {
+    let cases = [
+        (
+            "schedulerNames: []",
+            ":1: schedulerNames: it is empty; at least one name is needed, such as [berth]",
+        ),
+        ("schedulerNames: berth", "a list of names such as [berth]"),
+        (
+            "schedulerNames: ['']",
+            ":1: schedulerNames: `` is not 1 to 63 letters",
+        ),
+        (
+            "schedulerNames: [a/b]",
+            ":1: schedulerNames: `a/b` is not 1 to 63 letters",
+        ),
+        (
+            "schedulerNames: [a, b, a]",
+            ":1: schedulerNames: `a` is named twice",
+        ),
+        ("agents: -1", "a whole number from 0 to 4294967295"),
+        ("agents: 2.5", "a whole number from 0 to 4294967295"),
+        ("agents: many", "a whole number from 0 to 4294967295"),
+        ("agents: 99999999999", "a whole number from 0 to 4294967295"),
+        ("\nagents: 65", ":2: agents: 65 is not from 0 to 64"),
+        (
+            "cacheMemoryMiB: 1",
+            ":1: cacheMemoryMiB: 1 is not from 16 to 65536",
+        ),
+        ("cacheMaxAge: 0s", ":1: cacheMaxAge: 0s is not from 1s to 24h"),
+        (
+            "cacheMaxAge: 10",
+            ":1: cacheMaxAge: `10` is not a duration: the unit is missing, write for example 15s",
+        ),
+        (
+            "cacheMaxAge: -5s",
+            ":1: cacheMaxAge: `-5s` is not a duration: it must start with a digit",
+        ),
+        ("candidateWidth: 0", ":1: candidateWidth: 0 is not from 1 to 1000"),
+        (
+            "packing: Random",
+            ":1: packing: unknown variant `Random`, expected one of LeastAllocated, MostAllocated",
+        ),
+        (
+            "dispatcher: random",
+            ":1: dispatcher: unknown variant `random`, expected one of latcache-rule",
+        ),
+        ("bindsInFlight: 0", ":1: bindsInFlight: 0 is not from 1 to 1024"),
+        (
+            "bindsInFlight: 1025",
+            ":1: bindsInFlight: 1025 is not from 1 to 1024",
+        ),
+        (
+            "maxWaitingBinds: 0",
+            ":1: maxWaitingBinds: 0 is not from 1 to 65536",
+        ),
+        (
+            "maxPlacementTries: 0",
+            ":1: maxPlacementTries: 0 is not from 1 to 100",
+        ),
+        (
+            "backoff:\n  initial: 0s",
+            ":2: backoff.initial: 0s is not from 1ms to 1h",
+        ),
+        (
+            "backoff: {initial: 20s}",
+            "backoff.max: 10s is shorter than backoff.initial (20s)",
+        ),
+        (
+            "selfCheckInterval: 48h",
+            ":1: selfCheckInterval: 48h is not from 1s to 24h",
+        ),
+        (
+            "leaderElection: {namespace: Berth}",
+            ":1: leaderElection.namespace: `Berth` is not a namespace's name",
+        ),
+        (
+            "leaderElection: {name: ''}",
+            ":1: leaderElection.name: `` is not an object's name",
+        ),
+        ("leaderElection: {enabled: 3}", ":1: leaderElection.enabled: "),
+        (
+            "leaderElection:\n  retryPeriod: 1s\n  leaseDuration: 10s",
+            ":3: leaderElection.leaseDuration: 10s must be longer than renewDeadline (10s)",
+        ),
+        (
+            "leaderElection:\n  renewDeadline: 2s",
+            ":2: leaderElection.renewDeadline: 2s must be longer than retryPeriod (2s)",
+        ),
+        (
+            "leaderElection:\n  leaseDuration: 15500ms",
+            ":2: leaderElection.leaseDuration: 15s500ms is not a whole number of seconds",
+        ),
+        (
+            "metricsAddress: localhost",
+            "`localhost` is not an IP address with a port, such as 127.0.0.1:10261",
+        ),
+        ("estimatorFile: ''", ":1: estimatorFile: it is empty"),
+        (
+            "logFormat: xml",
+            ":1: logFormat: unknown variant `xml`, expected one of text, json",
+        ),
+        ("agents: 1\nagents: 2", ":2: duplicate mapping key: agents"),
+        ("agents: [", ":1: "),
+    ];
+    for (text, expected) in cases {
+        let message = refusal(text);
+        assert!(
+            message.contains(expected),
+            "{text:?} says {message:?}, not {expected:?}"
+        );
+        assert!(!message.contains("u32"), "no Rust types for users: {message}");
+    }
+}
+
+#[test]
+fn a_file_that_is_not_there_is_named() {
+    let error = Config::load(Some(Path::new("no/such/berth.yaml"))).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "cannot read the configuration file no/such/berth.yaml"
+    );
+    assert!(std::error::Error::source(&error).is_some(), "the cause is kept");
+}
+
+#[test]
+fn durations_are_read_and_written_as_kubernetes_does() {
+    let cases = [
+        ("15s", 15_000_000_000, "15s"),
+        ("500ms", 500_000_000, "500ms"),
+        ("1h30m", 5_400_000_000_000, "1h30m"),
+        ("1.5s", 1_500_000_000, "1s500ms"),
+        ("0.25h", 900_000_000_000, "15m"),
+        ("90s", 90_000_000_000, "1m30s"),
+        ("1.0000000019s", 1_000_000_001, "1s1ns"),
+        ("7us", 7_000, "7us"),
+        ("0s", 0, "0s"),
+    ];
+    for (text, nanos, written) in cases {
+        let duration: ConfigDuration = text.parse().unwrap();
+        assert_eq!(duration.get(), Duration::from_nanos(nanos), "{text}");
+        assert_eq!(duration.to_string(), written);
+        assert_eq!(written.parse(), Ok(duration));
+    }
+    for text in [
+        "",
+        "s",
+        "15",
+        "15 s",
+        "1.s",
+        ".5s",
+        "1..5s",
+        "15sec",
+        "-1s",
+        "9000h",
+        "99999999999999999999s",
+        "1µ",
+    ] {
+        let error = text.parse::<ConfigDuration>().expect_err(text);
+        assert!(error.to_string().contains("write for example 15s"), "{error}");
+    }
+}
+
+#[test]
+fn automatic_agents_are_one_a_core_and_four_at_most() {
+    let automatic = Config::default();
+    assert_eq!(
+        [0, 1, 3, 4, 64].map(|cores| automatic.agent_count(cores)),
+        [1, 1, 3, 4, 4]
+    );
+    assert_eq!(
+        Config {
+            agents: 6,
+            ..Config::default()
+        }
+        .agent_count(2),
+        6
+    );
+}
+
+#[test]
+fn the_lease_lies_in_the_configured_namespace_else_in_our_own_else_in_kube_system() {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(b"berth-system\n").unwrap();
+    let missing = Path::new("no/such/file");
+    let mut election = LeaderElection::default();
+    assert_eq!(election.lease_namespace(file.path()), "berth-system");
+    assert_eq!(election.lease_namespace(missing), "kube-system");
+    election.namespace = "elsewhere".into();
+    assert_eq!(election.lease_namespace(file.path()), "elsewhere");
+}
+
+/// The limits stand twice, in the schema for people and tools and in `validate`.
+#[test]
+fn the_limits_of_the_schema_are_the_limits_of_the_check() {
+    let schema = schema();
+    let properties = schema["properties"].as_object().unwrap();
+    let mut checked = 0;
+    for (key, property) in properties {
+        let (Some(min), Some(max)) = (property["minimum"].as_u64(), property["maximum"].as_u64()) else {
+            continue;
+        };
+        load(&format!("{key}: {min}")).unwrap();
+        load(&format!("{key}: {max}")).unwrap();
+        let message = refusal(&format!("{key}: {}", max + 1));
+        assert!(
+            message.contains(&format!("{key}: {} is not from {min} to {max}", max + 1)),
+            "{message}"
+        );
+        if min > 0 {
+            refusal(&format!("{key}: {}", min - 1));
+        }
+        checked += 1;
+    }
+    assert_eq!(checked, 6, "every number has limits");
+}
+
+#[test]
+fn every_field_of_the_schema_is_documented_and_has_its_default() {
+    fn check(schema: &serde_json::Value, path: &str) {
+        assert_eq!(schema["additionalProperties"], false, "{path}");
+        for (key, property) in schema["properties"].as_object().unwrap() {
+            let path = format!("{path}.{key}");
+            assert!(
+                property["description"]
+                    .as_str()
+                    .is_some_and(|text| text.len() > 10),
+                "{path}"
+            );
+            assert!(property.get("default").is_some(), "{path}");
+            if property.get("properties").is_some() {
+                check(property, &path);
+            }
+        }
+    }
+    check(&schema(), "");
+}

@@ -1,0 +1,464 @@
+//! The metrics. Names are kube-scheduler's where the meaning is the same; the others begin with `berth_`.
+//!
+//! Counters live where they are counted (scheduler, reporter, watches) and are read at a scrape; only histograms are
+//! kept here. No label ever holds the name of a pod or a node.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+use crate::cluster::{Reporter, WatchCounters};
+use crate::engine::Engine;
+use crate::placement::BindCounters;
+use crate::scheduler::{AttemptResult, Sample};
+
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Where samples go. Clones share the histograms.
+#[derive(Clone)]
+pub struct Histograms {
+    attempt: Family<ResultLabel, Histogram, fn() -> Histogram>,
+    sli: Family<AttemptsLabel, Histogram, fn() -> Histogram>,
+    attempts: Histogram,
+    catch_up: Histogram,
+}
+
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ResultLabel {
+    result: &'static str,
+    profile: &'static str,
+}
+
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct AttemptsLabel {
+    attempts: String,
+}
+
+/// Label values of attempts go up to this, as upstream has it.
+const MOST_ATTEMPTS: u32 = 15;
+
+const PROFILE: &str = "berth";
+
+impl Default for Histograms {
+    fn default() -> Self {
+        // Upstream begins at 1 ms; here most attempts take microseconds.
+        let attempt = || Histogram::new(exponential_buckets(1e-6, 2.0, 24));
+        let sli = || Histogram::new(exponential_buckets(0.01, 2.0, 20));
+        Histograms {
+            attempt: Family::new_with_constructor(attempt),
+            sli: Family::new_with_constructor(sli),
+            attempts: Histogram::new(exponential_buckets(1.0, 2.0, 5)),
+            catch_up: Histogram::new(exponential_buckets(1.0, 4.0, 10)),
+        }
+    }
+}
+
+impl Histograms {
+    pub fn observe(&self, sample: Sample) {
+        match sample {
+            Sample::Attempt { result, took } => {
+                let result = match result {
+                    AttemptResult::Scheduled => "scheduled",
+                    AttemptResult::Unschedulable => "unschedulable",
+                    AttemptResult::Error => "error",
+                };
+                let label = ResultLabel {
+                    result,
+                    profile: PROFILE,
+                };
+                self.attempt.get_or_create(&label).observe(took.as_secs_f64());
+            }
+            Sample::Scheduled { waited, attempts } => {
+                let label = match attempts {
+                    MOST_ATTEMPTS.. => format!("{MOST_ATTEMPTS}+"),
+                    attempts => attempts.to_string(),
+                };
+                self.sli
+                    .get_or_create(&AttemptsLabel { attempts: label })
+                    .observe(waited.as_secs_f64());
+                self.attempts.observe(f64::from(attempts));
+            }
+            Sample::CatchUp { rows } => self.catch_up.observe(rows as f64),
+        }
+    }
+}
+
+/// What is read at a scrape.
+#[derive(Clone)]
+pub struct Sources {
+    pub engine: Engine,
+    pub reporter: Reporter,
+    pub binds: Arc<BindCounters>,
+    pub pod_watch: Arc<WatchCounters>,
+    pub node_watch: Arc<WatchCounters>,
+    pub self_checks: Arc<SelfCheckCounters>,
+}
+
+#[derive(Debug, Default)]
+pub struct SelfCheckCounters {
+    pub done: AtomicU64,
+    pub failed: AtomicU64,
+}
+
+/// All metrics of the process. Cheap to clone.
+#[derive(Clone)]
+pub struct Metrics {
+    registry: Arc<Registry>,
+}
+
+impl Metrics {
+    pub fn new(histograms: &Histograms, sources: Sources) -> Self {
+        let mut registry = Registry::default();
+        let mut register = |name: &str, help: &str, histogram: Histogram| {
+            registry.register(name, help, histogram);
+        };
+        register(
+            "scheduler_pod_scheduling_attempts",
+            "Attempts to successfully schedule a pod",
+            histograms.attempts.clone(),
+        );
+        register(
+            "berth_catch_up_rows",
+            "Node rows that an agent copied before a task",
+            histograms.catch_up.clone(),
+        );
+        registry.register(
+            "scheduler_scheduling_attempt_duration_seconds",
+            "Scheduling attempt latency: choosing and committing a node, without the bind",
+            histograms.attempt.clone(),
+        );
+        registry.register(
+            "scheduler_pod_scheduling_sli_duration_seconds",
+            "From a pod's arrival to its bind",
+            histograms.sli.clone(),
+        );
+        registry.register_collector(Box::new(Scrape(sources)));
+        Metrics {
+            registry: Arc::new(registry),
+        }
+    }
+
+    /// The text of a scrape, in the OpenMetrics format.
+    pub fn encode(&self) -> Result<String, fmt::Error> {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}
+
+struct Scrape(Sources);
+
+impl fmt::Debug for Scrape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Scrape")
+    }
+}
+
+type Labels<'a> = &'a [(&'a str, &'a str)];
+
+/// Writes a counter with one value for each label set. `_total` is added to the name.
+fn counters(to: &mut DescriptorEncoder, name: &str, help: &str, values: &[(Labels, u64)]) -> fmt::Result {
+    let kind = ConstCounter::new(0u64).metric_type();
+    let mut family = to.encode_descriptor(name, help, None, kind)?;
+    for (labels, value) in values {
+        ConstCounter::new(*value).encode(family.encode_family(labels)?)?;
+    }
+    Ok(())
+}
+
+fn gauges(to: &mut DescriptorEncoder, name: &str, help: &str, values: &[(Labels, usize)]) -> fmt::Result {
+    let kind = ConstGauge::new(0i64).metric_type();
+    let mut family = to.encode_descriptor(name, help, None, kind)?;
+    for (labels, value) in values {
+        ConstGauge::new(i64::try_from(*value).unwrap_or(i64::MAX)).encode(family.encode_family(labels)?)?;
+    }
+    Ok(())
+}
+
+impl Collector for Scrape {
+    fn encode(&self, mut to: DescriptorEncoder) -> fmt::Result {
+        self.scheduler(&mut to)?;
+        self.agents(&mut to)?;
+        self.outside(&mut to)?;
+        process(&mut to)
+    }
+}
+
+impl Scrape {
+    fn scheduler(&self, to: &mut DescriptorEncoder) -> fmt::Result {
+        let (stats, queues, nodes, pods, assumed, parked, classes, leading) =
+            self.0.engine.with(|scheduler, _| {
+                let (pods, assumed) = scheduler.ledger().counts();
+                let nodes = scheduler.inventory().node_count();
+                let (parked, classes) = (scheduler.parked_classes(), scheduler.classes());
+                let (stats, queues) = (scheduler.stats().clone(), scheduler.queue_lengths());
+                (
+                    stats,
+                    queues,
+                    nodes,
+                    pods,
+                    assumed,
+                    parked,
+                    classes,
+                    scheduler.leading(),
+                )
+            });
+        counters(
+            to,
+            "scheduler_schedule_attempts",
+            "Attempts to schedule pods, by result",
+            &[
+                (&[("result", "scheduled"), ("profile", PROFILE)], stats.scheduled),
+                (
+                    &[("result", "unschedulable"), ("profile", PROFILE)],
+                    stats.unschedulable,
+                ),
+                (&[("result", "error"), ("profile", PROFILE)], stats.errors),
+            ],
+        )?;
+        gauges(
+            to,
+            "scheduler_pending_pods",
+            "Pods that wait, by queue",
+            &[
+                (&[("queue", "active")], queues.active),
+                (&[("queue", "backoff")], queues.backoff),
+                (&[("queue", "unschedulable")], queues.unschedulable),
+                (&[("queue", "gated")], queues.gated),
+            ],
+        )?;
+        gauges(
+            to,
+            "scheduler_cache_size",
+            "Nodes, pods and assumed pods known",
+            &[
+                (&[("type", "nodes")], nodes),
+                (&[("type", "pods")], pods),
+                (&[("type", "assumed_pods")], assumed),
+            ],
+        )?;
+        counters(
+            to,
+            "berth_cache_lookups",
+            "Look-ups in the agents' caches, by level",
+            &[
+                (&[("level", "list"), ("result", "hit")], stats.list_hits),
+                (&[("level", "list"), ("result", "miss")], stats.list_misses),
+                (&[("level", "rule"), ("result", "hit")], stats.rule_hits),
+                (&[("level", "rule"), ("result", "miss")], stats.rule_misses),
+            ],
+        )?;
+        counters(
+            to,
+            "berth_predictions",
+            "Whether the dispatcher expected a hit or a miss of the ranked list rightly",
+            &[
+                (&[("result", "right")], stats.predictions_right),
+                (&[("result", "wrong")], stats.predictions_wrong),
+            ],
+        )?;
+        let agents: Vec<String> = (0..stats.dispatched.len())
+            .map(|agent| agent.to_string())
+            .collect();
+        let labels: Vec<_> = agents.iter().map(|agent| [("agent", agent.as_str())]).collect();
+        let values: Vec<(Labels, u64)> = labels
+            .iter()
+            .zip(&stats.dispatched)
+            .map(|(label, count)| (label.as_slice(), *count))
+            .collect();
+        counters(to, "berth_dispatched", "Requests given to each agent", &values)?;
+        for (name, help, value) in [
+            (
+                "berth_placement_conflicts",
+                "Choices that no longer fitted when they were committed",
+                stats.conflicts,
+            ),
+            (
+                "berth_parked_checks",
+                "Looks at a class that fitted nowhere, after a change",
+                stats.checks,
+            ),
+            (
+                "berth_parked_wakes",
+                "Looks after which a pod of the class was woken",
+                stats.wakes,
+            ),
+            (
+                "berth_bad_pods",
+                "Pods of ours whose spec cannot be understood",
+                stats.bad_pods,
+            ),
+            (
+                "berth_bad_nodes",
+                "Times a node came with parts that cannot be understood",
+                stats.bad_nodes,
+            ),
+            (
+                "berth_self_check_healed",
+                "Differences from the API server that were mended",
+                stats.healed,
+            ),
+        ] {
+            counters(to, name, help, &[(&[], value)])?;
+        }
+        for (name, help, value) in [
+            ("berth_parked_classes", "Classes that fit nowhere now", parked),
+            ("berth_classes", "Classes of pods remembered", classes),
+            (
+                "berth_leader",
+                "1 while this process schedules",
+                usize::from(leading),
+            ),
+        ] {
+            gauges(to, name, help, &[(&[], value)])?;
+        }
+        Ok(())
+    }
+
+    fn agents(&self, to: &mut DescriptorEncoder) -> fmt::Result {
+        let stats = self.0.engine.cache_stats();
+        let agents: Vec<String> = (0..stats.len()).map(|agent| agent.to_string()).collect();
+        let labels: Vec<_> = agents.iter().map(|agent| [("agent", agent.as_str())]).collect();
+        let of = |value: fn(&crate::agent::CacheStats) -> usize| -> Vec<(Labels, usize)> {
+            labels
+                .iter()
+                .zip(&stats)
+                .map(|(label, stats)| (label.as_slice(), value(stats)))
+                .collect()
+        };
+        gauges(
+            to,
+            "berth_cache_lists",
+            "Ranked lists cached",
+            &of(|stats| stats.lists),
+        )?;
+        gauges(
+            to,
+            "berth_cache_rule_objects",
+            "Rule objects cached",
+            &of(|stats| stats.objects),
+        )?;
+        gauges(
+            to,
+            "berth_cache_bytes",
+            "Bytes of ranked lists and rule objects",
+            &of(|stats| stats.bytes),
+        )?;
+        let evictions: Vec<(Labels, u64)> = labels
+            .iter()
+            .zip(&stats)
+            .map(|(label, stats)| (label.as_slice(), stats.evictions))
+            .collect();
+        counters(to, "berth_cache_evictions", "Ranked lists evicted", &evictions)
+    }
+
+    fn outside(&self, to: &mut DescriptorEncoder) -> fmt::Result {
+        let Sources {
+            engine,
+            reporter,
+            binds,
+            pod_watch,
+            node_watch,
+            self_checks,
+        } = &self.0;
+        let pending = engine.pending_binds().load(Relaxed);
+        gauges(
+            to,
+            "berth_binds_pending",
+            "Binds decided and not settled",
+            &[(&[], pending)],
+        )?;
+        counters(
+            to,
+            "berth_bind_requests",
+            "Requests sent to settle binds, by kind",
+            &[
+                (&[("request", "bind")], binds.requests()),
+                (&[("request", "read")], binds.reads()),
+            ],
+        )?;
+        counters(
+            to,
+            "berth_bind_unknown",
+            "Bind requests after which it was not known whether they were carried out",
+            &[(&[], binds.unknown())],
+        )?;
+        gauges(
+            to,
+            "berth_reports_waiting",
+            "Events and conditions not sent yet",
+            &[(&[], reporter.waiting())],
+        )?;
+        let reports = reporter.counters();
+        counters(
+            to,
+            "berth_reports",
+            "Events and conditions, by what became of them",
+            &[
+                (&[("result", "sent")], reports.sent.load(Relaxed)),
+                (&[("result", "retried")], reports.retried.load(Relaxed)),
+                (&[("result", "dropped")], reporter.dropped()),
+            ],
+        )?;
+        let watches = [("pods", pod_watch), ("nodes", node_watch)];
+        type Read = fn(&WatchCounters) -> &AtomicU64;
+        let kinds: [(&str, &str, Read); 4] = [
+            (
+                "berth_watch_events",
+                "Objects seen by a watch, its lists included",
+                |watch| &watch.events,
+            ),
+            ("berth_watch_lists", "Complete lists of a watch", |watch| {
+                &watch.lists
+            }),
+            ("berth_watch_errors", "Failures of a watch", |watch| &watch.errors),
+            (
+                "berth_watch_bad_objects",
+                "Objects that cannot be read",
+                |watch| &watch.bad_objects,
+            ),
+        ];
+        for (name, help, read) in kinds {
+            let labels = watches.map(|(resource, _)| [("resource", resource)]);
+            let values: Vec<(Labels, u64)> = labels
+                .iter()
+                .zip(&watches)
+                .map(|(label, (_, watch))| (label.as_slice(), read(watch).load(Relaxed)))
+                .collect();
+            counters(to, name, help, &values)?;
+        }
+        counters(
+            to,
+            "berth_self_checks",
+            "Comparisons with the API server, by result",
+            &[
+                (&[("result", "done")], self_checks.done.load(Relaxed)),
+                (&[("result", "failed")], self_checks.failed.load(Relaxed)),
+            ],
+        )
+    }
+}
+
+/// The usual metrics of a process, where /proc has them.
+fn process(to: &mut DescriptorEncoder) -> fmt::Result {
+    let Some(usage) = crate::process::usage_of("self") else {
+        return Ok(());
+    };
+    let name = "process_cpu_seconds";
+    let counter = ConstCounter::new(usage.cpu.as_secs_f64());
+    counter.encode(to.encode_descriptor(name, "CPU time used", None, counter.metric_type())?)?;
+    gauges(
+        to,
+        "process_resident_memory_bytes",
+        "Memory in use",
+        &[(&[], usage.resident_bytes as usize)],
+    )
+}

@@ -1,0 +1,127 @@
+//! The berth binary as a process of its own, as people run it.
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::await_until;
+
+/// A running `berth run`. Killed when dropped; its log is printed if the test panics.
+pub struct Berth {
+    child: Child,
+    folder: TempDir,
+}
+
+impl Berth {
+    /// Starts it with this configuration (YAML; leader election is off unless it says otherwise).
+    pub fn start(kubeconfig: &Path, config: &str) -> Berth {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let file = folder.path().join("berth.yaml");
+        let mut text = format!("metricsAddress: 127.0.0.1:0\n{config}\n");
+        if !config.contains("leaderElection") {
+            text.push_str("leaderElection: {enabled: false}\n");
+        }
+        std::fs::write(&file, text).expect("the configuration is written");
+        let log = File::create(folder.path().join("log")).expect("a log file");
+        let child = Command::new(env!("CARGO_BIN_EXE_berth"))
+            .arg("run")
+            .arg("--kubeconfig")
+            .arg(kubeconfig)
+            .arg("--config")
+            .arg(&file)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("berth starts");
+        Berth { child, folder }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    /// Where it serves, once it does.
+    pub async fn address(&self) -> SocketAddr {
+        await_until(Duration::from_secs(20), "berth serves", async || {
+            self.find_address().is_some()
+        })
+        .await;
+        self.find_address().expect("just seen")
+    }
+
+    fn find_address(&self) -> Option<SocketAddr> {
+        let log = self.log();
+        let rest = &log[log.find("address=")? + "address=".len()..];
+        rest.split_whitespace().next()?.parse().ok()
+    }
+
+    /// The body of a GET, and whether it was answered with 200.
+    pub async fn get(&self, path: &str) -> (bool, String) {
+        let url = format!("http://{}{path}", self.address().await);
+        match reqwest::get(&url).await {
+            Ok(answer) => (
+                answer.status().is_success(),
+                answer.text().await.unwrap_or_default(),
+            ),
+            Err(error) => (false, error.to_string()),
+        }
+    }
+
+    pub async fn await_ready(&self) {
+        await_until(Duration::from_secs(30), "berth is ready", async || {
+            self.get("/readyz").await.0
+        })
+        .await;
+    }
+
+    /// The value of a metric, by its name with labels as it stands in the scrape.
+    pub async fn metric(&self, name: &str) -> f64 {
+        let (_, text) = self.get("/metrics").await;
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.and_then(|value| value.parse().ok())
+            .unwrap_or_else(|| panic!("no metric {name} in\n{text}"))
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// SIGTERM; returns how it ended.
+    pub async fn terminate(&mut self) -> ExitStatus {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill")
+            .args(["-TERM", &pid])
+            .status()
+            .expect("kill runs");
+        assert!(sent.success());
+        let mut status = None;
+        await_until(Duration::from_secs(30), "berth ends after SIGTERM", async || {
+            status = self.child.try_wait().expect("our child");
+            status.is_some()
+        })
+        .await;
+        status.expect("just seen")
+    }
+}
+
+impl Drop for Berth {
+    fn drop(&mut self) {
+        self.kill();
+        if std::thread::panicking() {
+            eprintln!("--- log of berth\n{}---", self.log());
+        }
+    }
+}

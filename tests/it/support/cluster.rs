@@ -1,0 +1,144 @@
+//! What the cluster looks like, read from the API server.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::events::v1::Event;
+use kube::api::ListParams;
+use kube::{Api, Client};
+
+use ::berth::model::Quantity;
+
+use super::await_until;
+
+pub async fn all_pods(client: &Client) -> Vec<Pod> {
+    let api: Api<Pod> = Api::all(client.clone());
+    api.list(&ListParams::default())
+        .await
+        .expect("pods are listed")
+        .items
+}
+
+pub fn node_of(pod: &Pod) -> Option<&str> {
+    pod.spec
+        .as_ref()?
+        .node_name
+        .as_deref()
+        .filter(|name| !name.is_empty())
+}
+
+pub fn name_of(pod: &Pod) -> &str {
+    pod.metadata.name.as_deref().unwrap_or_default()
+}
+
+/// The condition `PodScheduled`: status, reason and message.
+pub fn scheduled_condition(pod: &Pod) -> Option<(String, String, String)> {
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    let condition = conditions
+        .iter()
+        .find(|condition| condition.type_ == "PodScheduled")?;
+    let (reason, message) = (condition.reason.clone(), condition.message.clone());
+    Some((
+        condition.status.clone(),
+        reason.unwrap_or_default(),
+        message.unwrap_or_default(),
+    ))
+}
+
+/// Waits until this many of the pods that `of` selects have a node.
+pub async fn await_bound(client: &Client, limit: Duration, count: usize, of: impl Fn(&Pod) -> bool) {
+    let what = format!("{count} pods are bound");
+    await_until(limit, &what, async || {
+        all_pods(client)
+            .await
+            .iter()
+            .filter(|pod| of(pod) && node_of(pod).is_some())
+            .count()
+            == count
+    })
+    .await;
+}
+
+/// Waits for the condition of one pod to satisfy `holds`, and returns its message.
+pub async fn await_message(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+    holds: impl Fn(&str) -> bool,
+) -> String {
+    let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let mut message = String::new();
+    await_until(
+        Duration::from_secs(30),
+        &format!("pod {name} is told why it waits"),
+        async || {
+            let pod = api.get(name).await.expect("the pod exists");
+            message = scheduled_condition(&pod)
+                .map(|(_, _, message)| message)
+                .unwrap_or_default();
+            holds(&message)
+        },
+    )
+    .await;
+    message
+}
+
+pub async fn events_of(client: &Client, pod: &Pod) -> Vec<Event> {
+    let api: Api<Event> = Api::namespaced(
+        client.clone(),
+        pod.metadata.namespace.as_deref().unwrap_or("default"),
+    );
+    let events = api.list(&ListParams::default()).await.expect("events are listed");
+    let about = |event: &Event| event.regarding.as_ref().and_then(|about| about.uid.clone());
+    events
+        .items
+        .into_iter()
+        .filter(|event| about(event) == pod.metadata.uid)
+        .collect()
+}
+
+/// Panics if the requests of a node's pods exceed its allocatable CPU, memory or pods. Counts the requests of containers
+/// itself, independent of the scheduler under test.
+pub async fn assert_no_overcommit(client: &Client) {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let mut used: BTreeMap<String, [i64; 3]> = BTreeMap::new();
+    for pod in all_pods(client).await {
+        let (Some(node), Some(spec)) = (node_of(&pod), &pod.spec) else {
+            continue;
+        };
+        let sums = used.entry(node.to_owned()).or_default();
+        sums[2] += 1;
+        for container in &spec.containers {
+            let requests = container
+                .resources
+                .as_ref()
+                .and_then(|resources| resources.requests.clone());
+            let amount = |name: &str| {
+                let quantity = requests.as_ref()?.get(name)?;
+                Some(Quantity::parse(&quantity.0).expect("the API server checked it"))
+            };
+            sums[0] += amount("cpu").map_or(0, Quantity::milli_value);
+            sums[1] += amount("memory").map_or(0, Quantity::value);
+        }
+    }
+    for node in nodes
+        .list(&ListParams::default())
+        .await
+        .expect("nodes are listed")
+        .items
+    {
+        let name = node.metadata.name.unwrap_or_default();
+        let Some(sums) = used.get(&name) else { continue };
+        let allocatable = node
+            .status
+            .and_then(|status| status.allocatable)
+            .unwrap_or_default();
+        let of = |name: &str| Quantity::parse(&allocatable[name].0).expect("the API server checked it");
+        let all = [of("cpu").milli_value(), of("memory").value(), of("pods").value()];
+        assert!(
+            sums.iter().zip(&all).all(|(used, all)| used <= all),
+            "node {name} is overcommitted: {sums:?} of {all:?} (milli CPU, bytes, pods)"
+        );
+    }
+}
