@@ -112,6 +112,8 @@ impl Cache {
             entry.used = used;
             self.lists_by_use.insert(used.order, class.id);
             self.refresh(class.id, order, view);
+            // It may have grown with the cluster.
+            self.shrink(class.id);
             lap(Part::ListHit);
         } else {
             self.make_objects(class, view, used, &mut lap);
@@ -290,16 +292,22 @@ mod tests {
         salt: Salt(1),
     };
 
-    fn view(nodes: usize) -> View {
+    fn add_node(ledger: &mut Ledger, at: usize) {
+        ledger.apply_node(Node {
+            name: format!("n{at}").into(),
+            ..Node::default()
+        });
+    }
+
+    fn ledger(nodes: usize) -> Ledger {
         let mut ledger = Ledger::default();
-        for at in 0..nodes {
-            ledger.apply_node(Node {
-                name: format!("n{at}").into(),
-                ..Node::default()
-            });
-        }
+        (0..nodes).for_each(|at| add_node(&mut ledger, at));
+        ledger
+    }
+
+    fn view(nodes: usize) -> View {
         let mut view = View::default();
-        view.catch_up(ledger.inventory());
+        view.catch_up(ledger(nodes).inventory());
         view
     }
 
@@ -384,6 +392,28 @@ mod tests {
                 CacheChange::ObjectEvicted(CachedRule::ImageLocality, image)
             ]
         );
+    }
+
+    #[test]
+    fn lists_that_outgrow_the_memory_limit_as_nodes_come_are_evicted_at_the_next_hit() {
+        let mut classifier = Classifier::default();
+        let [a, b] = ["1", "2"].map(|b| class(&mut classifier, "a", b));
+        let mut ledger = ledger(100);
+        let mut view = View::default();
+        view.catch_up(ledger.inventory());
+        let mut cache = Cache::new(CacheLimits {
+            bytes: 5000,
+            age: Duration::MAX,
+        });
+        for class in [&a, &b] {
+            parts(&mut cache, class, &view, 0);
+        }
+        assert_eq!(cache.stats().evictions, 0);
+        (100..200).for_each(|at| add_node(&mut ledger, at));
+        view.catch_up(ledger.inventory());
+        assert_eq!(parts(&mut cache, &a, &view, 1), [Part::ListHit]);
+        assert!(cache.peek(a.id).is_some() && cache.peek(b.id).is_none());
+        assert!(cache.stats().bytes <= 5000, "{} bytes", cache.stats().bytes);
     }
 
     #[test]

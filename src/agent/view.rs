@@ -54,6 +54,11 @@ impl View {
         &self.rows[id.index()]
     }
 
+    /// Memory of the rows themselves and of the journals; what the rows point to is shared with the inventory.
+    pub fn bytes(&self) -> usize {
+        self.rows.capacity() * size_of::<Row>() + self.changed.bytes() + self.renewed.bytes()
+    }
+
     /// Rows that changed since `revision`, newest first.
     pub fn changed_since(&self, revision: Revision) -> impl Iterator<Item = NodeId> + '_ {
         self.changed.since(revision).map(|(id, _)| id)

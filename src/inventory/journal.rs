@@ -72,6 +72,10 @@ impl Journal {
         self.head.map_or(0, |at| self.links[at as usize].revision)
     }
 
+    pub fn bytes(&self) -> usize {
+        self.links.capacity() * size_of::<Link>()
+    }
+
     /// The rows newer than `revision`, newest first.
     pub fn since(&self, revision: Revision) -> impl Iterator<Item = (NodeId, Revision)> + '_ {
         let mut at = self.head.unwrap_or(NONE);

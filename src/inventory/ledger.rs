@@ -110,7 +110,7 @@ impl Ledger {
         );
         if let Some(old) = old {
             self.assumed -= usize::from(old.assumed);
-            self.inventory.discharge(old.node, &old.usage);
+            self.release(&old);
         }
     }
 
@@ -127,8 +127,21 @@ impl Ledger {
             return false;
         };
         self.assumed -= usize::from(charge.assumed);
-        self.inventory.discharge(charge.node, &charge.usage);
+        self.release(&charge);
         true
+    }
+
+    /// Takes `charge`, which is not in the books any more, off its row.
+    fn release(&mut self, charge: &Charge) {
+        let saturated = self.inventory.row(charge.node).is_saturated();
+        self.inventory.discharge(charge.node, &charge.usage);
+        if saturated {
+            let mut fresh = Row::default();
+            for other in self.charges.values().filter(|other| other.node == charge.node) {
+                fresh.charge(&other.usage);
+            }
+            self.inventory.replace_sums(charge.node, fresh);
+        }
     }
 
     fn insert(&mut self, uid: &Arc<str>, charge: Charge) {
@@ -166,16 +179,8 @@ impl Ledger {
         for at in 0..self.inventory.rows.len() {
             let id = NodeId(at as u32);
             let fresh = recounted.get(&id).cloned().unwrap_or_default();
-            let row = &mut self.inventory.rows[at];
-            if sums(row) != sums(&fresh) {
-                let node = row.node.take();
-                *row = Row {
-                    node_revision: row.node_revision,
-                    ..fresh
-                };
-                row.set_node(node);
-                self.inventory.touch(id);
-                self.inventory.loosened = self.inventory.revision;
+            if sums(self.inventory.row(id)) != sums(&fresh) {
+                self.inventory.replace_sums(id, fresh);
             }
         }
         wrong
@@ -311,6 +316,20 @@ mod tests {
         assert!(ledger.consistency_check().is_empty());
         assert!(ledger.inventory().revision() > before);
         assert!(ledger.inventory().row(NodeId(0)).node.is_some());
+    }
+
+    #[test]
+    fn a_pod_of_an_absurd_size_that_goes_leaves_the_sums_of_the_others() {
+        let mut ledger = ledger_with(&["a"]);
+        let node = Arc::from("a");
+        ledger.bound(&Arc::from("u"), &node, &usage(300, None));
+        ledger.bound(&Arc::from("absurd"), &node, &usage(i64::MAX, None));
+        ledger.discharge("absurd");
+        assert_eq!(ledger.inventory().row(NodeId(0)).requested.cpu_milli, 300);
+        // The same when it only changes.
+        ledger.bound(&Arc::from("absurd"), &node, &usage(i64::MAX, None));
+        ledger.bound(&Arc::from("absurd"), &node, &usage(100, None));
+        assert!(ledger.consistency_check().is_empty());
     }
 
     #[derive(Debug, Clone)]

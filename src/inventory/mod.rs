@@ -146,6 +146,19 @@ impl Inventory {
         self.vacate(id);
     }
 
+    /// Gives the row the sums of `fresh`.
+    fn replace_sums(&mut self, id: NodeId, fresh: Row) {
+        let row = &mut self.rows[id.index()];
+        let node = row.node.take();
+        *row = Row {
+            node_revision: row.node_revision,
+            ..fresh
+        };
+        row.set_node(node);
+        self.touch(id);
+        self.loosened = self.revision;
+    }
+
     fn touch(&mut self, id: NodeId) {
         self.revision += 1;
         self.rows[id.index()].revision = self.revision;

@@ -65,6 +65,21 @@ impl Row {
         }
     }
 
+    /// A sum has reached the end of the numbers: it does not tell any more what it was before the last pods came, so
+    /// they cannot be taken back from it.
+    pub(super) fn is_saturated(&self) -> bool {
+        let requested = &self.requested;
+        let sums = [
+            requested.cpu_milli,
+            requested.memory,
+            requested.ephemeral_storage,
+            self.nonzero_cpu_milli,
+            self.nonzero_memory,
+        ];
+        let mut extended = self.extended.iter().flat_map(|extended| extended.iter());
+        sums.contains(&i64::MAX) || extended.any(|(_, sum)| sum == i64::MAX)
+    }
+
     fn add_extended(&mut self, usage: &Usage, sign: i64) {
         if usage.extended.is_empty() {
             return;

@@ -2,6 +2,7 @@
 
 mod support;
 
+mod agent_lists;
 mod chart;
 mod cluster_io;
 mod control_plane;

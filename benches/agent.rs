@@ -1,0 +1,455 @@
+//! An agent alone, with the store in memory: what a hit, a miss and a node cost.
+//!
+//! `cargo bench --bench agent` runs all sizes; `cargo bench --bench agent -- --quick` takes seconds. Times are of one
+//! thread; what prepares a measurement (pods that come and go on nodes) is not measured.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use berth::agent::{Agent, AgentConfig, CacheLimits, Choice, Rng};
+use berth::class::{Class, Classifier};
+use berth::cluster::Interner;
+use berth::dispatch::Estimator;
+use berth::inventory::{Ledger, NodeId, Row};
+use berth::model::{
+    Amounts, Effect, Node, NodeAffinity, NodeSelectorTerm, Operator, Pod, PodSpec, PreemptionPolicy,
+    PreferredTerm, Requirement, Taint, Usage,
+};
+use berth::placement::Outcome;
+use berth::queue::BackoffLimits;
+use berth::rules::{Packing, still_admits};
+use berth::scheduler::{Action, Scheduler, SchedulerConfig, Settled};
+
+const GIB: i64 = 1 << 30;
+/// The age limit of the caches is not part of this.
+const NOW: Duration = Duration::ZERO;
+
+fn main() {
+    let quick = std::env::args().any(|arg| arg == "--quick");
+    let (sizes, repeat): (&[usize], usize) = match quick {
+        true => (&[5_000], 500),
+        false => (&[5_000, 20_000, 100_000], 20_000),
+    };
+    println!("{:>7}  {:<54} {:>10} {:>24}", "nodes", "", "target", "measured");
+    println!(
+        "{:>7}  {:<54} {:>10} {:>24}",
+        "",
+        "the clock itself",
+        "",
+        nanos(clock())
+    );
+    for &nodes in sizes {
+        let mut bench = Bench::new(nodes);
+        bench.hits(repeat);
+        bench.misses(if quick { 5 } else { 31 });
+        bench.memory();
+        for classes in [1, 10] {
+            end_to_end(nodes, classes, if quick { 2_000 } else { 20_000 });
+        }
+    }
+}
+
+/// Prints one line; `target` and `measured` are in the same unit.
+fn report(nodes: usize, what: &str, target: Option<f64>, measured: f64, shown: &str) {
+    let verdict = match target {
+        Some(target) if measured <= target => "ok",
+        Some(_) => "MISSED",
+        None => "",
+    };
+    let target = target.map_or(String::new(), |target| format!("<= {target}"));
+    println!("{nodes:>7}  {what:<54} {target:>10} {shown:>24}  {verdict}");
+}
+
+fn nanos(ns: f64) -> String {
+    format!("{ns:.0} ns")
+}
+
+/// Median time between two looks at the clock, in nanoseconds: part of every figure.
+fn clock() -> f64 {
+    let mut times: Vec<Duration> = (0..1001).map(|_| Instant::now().elapsed()).collect();
+    quantile(&mut times, 0.5)
+}
+
+/// In nanoseconds.
+fn quantile(times: &mut [Duration], q: f64) -> f64 {
+    times.sort_unstable();
+    times[((times.len() - 1) as f64 * q) as usize].as_nanos() as f64
+}
+
+/// A node of 4 CPUs and 32 GiB. Equal texts are shared, as they are by nodes that were read from the API server.
+fn node(at: usize, texts: &mut Interner) -> Node {
+    let labels = [
+        ("kubernetes.io/arch", "amd64".to_owned()),
+        ("kubernetes.io/hostname", format!("node-{at}")),
+        ("kubernetes.io/os", "linux".to_owned()),
+        ("node.kubernetes.io/instance-type", format!("type-{}", at % 4)),
+        ("topology.kubernetes.io/region", "region".to_owned()),
+        ("topology.kubernetes.io/zone", format!("zone-{}", at % 3)),
+        ("example.com/disk", ["ssd", "hdd"][at / 3 % 2].to_owned()),
+        ("example.com/generation", format!("{}", at % 7)),
+        ("example.com/pool", format!("pool-{}", at % 10)),
+        ("example.com/team", format!("team-{}", at % 20)),
+    ];
+    let taint = Taint {
+        key: "dedicated".into(),
+        value: "infra".into(),
+        effect: Effect::NoSchedule,
+    };
+    Node {
+        name: format!("node-{at}").into(),
+        labels: labels
+            .into_iter()
+            .map(|(key, value)| (texts.text(key), texts.text(&value)))
+            .collect(),
+        taints: (at % 100 == 99).then_some(taint).into_iter().collect(),
+        allocatable: Amounts {
+            cpu_milli: 4000,
+            memory: 32 * GIB,
+            ephemeral_storage: 100 * GIB,
+            pods: 110,
+        },
+        ..Node::default()
+    }
+}
+
+fn usage(cpu_milli: i64, memory: i64) -> Arc<Usage> {
+    Arc::new(Usage {
+        requests: Amounts {
+            cpu_milli,
+            memory,
+            ephemeral_storage: 0,
+            pods: 1,
+        },
+        nonzero_cpu_milli: cpu_milli,
+        nonzero_memory: memory,
+        ..Usage::default()
+    })
+}
+
+/// Pods that ask for numbers only.
+fn plain(cpu_milli: i64) -> PodSpec {
+    PodSpec {
+        usage: usage(cpu_milli, GIB / 4),
+        containers: 1,
+        ..PodSpec::default()
+    }
+}
+
+/// Pods that also want two of the three zones, and would like fast disks and another team's nodes.
+fn choosy(cpu_milli: i64) -> PodSpec {
+    let term = |key: &str, operator| NodeSelectorTerm {
+        expressions: [Requirement {
+            key: key.into(),
+            operator,
+        }]
+        .into(),
+        fields: [].into(),
+    };
+    let values = |values: &[&str]| values.iter().map(|value| Arc::from(*value)).collect();
+    let preferred = [
+        (80, term("example.com/disk", Operator::In(values(&["ssd"])))),
+        (
+            20,
+            term("example.com/team", Operator::NotIn(values(&["team-3", "team-4"]))),
+        ),
+    ];
+    let zones = values(&["zone-0", "zone-1"]);
+    PodSpec {
+        node_affinity: NodeAffinity {
+            required: Some([term("topology.kubernetes.io/zone", Operator::In(zones))].into()),
+            preferred: preferred
+                .map(|(weight, term)| PreferredTerm { weight, term })
+                .into(),
+        },
+        ..plain(cpu_milli)
+    }
+}
+
+fn new_agent(candidate_width: usize) -> Agent {
+    Agent::new(AgentConfig {
+        packing: Packing::LeastAllocated,
+        candidate_width,
+        cache: CacheLimits {
+            bytes: usize::MAX,
+            age: Duration::MAX,
+        },
+        seed: 1,
+    })
+}
+
+/// A cluster in which every node has one pod of some size.
+struct Bench {
+    nodes: usize,
+    ledger: Ledger,
+    classifier: Classifier,
+    rng: Rng,
+    /// By node: a pod that comes and goes there.
+    guests: Vec<Arc<str>>,
+    guest: Arc<Usage>,
+}
+
+impl Bench {
+    fn new(nodes: usize) -> Self {
+        let (mut ledger, mut texts, mut rng) = (Ledger::default(), Interner::default(), Rng(7));
+        let sizes: Vec<_> = (0..20).map(|at| usage(100 * at, GIB / 4 * at)).collect();
+        for at in 0..nodes {
+            let node = node(at, &mut texts);
+            let name = node.name.clone();
+            ledger.apply_node(node);
+            ledger.bound(
+                &format!("resident-{at}").into(),
+                &name,
+                &sizes[(rng.next() % 20) as usize],
+            );
+        }
+        Bench {
+            nodes,
+            ledger,
+            classifier: Classifier::default(),
+            rng,
+            guests: (0..nodes).map(|at| format!("guest-{at}").into()).collect(),
+            guest: usage(200, GIB),
+        }
+    }
+
+    fn class(&mut self, spec: PodSpec) -> Arc<Class> {
+        self.classifier.classify(&Arc::new(spec))
+    }
+
+    /// Really changes `count` nodes: a guest comes or goes.
+    fn change(&mut self, count: usize) {
+        let mut picked = Vec::with_capacity(count);
+        while picked.len() < count {
+            let at = (self.rng.next() % self.nodes as u64) as u32;
+            if !picked.contains(&at) {
+                picked.push(at);
+            }
+        }
+        for at in picked {
+            let uid = &self.guests[at as usize];
+            if !self.ledger.discharge(uid) {
+                let came = self.ledger.commit(uid, &self.guest, NodeId(at), |_| true);
+                came.expect("the guest is not there and nothing is asked");
+            }
+        }
+    }
+
+    fn hits(&mut self, repeat: usize) {
+        let class = self.class(plain(100));
+        // Set for 5,000 and for 100,000 nodes; it is for the choice, but the commit stays within it, too.
+        let target_us = if self.nodes <= 5_000 { 3.0 } else { 5.0 };
+        let target = |changed| (changed == 1).then_some(target_us);
+        for changed in [1, 10, 100] {
+            let times = self.hit(&class, 1, changed, repeat / changed.min(10));
+            self.report_us(
+                &format!("hit, {changed} changed: catch up + choose"),
+                target(changed),
+                times,
+            );
+        }
+        for changed in [1, 10, 100] {
+            let times = self.cycle(&class, changed, repeat / changed.min(10));
+            self.report_us(
+                &format!("hit, {changed} changed: catch up + choose + commit"),
+                target(changed),
+                times,
+            );
+        }
+        let times = self.hit(&class, 10, 1, repeat);
+        self.report_us("hit, 1 changed: catch up + choose among the best 10", None, times);
+        let class = self.class(choosy(100));
+        let times = self.hit(&class, 1, 1, repeat);
+        self.report_us("hit, 1 changed: same, class with node affinity", None, times);
+    }
+
+    fn hit(&mut self, class: &Arc<Class>, width: usize, changed: usize, repeat: usize) -> Vec<Duration> {
+        let mut agent = new_agent(width);
+        agent.catch_up(self.ledger.inventory());
+        agent.choose(class, NOW, |_| {});
+        let mut times = Vec::with_capacity(repeat);
+        for _ in 0..repeat {
+            self.change(changed);
+            let start = Instant::now();
+            let rows = agent.catch_up(self.ledger.inventory());
+            black_box(agent.choose(class, NOW, |_| {}));
+            times.push(start.elapsed());
+            assert_eq!(rows, changed);
+        }
+        times
+    }
+
+    /// As [`Bench::hit`], with the commit: one of the nodes that changed is always the one chosen before.
+    fn cycle(&mut self, class: &Arc<Class>, changed: usize, repeat: usize) -> Vec<Duration> {
+        let uids: Vec<Arc<str>> = (0..repeat).map(|at| format!("placed-{at}").into()).collect();
+        let mut agent = new_agent(1);
+        agent.catch_up(self.ledger.inventory());
+        agent.choose(class, NOW, |_| {});
+        let mut times = Vec::with_capacity(repeat);
+        for uid in &uids {
+            self.change(changed - 1);
+            let start = Instant::now();
+            agent.catch_up(self.ledger.inventory());
+            let Choice::Node { node, seen } = agent.choose(class, NOW, |_| {}) else {
+                panic!("the cluster is full: fewer repetitions, or larger nodes");
+            };
+            let admits = |row: &Row| still_admits(class, row, seen);
+            let committed = self.ledger.commit(uid, &class.spec.usage, node, admits);
+            times.push(start.elapsed());
+            committed.expect("nothing happened in between");
+        }
+        for uid in &uids {
+            self.ledger.discharge(uid);
+        }
+        times
+    }
+
+    fn misses(&mut self, repeat: usize) {
+        let plain = [100, 150].map(|cpu| self.class(plain(cpu)));
+        let choosy = [100, 150].map(|cpu| self.class(choosy(cpu)));
+        let [ints, affinity] = ["integer rules", "node affinity"];
+        for (what, [class, sibling], target) in [(ints, plain, Some(150.0)), (affinity, choosy, None)] {
+            let missing = self.miss(&class, None, repeat);
+            self.report_a_node(
+                &format!("miss, {what}, rule objects missing too"),
+                target,
+                missing,
+            );
+            let present = self.miss(&class, Some(&sibling), repeat);
+            self.report_a_node(&format!("miss, {what}, rule objects present"), target, present);
+        }
+    }
+
+    /// Times to choose for a class that has no list yet; its rule objects are there if its `sibling` has one.
+    fn miss(&self, class: &Arc<Class>, sibling: Option<&Arc<Class>>, repeat: usize) -> Vec<Duration> {
+        let time = |_| {
+            let mut agent = new_agent(1);
+            agent.catch_up(self.ledger.inventory());
+            if let Some(sibling) = sibling {
+                agent.choose(sibling, NOW, |_| {});
+            }
+            let start = Instant::now();
+            black_box(agent.choose(class, NOW, |_| {}));
+            start.elapsed()
+        };
+        (0..repeat).map(time).collect()
+    }
+
+    fn memory(&mut self) {
+        let class = self.class(choosy(100));
+        let mut agent = new_agent(1);
+        agent.catch_up(self.ledger.inventory());
+        agent.choose(&class, NOW, |_| {});
+        let list = agent.list(class.id).map_or(0, |list| list.bytes());
+        let stats = agent.cache_stats();
+        let object = (stats.bytes - list) / stats.objects;
+        let line = |what: &str, target, bytes: usize| {
+            let each = bytes as f64 / self.nodes as f64;
+            report(self.nodes, what, target, each, &format!("{each:.1} B/node"));
+        };
+        line("memory of a ranked list", Some(24.0), list);
+        line("memory of a rule object", None, object);
+        // A row, and its link in each of the view's two journals.
+        line("memory of the view's rows", None, agent.view().bytes());
+    }
+
+    fn report_us(&self, what: &str, target_us: Option<f64>, mut times: Vec<Duration>) {
+        let [p50, p99] = [0.5, 0.99].map(|q| quantile(&mut times, q) / 1e3);
+        let shown = format!("p50 {p50:.2} p99 {p99:.2} us");
+        report(self.nodes, what, target_us, p50, &shown);
+    }
+
+    fn report_a_node(&self, what: &str, target_ns: Option<f64>, mut times: Vec<Duration>) {
+        let p50 = quantile(&mut times, 0.5);
+        let each = p50 / self.nodes as f64;
+        let shown = format!("{:.2} ms, {each:.1} ns/node", p50 / 1e6);
+        report(self.nodes, what, target_ns, each, &shown);
+    }
+}
+
+/// The whole scheduler with one agent, and a store that takes every bind at once, all in one thread.
+fn end_to_end(nodes: usize, classes: usize, pods: usize) {
+    let config = SchedulerConfig {
+        scheduler_names: vec!["berth".into()],
+        agents: 1,
+        max_waiting_binds: 64,
+        max_tries: 10,
+        backoff: BackoffLimits {
+            initial: Duration::from_secs(1),
+            max: Duration::from_secs(10),
+        },
+        refresh: Duration::from_secs(60),
+    };
+    let mut scheduler = Scheduler::new(config, Estimator::default());
+    let mut shared = Interner::default();
+    for at in 0..nodes {
+        scheduler.apply_node(node(at, &mut shared));
+    }
+    let names = scheduler.inventory().node_names().cloned().collect();
+    scheduler.retain_nodes(&names);
+    scheduler.retain_pods(&Default::default());
+    scheduler.set_leading(true);
+    let mut spec_of = |at: usize| shared.spec(plain(100 + (at % classes) as i64));
+    let arriving: Vec<Pod> = (0..pods).map(|at| pod(at, spec_of(at))).collect();
+
+    let start = Instant::now();
+    for pod in arriving {
+        scheduler.apply_pod(pod, start.elapsed());
+    }
+    let arrived = start.elapsed();
+    drive(&mut scheduler, start);
+    let took = start.elapsed();
+    assert_eq!(scheduler.stats().scheduled, pods as u64);
+    let each = |took: Duration| took.as_secs_f64() * 1e6 / pods as f64;
+    let shown = format!("{:.0} pods/s", pods as f64 / took.as_secs_f64());
+    let (arrival, placing) = (each(arrived), each(took - arrived));
+    let what = format!("scheduler, {classes:>2} classes ({arrival:.1} us arrival + {placing:.1} us a pod)");
+    report(nodes, &what, None, 0.0, &shown);
+}
+
+/// Places pods until there is nothing to do.
+fn drive(scheduler: &mut Scheduler, start: Instant) {
+    let mut agent = new_agent(1);
+    let mut laps = Vec::new();
+    while let Some(task) = scheduler.next_task(0, start.elapsed()) {
+        loop {
+            agent.catch_up(scheduler.inventory());
+            laps.clear();
+            let mut last = Instant::now();
+            let choice = agent.choose(task.class(), start.elapsed(), |part| {
+                let now = Instant::now();
+                laps.push((part, now - std::mem::replace(&mut last, now)));
+            });
+            scheduler.learn(0, &task, &laps, &agent.cache_changes());
+            if scheduler.settle(0, &task, choice, agent.revision(), start.elapsed()) == Settled::Done {
+                break;
+            }
+        }
+        for action in scheduler.take_actions() {
+            if let Action::Bind(binding) = action {
+                scheduler.bind_finished(&binding, Outcome::Bound, start.elapsed());
+            }
+        }
+    }
+}
+
+fn pod(at: usize, spec: Arc<PodSpec>) -> Pod {
+    Pod {
+        uid: format!("pod-{at}").into(),
+        namespace: "default".into(),
+        name: format!("pod-{at}").into(),
+        labels: Default::default(),
+        scheduler_name: "berth".into(),
+        node_name: None,
+        priority: 0,
+        preemption_policy: PreemptionPolicy::default(),
+        created_s: 0,
+        generation: 1,
+        deleting: false,
+        finished: false,
+        gates: [].into(),
+        scheduled: None,
+        usage: spec.usage.clone(),
+        spec: Ok(spec),
+    }
+}

@@ -1,0 +1,349 @@
+//! The agent's caches keep their promise, whatever happened before: a repaired list equals a fresh one (invariant I5),
+//! and what it holds valid is what a naive reading of nodes and pods holds valid.
+
+mod oracle;
+mod random;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth::agent::{Agent, AgentConfig, CacheLimits, Choice};
+use berth::class::{Class, Classifier};
+use berth::inventory::{Ledger, NodeId, Revision};
+use berth::model::{Amounts, Node, PodSpec, Usage};
+use berth::rules::{Diagnosis, Key, Packing, rank_uncached, still_admits};
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+use proptest::sample::select;
+use proptest::test_runner::TestCaseResult;
+
+use random::{node, spec};
+
+/// Node names in play. More than the spare room of a small list, so that lists outgrow it.
+const NAMES: usize = 30;
+const PODS: usize = 40;
+const CLASSES: usize = 6;
+const AGENTS: usize = 2;
+const UNLIMITED: CacheLimits = CacheLimits {
+    bytes: usize::MAX,
+    age: Duration::MAX,
+};
+
+fn name(at: usize) -> Arc<str> {
+    Arc::from(format!("n{at}"))
+}
+
+fn uid(pod: usize) -> Arc<str> {
+    Arc::from(format!("p{pod}"))
+}
+
+#[derive(Debug, Clone)]
+enum Event {
+    NodeIs(usize, Node),
+    NodeGone(usize),
+    /// The agent chooses, with news or without, and the pod is committed; meanwhile the chosen node may have changed.
+    Place {
+        agent: usize,
+        class: usize,
+        pod: usize,
+        news: bool,
+        meanwhile: Option<Node>,
+    },
+    Confirmed(usize),
+    /// Somebody binds a pod, perhaps to a node that nobody knows, perhaps one that was elsewhere.
+    Bound {
+        pod: usize,
+        class: usize,
+        node: usize,
+    },
+    PodGone(usize),
+    /// The agent repairs a list while idle, with news or without.
+    Repair {
+        agent: usize,
+        news: bool,
+    },
+    Expire {
+        agent: usize,
+    },
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        6 => (0..NAMES, node()).prop_map(|(at, node)| Event::NodeIs(at, node)),
+        3 => (0..NAMES).prop_map(Event::NodeGone),
+        9 => (0..AGENTS, 0..CLASSES, 0..PODS, proptest::bool::weighted(0.8), option::weighted(0.2, node()))
+            .prop_map(|(agent, class, pod, news, meanwhile)| Event::Place { agent, class, pod, news, meanwhile }),
+        1 => (0..PODS).prop_map(Event::Confirmed),
+        2 => (0..PODS, 0..CLASSES, 0..NAMES).prop_map(|(pod, class, node)| Event::Bound { pod, class, node }),
+        4 => (0..PODS).prop_map(Event::PodGone),
+        2 => (0..AGENTS, any::<bool>()).prop_map(|(agent, news)| Event::Repair { agent, news }),
+        1 => (0..AGENTS).prop_map(|agent| Event::Expire { agent }),
+    ]
+}
+
+/// The truth by the test's own books, next to the ledger and agents under test.
+struct World {
+    nodes: BTreeMap<Arc<str>, Node>,
+    pods: BTreeMap<usize, (Arc<str>, Arc<Usage>)>,
+    classes: Vec<Arc<Class>>,
+    ledger: Ledger,
+    configs: Vec<AgentConfig>,
+    agents: Vec<Agent>,
+    now: Duration,
+}
+
+impl World {
+    fn new(specs: Vec<PodSpec>, limits: CacheLimits, packing: Packing) -> Self {
+        let mut classifier = Classifier::default();
+        let config = |seed| AgentConfig {
+            packing,
+            candidate_width: 1,
+            cache: limits,
+            seed,
+        };
+        let configs: Vec<_> = (0..AGENTS as u64).map(config).collect();
+        World {
+            nodes: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            classes: specs
+                .into_iter()
+                .map(|spec| classifier.classify(&Arc::new(spec)))
+                .collect(),
+            ledger: Ledger::default(),
+            agents: configs.iter().map(|config| Agent::new(*config)).collect(),
+            configs,
+            now: Duration::ZERO,
+        }
+    }
+
+    fn happen(&mut self, event: Event) -> TestCaseResult {
+        self.now += Duration::from_secs(1);
+        match event {
+            Event::NodeIs(at, node) => self.apply_node(&name(at), node),
+            Event::NodeGone(at) => {
+                let known = self.nodes.remove(&name(at)).is_some();
+                prop_assert_eq!(self.ledger.delete_node(&name(at)), known);
+            }
+            Event::Place {
+                agent,
+                class,
+                pod,
+                news,
+                meanwhile,
+            } => {
+                if news {
+                    self.agents[agent].catch_up(self.ledger.inventory());
+                }
+                let class = self.classes[class].clone();
+                let choice = self.agents[agent].choose(&class, self.now, |_| {});
+                if news {
+                    self.check_list(agent, &class)?;
+                }
+                if let Choice::Node { node, seen } = choice {
+                    self.commit(&class, pod, node, seen, meanwhile)?;
+                }
+            }
+            Event::Confirmed(pod) => self.ledger.confirm(&uid(pod)),
+            Event::Bound { pod, class, node } => {
+                let usage = self.classes[class].spec.usage.clone();
+                self.ledger.bound(&uid(pod), &name(node), &usage);
+                self.pods.insert(pod, (name(node), usage));
+            }
+            Event::PodGone(pod) => {
+                let known = self.pods.remove(&pod).is_some();
+                prop_assert_eq!(self.ledger.discharge(&uid(pod)), known);
+            }
+            Event::Repair { agent, news } => {
+                if news {
+                    self.agents[agent].catch_up(self.ledger.inventory());
+                }
+                self.agents[agent].repair_one();
+            }
+            Event::Expire { agent } => self.agents[agent].expire(self.now),
+        }
+        Ok(())
+    }
+
+    /// What the agent saw may be old by now: the commit must go by what is.
+    fn commit(
+        &mut self,
+        class: &Arc<Class>,
+        pod: usize,
+        node: NodeId,
+        seen: Revision,
+        meanwhile: Option<Node>,
+    ) -> TestCaseResult {
+        let name = self.ledger.inventory().name(node).clone();
+        if let Some(changed) = meanwhile
+            && self.nodes.contains_key(&name)
+        {
+            self.apply_node(&name, changed);
+        }
+        let expected = self.expected_valid(class, &name) && !self.pods.contains_key(&pod);
+        let usage = &class.spec.usage;
+        let committed = self
+            .ledger
+            .commit(&uid(pod), usage, node, |row| still_admits(class, row, seen));
+        prop_assert_eq!(committed.is_ok(), expected, "commit to {}", name);
+        if expected {
+            self.pods.insert(pod, (name, usage.clone()));
+        }
+        Ok(())
+    }
+
+    fn apply_node(&mut self, name: &Arc<str>, node: Node) {
+        let node = Node {
+            name: name.clone(),
+            ..node
+        };
+        self.nodes.insert(name.clone(), node.clone());
+        self.ledger.apply_node(node);
+    }
+
+    fn expected_valid(&self, class: &Class, name: &str) -> bool {
+        let on_node = |(at, usage): &'_ (Arc<str>, Arc<Usage>)| (**at == *name).then(|| usage.clone());
+        let pods: Vec<Arc<Usage>> = self.pods.values().filter_map(on_node).collect();
+        let pods: Vec<&Usage> = pods.iter().map(|usage| &**usage).collect();
+        self.nodes
+            .get(name)
+            .is_some_and(|node| oracle::admits(&class.spec, node, &pods))
+    }
+
+    /// The cached list of `class`, which is up to date, against a fresh one and against the books.
+    fn check_list(&self, agent: usize, class: &Arc<Class>) -> TestCaseResult {
+        let inventory = self.ledger.inventory();
+        let list = self.agents[agent].list(class.id).expect("it was just used");
+        prop_assert_eq!(list.revision(), inventory.revision());
+        let mut fresh = Agent::new(AgentConfig {
+            cache: UNLIMITED,
+            ..self.configs[agent]
+        });
+        fresh.catch_up(inventory);
+        fresh.choose(class, Duration::ZERO, |_| {});
+        let fresh = fresh.list(class.id).expect("it was just made");
+        // They may differ in the room they have for nodes to come.
+        let (keys, room) = list.keys().split_at(inventory.len());
+        let (fresh_keys, fresh_room) = fresh.keys().split_at(inventory.len());
+        prop_assert_eq!(keys, fresh_keys);
+        prop_assert!(room.iter().chain(fresh_room).all(|key| *key == Key::VACANT));
+
+        let valid = keys.iter().enumerate().filter(|(_, key)| key.is_valid());
+        let best = valid.clone().min_by_key(|(id, key)| (**key, *id));
+        prop_assert_eq!(list.best(), best.map(|(id, _)| NodeId(id as u32)));
+
+        let rows = (0..inventory.len()).map(|id| inventory.row(NodeId(id as u32)));
+        let packing = self.configs[agent].packing;
+        let reasons = rows.filter_map(|row| rank_uncached(class, packing, row).reasons());
+        prop_assert_eq!(list.diagnose(), reasons.collect::<Diagnosis>());
+
+        let mut valid: Vec<_> = valid.map(|(id, _)| inventory.name(NodeId(id as u32))).collect();
+        valid.sort();
+        let expected: Vec<_> = self
+            .nodes
+            .keys()
+            .filter(|name| self.expected_valid(class, name))
+            .collect();
+        prop_assert_eq!(valid, expected);
+        Ok(())
+    }
+
+    fn check_all(&mut self) -> TestCaseResult {
+        for agent in 0..self.agents.len() {
+            self.agents[agent].catch_up(self.ledger.inventory());
+            for class in self.classes.clone() {
+                if self.agents[agent].refresh(class.id) {
+                    self.check_list(agent, &class)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+proptest! {
+    #[test]
+    fn whatever_happened_a_repaired_list_equals_a_fresh_one_and_the_naive_truth(
+        specs in vec(spec(), CLASSES),
+        first in vec(node(), 0..NAMES),
+        events in vec(event(), 0..120),
+        bytes in select(vec![0, 600, 1500, usize::MAX]),
+        packing in select(vec![Packing::LeastAllocated, Packing::MostAllocated]),
+    ) {
+        let limits = CacheLimits { bytes, age: Duration::from_secs(20) };
+        let mut world = World::new(specs, limits, packing);
+        for (at, node) in first.into_iter().enumerate() {
+            world.happen(Event::NodeIs(at, node))?;
+        }
+        for event in events {
+            world.happen(event)?;
+        }
+        world.check_all()?;
+    }
+
+    #[test]
+    fn a_choice_of_width_k_is_one_of_the_best_k_and_each_of_them_is_chosen_sometimes(
+        nodes in vec(node(), 1..NAMES),
+        spec in spec(),
+        width in 2usize..6,
+    ) {
+        let mut ledger = Ledger::default();
+        for (at, node) in nodes.into_iter().enumerate() {
+            ledger.apply_node(Node { name: name(at), ..node });
+        }
+        let class = Classifier::default().classify(&Arc::new(spec));
+        let mut agent = agent(7, width);
+        agent.catch_up(ledger.inventory());
+        let mut chosen = BTreeSet::new();
+        for _ in 0..200 {
+            if let Choice::Node { node, .. } = agent.choose(&class, Duration::ZERO, |_| {}) {
+                chosen.insert(node);
+            }
+        }
+        let keys = agent.list(class.id).expect("it was just used").keys();
+        let mut best: Vec<_> = (0..).map(NodeId).zip(keys).filter(|(_, key)| key.is_valid()).collect();
+        best.sort_by_key(|(id, key)| (**key, *id));
+        let best: BTreeSet<_> = best.into_iter().take(width).map(|(id, _)| id).collect();
+        prop_assert_eq!(chosen, best);
+    }
+}
+
+fn agent(seed: u64, candidate_width: usize) -> Agent {
+    Agent::new(AgentConfig {
+        packing: Packing::LeastAllocated,
+        candidate_width,
+        cache: UNLIMITED,
+        seed,
+    })
+}
+
+#[test]
+fn agents_of_different_seeds_choose_different_nodes_among_equals() {
+    let mut ledger = Ledger::default();
+    for at in 0..1000 {
+        let allocatable = Amounts {
+            cpu_milli: 4000,
+            memory: 1 << 35,
+            ephemeral_storage: 0,
+            pods: 110,
+        };
+        ledger.apply_node(Node {
+            name: name(at),
+            allocatable,
+            ..Node::default()
+        });
+    }
+    let class = Classifier::default().classify(&Arc::new(PodSpec::default()));
+    let choose = |seed| {
+        let mut agent = agent(seed, 1);
+        agent.catch_up(ledger.inventory());
+        match agent.choose(&class, Duration::ZERO, |_| {}) {
+            Choice::Node { node, .. } => node,
+            Choice::Nowhere(why) => panic!("no node is valid: {why:?}"),
+        }
+    };
+    let chosen: BTreeSet<_> = (0..8).map(choose).collect();
+    assert_eq!(chosen.len(), 8, "{chosen:?}");
+    assert_eq!(choose(3), choose(3), "one seed, one choice");
+}
