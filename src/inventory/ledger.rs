@@ -145,6 +145,10 @@ impl Ledger {
     }
 
     fn insert(&mut self, uid: &Arc<str>, charge: Charge) {
+        debug_assert!(
+            charge.usage.requests.pods > 0,
+            "a row counts its pods to know when it is vacant"
+        );
         self.assumed += usize::from(charge.assumed);
         self.inventory.charge(charge.node, &charge.usage);
         self.charges.insert(uid.clone(), charge);

@@ -33,10 +33,17 @@ pub struct Group {
     pub told_at: Duration,
     /// The pods know this diagnosis.
     pub told: bool,
+    /// There may be pods that have not been told anything.
+    pub untold: bool,
     messages: [Option<Arc<str>>; 2],
 }
 
 impl Group {
+    /// Whether it is known that no pod of the class fits now, given the latest change that could matter.
+    pub fn is_certain(&self, loosened: Revision) -> bool {
+        self.probe.is_none() && self.checked >= loosened
+    }
+
     /// The text for a pod of this group; made once for all of them.
     pub fn message(&mut self, policy: PreemptionPolicy) -> Arc<str> {
         let slot = usize::from(policy == PreemptionPolicy::Never);
@@ -123,6 +130,7 @@ impl Parked {
                     diagnosis,
                     told_at: Duration::ZERO,
                     told: true,
+                    untold: false,
                     messages: [None, None],
                 };
                 self.groups.insert(class.id, group);

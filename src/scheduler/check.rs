@@ -35,8 +35,14 @@ impl Scheduler {
         ensure(1, charged == (pod.state == State::Binding), || {
             format!("pod {uid} is {} and charged: {charged}", pod.state.name())
         })?;
-        let waits_long = matches!(pod.state, State::Parked | State::Refused(_));
-        ensure(6, !self.leading || !waits_long || pod.told.is_some(), || {
+        let must_know = match &pod.state {
+            State::Refused(_) => true,
+            // While it is not certain that nothing fits, silence is right.
+            State::Parked => (self.parked.get(pod.class.id))
+                .is_some_and(|group| !group.untold && group.is_certain(self.inventory().loosened())),
+            _ => false,
+        };
+        ensure(6, !self.leading || !must_know || pod.told.is_some(), || {
             format!("pod {uid} is {} and was not told why", pod.state.name())
         })?;
         ensure(9, pod.tries <= self.config.max_tries, || {

@@ -134,6 +134,10 @@ impl Scheduler {
             if same {
                 return;
             }
+            if known.state == State::Gated {
+                // Time behind gates is not time that scheduling took.
+                known.arrived = now;
+            }
             self.withdraw(&pod.uid);
         }
         let uid = pod.uid.clone();

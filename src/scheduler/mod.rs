@@ -274,12 +274,42 @@ impl Scheduler {
         waiting.state = State::Parked;
         let class = waiting.class.id;
         self.parked.join(class, waiting.place(), uid);
-        if let Some(group) = self.parked.get_mut(class)
-            && group.pods.len() == 1
-        {
+        let loosened = self.inventory().loosened();
+        let Some(group) = self.parked.get_mut(class) else {
+            return;
+        };
+        if group.pods.len() == 1 {
             group.told_at = now;
         }
-        self.tell_why(uid, true);
+        if group.is_certain(loosened) {
+            self.tell_why(uid, true);
+            self.tell_untold(class);
+        } else {
+            group.untold = true;
+        }
+    }
+
+    /// Tells the pods of a parked class that have not been told anything yet, once it is certain that none of them fits now:
+    /// a pod that is told so in vain makes an autoscaler add a node.
+    fn tell_untold(&mut self, class: ClassId) {
+        let loosened = self.inventory().loosened();
+        let Some(group) = self.parked.get_mut(class) else {
+            return;
+        };
+        if !group.untold || !group.is_certain(loosened) {
+            return;
+        }
+        group.untold = false;
+        let pods: Vec<_> = group.pods.values().cloned().collect();
+        for uid in pods {
+            if self
+                .waiting
+                .get(&uid)
+                .is_some_and(|waiting| waiting.told.is_none())
+            {
+                self.tell_why(&uid, true);
+            }
+        }
     }
 
     /// Tells a parked or refused pod why it waits, if that is news to it.

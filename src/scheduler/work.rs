@@ -118,6 +118,7 @@ impl Scheduler {
             Choice::Nowhere(diagnosis) => {
                 if self.parked.get(class.id).is_some() {
                     self.parked.found_nowhere(class, agent, seen, diagnosis);
+                    self.tell_untold(class.id);
                 }
             }
             Choice::Node { .. } => {
