@@ -26,7 +26,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use self::child::Berth;
 use self::observer::{Counts, Observer};
-use self::progress::Progress;
+use self::progress::{Progress, write_line};
 use self::summary::{Latency, Summary, by_class, milliseconds};
 use self::verdict::problems;
 use self::workload::{Fate, Workload};
@@ -270,7 +270,7 @@ impl Demo {
     /// # Errors
     /// When berth ends before.
     async fn keep_until(&mut self, stop: impl Future<Output = ()>) -> Result<()> {
-        eprint!("{}", invitation(&self.control_plane.kubeconfig()));
+        write_line(&invitation(&self.control_plane.kubeconfig()));
         tokio::select! {
             () = stop => Ok(()),
             ended = async {
@@ -300,7 +300,7 @@ fn invitation(kubeconfig: &Path) -> String {
         "\nThe control plane and berth stay up until Ctrl-C. The kubeconfig is {}\n\
          {kubectl} get pods --selector class=gpu --output wide\n\
          {kubectl} describe pods --selector class=giant\n\
-         {kubectl} run mine --image=pause --overrides={overrides}\n",
+         {kubectl} run mine --image=pause --overrides={overrides}",
         kubeconfig.display()
     )
 }

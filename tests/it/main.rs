@@ -5,5 +5,6 @@ mod support;
 mod chart;
 mod cluster_io;
 mod control_plane;
+mod demo;
 mod docs;
 mod scheduling;

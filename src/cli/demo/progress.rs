@@ -85,7 +85,7 @@ impl Stage {
 }
 
 /// Not `eprintln!`, which panics when nobody listens any more.
-fn write_line(line: &str) {
+pub fn write_line(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
