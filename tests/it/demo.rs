@@ -1,8 +1,8 @@
 //! `berth demo` as people run it: the whole of it, and what it leaves behind.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -96,6 +96,39 @@ async fn the_demo_keeps_its_promises_and_leaves_nothing_behind() {
 /// Killed when dropped; the guards of its children end those.
 struct Running(Child);
 
+impl Running {
+    fn start(folder: &Path, args: &[&str]) -> Self {
+        Running(demo(folder, args).spawn().expect("it starts"))
+    }
+
+    /// The rest of the line of standard error that holds `text`. To be called once.
+    async fn await_line(&mut self, text: &'static str) -> Option<String> {
+        let stderr = BufReader::new(self.0.stderr.take().expect("piped, and not read before"));
+        let find = move || {
+            let mut lines = stderr.lines().map_while(Result::ok);
+            lines.find_map(|line| Some(line.split_once(text)?.1.to_owned()))
+        };
+        tokio::task::spawn_blocking(find).await.expect("no panic")
+    }
+
+    /// SIGINT, as Ctrl-C sends it; returns how the demo ended.
+    async fn interrupt(&mut self) -> ExitStatus {
+        let pid = self.0.id().to_string();
+        let sent = Command::new("kill")
+            .args(["-INT", &pid])
+            .status()
+            .expect("kill runs");
+        assert!(sent.success());
+        let mut status = None;
+        await_until(LIMIT, "the demo ends", async || {
+            status = self.0.try_wait().expect("our child");
+            status.is_some()
+        })
+        .await;
+        status.expect("just seen")
+    }
+}
+
 impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.0.kill();
@@ -112,21 +145,14 @@ async fn a_kept_demo_can_be_played_with_and_ends_with_all_its_processes_at_ctrl_
             .spawn()
             .expect("it starts"),
     );
-    let stderr = BufReader::new(running.0.stderr.take().expect("piped"));
-    let kubeconfig = tokio::task::spawn_blocking(move || {
-        let mut lines = stderr.lines().map_while(Result::ok);
-        lines.find_map(|line| Some(PathBuf::from(line.split_once("The kubeconfig is ")?.1)))
-    });
-    let kubeconfig = kubeconfig
-        .await
-        .expect("no panic")
-        .expect("the demo says where the kubeconfig is");
-    // etcd, kube-apiserver and berth, with a shell around each.
+    let kubeconfig = running.await_line("The kubeconfig is ").await;
+    let kubeconfig = PathBuf::from(kubeconfig.expect("the demo says where the kubeconfig is"));
+    let mut programs = processes_of(folder.path());
+    programs.retain(|line| !line.starts_with("/bin/sh"));
     assert_eq!(
-        processes_of(folder.path()).len(),
-        6,
-        "{:?}",
-        processes_of(folder.path())
+        programs.len(),
+        3,
+        "etcd, kube-apiserver and berth, but {programs:?}"
     );
 
     let kubeconfig = Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
@@ -143,19 +169,28 @@ async fn a_kept_demo_can_be_played_with_and_ends_with_all_its_processes_at_ctrl_
     })
     .await;
 
-    let pid = running.0.id().to_string();
-    let sent = Command::new("kill")
-        .args(["-INT", &pid])
-        .status()
-        .expect("kill runs");
-    assert!(sent.success());
-    let mut status = None;
-    await_until(LIMIT, "the demo ends", async || {
-        status = running.0.try_wait().expect("our child");
-        status.is_some()
-    })
-    .await;
-    assert!(status.expect("just seen").success());
+    assert!(running.interrupt().await.success());
+    let mut table = String::new();
+    let stdout = running.0.stdout.as_mut().expect("piped");
+    stdout.read_to_string(&mut table).expect("text");
+    assert!(
+        table.contains("pods a second") && table.contains("checked with a fresh list"),
+        "{table}"
+    );
+    assert_eq!(processes_of(folder.path()), [""; 0]);
+    assert!(is_empty(folder.path()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ctrl_c_in_the_middle_ends_everything_and_is_a_failure() {
+    let _place = reserve_control_plane().await;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut running = Running::start(folder.path(), &["--nodes", "200", "--pods", "2000"]);
+    running
+        .await_line("nodes created")
+        .await
+        .expect("nodes are created");
+    assert!(!running.interrupt().await.success());
     assert_eq!(processes_of(folder.path()), [""; 0]);
     assert!(is_empty(folder.path()));
 }
