@@ -1,9 +1,10 @@
 //! How far the demo is: bars on a terminal, a line now and then elsewhere. On standard error.
 
+use std::fmt;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-use indicatif::{HumanCount, MultiProgress, ProgressBar, ProgressStyle};
+use indicatif::{HumanCount, MultiProgress, ProgressBar, ProgressState, ProgressStyle};
 
 const LINE_EVERY: Duration = Duration::from_secs(2);
 
@@ -38,7 +39,13 @@ impl Progress {
     }
 
     pub fn stage(&self, what: &'static str, total: usize) -> Stage {
-        let style = ProgressStyle::with_template("{msg:14} {bar:40} {human_pos:>7}/{human_len} {per_sec}");
+        let template = "{msg:14} {bar:40} {human_pos:>7}/{human_len} {rate}";
+        let style = ProgressStyle::with_template(template).map(|style| {
+            // indicatif's own `per_sec` has four decimals.
+            style.with_key("rate", |state: &ProgressState, to: &mut dyn fmt::Write| {
+                let _ = write!(to, "{}/s", HumanCount(state.per_sec() as u64));
+            })
+        });
         let bar = self.bars.as_ref().map(|bars| {
             let bar = bars.add(ProgressBar::new(total as u64));
             bar.set_style(style.expect("a template that a test draws"));
