@@ -168,6 +168,10 @@ type Labels<'a> = &'a [(&'a str, &'a str)];
 fn counters(to: &mut DescriptorEncoder, name: &str, help: &str, values: &[(Labels, u64)]) -> fmt::Result {
     let kind = ConstCounter::new(0u64).metric_type();
     let mut family = to.encode_descriptor(name, help, None, kind)?;
+    // An empty label set would be written as `{}`, which no one looks for.
+    if let [([], value)] = values {
+        return ConstCounter::new(*value).encode(family);
+    }
     for (labels, value) in values {
         ConstCounter::new(*value).encode(family.encode_family(labels)?)?;
     }
@@ -177,8 +181,12 @@ fn counters(to: &mut DescriptorEncoder, name: &str, help: &str, values: &[(Label
 fn gauges(to: &mut DescriptorEncoder, name: &str, help: &str, values: &[(Labels, usize)]) -> fmt::Result {
     let kind = ConstGauge::new(0i64).metric_type();
     let mut family = to.encode_descriptor(name, help, None, kind)?;
+    let gauge = |value: usize| ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
+    if let [([], value)] = values {
+        return gauge(*value).encode(family);
+    }
     for (labels, value) in values {
-        ConstGauge::new(i64::try_from(*value).unwrap_or(i64::MAX)).encode(family.encode_family(labels)?)?;
+        gauge(*value).encode(family.encode_family(labels)?)?;
     }
     Ok(())
 }
@@ -461,4 +469,31 @@ fn process(to: &mut DescriptorEncoder) -> fmt::Result {
         "Memory in use",
         &[(&[], usage.resident_bytes as usize)],
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Plain;
+
+    impl Collector for Plain {
+        fn encode(&self, mut to: DescriptorEncoder) -> fmt::Result {
+            counters(&mut to, "conflicts", "Help", &[(&[], 3)])?;
+            gauges(&mut to, "leader", "Help", &[(&[], 1)])?;
+            counters(&mut to, "lookups", "Help", &[(&[("level", "list")], 5)])
+        }
+    }
+
+    #[test]
+    fn a_metric_without_labels_has_no_braces() {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Plain));
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        for line in ["conflicts_total 3", "leader 1", "lookups_total{level=\"list\"} 5"] {
+            assert!(text.lines().any(|found| found == line), "no {line} in\n{text}");
+        }
+    }
 }

@@ -6,6 +6,7 @@ mod agent_lists;
 mod chart;
 mod cluster_io;
 mod control_plane;
+mod demo;
 mod docs;
 mod scheduling;
 mod simulation;

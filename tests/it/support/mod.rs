@@ -51,11 +51,16 @@ pub async fn start_control_plane() -> TestControlPlane {
     start_control_plane_with(Options::default()).await
 }
 
-pub async fn start_control_plane_with(options: Options) -> TestControlPlane {
-    let permit = CONTROL_PLANES
+/// The right to one control plane, for a test whose child process starts it. Waits for a place among the running ones.
+pub async fn reserve_control_plane() -> SemaphorePermit<'static> {
+    CONTROL_PLANES
         .acquire()
         .await
-        .expect("nobody closes the semaphore");
+        .expect("nobody closes the semaphore")
+}
+
+pub async fn start_control_plane_with(options: Options) -> TestControlPlane {
+    let permit = reserve_control_plane().await;
     match ControlPlane::start(options).await {
         Ok(control_plane) => TestControlPlane {
             control_plane,

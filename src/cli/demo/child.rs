@@ -1,0 +1,125 @@
+//! berth itself, as a process of its own, so that its CPU time and memory are only its own.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::control_plane::Process;
+use crate::process::{Usage, usage_of};
+
+const READY_LIMIT: Duration = Duration::from_secs(30);
+const SCRAPE_LIMIT: Duration = Duration::from_secs(10);
+
+/// A running `berth run` of this same program. Dropping it ends it.
+pub struct Berth {
+    process: Process,
+    address: SocketAddr,
+    http: reqwest::Client,
+}
+
+impl Berth {
+    /// Starts it, and returns when it has seen all pods and nodes. Its log goes to `folder`.
+    pub async fn start(kubeconfig: &Path, folder: &Path) -> Result<Self> {
+        let program = std::env::current_exe().context("cannot find out where this program lies")?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free port on 127.0.0.1")?;
+        let address = listener.local_addr()?;
+        drop(listener);
+        let kubeconfig = kubeconfig
+            .to_str()
+            .context("the temporary folder's path is not UTF-8")?;
+        let program = program
+            .to_str()
+            .context("the path of this program is not UTF-8")?;
+        let metrics = format!("--metrics-address={address}");
+        // The API server is on this machine: the environment's proxy is not for it.
+        let args = [
+            "-u",
+            "HTTPS_PROXY",
+            "-u",
+            "https_proxy",
+            program,
+            "run",
+            "--kubeconfig",
+            kubeconfig,
+            "--leader-elect=false",
+            &metrics,
+        ];
+        let process = Process::start("berth", Path::new("/usr/bin/env"), args, folder.join("berth.log"))?;
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .timeout(SCRAPE_LIMIT)
+            .build()?;
+        let mut berth = Berth {
+            process,
+            address,
+            http,
+        };
+        let (http, url) = (berth.http.clone(), format!("http://{address}/readyz"));
+        let is_ready =
+            || async { matches!(http.get(&url).send().await, Ok(answer) if answer.status().is_success()) };
+        berth.process.await_ready(READY_LIMIT, is_ready).await?;
+        Ok(berth)
+    }
+
+    /// # Errors
+    /// When it has ended; the message has the end of its log.
+    pub fn check_alive(&mut self) -> Result<()> {
+        if self.process.has_exited() {
+            bail!("berth has ended; its log:\n{}", self.process.log().tail());
+        }
+        Ok(())
+    }
+
+    pub fn log_tail(&self) -> String {
+        self.process.log().tail()
+    }
+
+    pub fn usage(&self) -> Result<Usage> {
+        usage_of(&self.process.pid().to_string()).context("cannot read what berth uses from /proc")
+    }
+
+    pub async fn scrape(&self) -> Result<Metrics> {
+        let url = format!("http://{}/metrics", self.address);
+        let answer = self
+            .http
+            .get(&url)
+            .send()
+            .await
+            .and_then(reqwest::Response::error_for_status);
+        let text = answer
+            .with_context(|| format!("cannot read {url}"))?
+            .text()
+            .await?;
+        Ok(Metrics(text))
+    }
+}
+
+/// The text of a scrape.
+pub struct Metrics(String);
+
+impl Metrics {
+    /// The value of a metric, by its name with labels as it stands in the text.
+    pub fn get(&self, name: &str) -> Result<u64> {
+        let lines = &mut self.0.lines();
+        let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        let value = value.with_context(|| format!("berth has no metric {name}"))?;
+        value
+            .parse()
+            .with_context(|| format!("{name} is {value:?}, which is no number"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_metric_is_found_by_its_whole_name() {
+        let metrics = Metrics("# TYPE a counter\na_total_b 1\na_total{x=\"y\"} 2\na_total 3\n".to_owned());
+        assert_eq!(metrics.get("a_total").unwrap(), 3);
+        assert_eq!(metrics.get(r#"a_total{x="y"}"#).unwrap(), 2);
+        assert!(metrics.get("a").is_err());
+    }
+}

@@ -1,0 +1,181 @@
+//! What the demo found out: as a table for people, as JSON for programs.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use indicatif::{HumanBytes, HumanCount};
+use serde::Serialize;
+
+use super::verdict::class_of;
+use super::workload::CLASSES;
+use crate::model::Pod;
+
+#[derive(Debug, Serialize)]
+pub struct Summary {
+    /// Those that were there from the start.
+    pub nodes: usize,
+    pub pods: usize,
+    pub bound: usize,
+    pub waiting: usize,
+    /// Of the pods that could be placed at once, from the first creation to the last bind.
+    pub pods_per_second: f64,
+    pub latency_ms: Latency,
+    /// From the creation of the nodes that the class `late` waits for until its last pod was bound.
+    pub late_ms: f64,
+    pub list_hits: u64,
+    pub list_misses: u64,
+    pub conflicts: u64,
+    /// CPU time of berth from the first pod to the last, divided by all bound pods.
+    pub cpu_us_per_pod: f64,
+    pub peak_memory_bytes: u64,
+    pub classes: Vec<ClassSummary>,
+    /// What of the demo's claims does not hold.
+    pub problems: Vec<String>,
+    /// While the control plane is kept up.
+    pub kubeconfig: Option<PathBuf>,
+}
+
+/// From the answer to the create call until the demo's own watch saw the pod with a node.
+#[derive(Debug, Serialize)]
+pub struct Latency {
+    pub p50: f64,
+    pub p99: f64,
+    pub max: f64,
+}
+
+#[derive(Debug, Serialize)]
+pub struct ClassSummary {
+    pub class: &'static str,
+    pub about: &'static str,
+    pub pods: usize,
+    pub bound: usize,
+    /// Of one pod that waits: reason and message of its condition.
+    pub reason: Option<String>,
+    pub message: Option<String>,
+}
+
+impl Latency {
+    /// `ascending` are the times of single pods.
+    pub fn of(ascending: &[Duration]) -> Self {
+        // Nearest rank: the smallest time that this share of the pods does not exceed.
+        let percentile = |percent: usize| {
+            let rank = (ascending.len() * percent).div_ceil(100).max(1);
+            milliseconds(ascending.get(rank - 1).copied().unwrap_or_default())
+        };
+        Latency {
+            p50: percentile(50),
+            p99: percentile(99),
+            max: percentile(100),
+        }
+    }
+}
+
+pub fn milliseconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1e5).round() / 100.0
+}
+
+/// In the order of the workload's table.
+pub fn by_class(pods: &[Pod]) -> Vec<ClassSummary> {
+    let summary = |class: &'static super::workload::Class| {
+        let of_class = || {
+            pods.iter()
+                .filter(|pod| class_of(pod).is_some_and(|other| other.name == class.name))
+        };
+        let waiting = of_class().find(|pod| pod.node_name.is_none());
+        let condition = waiting.and_then(|pod| pod.scheduled.as_ref());
+        ClassSummary {
+            class: class.name,
+            about: class.about,
+            pods: of_class().count(),
+            bound: of_class().filter(|pod| pod.node_name.is_some()).count(),
+            reason: condition.map(|condition| condition.reason.to_string()),
+            message: condition.map(|condition| condition.message.to_string()),
+        }
+    };
+    CLASSES.iter().map(summary).collect()
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = |count: usize| HumanCount(count as u64).to_string();
+        writeln!(f, "{:<10} {:>8} {:>8} {:>8}", "class", "pods", "bound", "waiting")?;
+        for class in &self.classes {
+            let (pods, bound) = (count(class.pods), count(class.bound));
+            let waiting = count(class.pods - class.bound);
+            let (name, about) = (class.class, class.about);
+            writeln!(f, "{name:<10} {pods:>8} {bound:>8} {waiting:>8}  {about}")?;
+        }
+        let (pods, bound, waiting) = (count(self.pods), count(self.bound), count(self.waiting));
+        writeln!(
+            f,
+            "{:<10} {pods:>8} {bound:>8} {waiting:>8}  on {} nodes",
+            "all",
+            count(self.nodes)
+        )?;
+        for class in &self.classes {
+            if let (Some(reason), Some(message)) = (&class.reason, &class.message) {
+                writeln!(f, "\n{} pods wait, {reason}: {message}", class.class)?;
+            }
+        }
+
+        let Latency { p50, p99, max } = &self.latency_ms;
+        let lookups = self.list_hits + self.list_misses;
+        let share = 100.0 * self.list_hits as f64 / lookups.max(1) as f64;
+        writeln!(f)?;
+        let mut row = |name: &str, value: String, note: &str| writeln!(f, "{name:<22} {value:>26}  {note}");
+        row(
+            "pods a second",
+            HumanCount(self.pods_per_second.round() as u64).to_string(),
+            "from the first creation to the last bind",
+        )?;
+        row(
+            "latency p50, p99, max",
+            format!("{p50:.1}, {p99:.1}, {max:.1} ms"),
+            "from the answer to our create call until our watch saw the pod's node",
+        )?;
+        row(
+            "late class",
+            format!("{:.1} ms", self.late_ms),
+            "from its nodes' creation to its last bind",
+        )?;
+        row(
+            "ranked-list hits",
+            format!(
+                "{} of {} ({share:.1} %)",
+                HumanCount(self.list_hits),
+                HumanCount(lookups)
+            ),
+            "an agent had the class's list and only repaired it",
+        )?;
+        row(
+            "conflicts",
+            HumanCount(self.conflicts).to_string(),
+            "choices that no longer fitted at commit",
+        )?;
+        row(
+            "CPU time a bound pod",
+            format!("{:.0} us", self.cpu_us_per_pod),
+            "of berth alone, requests to the API server included",
+        )?;
+        row(
+            "peak memory",
+            HumanBytes(self.peak_memory_bytes).to_string(),
+            "of berth alone",
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_of_the_nearest_rank() {
+        let times: Vec<Duration> = (1..=200).map(Duration::from_millis).collect();
+        let latency = Latency::of(&times);
+        assert_eq!((latency.p50, latency.p99, latency.max), (100.0, 198.0, 200.0));
+        assert_eq!(Latency::of(&times[..1]).p99, 1.0);
+        assert_eq!(Latency::of(&[]).max, 0.0);
+    }
+}

@@ -1,0 +1,220 @@
+//! Whether the cluster is as the demo says, from a fresh list, counted from the workload's own table.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::workload::{CLASS_LABEL, CLASSES, Class, Fate, GPU};
+use crate::model::{Effect, Node, Pod};
+
+/// Enough to see what is wrong.
+const PROBLEMS_MAX: usize = 10;
+
+#[derive(Default)]
+struct Used {
+    cpu_milli: i64,
+    memory: i64,
+    pods: i64,
+    gpus: i64,
+    ports: BTreeSet<u16>,
+}
+
+/// What of the demo's claims does not hold: every pod is there; those that can be placed are, on nodes that their class
+/// may use; no node has more than it holds, no port twice; those that wait were told why. Empty when all is well.
+pub fn problems(pods_expected: usize, pods: &[Pod], nodes: &[Node]) -> Vec<String> {
+    let mut problems = Vec::new();
+    if pods.len() != pods_expected {
+        problems.push(format!("{} pods are there, not {pods_expected}", pods.len()));
+    }
+    let nodes: BTreeMap<&str, &Node> = nodes.iter().map(|node| (&*node.name, node)).collect();
+    let mut used: BTreeMap<&str, Used> = BTreeMap::new();
+    for pod in pods {
+        let class = class_of(pod);
+        let Some(class) = class else {
+            problems.push(format!("pod {} is none of the demo's", pod.name));
+            continue;
+        };
+        match &pod.node_name {
+            None => problems.extend(problem_of_waiting(pod, class)),
+            Some(name) => match nodes.get(&**name) {
+                None => problems.push(format!(
+                    "pod {} is bound to {name}, which does not exist",
+                    pod.name
+                )),
+                Some(node) => {
+                    problems.extend(problem_of_bound(pod, class, node));
+                    let is_new = used.entry(name).or_default().add(class);
+                    if !is_new {
+                        problems.push(format!(
+                            "pod {} has a port of {name} that another has too",
+                            pod.name
+                        ));
+                    }
+                }
+            },
+        }
+    }
+    for (name, used) in used {
+        let node = nodes[name];
+        let has = &node.allocatable;
+        let fits = used.cpu_milli <= has.cpu_milli
+            && used.memory <= has.memory
+            && used.pods <= has.pods
+            && used.gpus <= node.extended.get(GPU);
+        if !fits {
+            problems.push(format!(
+                "node {name} is overcommitted: {} pods ask for {}m CPU",
+                used.pods, used.cpu_milli
+            ));
+        }
+    }
+    problems.truncate(PROBLEMS_MAX);
+    problems
+}
+
+pub fn class_of(pod: &Pod) -> Option<&'static Class> {
+    let name = pod.labels.get(CLASS_LABEL)?;
+    CLASSES.iter().find(|class| class.name == name)
+}
+
+fn problem_of_waiting(pod: &Pod, class: &Class) -> Option<String> {
+    if class.fate != Fate::Waits {
+        return Some(format!("pod {} is not bound", pod.name));
+    }
+    let is_told = pod.scheduled.as_ref().is_some_and(|condition| {
+        !condition.status && &*condition.reason == "Unschedulable" && !condition.message.is_empty()
+    });
+    (!is_told).then(|| format!("pod {} waits and was not told why", pod.name))
+}
+
+fn problem_of_bound(pod: &Pod, class: &Class, node: &Node) -> Option<String> {
+    let is_tolerated = |key: &str| class.tolerates == Some(key);
+    let has_label = class
+        .requires
+        .is_none_or(|(key, value)| node.labels.get(key) == Some(value));
+    let mut hard = node
+        .taints
+        .iter()
+        .filter(|taint| taint.effect != Effect::PreferNoSchedule);
+    let may_be_there = class.fate != Fate::Waits && has_label && hard.all(|taint| is_tolerated(&taint.key));
+    (!may_be_there).then(|| format!("pod {} must not be on {}", pod.name, node.name))
+}
+
+impl Used {
+    /// Whether its port was free.
+    fn add(&mut self, class: &Class) -> bool {
+        self.cpu_milli += class.cpu_milli;
+        self.memory += class.memory_mib << 20;
+        self.pods += 1;
+        self.gpus += class.gpus;
+        class.host_port.is_none_or(|port| self.ports.insert(port))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::workload::Workload;
+    use super::*;
+    use crate::cluster::{Interner, LeanNode, LeanPod};
+
+    const WORKLOAD: Workload = Workload { nodes: 20, pods: 100 };
+    const NODES: usize = 21;
+
+    fn nodes() -> Vec<Node> {
+        let mut interner = Interner::default();
+        let nodes = WORKLOAD
+            .first_nodes()
+            .chain(WORKLOAD.late_nodes())
+            .map(|(_, node)| {
+                let node: LeanNode = serde_json::from_value(node).unwrap();
+                node.into_node(&mut interner)
+            });
+        nodes.collect()
+    }
+
+    /// All pods, bound as they should be, each class's in turn over the nodes it may use.
+    fn pods() -> Vec<Pod> {
+        let (mut interner, nodes) = (Interner::default(), nodes());
+        assert_eq!(nodes.len(), NODES);
+        let objects = WORKLOAD.pods().zip(WORKLOAD.classes()).enumerate();
+        let place = objects.map(|(index, ((_, mut object), class))| {
+            let mut allowed: Vec<&Node> = Vec::new();
+            let mut pod = parse(object.clone(), &mut interner);
+            allowed.extend(nodes.iter().filter(|node| problem_of_bound(&pod, class, node).is_none()));
+            allowed.retain(|node| node.extended.get(GPU) >= class.gpus);
+            if allowed.is_empty() {
+                let condition = json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/21"});
+                object["status"]["conditions"] = json!([condition]);
+                pod = parse(object, &mut interner);
+            } else {
+                pod.node_name = Some(allowed[index % allowed.len()].name.clone());
+            }
+            pod
+        });
+        place.collect()
+    }
+
+    fn parse(object: Value, interner: &mut Interner) -> Pod {
+        let pod: LeanPod = serde_json::from_value(object).unwrap();
+        pod.into_pod(interner)
+    }
+
+    fn only_problem(change: impl FnOnce(&mut Vec<Pod>)) -> String {
+        let mut pods = pods();
+        change(&mut pods);
+        let problems = problems(100, &pods, &nodes());
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        problems[0].clone()
+    }
+
+    fn first<'a>(pods: &'a mut [Pod], class: &str) -> &'a mut Pod {
+        pods.iter_mut()
+            .find(|pod| pod.labels.get(CLASS_LABEL) == Some(class))
+            .unwrap()
+    }
+
+    #[test]
+    fn a_cluster_as_promised_has_no_problem() {
+        assert_eq!(problems(100, &pods(), &nodes()), [""; 0]);
+    }
+
+    #[test]
+    fn every_broken_promise_is_told() {
+        assert!(only_problem(|pods| drop(pods.pop())).contains("99 pods are there, not 100"));
+        assert!(only_problem(|pods| first(pods, "web").node_name = None).contains("is not bound"));
+        assert!(only_problem(|pods| first(pods, "giant").scheduled = None).contains("was not told why"));
+        assert!(
+            only_problem(|pods| first(pods, "web").node_name = Some("x".into())).contains("does not exist")
+        );
+        assert!(
+            only_problem(|pods| first(pods, "zonal").node_name = Some("node-5".into()))
+                .contains("must not be on")
+        );
+        assert!(
+            only_problem(|pods| first(pods, "web").node_name = Some("node-1".into()))
+                .contains("must not be on")
+        );
+    }
+
+    #[test]
+    fn an_overcommitted_node_and_a_port_twice_are_told() {
+        let mut pods = pods();
+        for pod in pods.iter_mut().filter(
+            |pod| matches!(class_of(pod), Some(class) if class.name == "batch" || class.name == "hostport"),
+        ) {
+            pod.node_name = Some("node-4".into());
+        }
+        let problems = problems(100, &pods, &nodes());
+        assert!(
+            problems
+                .iter()
+                .any(|problem| problem.contains("node-4 is overcommitted")),
+            "{problems:?}"
+        );
+        assert!(
+            problems
+                .iter()
+                .any(|problem| problem.contains("has a port of node-4 that another has too"))
+        );
+    }
+}

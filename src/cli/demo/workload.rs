@@ -1,0 +1,388 @@
+//! What the demo makes: kinds of nodes, classes of pods, and how many of each.
+
+use serde_json::{Value, json};
+
+/// So many nodes hold every kind in its share.
+const NODES_MIN: usize = 20;
+/// Every hundred pods hold every class in its share.
+const PODS_MIN: usize = 100;
+/// Up to here all pods that can be placed fit, whatever the order: `every_class_has_room` below.
+const PODS_PER_NODE_MAX: usize = 10;
+/// A label of every pod: the name of its class.
+pub const CLASS_LABEL: &str = "class";
+
+const POOL: &str = "pool";
+const ZONE: &str = "topology.kubernetes.io/zone";
+const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
+pub const GPU: &str = "nvidia.com/gpu";
+const ZONES: [&str; 3] = ["zone-a", "zone-b", "zone-c"];
+const PODS_PER_LATE_NODE: usize = 100;
+
+/// What becomes of the pods of a class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    Placed,
+    /// Waits until the demo adds its nodes.
+    PlacedLate,
+    /// Asks for what no node has.
+    Waits,
+}
+
+/// Pods that are alike but for their names.
+#[derive(Debug, Clone, Copy)]
+pub struct Class {
+    pub name: &'static str,
+    pub about: &'static str,
+    /// Of all pods.
+    pub percent: usize,
+    pub fate: Fate,
+    pub cpu_milli: i64,
+    pub memory_mib: i64,
+    pub gpus: i64,
+    pub host_port: Option<u16>,
+    /// A label that its nodes must have.
+    pub requires: Option<(&'static str, &'static str)>,
+    /// Whether that is asked for by node affinity, not by `nodeSelector`.
+    pub by_affinity: bool,
+    /// The key of a taint.
+    pub tolerates: Option<&'static str>,
+}
+
+const PLAIN: Class = Class {
+    name: "web",
+    about: "runs on any node",
+    percent: 40,
+    fate: Fate::Placed,
+    cpu_milli: 100,
+    memory_mib: 256,
+    gpus: 0,
+    host_port: None,
+    requires: None,
+    by_affinity: false,
+    tolerates: None,
+};
+
+pub const CLASSES: [Class; 10] = [
+    PLAIN,
+    Class {
+        name: "batch",
+        about: "larger requests",
+        percent: 24,
+        cpu_milli: 500,
+        memory_mib: 1024,
+        ..PLAIN
+    },
+    Class {
+        name: "zonal",
+        about: "bound to zone-b",
+        percent: 10,
+        cpu_milli: 250,
+        requires: Some((ZONE, ZONES[1])),
+        ..PLAIN
+    },
+    Class {
+        name: "ingest",
+        about: "tolerates its pool's taint",
+        percent: 8,
+        cpu_milli: 200,
+        requires: Some((POOL, "ingest")),
+        tolerates: Some("dedicated"),
+        ..PLAIN
+    },
+    Class {
+        name: "compute",
+        about: "node affinity to an instance type",
+        percent: 6,
+        cpu_milli: 250,
+        requires: Some((INSTANCE_TYPE, "c8")),
+        by_affinity: true,
+        ..PLAIN
+    },
+    Class {
+        name: "gpu",
+        about: "one GPU each, tolerates the taint",
+        percent: 3,
+        gpus: 1,
+        tolerates: Some(GPU),
+        ..PLAIN
+    },
+    Class {
+        name: "hostport",
+        about: "port 9100, so one on a node",
+        percent: 3,
+        host_port: Some(9100),
+        ..PLAIN
+    },
+    Class {
+        name: "late",
+        about: "its pool comes last",
+        percent: 2,
+        fate: Fate::PlacedLate,
+        requires: Some((POOL, "late")),
+        ..PLAIN
+    },
+    Class {
+        name: "giant",
+        about: "64 CPUs, more than any node",
+        percent: 2,
+        fate: Fate::Waits,
+        cpu_milli: 64_000,
+        ..PLAIN
+    },
+    Class {
+        name: "nowhere",
+        about: "a zone that does not exist",
+        percent: 2,
+        fate: Fate::Waits,
+        requires: Some((ZONE, "zone-z")),
+        ..PLAIN
+    },
+];
+
+/// How much the demo makes.
+#[derive(Debug, Clone, Copy)]
+pub struct Workload {
+    pub nodes: usize,
+    pub pods: usize,
+}
+
+impl Workload {
+    /// Why the demo could not keep its promises with these numbers.
+    pub fn check(self) -> Result<(), String> {
+        let Workload { nodes, pods } = self;
+        if nodes < NODES_MIN {
+            return Err(format!(
+                "--nodes {nodes} is too few: every kind of node is there from {NODES_MIN}"
+            ));
+        }
+        if pods < PODS_MIN {
+            return Err(format!(
+                "--pods {pods} is too few: every class is there from {PODS_MIN}"
+            ));
+        }
+        if pods > nodes * PODS_PER_NODE_MAX {
+            return Err(format!(
+                "--pods {pods} is too many for {nodes} nodes: all have room up to {PODS_PER_NODE_MAX} pods a node"
+            ));
+        }
+        Ok(())
+    }
+
+    /// The class of every pod, in the order of creation: well mixed, as in a cluster.
+    pub fn classes(self) -> impl Iterator<Item = &'static Class> {
+        // 37 and 100 have no common factor: a hundred pods in a row meet every percent once.
+        (0..self.pods).map(|index| class_of_percent(index * 37 % 100))
+    }
+
+    pub fn count(self, is_counted: impl Fn(&Class) -> bool) -> usize {
+        self.classes().filter(|class| is_counted(class)).count()
+    }
+
+    /// Names and objects of all pods, in the order of creation.
+    pub fn pods(self) -> impl Iterator<Item = (String, Value)> {
+        self.classes().enumerate().map(|(index, class)| {
+            let name = format!("{}-{index}", class.name);
+            let object = class.pod(&name);
+            (name, object)
+        })
+    }
+
+    pub fn first_nodes(self) -> impl Iterator<Item = (String, Value)> {
+        (0..self.nodes).map(|index| kind_of_node(index).node(format!("node-{index}"), index))
+    }
+
+    /// The nodes that the class `late` waits for.
+    pub fn late_nodes(self) -> impl Iterator<Item = (String, Value)> {
+        let late = self.count(|class| class.fate == Fate::PlacedLate);
+        (0..late.div_ceil(PODS_PER_LATE_NODE)).map(|index| LATE.node(format!("late-node-{index}"), index))
+    }
+}
+
+fn class_of_percent(percent: usize) -> &'static Class {
+    let mut end = 0;
+    let found = CLASSES.iter().find(|class| {
+        end += class.percent;
+        percent < end
+    });
+    found.expect("the shares add up to 100")
+}
+
+impl Class {
+    fn pod(&self, name: &str) -> Value {
+        let mut requests = json!({
+            "cpu": format!("{}m", self.cpu_milli),
+            "memory": format!("{}Mi", self.memory_mib),
+        });
+        let mut container = json!({"name": "main", "image": "registry.k8s.io/pause:3.10"});
+        if self.gpus > 0 {
+            requests[GPU] = json!(self.gpus.to_string());
+            container["resources"]["limits"] = json!({GPU: self.gpus.to_string()});
+        }
+        container["resources"]["requests"] = requests;
+        if let Some(port) = self.host_port {
+            container["ports"] = json!([{"containerPort": port, "hostPort": port}]);
+        }
+        let mut spec = json!({"schedulerName": "berth", "containers": [container]});
+        if let Some((key, value)) = self.requires {
+            if self.by_affinity {
+                let term = json!({"matchExpressions": [{"key": key, "operator": "In", "values": [value]}]});
+                spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] =
+                    json!({"nodeSelectorTerms": [term]});
+            } else {
+                spec["nodeSelector"] = json!({key: value});
+            }
+        }
+        if let Some(key) = self.tolerates {
+            spec["tolerations"] = json!([{"key": key, "operator": "Exists", "effect": "NoSchedule"}]);
+        }
+        json!({"metadata": {"name": name, "labels": {CLASS_LABEL: self.name}}, "spec": spec})
+    }
+}
+
+/// Nodes that are alike but for their names and zones.
+struct NodeKind {
+    pool: &'static str,
+    instance_type: &'static str,
+    cpus: i64,
+    gpus: i64,
+    taint: Option<&'static str>,
+}
+
+const GENERAL: NodeKind = NodeKind {
+    pool: "general",
+    instance_type: "m4",
+    cpus: 4,
+    gpus: 0,
+    taint: None,
+};
+const COMPUTE: NodeKind = NodeKind {
+    pool: "compute",
+    instance_type: "c8",
+    cpus: 8,
+    ..GENERAL
+};
+const INGEST: NodeKind = NodeKind {
+    pool: "ingest",
+    taint: Some("dedicated"),
+    ..GENERAL
+};
+const WITH_GPUS: NodeKind = NodeKind {
+    pool: "gpu",
+    instance_type: "g4",
+    gpus: 8,
+    taint: Some(GPU),
+    ..GENERAL
+};
+const LATE: NodeKind = NodeKind {
+    pool: "late",
+    instance_type: "m16",
+    cpus: 16,
+    ..GENERAL
+};
+
+/// The rarest come first, so that a number that is no multiple never has too few of them.
+fn kind_of_node(index: usize) -> &'static NodeKind {
+    match index % NODES_MIN {
+        0 => &COMPUTE,
+        1 => &WITH_GPUS,
+        2 | 3 => &INGEST,
+        _ => &GENERAL,
+    }
+}
+
+impl NodeKind {
+    fn node(&self, name: String, index: usize) -> (String, Value) {
+        let mut resources = json!({"cpu": self.cpus.to_string(), "memory": "32Gi", "pods": "110"});
+        if self.gpus > 0 {
+            resources[GPU] = json!(self.gpus.to_string());
+        }
+        let taint = |key| json!({"key": key, "value": "demo", "effect": "NoSchedule"});
+        let node = json!({
+            "metadata": {
+                "name": name,
+                "labels": {
+                    "kubernetes.io/hostname": name,
+                    POOL: self.pool,
+                    ZONE: ZONES[index % ZONES.len()],
+                    INSTANCE_TYPE: self.instance_type,
+                },
+            },
+            "spec": {"taints": self.taint.map(taint).into_iter().collect::<Vec<_>>()},
+            "status": {
+                "capacity": resources,
+                "allocatable": resources,
+                "conditions": [{"type": "Ready", "status": "True"}],
+            },
+        });
+        (name, node)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hundred_pods_hold_every_class_in_its_share() {
+        let workload = Workload {
+            nodes: NODES_MIN,
+            pods: 300,
+        };
+        for class in &CLASSES {
+            assert_eq!(
+                workload.count(|other| other.name == class.name),
+                class.percent * 3,
+                "{}",
+                class.name
+            );
+        }
+    }
+
+    /// At the most pods a node, what each class asks for is there, whatever number of nodes it is.
+    #[test]
+    fn every_class_has_room() {
+        for nodes in NODES_MIN..200 {
+            let workload = Workload {
+                nodes,
+                pods: nodes * PODS_PER_NODE_MAX,
+            };
+            let asked = |name: &str| -> i64 {
+                let pods = workload.classes().filter(|class| class.name == name);
+                pods.map(|class| class.cpu_milli).sum()
+            };
+            let kinds = || (0..nodes).map(kind_of_node);
+            let has = |pool: &str| -> i64 {
+                let of_pool = kinds().filter(|kind| kind.pool == pool);
+                of_pool.map(|kind| kind.cpus * 1000).sum()
+            };
+            assert!(asked("ingest") <= has("ingest"));
+            let gpus: i64 = kinds().map(|kind| kind.gpus).sum();
+            assert!(workload.count(|class| class.gpus > 0) as i64 <= gpus);
+            // These share the nodes without a taint. A fifth is left for what does not divide, and no class that can
+            // use only some of them asks for more than half of those.
+            let open = has("general") + has("compute");
+            let shared = ["web", "batch", "zonal", "compute", "hostport"].map(asked);
+            assert!(shared.iter().sum::<i64>() * 5 <= open * 4);
+            assert!(asked("zonal") * 2 <= open / 3);
+            assert!(asked("compute") * 2 <= has("compute"));
+            let untainted = kinds().filter(|kind| kind.taint.is_none()).count();
+            assert!(workload.count(|class| class.host_port.is_some()) * 2 <= untainted);
+        }
+    }
+
+    #[test]
+    fn numbers_that_break_the_promise_are_refused_with_the_limit() {
+        let refusal = |nodes, pods| Workload { nodes, pods }.check().unwrap_err();
+        assert!(refusal(10, 300).contains("from 20"));
+        assert!(refusal(100, 50).contains("from 100"));
+        assert!(refusal(100, 1001).contains("up to 10 pods a node"));
+        assert!(
+            Workload {
+                nodes: 100,
+                pods: 1000
+            }
+            .check()
+            .is_ok()
+        );
+    }
+}
