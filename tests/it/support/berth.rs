@@ -93,6 +93,66 @@ impl Berth {
             .unwrap_or_else(|| panic!("no metric {name} in\n{text}"))
     }
 
+    /// The value of a metric, or `None` when it cannot be read: the process is stopped, gone or not there yet.
+    pub async fn try_metric(&self, name: &str) -> Option<f64> {
+        let url = format!("http://{}/metrics", self.find_address()?);
+        let client = reqwest::Client::builder()
+            .timeout(Duration::from_secs(2))
+            .build()
+            .expect("a client");
+        let text = client.get(url).send().await.ok()?.text().await.ok()?;
+        let mut lines = text.lines();
+        lines
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?
+            .parse()
+            .ok()
+    }
+
+    pub async fn leads(&self) -> bool {
+        self.try_metric("berth_leader").await == Some(1.0)
+    }
+
+    /// Pods that wait in any queue, and binds that are not settled.
+    pub async fn unsettled(&self) -> f64 {
+        let mut sum = self.metric("berth_binds_pending").await;
+        for queue in ["active", "backoff", "unschedulable", "gated"] {
+            sum += self
+                .metric(&format!(r#"scheduler_pending_pods{{queue="{queue}"}}"#))
+                .await;
+        }
+        sum
+    }
+
+    /// Waits until nothing waits, and every pod on a node is counted and none only assumed; panics when the number of
+    /// pods is another one.
+    pub async fn await_settled(&self, limit: Duration, pods: usize) {
+        await_until(
+            limit,
+            &format!("berth counts {pods} pods and has nothing left to do"),
+            async || {
+                self.unsettled().await == 0.0
+                    && self.metric(r#"scheduler_cache_size{type="assumed_pods"}"#).await == 0.0
+                    && self.metric(r#"scheduler_cache_size{type="pods"}"#).await == pods as f64
+            },
+        )
+        .await;
+    }
+
+    /// Waits until it counts so many pods on nodes, by whomever they were bound.
+    pub async fn await_counted(&self, limit: Duration, pods: usize) {
+        await_until(limit, &format!("berth counts {pods} pods on nodes"), async || {
+            self.metric(r#"scheduler_cache_size{type="pods"}"#).await == pods as f64
+        })
+        .await;
+    }
+
+    /// Sends a signal, such as `STOP`.
+    pub fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args([&format!("-{name}"), &pid]).status();
+        assert!(sent.expect("kill runs").success());
+    }
+
     /// SIGKILL.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
@@ -101,12 +161,7 @@ impl Berth {
 
     /// SIGTERM; returns how it ended.
     pub async fn terminate(&mut self) -> ExitStatus {
-        let pid = self.child.id().to_string();
-        let sent = Command::new("kill")
-            .args(["-TERM", &pid])
-            .status()
-            .expect("kill runs");
-        assert!(sent.success());
+        self.signal("TERM");
         let mut status = None;
         await_until(Duration::from_secs(30), "berth ends after SIGTERM", async || {
             status = self.child.try_wait().expect("our child");
