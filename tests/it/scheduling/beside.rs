@@ -96,7 +96,7 @@ async fn nodes_shared_with_kube_scheduler_are_filled_to_the_brim_and_never_overc
     })
     .await;
     let message = format!(
-        "0/{NODES} nodes are available: {NODES} Insufficient cpu. preemption: 0/{NODES} nodes are available: \
+        "0/{NODES} nodes are available: {NODES} Insufficient cpu. no new claims to deallocate, preemption: 0/{NODES} nodes are available: \
          {NODES} No preemption victims found for incoming pod."
     );
     await_until(SOON, "all pods that are left over are told why", async || {

@@ -295,7 +295,7 @@ async fn a_node_that_vanishes_or_shrinks_under_its_pods_gets_no_more_and_others_
     // A pod that asks for nothing but a place shows that berth knows of the shrinking, too: it is the emptier one.
     create_pods(&client, &half("second", 4), |_, _| {}).await;
     await_bound(&client, SOON, 2, |pod| name_of(pod).starts_with("second")).await;
-    let message = "0/2 nodes are available: 2 Insufficient cpu. preemption: 0/2 nodes are available: \
+    let message = "0/2 nodes are available: 2 Insufficient cpu. no new claims to deallocate, preemption: 0/2 nodes are available: \
                    2 No preemption victims found for incoming pod.";
     let parked = async |count: usize| {
         let pods = all_pods(&client).await;

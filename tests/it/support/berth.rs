@@ -86,26 +86,17 @@ impl Berth {
     /// The value of a metric, by its name with labels as it stands in the scrape.
     pub async fn metric(&self, name: &str) -> f64 {
         let (_, text) = self.get("/metrics").await;
-        let line = text
-            .lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        line.and_then(|value| value.parse().ok())
-            .unwrap_or_else(|| panic!("no metric {name} in\n{text}"))
+        value_in(&text, name).unwrap_or_else(|| panic!("no metric {name} in\n{text}"))
     }
 
     /// The value of a metric, or `None` when it cannot be read: the process is stopped, gone or not there yet.
-    pub async fn try_metric(&self, name: &str) -> Option<f64> {
+    async fn try_metric(&self, name: &str) -> Option<f64> {
         let url = format!("http://{}/metrics", self.find_address()?);
-        let client = reqwest::Client::builder()
-            .timeout(Duration::from_secs(2))
-            .build()
-            .expect("a client");
-        let text = client.get(url).send().await.ok()?.text().await.ok()?;
-        let mut lines = text.lines();
-        lines
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?
-            .parse()
-            .ok()
+        let scrape = async { reqwest::get(url).await.ok()?.text().await.ok() };
+        let text = tokio::time::timeout(Duration::from_secs(2), scrape)
+            .await
+            .ok()??;
+        value_in(&text, name)
     }
 
     pub async fn leads(&self) -> bool {
@@ -170,6 +161,19 @@ impl Berth {
         .await;
         status.expect("just seen")
     }
+}
+
+/// The metric's value in this scrape. One without labels may have empty braces.
+fn value_in(scrape: &str, name: &str) -> Option<f64> {
+    let value = |line: &str| {
+        let rest = line.strip_prefix(name)?;
+        rest.strip_prefix("{}")
+            .unwrap_or(rest)
+            .strip_prefix(' ')?
+            .parse()
+            .ok()
+    };
+    scrape.lines().find_map(value)
 }
 
 impl Drop for Berth {
