@@ -66,9 +66,10 @@ async fn when_the_leader_is_killed_or_frozen_in_a_burst_another_one_goes_on() {
     b.await_ready().await;
     assert!(!b.leads().await);
 
-    create_burst(&client, "first").await;
-    log.await_len(SOON, 50).await;
-    a.kill();
+    tokio::join!(create_burst(&client, "first"), async {
+        log.await_len(SOON, 50).await;
+        a.kill();
+    });
     assert!(
         log.len() < PODS,
         "the burst was over before the leader was killed"
@@ -83,9 +84,10 @@ async fn when_the_leader_is_killed_or_frozen_in_a_burst_another_one_goes_on() {
     let c = start(&cluster, "c", &config);
     c.await_ready().await;
     assert!(!c.leads().await);
-    create_burst(&client, "second").await;
-    log.await_len(SOON, PODS + 50).await;
-    b.signal("STOP");
+    tokio::join!(create_burst(&client, "second"), async {
+        log.await_len(SOON, PODS + 50).await;
+        b.signal("STOP");
+    });
     assert!(
         log.len() < 2 * PODS,
         "the burst was over before the leader was frozen"
@@ -121,18 +123,16 @@ async fn a_leader_that_is_told_to_end_settles_its_binds_and_hands_the_lease_over
     let log = BindLog::start(&client);
     let folder = tempfile::tempdir().expect("a temporary folder");
     let estimates = folder.path().join("estimates.json");
-    let with_estimates = format!(
-        "estimatorFile: {}\nbindsInFlight: 16\n{SLOW}",
-        estimates.display()
-    );
+    let with_estimates = format!("estimatorFile: {}\nbindsInFlight: 4\n{SLOW}", estimates.display());
     let mut a = start(&cluster, "a", &with_estimates);
     await_leader(&a, SOON).await;
     let b = start(&cluster, "b", SLOW);
     b.await_ready().await;
 
-    create_burst(&client, "web").await;
-    log.await_len(SOON, 100).await;
-    let status = a.terminate().await;
+    let ((), status) = tokio::join!(create_burst(&client, "web"), async {
+        log.await_len(SOON, 100).await;
+        a.terminate().await
+    });
     assert_eq!(status.code(), Some(0), "{}", a.log());
     let at_the_end = audit.binds_of("a");
     assert!(at_the_end < PODS, "the burst was over before the leader ended");

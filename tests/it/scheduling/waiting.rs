@@ -292,7 +292,7 @@ async fn a_node_that_vanishes_or_shrinks_under_its_pods_gets_no_more_and_others_
         berth.metric(r#"scheduler_cache_size{type="nodes"}"#).await == 2.0
     })
     .await;
-    // A pod that asks for nothing but a place shows that berth knows of the shrinking, too: it is the emptier one.
+    // The shrinking came before that in the same watch, so berth knows of it, too.
     create_pods(&client, &half("second", 4), |_, _| {}).await;
     await_bound(&client, SOON, 2, |pod| name_of(pod).starts_with("second")).await;
     let message = "0/2 nodes are available: 2 Insufficient cpu. no new claims to deallocate, preemption: 0/2 nodes are available: \
