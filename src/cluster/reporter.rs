@@ -176,19 +176,26 @@ enum Verdict {
 }
 
 /// Sending a report twice is harmless: events have a name of their own, and a patch sets what it sets.
-fn verdict(answer: Result<Answer, String>) -> Verdict {
+fn verdict(item: &Item, answer: Result<Answer, String>) -> Verdict {
     let answer = match answer {
         Ok(answer) => answer,
         Err(why) => return Verdict::TryAgain { after: None, why },
     };
+    let again = |answer: &Answer| Verdict::TryAgain {
+        after: answer.retry_after,
+        why: answer.message(),
+    };
     match answer.status {
         status if status.is_success() => Verdict::Delivered,
-        // 404: the pod is gone. 409: it was recreated, or an earlier attempt at this event did arrive.
-        StatusCode::NOT_FOUND | StatusCode::CONFLICT => Verdict::Delivered,
-        status if status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error() => Verdict::TryAgain {
-            after: answer.retry_after,
-            why: answer.message(),
-        },
+        // The pod, or its namespace, is gone.
+        StatusCode::NOT_FOUND => Verdict::Delivered,
+        // The pod was recreated: its uid is not the one we speak of.
+        StatusCode::UNPROCESSABLE_ENTITY if answer.message().contains("metadata.uid") => Verdict::Delivered,
+        // An earlier attempt at this event did arrive.
+        StatusCode::CONFLICT if matches!(item, Item::Event(_)) => Verdict::Delivered,
+        // Somebody else wrote the pod at the same time, again and again.
+        StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS => again(&answer),
+        status if status.is_server_error() => again(&answer),
         _ => Verdict::Refused(answer.message()),
     }
 }
@@ -232,7 +239,7 @@ impl Sender<'_> {
 
     async fn attempt(&self, item: &Item) -> Verdict {
         match request(item, self.host) {
-            Ok(request) => verdict(client::exchange(&self.client, request).await),
+            Ok(request) => verdict(item, client::exchange(&self.client, request).await),
             Err(why) => Verdict::Refused(format!("the request cannot be built: {why}")),
         }
     }
@@ -251,7 +258,7 @@ impl Sender<'_> {
         let pod = item.pod();
         tracing::warn!(
             namespace = %pod.namespace, pod = %pod.name, error = why,
-            "a {what} was dropped; if it is forbidden, let berth's ClusterRole {verb}"
+            "a {what} was dropped; if it was forbidden, berth's ClusterRole has to allow: {verb}"
         );
     }
 }
@@ -393,13 +400,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_busy_server_is_asked_again_and_a_report_about_a_pod_that_is_gone_is_settled() {
-        let (reporter, server) = (Reporter::new(), Server::new(100, [429, 500, 404]));
+        let (reporter, server) = (Reporter::new(), Server::new(100, [429, 500, 409, 404]));
         reporter.report(failed("p".into()));
         run_for(&reporter, &server, &AtomicUsize::new(0), Duration::from_secs(60)).await;
         let counters = reporter.counters();
         assert_eq!(
             (of(&counters.sent), of(&counters.retried), reporter.dropped()),
-            (1, 2, 0)
+            (1, 3, 0)
         );
     }
 

@@ -205,7 +205,7 @@ impl Complaints {
                 namespace = bad.id.namespace,
                 name = bad.id.name,
                 error = bad.error,
-                "an object cannot be read and is left out; berth_watch_bad_objects_total counts them"
+                "an object cannot be read and is left out"
             );
         }
     }

@@ -14,6 +14,9 @@ use super::{Reply, Truth};
 /// server to give up earlier than this (`?timeout=`).
 pub const LATE_EFFECT: Duration = Duration::from_secs(15);
 
+/// A bind request is sent this often without an answer, then no more.
+const MOST_UNKNOWN: u32 = 5;
+
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
@@ -48,8 +51,10 @@ pub enum Outcome {
 #[derive(Debug)]
 pub struct BindAttempt {
     node: Arc<str>,
-    /// A request was sent whose effect is not known, at this time.
+    /// The latest time at which a request was sent whose effect is not known.
     unknown_since: Option<Duration>,
+    /// How many such requests there were.
+    unknowns: u32,
     /// The store's latest refusal.
     refusal: Option<String>,
     pauses: u32,
@@ -60,6 +65,7 @@ impl BindAttempt {
         BindAttempt {
             node,
             unknown_since: None,
+            unknowns: 0,
             refusal: None,
             pauses: 0,
         }
@@ -93,6 +99,7 @@ impl BindAttempt {
             Reply::Unknown(why) => {
                 self.refusal = Some(why);
                 self.unknown_since = Some(now);
+                self.unknowns += 1;
                 let after = self.pause();
                 Step::Read { after }
             }
@@ -117,12 +124,125 @@ impl BindAttempt {
     /// The pod waits and has no node. Was the refusal final, or may an older request still arrive?
     fn still_unbound(&mut self, now: Duration) -> Step {
         match self.unknown_since {
-            // Sending it again is safe, and settles it sooner than waiting would.
             Some(since) if now.saturating_sub(since) < LATE_EFFECT => {
                 let after = self.pause();
-                Step::Bind { after }
+                if self.unknowns < MOST_UNKNOWN {
+                    // Sending it again is safe, and settles it sooner than waiting would.
+                    Step::Bind { after }
+                } else {
+                    // It never will be answered: send nothing more until nothing can be on its way.
+                    Step::Read { after }
+                }
             }
             _ => Step::Done(Outcome::Refused(self.refusal.take().unwrap_or_default())),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Duration = Duration::from_secs(1);
+
+    fn attempt() -> BindAttempt {
+        BindAttempt::new("n1".into())
+    }
+
+    fn unknown() -> Reply {
+        Reply::Unknown("500".into())
+    }
+
+    const FREE: Truth = Truth::Unbound { bindable: true };
+
+    #[test]
+    fn a_lost_answer_is_settled_by_reading_and_the_pod_counts_as_bound_if_it_is_on_our_node() {
+        let mut bind = attempt();
+        assert!(matches!(bind.replied(unknown(), S), Step::Read { .. }));
+        assert!(matches!(
+            bind.read(Truth::Unreadable("down".into()), S),
+            Step::Read { .. }
+        ));
+        assert_eq!(
+            bind.read(Truth::BoundTo("n1".into()), S),
+            Step::Done(Outcome::Bound)
+        );
+    }
+
+    #[test]
+    fn a_refusal_is_final_only_when_no_older_request_can_still_arrive() {
+        let mut sure = attempt();
+        assert_eq!(
+            sure.replied(Reply::Conflict("why".into()), S),
+            Step::Read {
+                after: Duration::ZERO
+            }
+        );
+        assert_eq!(sure.read(FREE, S), Step::Done(Outcome::Refused("why".into())));
+
+        let mut open = attempt();
+        open.replied(unknown(), S);
+        open.replied(Reply::Rejected("why".into()), 2 * S);
+        assert!(
+            matches!(open.read(FREE, 3 * S), Step::Bind { .. }),
+            "the first request may still arrive"
+        );
+        assert_eq!(
+            open.read(FREE, S + LATE_EFFECT),
+            Step::Done(Outcome::Refused("why".into()))
+        );
+    }
+
+    #[test]
+    fn a_request_that_is_never_answered_is_not_sent_for_ever() {
+        let mut bind = attempt();
+        let (mut now, mut sent) = (Duration::ZERO, 1);
+        let mut step = bind.replied(unknown(), now);
+        for _ in 0..100 {
+            step = match step {
+                Step::Read { after } => {
+                    now += after;
+                    bind.read(FREE, now)
+                }
+                Step::Bind { after } => {
+                    (now, sent) = (now + after, sent + 1);
+                    bind.replied(unknown(), now)
+                }
+                Step::Done(_) => break,
+            };
+        }
+        assert_eq!(step, Step::Done(Outcome::Refused("500".into())));
+        assert_eq!(sent, MOST_UNKNOWN);
+        assert!(now >= LATE_EFFECT && now < 3 * LATE_EFFECT, "{now:?}");
+    }
+
+    #[test]
+    fn a_pod_that_is_gone_dying_or_elsewhere_is_not_ours_to_place_any_more() {
+        assert_eq!(
+            attempt().replied(Reply::NotFound, S),
+            Step::Done(Outcome::Vanished)
+        );
+        assert_eq!(attempt().read(Truth::Gone, S), Step::Done(Outcome::Vanished));
+        assert_eq!(
+            attempt().read(Truth::Unbound { bindable: false }, S),
+            Step::Done(Outcome::Vanished)
+        );
+        let elsewhere = Outcome::BoundElsewhere("n2".into());
+        assert_eq!(
+            attempt().read(Truth::BoundTo("n2".into()), S),
+            Step::Done(elsewhere)
+        );
+    }
+
+    #[test]
+    fn a_busy_store_gets_the_time_it_asks_for() {
+        let busy = |s| Reply::Busy {
+            retry_after: Some(s * S),
+        };
+        assert_eq!(attempt().replied(busy(7), S), Step::Bind { after: 7 * S });
+        assert_eq!(
+            attempt().replied(Reply::Busy { retry_after: None }, S),
+            Step::Bind { after: FIRST_PAUSE }
+        );
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Action, Scheduler, State, Waiting, unsupported_message};
+use super::{Action, Scheduler, State, Waiting, told_so_far, unsupported_message};
 use crate::inventory::Discrepancy;
 use crate::model::{Node, Pod, PodSpec, SpecError};
 
@@ -117,10 +117,14 @@ impl Scheduler {
         let refusal = refusal(&pod.spec);
         if let Some(known) = self.waiting.get_mut(&pod.uid) {
             known.generation = pod.generation;
+            if !self.leading {
+                // Another process tells it; should this one take over, it goes on from there.
+                known.told = told_so_far(&pod);
+            }
             let same = known.class.id == class.id
                 && known.priority == pod.priority
                 && (known.state == State::Gated) != pod.gates.is_empty()
-                && (known.state == State::Refused) == refusal.is_some();
+                && matches!(known.state, State::Refused(_)) == refusal.is_some();
             if same {
                 return;
             }
@@ -145,9 +149,9 @@ impl Scheduler {
             Some(message) => {
                 self.stats.bad_pods += u64::from(pod.spec.is_err());
                 if let Some(waiting) = self.waiting.get_mut(&uid) {
-                    waiting.state = State::Refused;
+                    waiting.state = State::Refused(message.into());
                 }
-                self.tell(&uid, "SchedulerError", message.into(), true);
+                self.tell_why(&uid, true);
             }
         }
     }
@@ -161,7 +165,7 @@ impl Scheduler {
         }
     }
 
-    fn wake_all(&mut self) {
+    pub(super) fn wake_all(&mut self) {
         self.actions
             .extend((0..self.dispatcher.agents()).map(Action::WakeAgent));
     }

@@ -72,8 +72,8 @@ struct Waiting {
 enum State {
     /// It has scheduling gates.
     Gated,
-    /// Its spec cannot be understood or is not supported; it has been told.
-    Refused,
+    /// Its spec cannot be understood or is not supported, for this reason.
+    Refused(Arc<str>),
     Queued(Ticket),
     /// An agent works on it; the number tells this piece of work from an earlier one.
     Placing(u64),
@@ -106,6 +106,8 @@ pub struct Scheduler {
     nodes_synced: bool,
     /// The loosening that agents were last woken for.
     woken_for: Revision,
+    /// By agent: its last task was the check of a parked class.
+    checked_last: Vec<bool>,
 }
 
 impl Scheduler {
@@ -128,6 +130,7 @@ impl Scheduler {
             pods_synced: false,
             nodes_synced: false,
             woken_for: 0,
+            checked_last: vec![false; agents],
         }
     }
 
@@ -157,9 +160,24 @@ impl Scheduler {
         self.pods_synced && self.nodes_synced
     }
 
-    /// Only a leader places pods. Binds that are under way when leadership is lost settle on their own.
+    /// Only a leader places pods, and tells them why they wait. Binds that are under way when leadership is lost settle on
+    /// their own.
     pub fn set_leading(&mut self, leading: bool) {
+        let began = leading && !self.leading;
         self.leading = leading;
+        if began {
+            // Whoever led before may have ended before it told them.
+            let waits = |waiting: &Waiting| matches!(waiting.state, State::Refused(_) | State::Parked);
+            let mut uids: Vec<_> = self
+                .waiting
+                .values()
+                .filter(|w| waits(w))
+                .map(|w| (w.seq, w.pod.uid.clone()))
+                .collect();
+            uids.sort();
+            uids.iter().for_each(|(_, uid)| self.tell_why(uid, true));
+            self.wake_all();
+        }
     }
 
     pub fn leading(&self) -> bool {
@@ -177,7 +195,7 @@ impl Scheduler {
         for waiting in self.waiting.values() {
             match waiting.state {
                 State::Gated => gated += 1,
-                State::Refused => refused += 1,
+                State::Refused(_) => refused += 1,
                 _ => {}
             }
         }
@@ -215,7 +233,7 @@ impl Scheduler {
             group.told_at = now;
             let pods: Vec<_> = group.pods.values().cloned().collect();
             for uid in pods {
-                self.tell_parked(&uid, false);
+                self.tell_why(&uid, false);
             }
         }
     }
@@ -251,14 +269,18 @@ impl Scheduler {
         {
             group.told_at = now;
         }
-        self.tell_parked(uid, true);
+        self.tell_why(uid, true);
     }
 
-    /// Tells a parked pod what was found for its class, if that is news to it.
-    fn tell_parked(&mut self, uid: &Arc<str>, event: bool) {
+    /// Tells a parked or refused pod why it waits, if that is news to it.
+    fn tell_why(&mut self, uid: &Arc<str>, event: bool) {
         let Some(waiting) = self.waiting.get(uid) else {
             return;
         };
+        if let State::Refused(why) = &waiting.state {
+            let why = why.clone();
+            return self.tell(uid, "SchedulerError", why, event);
+        }
         let Some(group) = self.parked.get_mut(waiting.class.id) else {
             return;
         };
@@ -270,7 +292,7 @@ impl Scheduler {
         let Some(waiting) = self.waiting.get_mut(uid) else {
             return;
         };
-        if waiting.told.as_ref() == Some(&message) {
+        if !self.leading || waiting.told.as_ref() == Some(&message) {
             return;
         }
         waiting.told = Some(message.clone());
@@ -301,7 +323,7 @@ impl Scheduler {
             State::Placing(_) => self.probe_ended(class, uid),
             State::BackingOff(until) => self.backoff.remove(until, uid),
             State::Parked => self.parked.leave(class, place),
-            State::Gated | State::Refused | State::Binding => {}
+            State::Gated | State::Refused(_) | State::Binding => {}
         }
     }
 
@@ -345,10 +367,7 @@ pub struct QueueLengths {
 impl Waiting {
     /// A pod that was just seen: not to be scheduled until its state says so.
     fn new(pod: Pod, class: Arc<Class>, seq: u64, now: Duration) -> Self {
-        let told = pod
-            .scheduled
-            .filter(|condition| !condition.status)
-            .map(|condition| condition.message);
+        let told = told_so_far(&pod);
         let scheduler_name = pod.scheduler_name;
         Waiting {
             usage: class.spec.usage.clone(),
@@ -381,7 +400,7 @@ impl State {
     fn name(&self) -> &'static str {
         match self {
             State::Gated => "gated",
-            State::Refused => "refused",
+            State::Refused(_) => "refused",
             State::Queued(_) | State::Woken(_) => "queued",
             State::Placing(_) => "placing",
             State::Binding => "binding",
@@ -389,6 +408,12 @@ impl State {
             State::Parked => "parked",
         }
     }
+}
+
+/// The message of a pod's condition, if that says that it is not scheduled.
+fn told_so_far(pod: &Pod) -> Option<Arc<str>> {
+    let condition = pod.scheduled.as_ref().filter(|condition| !condition.status)?;
+    Some(condition.message.clone())
 }
 
 /// What a pod that cannot be scheduled by this version is told.

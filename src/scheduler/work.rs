@@ -38,16 +38,32 @@ pub enum Settled {
 }
 
 impl Scheduler {
-    /// The next piece of work for this agent, if it may work. Checks of parked classes go before placements: they are
-    /// due only once a change.
+    /// The next piece of work for this agent, if it may work. A check of a parked class and a placement take turns, so that
+    /// neither a stream of changes nor a stream of pods starves the other.
     pub fn next_task(&mut self, agent: usize, now: Duration) -> Option<Task> {
         if !self.synced() || !self.leading {
             return None;
         }
-        if let Some(class) = self.parked.due(agent, self.ledger.inventory().loosened()) {
-            self.stats.checks += 1;
-            return Some(Task::Check { class });
+        let checked = std::mem::replace(&mut self.checked_last[agent], false);
+        let mut next = if checked {
+            self.next_placement(agent, now)
+        } else {
+            None
+        };
+        next = next.or_else(|| self.next_check(agent));
+        if matches!(next, Some(Task::Check { .. })) {
+            self.checked_last[agent] = true;
         }
+        next.or_else(|| self.next_placement(agent, now))
+    }
+
+    fn next_check(&mut self, agent: usize) -> Option<Task> {
+        let class = self.parked.due(agent, self.ledger.inventory().loosened())?;
+        self.stats.checks += 1;
+        Some(Task::Check { class })
+    }
+
+    fn next_placement(&mut self, agent: usize, now: Duration) -> Option<Task> {
         while self.binds < self.config.max_waiting_binds {
             let request = self.dispatcher.start(agent, now)?;
             let class = request.class.id;

@@ -5,4 +5,5 @@ mod support;
 mod chart;
 mod cluster_io;
 mod control_plane;
+mod docs;
 mod scheduling;

@@ -1,0 +1,127 @@
+//! The documents tell the truth: generated parts are up to date, and every command of the README is covered.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Compares a file with what it should hold; `UPDATE=1` in the environment writes it instead.
+fn assert_up_to_date(file: PathBuf, expected: &str) {
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&file, expected).expect("the file is written");
+        return;
+    }
+    let found = std::fs::read_to_string(&file).unwrap_or_default();
+    assert!(
+        found == expected,
+        "{} is out of date: run UPDATE=1 cargo test --test it docs",
+        file.display()
+    );
+}
+
+#[test]
+fn the_configuration_is_documented_as_it_is_read() {
+    let mut text = String::from(
+        "# The configuration file\n\n\
+         YAML, given with `berth run --config FILE`; the Helm chart writes it from its value `config`. A key that is left out has its\n\
+         default; an unknown key is refused. This page is made from the types that read the file.\n\n\
+         | key | default | meaning |\n|---|---|---|\n",
+    );
+    let schema = berth::config::schema();
+    let defaults = serde_json::to_value(berth::config::Config::default()).expect("JSON");
+    rows(&schema, &defaults, "", &mut text);
+    assert_up_to_date(root().join("docs/configuration.md"), &text);
+}
+
+fn rows(schema: &Value, defaults: &Value, prefix: &str, text: &mut String) {
+    let properties = schema["properties"].as_object().expect("an object's schema");
+    for (key, property) in properties {
+        let (path, default) = (format!("{prefix}{key}"), &defaults[key]);
+        if property["properties"].is_object() {
+            rows(property, default, &format!("{path}."), text);
+            continue;
+        }
+        let default = match default {
+            Value::Null => "none".to_owned(),
+            Value::String(value) if value.is_empty() => "`\"\"`".to_owned(),
+            Value::String(value) => format!("`{value}`"),
+            value => format!("`{value}`"),
+        };
+        let meaning = property["description"]
+            .as_str()
+            .expect("every key is documented")
+            .replace('\n', " ");
+        let _ = writeln!(text, "| `{path}` | {default} | {} |", meaning.trim());
+    }
+}
+
+/// Every command of the README, and what runs it.
+const COVERED: &[(&str, &str)] = &[
+    (
+        "cargo run --release -- demo",
+        ".ci/run, and tests/it/demo.rs with the test build",
+    ),
+    ("cargo test", ".ci/run"),
+    (
+        "docker build -t REGISTRY/berth:0.1.0 .",
+        "nothing here: it needs a container engine",
+    ),
+    (
+        "docker push REGISTRY/berth:0.1.0",
+        "nothing here: it needs a registry",
+    ),
+    (
+        "helm install berth charts/berth --namespace berth-system --create-namespace --set image.repository=REGISTRY/berth",
+        "tests/it/chart.rs, against a real API server",
+    ),
+    (
+        "kubectl apply -f manifests/install.yaml",
+        "tests/it/chart.rs applies every object of it",
+    ),
+    (
+        "kubectl apply -f manifests/example-deployment.yaml",
+        "tests/it/chart.rs applies it",
+    ),
+    ("kubectl get pods -o wide", "kubectl's own"),
+    (
+        "berth run --kubeconfig FILE --config FILE --leader-elect=false --metrics-address 127.0.0.1:10261",
+        "tests/it/scheduling: every test runs it with these options",
+    ),
+];
+
+#[test]
+fn every_command_of_the_readme_is_covered() {
+    let readme = std::fs::read_to_string(root().join("README.md")).expect("README.md");
+    let blocks = readme
+        .split("```sh\n")
+        .skip(1)
+        .map(|rest| rest.split("```").next().unwrap_or_default());
+    let commands: Vec<&str> = blocks
+        .flat_map(str::lines)
+        .filter(|line| !line.is_empty())
+        .collect();
+    let covered: Vec<&str> = COVERED.iter().map(|(command, _)| *command).collect();
+    assert_eq!(
+        commands, covered,
+        "a command of the README that nothing runs, or the other way round"
+    );
+}
+
+#[test]
+fn every_link_of_the_documents_leads_somewhere() {
+    for document in ["README.md", "ARCHITECTURE.md"] {
+        let text = std::fs::read_to_string(root().join(document)).expect(document);
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if !target.contains("://") && !target.starts_with('#') {
+                assert!(
+                    root().join(target).exists(),
+                    "{document} links to {target}, which does not exist"
+                );
+            }
+        }
+    }
+}
