@@ -53,7 +53,7 @@ impl Reasons {
 
     /// Whether the node could become valid if pods left it (upstream: `Unschedulable`, not `…AndUnresolvable`).
     fn resolvable_by_eviction(self) -> bool {
-        const BY_EVICTION: u64 = (1 << FIRST_EXTENDED + MAX_EXTENDED as u32) - (1 << 3);
+        const BY_EVICTION: u64 = (1 << (FIRST_EXTENDED + MAX_EXTENDED as u32)) - (1 << 3);
         self.0 & BY_EVICTION != 0 && !self.has(Reasons::UNRESOLVABLE)
     }
 
