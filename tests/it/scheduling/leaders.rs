@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::audit::Audit;
+use super::audit::{Audit, Request};
 use super::*;
 
 const QUICK: &str = "leaderElection: {leaseDuration: 3s, renewDeadline: 2s, retryPeriod: 500ms}";
@@ -41,15 +41,19 @@ async fn create_burst(client: &Client, prefix: &'static str) {
     create_pods(client, &pods, |_, _| {}).await;
 }
 
-/// Panics unless the API server carried out exactly one bind for each of so many pods.
-fn assert_bound_once(audit: &Audit, pods: usize) {
-    let requests = audit.requests();
-    let carried_out: Vec<&str> = (requests.iter())
-        .filter(|request| request.is_bind() && request.succeeded())
-        .map(|request| request.name())
-        .collect();
-    let names: BTreeSet<&str> = carried_out.iter().copied().collect();
-    assert_eq!((carried_out.len(), names.len()), (pods, pods));
+/// Panics unless the API server carried out exactly one bind for each of so many pods. It records a bind as failed, though
+/// it was carried out, when the sender is killed before the answer: of such there may be `cut_off`.
+fn assert_bound_once(audit: &Audit, pods: usize, cut_off: usize) {
+    let (carried_out, others): (Vec<_>, Vec<_>) = (audit.requests().into_iter())
+        .filter(Request::is_bind)
+        .partition(Request::succeeded);
+    let names: BTreeSet<&str> = carried_out.iter().map(Request::name).collect();
+    assert_eq!(carried_out.len(), names.len(), "a pod was bound twice");
+    assert!(
+        (pods - cut_off..=pods).contains(&names.len()),
+        "{} of {pods} pods were bound; other requests: {others:?}",
+        names.len()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -78,7 +82,7 @@ async fn when_the_leader_is_killed_or_frozen_in_a_burst_another_one_goes_on() {
     log.await_len(SOON, PODS).await;
     b.await_settled(SOON, PODS).await;
     assert!(audit.binds_of("a") > 0 && audit.binds_of("b") > 0);
-    assert_bound_once(&audit, PODS);
+    assert_bound_once(&audit, PODS, 1);
     assert_no_overcommit(&client).await;
 
     let c = start(&cluster, "c", &config);
@@ -99,7 +103,7 @@ async fn when_the_leader_is_killed_or_frozen_in_a_burst_another_one_goes_on() {
     c.await_settled(SOON, 2 * PODS).await;
     b.await_settled(SOON, 2 * PODS).await;
     assert!(c.leads().await && !b.leads().await);
-    assert_bound_once(&audit, 2 * PODS);
+    assert_bound_once(&audit, 2 * PODS, 1);
     assert_no_overcommit(&client).await;
     log.assert_none_moved();
 
@@ -146,7 +150,7 @@ async fn a_leader_that_is_told_to_end_settles_its_binds_and_hands_the_lease_over
     log.await_len(SOON, PODS).await;
     b.await_settled(SOON, PODS).await;
     assert_eq!(audit.binds_of("a"), at_the_end, "a bound after its end");
-    assert_bound_once(&audit, PODS);
+    assert_bound_once(&audit, PODS, 0);
     assert_no_overcommit(&client).await;
 
     // What it measured is there, is understood by the next process, and kept by one that measures nothing.
