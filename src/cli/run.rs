@@ -16,8 +16,8 @@ use tokio::task::JoinSet;
 use crate::agent::{AgentConfig, CacheLimits};
 use crate::cluster::client::without_retries;
 use crate::cluster::{
-    Change, ClusterSink, Elector, LIVE_PODS, LeanNode, LeanPod, LeaseConfig, NodeIndex, PodIndex, Report,
-    Reporter, list_cluster, watch as watch_objects,
+    Change, ClusterSink, Deadline, Elector, LIVE_PODS, LeanNode, LeanPod, LeaseConfig, NodeIndex, PodIndex,
+    Report, Reporter, list_cluster, watch as watch_objects,
 };
 use crate::config::{Config, NAMESPACE_FILE};
 use crate::dispatch::Estimator;
@@ -156,10 +156,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
             tracing::error!(%error, "the HTTP server failed");
         }
     });
-    let (leading, elector) = lead(&cluster, &config, working.clone()).await?;
-    if let Some(elector) = elector {
-        tasks.spawn("leader election", elector);
-    }
+    let (leading, deadline) = lead(&mut tasks, &cluster, &config, working.clone())?;
     follow_leadership(&mut tasks, &engine, leading.clone());
     watch_cluster(&mut tasks, &engine, &client, &sources, &health);
     keep_time(&mut tasks, &engine, &config);
@@ -173,7 +170,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
             store,
             in_flight,
             bind_queue,
-            leading,
+            move || *leading.borrow() && deadline.as_ref().is_none_or(Deadline::is_ahead),
             sources.binds.clone(),
         ),
     );
@@ -200,6 +197,8 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     }
     health.set_stopping();
     engine.stop();
+    // Only when the agents have ended it is certain that no more binds come.
+    let agents_ended = tokio::task::spawn_blocking(|| threads.join()).await?;
     settle(&engine).await;
     // Leadership is released only now that nothing of ours is on its way.
     let _ = stop_work.send(false);
@@ -207,7 +206,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     save_estimator(config.estimator_file.as_deref(), &engine);
     let _ = stop_telling.send(false);
     tasks.finish().await;
-    if let Err(names) = threads.join() {
+    if let Err(names) = agents_ended {
         bail!("these threads panicked: {}", names.join(", "));
     }
     tracing::info!("berth has stopped");
@@ -301,15 +300,13 @@ async fn agent_ends(threads: &AgentThreads) {
     }
 }
 
-/// Leadership, and the task that runs for it: for ever `true` without leader election.
-async fn lead(
+/// Runs for leadership. Returns whether we lead, which is for ever true without leader election, and until when.
+fn lead(
+    tasks: &mut Tasks,
     cluster: &kube::Config,
     config: &Config,
     working: watch::Receiver<bool>,
-) -> Result<(
-    watch::Receiver<bool>,
-    Option<impl Future<Output = ()> + Send + 'static>,
-)> {
+) -> Result<(watch::Receiver<bool>, Option<Deadline>)> {
     let election = &config.leader_election;
     if !election.enabled {
         // The receiver keeps its last value when the sender is gone.
@@ -324,7 +321,9 @@ async fn lead(
         ..LeaseConfig::new(namespace, election.name.clone(), identity)
     };
     let (elector, leading) = Elector::new(without_retries(cluster.clone())?, lease)?;
-    Ok((leading, Some(elector.run(ended(working)))))
+    let deadline = elector.deadline();
+    tasks.spawn("leader election", elector.run(ended(working)));
+    Ok((leading, Some(deadline)))
 }
 
 fn follow_leadership(tasks: &mut Tasks, engine: &Engine, mut leading: watch::Receiver<bool>) {
@@ -501,13 +500,13 @@ async fn check_once(engine: &Engine, client: &Client) -> kube::Result<usize> {
     Ok(recounted.len() + engine.with(|scheduler, now| scheduler.mend(&found, &pods, &nodes, now)))
 }
 
-/// Carries out binds, at most `in_flight` at a time.
+/// Carries out binds, at most `in_flight` at a time. `leads` is asked before each request.
 async fn carry_out_binds(
     engine: Engine,
     store: KubeStore,
     in_flight: usize,
     mut queue: mpsc::UnboundedReceiver<Binding>,
-    leading: watch::Receiver<bool>,
+    leads: impl Fn() -> bool + Clone + Send + 'static,
     counters: Arc<BindCounters>,
 ) {
     let slots = Arc::new(tokio::sync::Semaphore::new(in_flight));
@@ -515,10 +514,10 @@ async fn carry_out_binds(
         let Ok(slot) = slots.clone().acquire_owned().await else {
             return;
         };
-        let (engine, store, leading, counters) =
-            (engine.clone(), store.clone(), leading.clone(), counters.clone());
+        let (engine, store, leads, counters) =
+            (engine.clone(), store.clone(), leads.clone(), counters.clone());
         tokio::spawn(async move {
-            let outcome = drive(&store, &binding, || engine.now(), &leading, &counters).await;
+            let outcome = drive(&store, &binding, || engine.now(), leads, &counters).await;
             tracing::debug!(pod = %binding.name, node = %binding.node, ?outcome, "bind");
             engine.bind_finished(&binding, outcome);
             drop(slot);

@@ -1,6 +1,7 @@
 //! Runs for the lease, and keeps it. The rules are in `lease.rs`.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -8,6 +9,7 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -35,6 +37,24 @@ pub struct Elector {
     /// Leadership ends here unless renewed.
     lead_until: Option<Instant>,
     last_warning: Option<Instant>,
+    deadline: Deadline,
+}
+
+/// When leadership ends unless renewed, for those who are about to act on it. Clones share it.
+///
+/// A process that was stopped for a while may find its flag still raised when it goes on; this clock went on meanwhile.
+#[derive(Clone, Default)]
+pub struct Deadline(Arc<Mutex<Option<Instant>>>);
+
+impl Deadline {
+    /// Whether leadership has not run out.
+    pub fn is_ahead(&self) -> bool {
+        self.0.lock().is_some_and(|until| Instant::now() < until)
+    }
+
+    fn set(&self, until: Option<Instant>) {
+        *self.0.lock() = until;
+    }
 }
 
 /// Whoever reads leadership must not believe in it when nobody looks after it any more.
@@ -66,8 +86,14 @@ impl Elector {
             seen: None,
             lead_until: None,
             last_warning: None,
+            deadline: Deadline::default(),
         };
         Ok((elector, receiver))
+    }
+
+    /// To be asked right before anything that only the leader may do.
+    pub fn deadline(&self) -> Deadline {
+        self.deadline.clone()
     }
 
     /// Runs for the lease until `stop` resolves, then releases it if it is ours. No failure of the API server ends
@@ -193,6 +219,7 @@ impl Elector {
             return self.step_down();
         }
         self.lead_until = Some(until);
+        self.deadline.set(self.lead_until);
         if !self.leading.0.send_replace(true) {
             tracing::info!(
                 lease = self.config.name,
@@ -204,6 +231,7 @@ impl Elector {
 
     fn step_down(&mut self) {
         self.lead_until = None;
+        self.deadline.set(None);
         if self.leading.0.send_replace(false) {
             let holder = self.observed.as_ref().map(|it| it.record.holder.as_str());
             tracing::warn!(lease = self.config.name, holder, "no longer leading");
@@ -213,6 +241,7 @@ impl Elector {
     /// Gives the lease up, so that another candidate need not wait for it to expire. One try: expiry is the fallback.
     async fn release(mut self) {
         self.lead_until = None;
+        self.deadline.set(None);
         self.leading.0.send_replace(false);
         let error = match tokio::time::timeout(self.config.retry_period, self.try_release()).await {
             Ok(Ok(())) => return,
@@ -278,5 +307,20 @@ fn record_of(lease: &Lease) -> LeaseRecord {
         acquired: spec.acquire_time.map(|time| time.0),
         renewed: spec.renew_time.map(|time| time.0),
         transitions: spec.lease_transitions.unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deadline_passes_though_nobody_gets_to_run_the_election() {
+        let deadline = Deadline::default();
+        assert!(!deadline.is_ahead());
+        deadline.set(Some(Instant::now() + Duration::from_secs(2)));
+        assert!(deadline.is_ahead());
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert!(!deadline.is_ahead());
     }
 }

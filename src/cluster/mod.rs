@@ -17,7 +17,7 @@ mod self_check;
 mod watch;
 
 pub use convert::Interner;
-pub use elector::Elector;
+pub use elector::{Deadline, Elector};
 pub use guarded::{BadObject, Guarded, ObjectId};
 pub use index::{ClusterSink, NodeIndex, PodIndex};
 pub use lean::{LeanNode, LeanPod};

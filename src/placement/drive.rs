@@ -3,8 +3,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::sync::watch;
-
 use super::{BindAttempt, Binding, Outcome, PlacementStore, Reply, Step};
 
 /// What the binds of this process cost so far.
@@ -34,13 +32,13 @@ impl BindCounters {
 
 /// Binds, and returns when it is certain how that ended, however long it takes.
 ///
-/// `clock` is monotonic. Once `leading` is false no bind request is sent any more: one whose effect is open is still
-/// settled by reading, the others end as `Refused`. Dropping the future abandons the bind with its effect open.
+/// `clock` is monotonic. Once `leads` says no, no bind request is sent any more: one whose effect is open is still
+/// settled by reading, the others end as `Refused`. It is asked right before each request. Dropping the future abandons the bind with its effect open.
 pub async fn drive(
     store: &impl PlacementStore,
     binding: &Binding,
     clock: impl Fn() -> Duration,
-    leading: &watch::Receiver<bool>,
+    leads: impl Fn() -> bool,
     counters: &BindCounters,
 ) -> Outcome {
     let mut attempt = BindAttempt::new(binding.node.clone());
@@ -53,7 +51,7 @@ pub async fn drive(
             Step::Done(outcome) => return outcome,
             Step::Bind { after } => {
                 pause(after).await;
-                if *leading.borrow() {
+                if leads() {
                     sent = true;
                     counters.requests.fetch_add(1, Ordering::Relaxed);
                     let reply = store.bind(binding).await;
@@ -90,6 +88,8 @@ async fn pause(length: Duration) {
 mod tests {
     use std::collections::VecDeque;
 
+    use std::sync::atomic::AtomicBool;
+
     use parking_lot::Mutex;
     use tokio::time::Instant;
 
@@ -100,7 +100,7 @@ mod tests {
     struct Script {
         binds: Mutex<VecDeque<Reply>>,
         reads: Mutex<VecDeque<Truth>>,
-        leader: watch::Sender<bool>,
+        leading: AtomicBool,
         /// Leadership ends with the answer to the first bind.
         deposed: bool,
     }
@@ -108,7 +108,7 @@ mod tests {
     impl PlacementStore for Script {
         async fn bind(&self, _: &Binding) -> Reply {
             if self.deposed {
-                self.leader.send_replace(false);
+                self.leading.store(false, Ordering::Relaxed);
             }
             self.binds.lock().pop_front().expect("one bind request too many")
         }
@@ -131,11 +131,10 @@ mod tests {
     }
 
     async fn run(leading: bool, deposed: bool, binds: Vec<Reply>, reads: Vec<Truth>) -> Ran {
-        let (leader, receiver) = watch::channel(leading);
         let store = Script {
             binds: Mutex::new(binds.into()),
             reads: Mutex::new(reads.into()),
-            leader,
+            leading: AtomicBool::new(leading),
             deposed,
         };
         let binding = Binding {
@@ -146,7 +145,8 @@ mod tests {
         };
         let counters = BindCounters::default();
         let started = Instant::now();
-        let outcome = drive(&store, &binding, || started.elapsed(), &receiver, &counters).await;
+        let leads = || store.leading.load(Ordering::Relaxed);
+        let outcome = drive(&store, &binding, || started.elapsed(), leads, &counters).await;
         Ran {
             outcome,
             took: started.elapsed(),

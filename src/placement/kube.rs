@@ -335,9 +335,8 @@ mod tests {
             }
         });
         let started = tokio::time::Instant::now();
-        let (_leader, leading) = tokio::sync::watch::channel(true);
         let counters = BindCounters::default();
-        let outcome = drive(&store, &binding(), || started.elapsed(), &leading, &counters).await;
+        let outcome = drive(&store, &binding(), || started.elapsed(), || true, &counters).await;
         assert_eq!(outcome, Outcome::Bound);
         assert_eq!((counters.requests(), counters.unknown()), (1, 1));
     }

@@ -81,6 +81,11 @@ pub fn rank(class: &Class, packing: Packing, row: &Row, answers: &Answers, tie: 
     if row.node.is_none() {
         return Key::VACANT;
     }
+    let affinity = answers[CachedRule::NodeAffinity.index()];
+    // Upstream narrows the nodes to the named ones before any of its filters runs.
+    if affinity == node_affinity::NOT_NAMED {
+        return Key::invalid(Reasons::NOT_NAMED);
+    }
     if row.unschedulable && !class.tolerates_unschedulable {
         return Key::invalid(Reasons::UNSCHEDULABLE);
     }
@@ -88,14 +93,8 @@ pub fn rank(class: &Class, packing: Packing, row: &Row, answers: &Answers, tie: 
     if taints == taint_toleration::UNTOLERATED {
         return Key::invalid(Reasons::TAINTS);
     }
-    let affinity = answers[CachedRule::NodeAffinity.index()];
-    if affinity >= node_affinity::NO_MATCH {
-        let excluded = affinity == node_affinity::NOT_NAMED;
-        return Key::invalid(if excluded {
-            Reasons::NOT_NAMED
-        } else {
-            Reasons::AFFINITY
-        });
+    if affinity == node_affinity::NO_MATCH {
+        return Key::invalid(Reasons::AFFINITY);
     }
     let usage = &class.spec.usage;
     if node_ports::conflict(&usage.ports, row) {

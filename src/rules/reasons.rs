@@ -16,6 +16,9 @@ pub(super) const MAX_EXTENDED: usize = 40;
 
 const FIRST_EXTENDED: u32 = 8;
 
+/// What upstream's DynamicResources says in PostFilter of a pod without resource claims.
+const NO_CLAIMS: &str = "no new claims to deallocate";
+
 impl Reasons {
     pub const NONE: Reasons = Reasons(0);
     pub const UNSCHEDULABLE: Reasons = Reasons(1);
@@ -134,32 +137,31 @@ impl Diagnosis {
         self.counts.values().sum()
     }
 
-    /// The text of the event and the condition (upstream: `FitError.Error`, with the words of DefaultPreemption for the
-    /// case that it finds no victims).
+    /// The text of the event and the condition (upstream: `FitError.Error`, with the words of DynamicResources and of
+    /// DefaultPreemption for the case that they find nothing to take away).
     pub fn message(&self, class: &Class, policy: PreemptionPolicy) -> String {
         let nodes = self.nodes();
         if nodes == 0 {
             return "no nodes available to schedule pods".to_owned();
         }
-        let mut text = format!("0/{nodes} nodes are available:");
-        let conflict = super::node_affinity::names_conflict(&class.spec);
-        if conflict {
-            text.push_str(" pod affinity terms conflict.");
-        } else {
-            let mut by_text: BTreeMap<String, usize> = BTreeMap::new();
-            for (reasons, count) in &self.counts {
-                for reason in reasons.texts(class) {
-                    *by_text.entry(reason).or_default() += count;
-                }
-            }
-            let _ = write!(text, " {}.", histogram(by_text));
+        let mut text = format!("0/{nodes} nodes are available: ");
+        if super::node_affinity::names_conflict(&class.spec) {
+            // Upstream's PreFilter ends here, so that DynamicResources does not find its own state in PostFilter and
+            // fails with these two last words.
+            text.push_str("pod affinity terms conflict. not found");
+            return text;
         }
-        text.push_str(" preemption: ");
+        let mut by_text: BTreeMap<String, usize> = BTreeMap::new();
+        for (reasons, count) in &self.counts {
+            for reason in reasons.texts(class) {
+                *by_text.entry(reason).or_default() += count;
+            }
+        }
+        let _ = write!(text, "{}. {NO_CLAIMS}, preemption: ", histogram(by_text));
         match policy {
             PreemptionPolicy::Never => text.push_str("not eligible due to preemptionPolicy=Never."),
             PreemptionPolicy::PreemptLowerPriority => {
-                let helped =
-                    |(reasons, _): &(&Reasons, &usize)| !conflict && reasons.resolvable_by_eviction();
+                let helped = |(reasons, _): &(&Reasons, &usize)| reasons.resolvable_by_eviction();
                 let candidates: usize = self.counts.iter().filter(helped).map(|(_, count)| count).sum();
                 let mut by_text = BTreeMap::new();
                 by_text.insert(
@@ -191,7 +193,7 @@ fn histogram(counts: BTreeMap<String, usize>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{PodSpec, Usage};
+    use crate::model::{FieldRequirement, NodeAffinity, NodeSelectorTerm, PodSpec, Usage};
     use std::sync::Arc;
 
     fn class(extended: &[(&str, i64)]) -> Class {
@@ -223,7 +225,7 @@ mod tests {
         assert_eq!(
             diagnosis.message(&class(&[]), PreemptionPolicy::PreemptLowerPriority),
             "0/5 nodes are available: 1 node(s) had untolerated taint(s), 1 node(s) were unschedulable, \
-             3 Insufficient cpu. preemption: 0/5 nodes are available: 2 Preemption is not helpful for scheduling, \
+             3 Insufficient cpu. no new claims to deallocate, preemption: 0/5 nodes are available: 2 Preemption is not helpful for scheduling, \
              3 No preemption victims found for incoming pod."
         );
     }
@@ -240,9 +242,33 @@ mod tests {
                 PreemptionPolicy::PreemptLowerPriority
             ),
             "0/19 nodes are available: 10 Insufficient b.com/y, 10 Insufficient cpu, 9 Insufficient memory. \
-             preemption: 0/19 nodes are available: 10 Preemption is not helpful for scheduling, \
+             no new claims to deallocate, preemption: 0/19 nodes are available: 10 Preemption is not helpful for scheduling, \
              9 No preemption victims found for incoming pod."
         );
+    }
+
+    #[test]
+    fn names_that_exclude_each_other_are_told_as_upstream_tells_them() {
+        let name = |name: &str| FieldRequirement::NameIs(name.into());
+        let term = NodeSelectorTerm {
+            expressions: [].into(),
+            fields: [name("a"), name("b")].into(),
+        };
+        let node_affinity = NodeAffinity {
+            required: Some([term].into()),
+            preferred: [].into(),
+        };
+        let class = Class::for_test(PodSpec {
+            node_affinity,
+            ..PodSpec::default()
+        });
+        let two: Diagnosis = [Reasons::NOT_NAMED; 2].into_iter().collect();
+        for policy in [PreemptionPolicy::PreemptLowerPriority, PreemptionPolicy::Never] {
+            assert_eq!(
+                two.message(&class, policy),
+                "0/2 nodes are available: pod affinity terms conflict. not found"
+            );
+        }
     }
 
     #[test]
@@ -257,7 +283,7 @@ mod tests {
         assert_eq!(
             one.message(&class, PreemptionPolicy::Never),
             "0/1 nodes are available: 1 node(s) didn't have free ports for the requested pod ports. \
-             preemption: not eligible due to preemptionPolicy=Never."
+             no new claims to deallocate, preemption: not eligible due to preemptionPolicy=Never."
         );
     }
 }

@@ -13,7 +13,7 @@ use berth::control_plane::binaries::go_tool;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-const NAMESPACE: &str = "berth-system";
+pub(crate) const NAMESPACE: &str = "berth-system";
 
 /// What users do with the chart: a name, and their values.
 const VALUES: [(&str, &str); 4] = [
@@ -145,7 +145,7 @@ fn documents(yaml: &str) -> Vec<Value> {
         .collect()
 }
 
-fn rendered(values: &str) -> Vec<Value> {
+pub(crate) fn rendered(values: &str) -> Vec<Value> {
     documents(&template(values).unwrap_or_else(|error| panic!("{error}")))
 }
 

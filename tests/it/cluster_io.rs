@@ -60,9 +60,8 @@ async fn delete_now(client: &Client, pod: &Pod) {
 /// Binds `binding` to its end as a leader.
 async fn bind(store: &KubeStore, binding: &Binding) -> Outcome {
     let started = Instant::now();
-    let (_leader, leading) = tokio::sync::watch::channel(true);
     let counters = BindCounters::default();
-    drive(store, binding, || started.elapsed(), &leading, &counters).await
+    drive(store, binding, || started.elapsed(), || true, &counters).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,8 +1,19 @@
 //! berth as people run it, on a real API server: pods are bound, told why they wait, and never bound wrongly.
 
+mod audit;
+mod beside;
+mod bursts;
+mod leaders;
+mod rbac;
+mod texts;
+mod waiting;
+
 use std::time::Duration;
 
-use serde_json::json;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
 
 use crate::support::*;
 

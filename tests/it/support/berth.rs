@@ -41,10 +41,6 @@ impl Berth {
         Berth { child, folder }
     }
 
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
@@ -86,11 +82,62 @@ impl Berth {
     /// The value of a metric, by its name with labels as it stands in the scrape.
     pub async fn metric(&self, name: &str) -> f64 {
         let (_, text) = self.get("/metrics").await;
-        let line = text
-            .lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        line.and_then(|value| value.parse().ok())
-            .unwrap_or_else(|| panic!("no metric {name} in\n{text}"))
+        value_in(&text, name).unwrap_or_else(|| panic!("no metric {name} in\n{text}"))
+    }
+
+    /// The value of a metric, or `None` when it cannot be read: the process is stopped, gone or not there yet.
+    async fn try_metric(&self, name: &str) -> Option<f64> {
+        let url = format!("http://{}/metrics", self.find_address()?);
+        let scrape = async { reqwest::get(url).await.ok()?.text().await.ok() };
+        let text = tokio::time::timeout(Duration::from_secs(2), scrape)
+            .await
+            .ok()??;
+        value_in(&text, name)
+    }
+
+    pub async fn leads(&self) -> bool {
+        self.try_metric("berth_leader").await == Some(1.0)
+    }
+
+    /// Pods that wait in any queue, and binds that are not settled.
+    pub async fn unsettled(&self) -> f64 {
+        let mut sum = self.metric("berth_binds_pending").await;
+        for queue in ["active", "backoff", "unschedulable", "gated"] {
+            sum += self
+                .metric(&format!(r#"scheduler_pending_pods{{queue="{queue}"}}"#))
+                .await;
+        }
+        sum
+    }
+
+    /// Waits until nothing waits, and every pod on a node is counted and none only assumed; panics when the number of
+    /// pods is another one.
+    pub async fn await_settled(&self, limit: Duration, pods: usize) {
+        await_until(
+            limit,
+            &format!("berth counts {pods} pods and has nothing left to do"),
+            async || {
+                self.unsettled().await == 0.0
+                    && self.metric(r#"scheduler_cache_size{type="assumed_pods"}"#).await == 0.0
+                    && self.metric(r#"scheduler_cache_size{type="pods"}"#).await == pods as f64
+            },
+        )
+        .await;
+    }
+
+    /// Waits until it counts so many pods on nodes, by whomever they were bound.
+    pub async fn await_counted(&self, limit: Duration, pods: usize) {
+        await_until(limit, &format!("berth counts {pods} pods on nodes"), async || {
+            self.metric(r#"scheduler_cache_size{type="pods"}"#).await == pods as f64
+        })
+        .await;
+    }
+
+    /// Sends a signal, such as `STOP`.
+    pub fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args([&format!("-{name}"), &pid]).status();
+        assert!(sent.expect("kill runs").success());
     }
 
     /// SIGKILL.
@@ -101,12 +148,7 @@ impl Berth {
 
     /// SIGTERM; returns how it ended.
     pub async fn terminate(&mut self) -> ExitStatus {
-        let pid = self.child.id().to_string();
-        let sent = Command::new("kill")
-            .args(["-TERM", &pid])
-            .status()
-            .expect("kill runs");
-        assert!(sent.success());
+        self.signal("TERM");
         let mut status = None;
         await_until(Duration::from_secs(30), "berth ends after SIGTERM", async || {
             status = self.child.try_wait().expect("our child");
@@ -115,6 +157,19 @@ impl Berth {
         .await;
         status.expect("just seen")
     }
+}
+
+/// The metric's value in this scrape. One without labels may have empty braces.
+fn value_in(scrape: &str, name: &str) -> Option<f64> {
+    let value = |line: &str| {
+        let rest = line.strip_prefix(name)?;
+        rest.strip_prefix("{}")
+            .unwrap_or(rest)
+            .strip_prefix(' ')?
+            .parse()
+            .ok()
+    };
+    scrape.lines().find_map(value)
 }
 
 impl Drop for Berth {

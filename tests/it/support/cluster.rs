@@ -1,12 +1,18 @@
 //! What the cluster looks like, read from the API server.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::events::v1::Event;
-use kube::api::ListParams;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::runtime::watcher;
 use kube::{Api, Client};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 
 use ::berth::model::Quantity;
 
@@ -140,5 +146,130 @@ pub async fn assert_no_overcommit(client: &Client) {
             sums.iter().zip(&all).all(|(used, all)| used <= all),
             "node {name} is overcommitted: {sums:?} of {all:?} (milli CPU, bytes, pods)"
         );
+    }
+}
+
+/// Creates one node from its name, what is allocatable, and `spec`; its label `pool` is its name.
+pub async fn create_node(client: &Client, name: &str, allocatable: Value, spec: Value) {
+    let node = json!({
+        "metadata": {"name": name, "labels": {"pool": name, "kubernetes.io/hostname": name}},
+        "spec": spec,
+        "status": {
+            "capacity": allocatable,
+            "allocatable": allocatable,
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    });
+    let node = serde_json::from_value(node).expect("a node");
+    let api: Api<Node> = Api::all(client.clone());
+    api.create(&PostParams::default(), &node)
+        .await
+        .expect("the node is created");
+}
+
+/// Merges `patch` into a node; its part `status` goes to the subresource.
+pub async fn patch_node(client: &Client, name: &str, patch: Value) {
+    let api: Api<Node> = Api::all(client.clone());
+    let params = PatchParams::default();
+    let change = Patch::Merge(&patch);
+    let patched = if patch.get("status").is_some() {
+        api.patch_status(name, &params, &change).await
+    } else {
+        api.patch(name, &params, &change).await
+    };
+    patched.expect("the node is patched");
+}
+
+/// Deletes pods without a grace period: they are gone at once.
+pub async fn delete_pods(client: &Client, names: impl IntoIterator<Item = String>) {
+    let api: Api<Pod> = Api::default_namespaced(client.clone());
+    let now = DeleteParams::default().grace_period(0);
+    let deletions = names.into_iter().map(|name| {
+        let (api, now) = (api.clone(), now.clone());
+        async move { api.delete(&name, &now).await.expect("the pod is deleted") }
+    });
+    stream::iter(deletions)
+        .buffer_unordered(16)
+        .for_each(|_| async {})
+        .await;
+}
+
+/// A pod was first seen on a node.
+#[derive(Debug, Clone)]
+pub struct Bound {
+    pub uid: String,
+    pub scheduler: String,
+    pub node: String,
+    pub at: Instant,
+}
+
+/// All binds in their order, as a watch of the test itself sees them.
+pub struct BindLog {
+    binds: Arc<Mutex<Vec<Bound>>>,
+    task: JoinHandle<()>,
+}
+
+impl BindLog {
+    pub fn start(client: &Client) -> BindLog {
+        let binds: Arc<Mutex<Vec<Bound>>> = Arc::default();
+        let (log, api) = (binds.clone(), Api::<Pod>::all(client.clone()));
+        let task = tokio::spawn(async move {
+            let mut nodes: BTreeMap<String, String> = BTreeMap::new();
+            let mut events = std::pin::pin!(watcher(api, watcher::Config::default()));
+            while let Some(event) = events.next().await {
+                let (Ok(watcher::Event::Apply(pod)) | Ok(watcher::Event::InitApply(pod))) = event else {
+                    // kube's watcher goes on after an error; without a pause only as fast as the server refuses.
+                    if event.is_err() {
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                    }
+                    continue;
+                };
+                let (Some(node), Some(uid)) = (node_of(&pod), pod.metadata.uid.clone()) else {
+                    continue;
+                };
+                if nodes.insert(uid.clone(), node.to_owned()).as_deref() == Some(node) {
+                    continue;
+                }
+                let scheduler = pod.spec.as_ref().and_then(|spec| spec.scheduler_name.clone());
+                log.lock().push(Bound {
+                    uid,
+                    scheduler: scheduler.unwrap_or_default(),
+                    node: node.to_owned(),
+                    at: Instant::now(),
+                });
+            }
+        });
+        BindLog { binds, task }
+    }
+
+    pub fn binds(&self) -> Vec<Bound> {
+        self.binds.lock().clone()
+    }
+
+    pub fn len(&self) -> usize {
+        self.binds.lock().len()
+    }
+
+    /// Waits until at least so many binds were seen.
+    pub async fn await_len(&self, limit: Duration, count: usize) {
+        await_until(limit, &format!("{count} binds are seen"), async || {
+            self.len() >= count
+        })
+        .await;
+    }
+
+    /// Panics if a pod was ever seen on a second node.
+    pub fn assert_none_moved(&self) {
+        let mut first: BTreeMap<String, String> = BTreeMap::new();
+        for Bound { uid, node, .. } in self.binds() {
+            let before = first.insert(uid.clone(), node.clone());
+            assert_eq!(before, None, "pod {uid} is on {node} now");
+        }
+    }
+}
+
+impl Drop for BindLog {
+    fn drop(&mut self) {
+        self.task.abort();
     }
 }

@@ -1,0 +1,174 @@
+//! Several berth processes: one schedules, and another goes on when it ends, however it ends.
+
+use std::collections::BTreeSet;
+
+use super::audit::{Audit, Request};
+use super::*;
+
+const QUICK: &str = "leaderElection: {leaseDuration: 3s, renewDeadline: 2s, retryPeriod: 500ms}";
+/// So long that whoever leads within seconds was given the lease.
+const SLOW: &str = "leaderElection: {leaseDuration: 60s, renewDeadline: 40s, retryPeriod: 500ms}";
+const PODS: usize = 600;
+
+async fn start_cluster(audit: &Audit, users: &[&str]) -> TestControlPlane {
+    let cluster = start_control_plane_with(audit.options(users)).await;
+    let nodes = Nodes {
+        count: 2 * PODS / 40 + 1,
+        ..Nodes::default()
+    };
+    create_nodes(&cluster.client(), &nodes).await;
+    cluster
+}
+
+/// A process whose requests the audit log has under this name.
+fn start(cluster: &TestControlPlane, user: &str, config: &str) -> Berth {
+    Berth::start(
+        &cluster.kubeconfig_for(user).expect("a user of the cluster"),
+        config,
+    )
+}
+
+async fn await_leader(berth: &Berth, limit: Duration) {
+    await_until(limit, "the process leads", async || berth.leads().await).await;
+}
+
+async fn create_burst(client: &Client, prefix: &'static str) {
+    let pods = Pods {
+        prefix,
+        count: PODS,
+        ..Pods::default()
+    };
+    create_pods(client, &pods, |_, _| {}).await;
+}
+
+/// Panics unless the API server carried out exactly one bind for each of so many pods. It records a bind as failed, though
+/// it was carried out, when the sender is killed before the answer: of such there may be `cut_off`.
+fn assert_bound_once(audit: &Audit, pods: usize, cut_off: usize) {
+    let (carried_out, others): (Vec<_>, Vec<_>) = (audit.requests().into_iter())
+        .filter(Request::is_bind)
+        .partition(Request::succeeded);
+    let names: BTreeSet<&str> = carried_out.iter().map(Request::name).collect();
+    assert_eq!(carried_out.len(), names.len(), "a pod was bound twice");
+    assert!(
+        (pods - cut_off..=pods).contains(&names.len()),
+        "{} of {pods} pods were bound; other requests: {others:?}",
+        names.len()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn when_the_leader_is_killed_or_frozen_in_a_burst_another_one_goes_on() {
+    let audit = Audit::new();
+    let cluster = start_cluster(&audit, &["a", "b", "c"]).await;
+    let client = cluster.client();
+    let log = BindLog::start(&client);
+    // One bind at a time makes the burst long, and leaves at most one request that left its sender before a freeze.
+    let config = format!("bindsInFlight: 1\n{QUICK}");
+    let mut a = start(&cluster, "a", &config);
+    await_leader(&a, SOON).await;
+    let b = start(&cluster, "b", &config);
+    b.await_ready().await;
+    assert!(!b.leads().await);
+
+    tokio::join!(create_burst(&client, "first"), async {
+        log.await_len(SOON, 50).await;
+        a.kill();
+    });
+    assert!(
+        log.len() < PODS,
+        "the burst was over before the leader was killed"
+    );
+    await_leader(&b, SOON).await;
+    log.await_len(SOON, PODS).await;
+    b.await_settled(SOON, PODS).await;
+    assert!(audit.binds_of("a") > 0 && audit.binds_of("b") > 0);
+    assert_bound_once(&audit, PODS, 1);
+    assert_no_overcommit(&client).await;
+
+    let c = start(&cluster, "c", &config);
+    c.await_ready().await;
+    assert!(!c.leads().await);
+    tokio::join!(create_burst(&client, "second"), async {
+        log.await_len(SOON, PODS + 50).await;
+        b.signal("STOP");
+    });
+    assert!(
+        log.len() < 2 * PODS,
+        "the burst was over before the leader was frozen"
+    );
+    await_leader(&c, SOON).await;
+    log.await_len(SOON, PODS + 100).await;
+    b.signal("CONT");
+    log.await_len(SOON, 2 * PODS).await;
+    c.await_settled(SOON, 2 * PODS).await;
+    b.await_settled(SOON, 2 * PODS).await;
+    assert!(c.leads().await && !b.leads().await);
+    assert_bound_once(&audit, 2 * PODS, 1);
+    assert_no_overcommit(&client).await;
+    log.assert_none_moved();
+
+    let requests = audit.requests();
+    let takeover = requests
+        .iter()
+        .find(|it| it.is_lease() && it.user() == "c" && it.succeeded());
+    let takeover = takeover.expect("c has the lease").at();
+    let late = requests
+        .iter()
+        .filter(|it| it.is_bind() && it.user() == "b" && it.at() > takeover);
+    let late: Vec<_> = late.collect();
+    assert!(late.len() <= 1, "b went on binding after c took over: {late:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_is_told_to_end_settles_its_binds_and_hands_the_lease_over() {
+    let audit = Audit::new();
+    let cluster = start_cluster(&audit, &["a", "b"]).await;
+    let client = cluster.client();
+    let log = BindLog::start(&client);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let estimates = folder.path().join("estimates.json");
+    let with_estimates = format!("estimatorFile: {}\nbindsInFlight: 4\n{SLOW}", estimates.display());
+    let mut a = start(&cluster, "a", &with_estimates);
+    await_leader(&a, SOON).await;
+    let b = start(&cluster, "b", SLOW);
+    b.await_ready().await;
+
+    let ((), status) = tokio::join!(create_burst(&client, "web"), async {
+        log.await_len(SOON, 100).await;
+        a.terminate().await
+    });
+    assert_eq!(status.code(), Some(0), "{}", a.log());
+    let at_the_end = audit.binds_of("a");
+    assert!(at_the_end < PODS, "the burst was over before the leader ended");
+    assert!(a.log().contains("berth has stopped"), "{}", a.log());
+    assert!(
+        !a.log().contains("not known"),
+        "every bind was settled:\n{}",
+        a.log()
+    );
+    await_leader(&b, Duration::from_secs(5)).await;
+    log.await_len(SOON, PODS).await;
+    b.await_settled(SOON, PODS).await;
+    assert_eq!(audit.binds_of("a"), at_the_end, "a bound after its end");
+    assert_bound_once(&audit, PODS, 0);
+    assert_no_overcommit(&client).await;
+
+    // What it measured is there, is understood by the next process, and kept by one that measures nothing.
+    let measured = std::fs::read_to_string(&estimates).expect("the estimates are saved");
+    let mut again = start(&cluster, "a", &with_estimates);
+    again.await_ready().await;
+    assert!(again.terminate().await.success());
+    assert!(!again.log().contains("measured anew"), "{}", again.log());
+    assert_eq!(
+        std::fs::read_to_string(&estimates).expect("still there"),
+        measured
+    );
+    std::fs::write(&estimates, "no estimates").expect("written");
+    let broken = start(&cluster, "a", &with_estimates);
+    broken.await_ready().await;
+    assert!(
+        broken.log().contains("the estimator file cannot be used"),
+        "{}",
+        broken.log()
+    );
+}
