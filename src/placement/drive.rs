@@ -33,7 +33,8 @@ impl BindCounters {
 /// Binds, and returns when it is certain how that ended, however long it takes.
 ///
 /// `clock` is monotonic. Once `leads` says no, no bind request is sent any more: one whose effect is open is still
-/// settled by reading, the others end as `Refused`. It is asked right before each request. Dropping the future abandons the bind with its effect open.
+/// settled by reading, the others end as `Refused`. It is asked right before each request. Dropping the future abandons the
+/// bind with its effect open.
 pub async fn drive(
     store: &impl PlacementStore,
     binding: &Binding,
@@ -72,7 +73,9 @@ pub async fn drive(
             Step::Read { after } => {
                 pause(after).await;
                 counters.reads.fetch_add(1, Ordering::Relaxed);
-                attempt.read(store.read(binding).await, clock())
+                // A request may be carried out between the read and its answer: what counts is when it was asked.
+                let asked = clock();
+                attempt.read(store.read(binding).await, asked)
             }
         }
     }

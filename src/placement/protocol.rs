@@ -55,8 +55,6 @@ pub struct BindAttempt {
     unknown_since: Option<Duration>,
     /// How many such requests there were.
     unknowns: u32,
-    /// The read under way was not sent before this time.
-    reading_since: Duration,
     /// The store's latest refusal.
     refusal: Option<String>,
     pauses: u32,
@@ -68,7 +66,6 @@ impl BindAttempt {
             node,
             unknown_since: None,
             unknowns: 0,
-            reading_since: Duration::ZERO,
             refusal: None,
             pauses: 0,
         }
@@ -95,51 +92,48 @@ impl BindAttempt {
             }
             Reply::Conflict(why) | Reply::Rejected(why) => {
                 self.refusal = Some(why);
-                self.read_after(Duration::ZERO, now)
+                Step::Read {
+                    after: Duration::ZERO,
+                }
             }
             Reply::Unknown(why) => {
                 self.refusal = Some(why);
                 self.unknown_since = Some(now);
                 self.unknowns += 1;
                 let after = self.pause();
-                self.read_after(after, now)
+                Step::Read { after }
             }
         }
     }
 
-    fn read_after(&mut self, after: Duration, now: Duration) -> Step {
-        self.reading_since = now + after;
-        Step::Read { after }
-    }
-
-    /// The store told what the pod is now.
-    pub fn read(&mut self, truth: Truth, now: Duration) -> Step {
+    /// The store told what the pod was at some time after `asked`, when the read was sent.
+    pub fn read(&mut self, truth: Truth, asked: Duration) -> Step {
         match truth {
             Truth::Gone => Step::Done(Outcome::Vanished),
             Truth::BoundTo(node) if node == self.node => Step::Done(Outcome::Bound),
             Truth::BoundTo(node) => Step::Done(Outcome::BoundElsewhere(node)),
             Truth::Unreadable(_) => {
                 let after = self.pause();
-                self.read_after(after, now)
+                Step::Read { after }
             }
             Truth::Unbound { bindable: false } => Step::Done(Outcome::Vanished),
-            Truth::Unbound { bindable: true } => self.still_unbound(now),
+            Truth::Unbound { bindable: true } => self.still_unbound(asked),
         }
     }
 
     /// The pod waits and has no node. Was the refusal final, or may an older request still arrive?
-    fn still_unbound(&mut self, now: Duration) -> Step {
+    fn still_unbound(&mut self, asked: Duration) -> Step {
         match self.unknown_since {
             // What counts is when the pod was read, not when the answer came: a request may have been carried out in
             // between.
-            Some(since) if self.reading_since.saturating_sub(since) < LATE_EFFECT => {
+            Some(since) if asked.saturating_sub(since) < LATE_EFFECT => {
                 let after = self.pause();
                 if self.unknowns < MOST_UNKNOWN {
                     // Sending it again is safe, and settles it sooner than waiting would.
                     Step::Bind { after }
                 } else {
                     // It never will be answered: send nothing more until nothing can be on its way.
-                    self.read_after(after, now)
+                    Step::Read { after }
                 }
             }
             _ => Step::Done(Outcome::Refused(self.refusal.take().unwrap_or_default())),
@@ -252,23 +246,5 @@ mod tests {
             attempt().replied(Reply::Busy { retry_after: None }, S),
             Step::Bind { after: FIRST_PAUSE }
         );
-    }
-
-    #[test]
-    fn an_answer_to_a_read_that_was_sent_too_early_does_not_end_a_bind_however_late_it_comes() {
-        let mut bind = BindAttempt::new("n".into());
-        bind.replied(unknown(), S);
-        assert!(matches!(bind.read(FREE, 2 * S), Step::Bind { .. }));
-        let read = bind.replied(Reply::Conflict("modified".into()), 15 * S);
-        assert_eq!(
-            read,
-            Step::Read {
-                after: Duration::ZERO
-            }
-        );
-        assert!(matches!(bind.read(FREE, 20 * S), Step::Bind { .. }));
-        bind.replied(Reply::Conflict("modified".into()), S + LATE_EFFECT);
-        let done = bind.read(FREE, 20 * S);
-        assert!(matches!(done, Step::Done(Outcome::Refused(_))));
     }
 }

@@ -119,15 +119,15 @@ impl Sim {
         };
         let slow = self.faults && self.fates.percent(20);
         let back = self.delays.up_to(if slow { 8 * S } else { 20 * MS });
-        self.after(back, Event::Told(who, id, truth));
+        let asked = self.now;
+        self.after(back, Event::Told(who, id, truth, asked));
     }
 
-    pub fn told(&mut self, who: Who, id: u64, truth: Truth) -> Step {
-        let now = self.now;
+    pub fn told(&mut self, who: Who, id: u64, truth: Truth, asked: Duration) -> Step {
         let Some((_, attempt)) = self.bind_of(who, id) else {
             return Ok(());
         };
-        let step = attempt.read(truth, now);
+        let step = attempt.read(truth, asked);
         self.next_step(who, id, step)
     }
 

@@ -39,7 +39,8 @@ pub enum Event {
     Effect(Binding, Who, u64, Option<Duration>),
     Replied(Who, u64, Reply),
     Read(Who, u64),
-    Told(Who, u64, Truth),
+    /// The answer to a read, and when that was sent.
+    Told(Who, u64, Truth, Duration),
     Lead(usize),
     Up,
     /// The pod's grace period is over, or its node is gone.
@@ -239,7 +240,7 @@ impl Sim {
             Event::Effect(binding, who, id, reply_after) => self.effect(binding, who, id, reply_after)?,
             Event::Replied(who, id, reply) => self.replied(who, id, reply)?,
             Event::Read(who, id) => self.read(who, id),
-            Event::Told(who, id, truth) => self.told(who, id, truth)?,
+            Event::Told(who, id, truth, asked) => self.told(who, id, truth, asked)?,
             Event::Lead(slot) => self.lead(slot)?,
             Event::Up => {
                 self.note(|| "API server up".into());
