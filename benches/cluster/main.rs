@@ -151,7 +151,7 @@ fn choose_workloads(names: &[String]) -> Result<Vec<&'static Workload>> {
         if chosen.len() == before {
             let known: Vec<_> = WORKLOADS.iter().map(|workload| workload.name).collect();
             bail!(
-                "there is no workload {name:?}; there are all, {}",
+                "there is no workload {name:?}: choose from all, {}",
                 known.join(", ")
             );
         }
