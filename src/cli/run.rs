@@ -62,11 +62,7 @@ pub fn run(options: RunOptions) -> Result<()> {
     config.leader_election.enabled = options.leader_elect.unwrap_or(config.leader_election.enabled);
     config.metrics_address = options.metrics_address.unwrap_or(config.metrics_address);
     super::logging::init(config.log_format);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()?;
-    runtime.block_on(async {
+    io_runtime(cores())?.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let stop = async move {
@@ -78,6 +74,17 @@ pub fn run(options: RunOptions) -> Result<()> {
         let cluster = cluster_config(options.kubeconfig.as_deref()).await?;
         run_until(cluster, config, stop).await
     })
+}
+
+/// The runtime of the I/O rooms. One thread carries some thousand binds a second; two that hand tasks to each other spend
+/// more time waking up than working, so a second one is only worth it where there are cores to spare.
+fn io_runtime(cores: usize) -> std::io::Result<tokio::runtime::Runtime> {
+    let threads = (cores / 4).min(4);
+    let mut builder = match threads {
+        0 | 1 => tokio::runtime::Builder::new_current_thread(),
+        _ => tokio::runtime::Builder::new_multi_thread(),
+    };
+    builder.worker_threads(threads.max(1)).enable_all().build()
 }
 
 async fn cluster_config(kubeconfig: Option<&Path>) -> Result<kube::Config> {

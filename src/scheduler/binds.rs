@@ -11,8 +11,9 @@ impl Scheduler {
     /// The bind that an [`Action::Bind`] asked for is settled. To be called exactly once for each.
     pub fn bind_finished(&mut self, binding: &Binding, outcome: Outcome, now: Duration) {
         self.binds -= 1;
-        if self.binds < self.config.max_waiting_binds {
-            // Agents that paused for want of room go on.
+        // Agents that paused for want of room go on when there is some, not for every single bind: waking a thread costs
+        // more than placing a pod.
+        if self.binds == self.config.max_waiting_binds * 3 / 4 {
             self.wake_waiting_agents();
         }
         let uid = &binding.uid;

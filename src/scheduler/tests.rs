@@ -313,8 +313,8 @@ fn ten_thousand_unschedulable_pods_of_one_class_cost_one_evaluation_and_each_is_
     assert_eq!((*reason, *event), ("Unschedulable", true));
     assert_eq!(
         message,
-        "0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available: \
-         1 Preemption is not helpful for scheduling."
+        "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption: \
+         0/1 nodes are available: 1 Preemption is not helpful for scheduling."
     );
 }
 

@@ -1,0 +1,161 @@
+//! A fresh control plane full of waiting pods, and what became of them.
+
+use std::fmt::Debug;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use berth::control_plane::{ControlPlane, Options};
+use berth::process::usage_of;
+use futures::{StreamExt, TryStreamExt, stream};
+use indicatif::ProgressBar;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::events::v1::Event;
+use kube::api::{ListParams, PostParams};
+use kube::{Api, Client, Resource};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::audit;
+use crate::measure::Size;
+use crate::workload::{NODE_MEMORY_MIB, NODE_MILLI_CPU, NODE_PODS, Workload, index_in};
+
+const CREATIONS_IN_FLIGHT: usize = 48;
+/// After creating the objects the API server and etcd clean up behind themselves; that is not the scheduler's doing.
+const QUIET_WINDOW: Duration = Duration::from_millis(500);
+const QUIET_CPU_MAX: Duration = Duration::from_millis(40);
+const QUIET_LIMIT: Duration = Duration::from_secs(30);
+
+pub struct Cluster {
+    pub control_plane: ControlPlane,
+    pub client: Client,
+    pub audit_log: PathBuf,
+    pub folder: TempDir,
+    workload: &'static Workload,
+    size: Size,
+}
+
+impl Cluster {
+    /// Starts a control plane and creates the nodes and pods of a workload.
+    pub async fn start(
+        workload: &'static Workload,
+        size: Size,
+        scheduler: &str,
+        progress: &ProgressBar,
+    ) -> Result<Self> {
+        progress.set_message("starting");
+        let folder = tempfile::tempdir()?;
+        let (api_server_args, audit_log) = audit::prepare(folder.path())?;
+        let control_plane = ControlPlane::start(Options {
+            api_server_args,
+            ..Options::default()
+        })
+        .await?;
+        let client = control_plane.client();
+        progress.set_message("creating nodes");
+        let nodes = (0..size.nodes).map(|index| workload.node_json(index));
+        create::<Node>(&Api::all(client.clone()), nodes, progress).await?;
+        progress.set_message("creating pods");
+        let pods =
+            (0..workload.pod_count(size.pods)).map(|index| workload.pod_json(workload.pod(index), scheduler));
+        create::<Pod>(&Api::default_namespaced(client.clone()), pods, progress).await?;
+        let cluster = Cluster {
+            control_plane,
+            client,
+            audit_log,
+            folder,
+            workload,
+            size,
+        };
+        progress.set_message("waiting for quiet");
+        cluster.await_quiet().await;
+        Ok(cluster)
+    }
+
+    /// Returns when the control plane has nothing to do, or has not become idle for long.
+    async fn await_quiet(&self) {
+        let started = Instant::now();
+        while started.elapsed() < QUIET_LIMIT {
+            let before = self.control_plane_cpu();
+            tokio::time::sleep(QUIET_WINDOW).await;
+            if self.control_plane_cpu().saturating_sub(before) <= QUIET_CPU_MAX {
+                return;
+            }
+        }
+    }
+
+    fn control_plane_cpu(&self) -> Duration {
+        [self.control_plane.api_server_pid(), self.control_plane.etcd_pid()]
+            .map(|pid| usage_of(&pid.to_string()).unwrap_or_default().cpu)
+            .into_iter()
+            .sum()
+    }
+
+    pub async fn event_count(&self) -> Result<usize> {
+        let events = Api::<Event>::all(self.client.clone());
+        let page = events.list_metadata(&ListParams::default().limit(1)).await?;
+        let more = page.metadata.remaining_item_count.unwrap_or_default();
+        Ok(page.items.len() + usize::try_from(more)?)
+    }
+
+    /// # Errors
+    /// When a pod is on a node that is too small for its pods or not allowed for it, or has none though it fits.
+    pub async fn check_placements(&self) -> Result<()> {
+        let pods = Api::<Pod>::all(self.client.clone())
+            .list(&ListParams::default())
+            .await?;
+        let mut used = vec![[0; 3]; self.size.nodes];
+        for pod in pods {
+            let name = pod.metadata.name.unwrap_or_default();
+            let pod_spec = index_in(&name).map(|index| self.workload.pod(index));
+            let pod_spec = pod_spec.with_context(|| format!("a pod of nobody: {name}"))?;
+            let Some(node) = pod.spec.and_then(|spec| spec.node_name) else {
+                ensure!(pod_spec.hopeless, "{name} has no node");
+                continue;
+            };
+            let index = index_in(&node).with_context(|| format!("a node of nobody: {node}"))?;
+            ensure!(
+                self.workload.allows(pod_spec, index),
+                "{name} must not be on {node}"
+            );
+            let sums = &mut used[index];
+            *sums = [
+                sums[0] + pod_spec.milli_cpu,
+                sums[1] + pod_spec.memory_mib,
+                sums[2] + 1,
+            ];
+        }
+        let fits = |sums: &[usize; 3]| {
+            sums[0] <= NODE_MILLI_CPU && sums[1] <= NODE_MEMORY_MIB && sums[2] <= NODE_PODS
+        };
+        ensure!(used.iter().all(fits), "a node has more pods than fit on it");
+        Ok(())
+    }
+}
+
+async fn create<K>(
+    api: &Api<K>,
+    objects: impl ExactSizeIterator<Item = Value>,
+    progress: &ProgressBar,
+) -> Result<()>
+where
+    K: Resource + Clone + Debug + Serialize + DeserializeOwned,
+{
+    progress.set_length(objects.len() as u64);
+    progress.set_position(0);
+    stream::iter(objects)
+        .map(|object| async move {
+            api.create(&PostParams::default(), &serde_json::from_value(object)?)
+                .await
+                .map_err(anyhow::Error::from)
+        })
+        .buffer_unordered(CREATIONS_IN_FLIGHT)
+        .try_for_each(|_| async {
+            progress.inc(1);
+            Ok(())
+        })
+        .await
+        .context("creating the cluster's objects")
+}

@@ -1,0 +1,170 @@
+//! berth, kube-scheduler and a null binder on the same control plane: `docs/benchmarks.md` says what is measured.
+//!
+//! Every figure comes from outside of the scheduler that is measured: from the API server's audit log and from /proc.
+
+mod audit;
+mod cluster;
+mod measure;
+mod null_binder;
+mod report;
+mod subject;
+mod workload;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use clap::{Parser, Subcommand, ValueEnum};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use measure::Size;
+use report::Report;
+use subject::Subject;
+use workload::{WORKLOADS, Workload};
+
+/// Measures schedulers against a real API server.
+#[derive(Debug, Parser)]
+#[command(name = "cluster", bin_name = "cargo bench --bench cluster --")]
+struct Options {
+    /// Workloads, by name; `all` for all of them.
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "all")]
+    workload: Vec<String>,
+    /// What to measure.
+    #[arg(
+        long,
+        value_name = "NAME,...",
+        value_delimiter = ',',
+        default_value = "null,null+events,berth,kube-scheduler"
+    )]
+    subjects: Vec<Subject>,
+    /// Nodes of 4 CPU, 32 GiB and 110 pods, in three zones.
+    #[arg(long, default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(3..=100_000))]
+    nodes: u32,
+    /// Pods that wait when the scheduler starts.
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(10..=100_000))]
+    pods: u32,
+    /// Measure everything so many times, in turn; the table has medians.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    repeat: u32,
+    /// Write the table to this file too; in a file with the markers of `docs/benchmarks.md`, between them.
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    /// What is printed at the end.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    output: Output,
+    /// `cargo bench` gives it and `cargo test` does not.
+    #[arg(long, hide = true)]
+    bench: bool,
+    #[command(subcommand)]
+    inner: Option<Inner>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Output {
+    Table,
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+enum Inner {
+    /// The null binder: this program, started by itself.
+    #[command(hide = true)]
+    NullBinder(null_binder::Options),
+}
+
+fn main() -> ExitCode {
+    berth::cli::install_tls_provider();
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cluster: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<()> {
+    let options = Options::parse();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    match options.inner {
+        Some(Inner::NullBinder(options)) => runtime.block_on(null_binder::run(options)),
+        None if options.bench => runtime.block_on(measure_all(options)),
+        None => {
+            println!("not measured: run it with cargo bench --bench cluster");
+            Ok(())
+        }
+    }
+}
+
+async fn measure_all(options: Options) -> Result<()> {
+    let workloads = choose_workloads(&options.workload)?;
+    if let Some(file) = &options.markdown {
+        // Before half an hour of measuring, not after it.
+        report::check_target(file)?;
+    }
+    let size = Size {
+        nodes: options.nodes as usize,
+        pods: options.pods as usize,
+    };
+    let mut report = Report::new(size);
+    for workload in workloads {
+        // One subject after the other in every round, so that a machine that gets slower does so for all.
+        for round in 1..=options.repeat {
+            for &subject in &options.subjects {
+                if workload.hopeless && subject.is_null() {
+                    continue;
+                }
+                let title = match options.repeat {
+                    1 => format!("{}, {subject}", workload.name),
+                    rounds => format!("{}, {subject}, {round} of {rounds}", workload.name),
+                };
+                let progress = progress(&title);
+                let run = measure::measure(workload, subject, size, &progress).await;
+                progress.finish_and_clear();
+                let run = run.map_err(|error| error.context(title.clone()))?;
+                eprintln!("{title}: {}", run.summary());
+                report.runs.push(run);
+            }
+        }
+    }
+    match options.output {
+        Output::Table => println!("\n{}", report.markdown()),
+        Output::Json => println!("{}", serde_json::to_string_pretty(&report)?),
+    }
+    if let Some(file) = &options.markdown {
+        report::write_markdown(file, &report.markdown())?;
+    }
+    Ok(())
+}
+
+fn choose_workloads(names: &[String]) -> Result<Vec<&'static Workload>> {
+    let mut chosen = Vec::new();
+    for name in names {
+        let before = chosen.len();
+        chosen.extend(
+            WORKLOADS
+                .iter()
+                .filter(|workload| name == "all" || name == workload.name),
+        );
+        if chosen.len() == before {
+            let known: Vec<_> = WORKLOADS.iter().map(|workload| workload.name).collect();
+            bail!(
+                "there is no workload {name:?}: choose from all, {}",
+                known.join(", ")
+            );
+        }
+    }
+    Ok(chosen)
+}
+
+/// A bar on a terminal, nothing elsewhere.
+fn progress(title: &str) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
+    if let Ok(style) = ProgressStyle::with_template("{elapsed:>4} {prefix}: {msg} {wide_bar} {pos}/{len}") {
+        bar.set_style(style);
+    }
+    bar.set_prefix(title.to_owned());
+    bar
+}

@@ -1,0 +1,196 @@
+//! One run: a workload, a subject, a fresh control plane.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use berth::process::{Usage, usage_of};
+use indicatif::ProgressBar;
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::audit::Decisions;
+use crate::cluster::Cluster;
+use crate::subject::{Inner, Running, Subject};
+use crate::workload::Workload;
+
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Size {
+    pub nodes: usize,
+    /// As asked for; see [`Workload::pod_count`].
+    pub pods: usize,
+}
+
+/// What was measured. A decision is a bind, or telling a pod that fits nowhere so. Seconds are wall time.
+#[derive(Debug, Clone, Serialize)]
+pub struct Run {
+    pub workload: &'static str,
+    pub subject: Subject,
+    /// Bound pods.
+    pub bound: usize,
+    /// Pods that fit nowhere and were told so.
+    pub told: usize,
+    /// Decisions after the first one, by the time from the first to the last.
+    pub decisions_per_second: f64,
+    /// From the start of the process.
+    pub seconds_to_last_decision: f64,
+    /// From the start of the process to the last decision, by all pods.
+    pub cpu_us_per_pod_at_last_decision: f64,
+    /// The same until the last event was written.
+    pub cpu_us_per_pod: f64,
+    /// Of kube-apiserver, until the last event was written.
+    pub api_server_cpu_us_per_pod: f64,
+    pub peak_resident_mb: f64,
+    pub binds_refused: usize,
+    pub events_at_last_decision: usize,
+    pub events: usize,
+    /// From the last decision.
+    pub seconds_to_last_event: f64,
+    /// Of berth, at the last decision.
+    pub inner: Option<Inner>,
+}
+
+impl Run {
+    pub fn summary(&self) -> String {
+        format!(
+            "{:.0} pods/s, {:.0} us a pod, {:.0} MB, last event after {:.1} s",
+            self.decisions_per_second, self.cpu_us_per_pod, self.peak_resident_mb, self.seconds_to_last_event
+        )
+    }
+}
+
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// So long without a decision, and something is broken.
+const STALL_LIMIT: Duration = Duration::from_secs(120);
+const EVENT_POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// kube-scheduler drops events when it has too many; so long without a new one, and there are no more to come.
+const EVENT_STALL_LIMIT: Duration = Duration::from_secs(5);
+
+/// What the subject and the API server had used at a moment.
+#[derive(Clone, Copy)]
+struct Sample {
+    at: Instant,
+    subject: Usage,
+    api_server: Usage,
+}
+
+impl Sample {
+    fn take(cluster: &Cluster, running: &Running) -> Result<Self> {
+        let of = |pid: u32| usage_of(&pid.to_string()).context("a process has ended while it was measured");
+        Ok(Sample {
+            at: Instant::now(),
+            subject: of(running.process.pid())?,
+            api_server: of(cluster.control_plane.api_server_pid())?,
+        })
+    }
+}
+
+pub async fn measure(
+    workload: &'static Workload,
+    subject: Subject,
+    size: Size,
+    progress: &ProgressBar,
+) -> Result<Run> {
+    let cluster = Cluster::start(workload, size, subject.scheduler_name(), progress).await?;
+    let pods = workload.pod_count(size.pods);
+    let mut decisions = Decisions::new(workload, &cluster.audit_log)?;
+    let api_server_before = usage_of(&cluster.control_plane.api_server_pid().to_string()).unwrap_or_default();
+
+    progress.set_message("scheduling");
+    progress.set_length(pods as u64);
+    progress.set_position(0);
+    let started = Timestamp::now();
+    let mut running = subject.start(&cluster).await?;
+    await_decisions(&mut running, &mut decisions, pods, progress).await?;
+    let decided = Sample::take(&cluster, &running)?;
+    let inner = running.inner().await?;
+    let events_at_last_decision = cluster.event_count().await?;
+
+    let expected = if subject.writes_events() { pods } else { 0 };
+    let (events, written) = await_events(
+        &cluster,
+        &running,
+        decided,
+        events_at_last_decision,
+        expected,
+        progress,
+    )
+    .await?;
+    if !subject.is_null() {
+        progress.set_message("checking");
+        cluster.check_placements().await?;
+    }
+    let (first, last) = decisions.first_and_last().context("no pod was bound")?;
+    let per_pod = |cpu: Duration| cpu.as_secs_f64() * 1e6 / pods as f64;
+    Ok(Run {
+        workload: workload.name,
+        subject,
+        bound: decisions.bound(),
+        told: decisions.count() - decisions.bound(),
+        decisions_per_second: (decisions.count() - 1) as f64 / last.duration_since(first).as_secs_f64(),
+        seconds_to_last_decision: last.duration_since(started).as_secs_f64(),
+        cpu_us_per_pod_at_last_decision: per_pod(decided.subject.cpu),
+        cpu_us_per_pod: per_pod(written.subject.cpu),
+        api_server_cpu_us_per_pod: per_pod(written.api_server.cpu.saturating_sub(api_server_before.cpu)),
+        peak_resident_mb: written.subject.peak_resident_bytes as f64 / 1e6,
+        binds_refused: decisions.refused,
+        events_at_last_decision,
+        events,
+        seconds_to_last_event: (written.at - decided.at).as_secs_f64(),
+        inner,
+    })
+}
+
+/// Returns when all pods are bound or told.
+async fn await_decisions(
+    running: &mut Running,
+    decisions: &mut Decisions,
+    pods: usize,
+    progress: &ProgressBar,
+) -> Result<()> {
+    let mut seen = (0, Instant::now());
+    loop {
+        decisions.read_on()?;
+        if decisions.count() == pods {
+            return Ok(());
+        }
+        if decisions.count() > seen.0 {
+            seen = (decisions.count(), Instant::now());
+            progress.set_position(seen.0 as u64);
+        }
+        let has_ended = running.process.has_exited();
+        if has_ended || seen.1.elapsed() > STALL_LIMIT {
+            let what = if has_ended { "has ended" } else { "has stalled" };
+            let log = running.process.log().tail();
+            bail!(
+                "the scheduler {what} with {} of {pods} pods decided; its log:\n{log}",
+                seen.0
+            );
+        }
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+}
+
+/// Returns how many events there are and what had been used when the last of them was seen: when there are as many as
+/// `expected`, or no more come. `decided` is the sample of when there were `events` of them.
+async fn await_events(
+    cluster: &Cluster,
+    running: &Running,
+    decided: Sample,
+    mut events: usize,
+    expected: usize,
+    progress: &ProgressBar,
+) -> Result<(usize, Sample)> {
+    progress.set_message("waiting for events");
+    progress.set_position(events as u64);
+    let mut last = decided;
+    while events < expected && last.at.elapsed() < EVENT_STALL_LIMIT {
+        tokio::time::sleep(EVENT_POLL_INTERVAL).await;
+        let now = cluster.event_count().await?;
+        if now > events {
+            events = now;
+            last = Sample::take(cluster, running)?;
+            progress.set_position(events as u64);
+        }
+    }
+    Ok((events, last))
+}

@@ -1,0 +1,294 @@
+//! The tables: medians of the runs, and their ratios to the null binder's and kube-scheduler's.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use berth::control_plane::binaries::KUBERNETES_VERSION;
+use serde::Serialize;
+
+use crate::measure::{Run, Size};
+use crate::subject::Subject;
+use crate::workload::{WORKLOADS, Workload};
+
+const BEGIN: &str = "<!-- cluster: begin; written by `cargo bench --bench cluster -- --markdown FILE` -->";
+const END: &str = "<!-- cluster: end -->";
+
+#[derive(Debug, Serialize)]
+pub struct Report {
+    pub machine: Machine,
+    pub size: Size,
+    pub runs: Vec<Run>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Machine {
+    pub cores: usize,
+    pub memory_gib: u64,
+    pub berth: &'static str,
+    pub kubernetes: &'static str,
+}
+
+/// All runs of one subject with one workload.
+struct Group<'a> {
+    workload: &'static Workload,
+    subject: Subject,
+    runs: Vec<&'a Run>,
+}
+
+impl Group<'_> {
+    fn median(&self, of: impl Fn(&Run) -> f64) -> f64 {
+        let mut values: Vec<f64> = self.runs.iter().map(|run| of(run)).collect();
+        values.sort_by(f64::total_cmp);
+        let middle = values.len() / 2;
+        if values.len().is_multiple_of(2) {
+            (values[middle - 1] + values[middle]) / 2.0
+        } else {
+            values[middle]
+        }
+    }
+}
+
+impl Report {
+    pub fn new(size: Size) -> Self {
+        Report {
+            machine: Machine {
+                cores: std::thread::available_parallelism().map_or(1, usize::from),
+                memory_gib: memory_gib().unwrap_or_default(),
+                berth: env!("CARGO_PKG_VERSION"),
+                kubernetes: KUBERNETES_VERSION,
+            },
+            size,
+            runs: Vec::new(),
+        }
+    }
+
+    /// In the order of the workloads, and in each of the runs.
+    fn groups(&self) -> Vec<Group<'_>> {
+        let mut groups: Vec<Group<'_>> = Vec::new();
+        for workload in WORKLOADS {
+            for run in self.runs.iter().filter(|run| run.workload == workload.name) {
+                let is_its = |group: &&mut Group<'_>| {
+                    group.workload.name == workload.name && group.subject == run.subject
+                };
+                match groups.iter_mut().find(is_its) {
+                    Some(group) => group.runs.push(run),
+                    None => groups.push(Group {
+                        workload,
+                        subject: run.subject,
+                        runs: vec![run],
+                    }),
+                }
+            }
+        }
+        groups
+    }
+
+    pub fn markdown(&self) -> String {
+        let groups = self.groups();
+        let Machine {
+            cores,
+            memory_gib,
+            berth,
+            kubernetes,
+        } = self.machine;
+        let runs_each = groups
+            .iter()
+            .map(|group| group.runs.len())
+            .max()
+            .unwrap_or_default();
+        let mut text = format!(
+            "{} nodes, {} waiting pods; {cores} cores, {memory_gib} GiB; berth {berth}, Kubernetes {kubernetes}; {}.\n\n",
+            thousands(self.size.nodes as f64),
+            thousands(self.size.pods as f64),
+            if runs_each == 1 {
+                "one run each".to_owned()
+            } else {
+                format!("medians of {runs_each} runs")
+            },
+        );
+        text.push_str(&main_table(&groups));
+        let inner = inner_table(&groups);
+        if let Some(inner) = inner {
+            let _ = write!(
+                text,
+                "\nberth by its own counters, at the last decision:\n\n{inner}"
+            );
+        }
+        text.push('\n');
+        let mut shown: Vec<&str> = Vec::new();
+        for workload in groups.iter().map(|group| group.workload) {
+            if !shown.contains(&workload.name) {
+                shown.push(workload.name);
+                let _ = writeln!(text, "* {}: {}", workload.name, workload.about);
+            }
+        }
+        text
+    }
+}
+
+fn main_table(groups: &[Group<'_>]) -> String {
+    let header = [
+        "workload",
+        "subject",
+        "pods/s",
+        "÷ null",
+        "s from start",
+        "CPU us/pod",
+        "÷ k-s",
+        "API server us/pod",
+        "peak MB",
+        "÷ k-s",
+        "events",
+        "s behind",
+    ];
+    let rows = groups.iter().map(|group| {
+        let ratio = |to: Subject, of: fn(&Run) -> f64| {
+            let other = groups
+                .iter()
+                .find(|other| other.workload.name == group.workload.name && other.subject == to);
+            other.map_or("-".to_owned(), |other| {
+                format!("{:.2}", group.median(of) / other.median(of))
+            })
+        };
+        vec![
+            group.workload.name.to_owned(),
+            group.subject.to_string(),
+            thousands(group.median(|run| run.decisions_per_second)),
+            ratio(Subject::Null, |run| run.decisions_per_second),
+            format!("{:.1}", group.median(|run| run.seconds_to_last_decision)),
+            thousands(group.median(|run| run.cpu_us_per_pod)),
+            ratio(Subject::KubeScheduler, |run| run.cpu_us_per_pod),
+            thousands(group.median(|run| run.api_server_cpu_us_per_pod)),
+            thousands(group.median(|run| run.peak_resident_mb)),
+            ratio(Subject::KubeScheduler, |run| run.peak_resident_mb),
+            thousands(group.median(|run| run.events as f64)),
+            format!("{:.1}", group.median(|run| run.seconds_to_last_event)),
+        ]
+    });
+    table(&header, 2, rows)
+}
+
+/// `None` without runs of berth.
+fn inner_table(groups: &[Group<'_>]) -> Option<String> {
+    let header = [
+        "workload",
+        "hits",
+        "misses",
+        "conflicts",
+        "tries in vain",
+        "binds refused",
+        "events waiting",
+        "events dropped",
+        "CPU us/pod so far",
+    ];
+    let rows: Vec<_> = groups
+        .iter()
+        .filter(|group| group.subject == Subject::Berth)
+        .map(|group| {
+            let median = |of: fn(&crate::subject::Inner) -> f64| {
+                thousands(group.median(|run| run.inner.as_ref().map_or(f64::NAN, of)))
+            };
+            vec![
+                group.workload.name.to_owned(),
+                median(|inner| inner.list_hits),
+                median(|inner| inner.list_misses),
+                median(|inner| inner.conflicts),
+                median(|inner| inner.attempts_unschedulable),
+                thousands(group.median(|run| run.binds_refused as f64)),
+                median(|inner| inner.reports_waiting),
+                median(|inner| inner.reports_dropped),
+                thousands(group.median(|run| run.cpu_us_per_pod_at_last_decision)),
+            ]
+        })
+        .collect();
+    (!rows.is_empty()).then(|| table(&header, 1, rows.into_iter()))
+}
+
+/// A markdown table that can be read as it is: the first `names` columns to the left, numbers to the right.
+fn table(header: &[&str], names: usize, rows: impl Iterator<Item = Vec<String>>) -> String {
+    let mut lines: Vec<Vec<String>> = vec![header.iter().map(|&cell| cell.to_owned()).collect()];
+    lines.extend(rows);
+    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max();
+    let widths: Vec<usize> = (0..header.len())
+        .map(|column| width(column).unwrap_or_default())
+        .collect();
+    let mut text = String::new();
+    for (number, line) in lines.iter().enumerate() {
+        for (column, (cell, &width)) in line.iter().zip(&widths).enumerate() {
+            let _ = if column < names {
+                write!(text, "| {cell:<width$} ")
+            } else {
+                write!(text, "| {cell:>width$} ")
+            };
+        }
+        text.push_str("|\n");
+        if number == 0 {
+            for (column, &width) in widths.iter().enumerate() {
+                let rule = "-".repeat(width);
+                let _ = if column < names {
+                    write!(text, "| {rule} ")
+                } else {
+                    write!(text, "| {}: ", &rule[1..])
+                };
+            }
+            text.push_str("|\n");
+        }
+    }
+    text
+}
+
+/// Rounded to a whole number, with commas.
+fn thousands(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let mut text = String::new();
+    for (position, digit) in digits.chars().enumerate() {
+        if position > 0 && (digits.len() - position).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn memory_gib() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    // The kernel keeps a little for itself.
+    Some(kib.div_ceil(1 << 20))
+}
+
+/// # Errors
+/// When there is such a file and it is not one that a table can be put into.
+pub fn check_target(file: &Path) -> Result<()> {
+    if file.exists() {
+        split(&fs::read_to_string(file)?, file)?;
+    }
+    Ok(())
+}
+
+/// Replaces what is between the markers; a file that is not there is made.
+pub fn write_markdown(file: &Path, markdown: &str) -> Result<()> {
+    let whole = if file.exists() {
+        let text = fs::read_to_string(file)?;
+        let (before, after) = split(&text, file)?;
+        format!("{before}{BEGIN}\n\n{markdown}\n{END}{after}")
+    } else {
+        markdown.to_owned()
+    };
+    fs::write(file, whole).with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// What is before the first marker and after the second.
+fn split<'a>(text: &'a str, file: &Path) -> Result<(&'a str, &'a str)> {
+    let parts = text.split_once(BEGIN).zip(text.split_once(END));
+    let parts = parts.map(|((before, _), (_, after))| (before, after));
+    ensure!(
+        parts.is_some(),
+        "{} is there but has no lines {BEGIN:?} and {END:?} to put the table between",
+        file.display()
+    );
+    Ok(parts.unwrap_or_default())
+}

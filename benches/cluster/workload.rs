@@ -1,0 +1,208 @@
+//! What the schedulers are given: pods of a few classes, on nodes that differ as little as the workload allows.
+
+use serde_json::{Value, json};
+
+/// What `spec` of the pods and nodes holds beyond the size of a pod.
+#[derive(Debug)]
+pub struct Workload {
+    pub name: &'static str,
+    /// For the reader of the table.
+    pub about: &'static str,
+    /// So many different requests, taken in turn.
+    pub sizes: usize,
+    pub zones: Zones,
+    /// Every tenth node is tainted, and every other pod tolerates that.
+    pub taints: bool,
+    /// All but a tenth more of the pods are larger than any node.
+    pub hopeless: bool,
+}
+
+/// The zones that required node affinity allows a pod.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Zones {
+    /// No affinity.
+    Any,
+    /// All pods: the first two of three.
+    Two,
+    /// One of three, by the size of the pod: `sizes` is the number of classes.
+    OneBySize,
+}
+
+const PLAIN: Workload = Workload {
+    name: "basic",
+    about: "one class",
+    sizes: 1,
+    zones: Zones::Any,
+    taints: false,
+    hopeless: false,
+};
+
+pub const WORKLOADS: &[Workload] = &[
+    PLAIN,
+    Workload {
+        name: "ten-classes",
+        about: "ten classes interleaved, by their requests",
+        sizes: 10,
+        ..PLAIN
+    },
+    Workload {
+        name: "node-affinity",
+        about: "one class; zone In two of three",
+        zones: Zones::Two,
+        ..PLAIN
+    },
+    Workload {
+        name: "taints",
+        about: "a tenth of the nodes is tainted, every other pod tolerates it",
+        taints: true,
+        ..PLAIN
+    },
+    Workload {
+        name: "mixed",
+        about: "ten classes interleaved, by their requests; zone In one of three",
+        sizes: 10,
+        zones: Zones::OneBySize,
+        ..PLAIN
+    },
+    Workload {
+        name: "unschedulable",
+        about: "all pods of one class are larger than any node; a tenth more of another class fit",
+        hopeless: true,
+        ..PLAIN
+    },
+];
+
+pub const ZONES: usize = 3;
+const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
+const TAINT_KEY: &str = "dedicated";
+pub const NODE_MILLI_CPU: usize = 4_000;
+pub const NODE_MEMORY_MIB: usize = 32 << 10;
+pub const NODE_PODS: usize = 110;
+
+/// Larger than any node.
+const HOPELESS_MILLI_CPU: usize = 5_000;
+/// In the unschedulable workload, one pod that fits comes with so many that do not.
+const HOPELESS_PER_FITTING: usize = 10;
+
+/// One pod to be created.
+#[derive(Debug, Clone, Copy)]
+pub struct Pod {
+    pub index: usize,
+    pub milli_cpu: usize,
+    pub memory_mib: usize,
+    /// Fits on no node.
+    pub hopeless: bool,
+}
+
+impl Workload {
+    /// How many pods there are when `pods` were asked for.
+    pub fn pod_count(&self, pods: usize) -> usize {
+        if self.hopeless {
+            pods + pods / HOPELESS_PER_FITTING
+        } else {
+            pods
+        }
+    }
+
+    pub fn pod(&self, index: usize) -> Pod {
+        let size = index % self.sizes;
+        let hopeless = self.hopeless && index % (HOPELESS_PER_FITTING + 1) != HOPELESS_PER_FITTING;
+        Pod {
+            index,
+            milli_cpu: if hopeless {
+                HOPELESS_MILLI_CPU
+            } else {
+                100 + 5 * size
+            },
+            memory_mib: 500 + 10 * size,
+            hopeless,
+        }
+    }
+
+    fn zones_of(&self, pod: Pod) -> Vec<usize> {
+        match self.zones {
+            Zones::Any => (0..ZONES).collect(),
+            Zones::Two => vec![0, 1],
+            Zones::OneBySize => vec![pod.index % self.sizes % ZONES],
+        }
+    }
+
+    fn tolerates(&self, pod: Pod) -> bool {
+        pod.index.is_multiple_of(2)
+    }
+
+    fn is_tainted(&self, node: usize) -> bool {
+        self.taints && node.is_multiple_of(10)
+    }
+
+    /// Whether the node's labels and taints allow the pod.
+    pub fn allows(&self, pod: Pod, node: usize) -> bool {
+        !pod.hopeless
+            && self.zones_of(pod).contains(&(node % ZONES))
+            && (self.tolerates(pod) || !self.is_tainted(node))
+    }
+
+    pub fn pod_json(&self, pod: Pod, scheduler: &str) -> Value {
+        let requests = json!({
+            "cpu": format!("{}m", pod.milli_cpu),
+            "memory": format!("{}Mi", pod.memory_mib),
+        });
+        let mut spec = json!({
+            "schedulerName": scheduler,
+            "containers": [{"name": "main", "image": "pause", "resources": {"requests": requests}}],
+        });
+        if self.zones != Zones::Any {
+            let zones: Vec<_> = self.zones_of(pod).into_iter().map(zone_name).collect();
+            let term = json!({"matchExpressions": [{"key": ZONE_LABEL, "operator": "In", "values": zones}]});
+            spec["affinity"] = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}});
+        }
+        if self.taints && self.tolerates(pod) {
+            spec["tolerations"] = json!([{"key": TAINT_KEY, "operator": "Exists", "effect": "NoSchedule"}]);
+        }
+        json!({"metadata": {"name": pod_name(pod.index)}, "spec": spec})
+    }
+
+    pub fn node_json(&self, index: usize) -> Value {
+        let name = node_name(index);
+        let resources = json!({
+            "cpu": format!("{NODE_MILLI_CPU}m"),
+            "memory": format!("{NODE_MEMORY_MIB}Mi"),
+            "pods": NODE_PODS.to_string(),
+        });
+        let taints = if self.is_tainted(index) {
+            json!([{"key": TAINT_KEY, "value": "batch", "effect": "NoSchedule"}])
+        } else {
+            json!([])
+        };
+        json!({
+            "metadata": {
+                "name": name,
+                "labels": {"kubernetes.io/hostname": name, ZONE_LABEL: zone_name(index % ZONES)},
+            },
+            "spec": {"taints": taints},
+            "status": {
+                "capacity": resources,
+                "allocatable": resources,
+                "conditions": [{"type": "Ready", "status": "True"}],
+            },
+        })
+    }
+}
+
+fn zone_name(zone: usize) -> String {
+    format!("zone-{zone}")
+}
+
+/// Lists are ordered by name: the zeros keep interleaved classes interleaved.
+fn pod_name(index: usize) -> String {
+    format!("pod-{index:06}")
+}
+
+fn node_name(index: usize) -> String {
+    format!("node-{index:06}")
+}
+
+/// The index in the name of a pod or a node of ours.
+pub fn index_in(name: &str) -> Option<usize> {
+    name.rsplit('-').next()?.parse().ok()
+}
