@@ -32,13 +32,7 @@ fn main() {
         false => (&[5_000, 20_000, 100_000], 20_000),
     };
     println!("{:>7}  {:<54} {:>10} {:>24}", "nodes", "", "target", "measured");
-    println!(
-        "{:>7}  {:<54} {:>10} {:>24}",
-        "",
-        "the clock itself",
-        "",
-        nanos(clock())
-    );
+    println!("{:>7}  {:<54} {:>10} {:>24}", "", "the clock itself", "", nanos(clock()));
     for &nodes in sizes {
         let mut bench = Bench::new(nodes);
         bench.hits(repeat);
@@ -91,36 +85,19 @@ fn node(at: usize, texts: &mut Interner) -> Node {
         ("example.com/pool", format!("pool-{}", at % 10)),
         ("example.com/team", format!("team-{}", at % 20)),
     ];
-    let taint = Taint {
-        key: "dedicated".into(),
-        value: "infra".into(),
-        effect: Effect::NoSchedule,
-    };
+    let taint = Taint { key: "dedicated".into(), value: "infra".into(), effect: Effect::NoSchedule };
     Node {
         name: format!("node-{at}").into(),
-        labels: labels
-            .into_iter()
-            .map(|(key, value)| (texts.text(key), texts.text(&value)))
-            .collect(),
+        labels: labels.into_iter().map(|(key, value)| (texts.text(key), texts.text(&value))).collect(),
         taints: (at % 100 == 99).then_some(taint).into_iter().collect(),
-        allocatable: Amounts {
-            cpu_milli: 4000,
-            memory: 32 * GIB,
-            ephemeral_storage: 100 * GIB,
-            pods: 110,
-        },
+        allocatable: Amounts { cpu_milli: 4000, memory: 32 * GIB, ephemeral_storage: 100 * GIB, pods: 110 },
         ..Node::default()
     }
 }
 
 fn usage(cpu_milli: i64, memory: i64) -> Arc<Usage> {
     Arc::new(Usage {
-        requests: Amounts {
-            cpu_milli,
-            memory,
-            ephemeral_storage: 0,
-            pods: 1,
-        },
+        requests: Amounts { cpu_milli, memory, ephemeral_storage: 0, pods: 1 },
         nonzero_cpu_milli: cpu_milli,
         nonzero_memory: memory,
         ..Usage::default()
@@ -129,38 +106,25 @@ fn usage(cpu_milli: i64, memory: i64) -> Arc<Usage> {
 
 /// Pods that ask for numbers only.
 fn plain(cpu_milli: i64) -> PodSpec {
-    PodSpec {
-        usage: usage(cpu_milli, GIB / 4),
-        containers: 1,
-        ..PodSpec::default()
-    }
+    PodSpec { usage: usage(cpu_milli, GIB / 4), containers: 1, ..PodSpec::default() }
 }
 
 /// Pods that also want two of the three zones, and would like fast disks and another team's nodes.
 fn choosy(cpu_milli: i64) -> PodSpec {
     let term = |key: &str, operator| NodeSelectorTerm {
-        expressions: [Requirement {
-            key: key.into(),
-            operator,
-        }]
-        .into(),
+        expressions: [Requirement { key: key.into(), operator }].into(),
         fields: [].into(),
     };
     let values = |values: &[&str]| values.iter().map(|value| Arc::from(*value)).collect();
     let preferred = [
         (80, term("example.com/disk", Operator::In(values(&["ssd"])))),
-        (
-            20,
-            term("example.com/team", Operator::NotIn(values(&["team-3", "team-4"]))),
-        ),
+        (20, term("example.com/team", Operator::NotIn(values(&["team-3", "team-4"])))),
     ];
     let zones = values(&["zone-0", "zone-1"]);
     PodSpec {
         node_affinity: NodeAffinity {
             required: Some([term("topology.kubernetes.io/zone", Operator::In(zones))].into()),
-            preferred: preferred
-                .map(|(weight, term)| PreferredTerm { weight, term })
-                .into(),
+            preferred: preferred.map(|(weight, term)| PreferredTerm { weight, term }).into(),
         },
         ..plain(cpu_milli)
     }
@@ -170,10 +134,7 @@ fn new_agent(candidate_width: usize) -> Agent {
     Agent::new(AgentConfig {
         packing: Packing::LeastAllocated,
         candidate_width,
-        cache: CacheLimits {
-            bytes: usize::MAX,
-            age: Duration::MAX,
-        },
+        cache: CacheLimits { bytes: usize::MAX, age: Duration::MAX },
         seed: 1,
     })
 }
@@ -197,11 +158,7 @@ impl Bench {
             let node = node(at, &mut texts);
             let name = node.name.clone();
             ledger.apply_node(node);
-            ledger.bound(
-                &format!("resident-{at}").into(),
-                &name,
-                &sizes[(rng.next() % 20) as usize],
-            );
+            ledger.bound(&format!("resident-{at}").into(), &name, &sizes[(rng.next() % 20) as usize]);
         }
         Bench {
             nodes,
@@ -242,11 +199,7 @@ impl Bench {
         let target = |changed| (changed == 1).then_some(target_us);
         for changed in [1, 10, 100] {
             let times = self.hit(&class, 1, changed, repeat / changed.min(10));
-            self.report_us(
-                &format!("hit, {changed} changed: catch up + choose"),
-                target(changed),
-                times,
-            );
+            self.report_us(&format!("hit, {changed} changed: catch up + choose"), target(changed), times);
         }
         for changed in [1, 10, 100] {
             let times = self.cycle(&class, changed, repeat / changed.min(10));
@@ -310,11 +263,7 @@ impl Bench {
         let [ints, affinity] = ["integer rules", "node affinity"];
         for (what, [class, sibling], target) in [(ints, plain, Some(150.0)), (affinity, choosy, None)] {
             let missing = self.miss(&class, None, repeat);
-            self.report_a_node(
-                &format!("miss, {what}, rule objects missing too"),
-                target,
-                missing,
-            );
+            self.report_a_node(&format!("miss, {what}, rule objects missing too"), target, missing);
             let present = self.miss(&class, Some(&sibling), repeat);
             self.report_a_node(&format!("miss, {what}, rule objects present"), target, present);
         }
@@ -374,10 +323,7 @@ fn end_to_end(nodes: usize, classes: usize, pods: usize) {
         agents: 1,
         max_waiting_binds: 64,
         max_tries: 10,
-        backoff: BackoffLimits {
-            initial: Duration::from_secs(1),
-            max: Duration::from_secs(10),
-        },
+        backoff: BackoffLimits { initial: Duration::from_secs(1), max: Duration::from_secs(10) },
         refresh: Duration::from_secs(60),
     };
     let mut scheduler = Scheduler::new(config, Estimator::default());

@@ -31,9 +31,7 @@ pub struct Class {
 impl Class {
     /// The cached rules that apply, each with its trait.
     pub fn cached_rules(&self) -> impl Iterator<Item = (CachedRule, TraitId)> + '_ {
-        CachedRule::ALL
-            .into_iter()
-            .filter_map(|rule| Some((rule, self.traits[rule.index()]?)))
+        CachedRule::ALL.into_iter().filter_map(|rule| Some((rule, self.traits[rule.index()]?)))
     }
 
     #[cfg(test)]
@@ -125,10 +123,8 @@ impl Classifier {
         }
         if self.traits.len() > 2 * CachedRule::COUNT * self.classes.len() {
             let classes = &self.classes;
-            let used: std::collections::HashSet<TraitId> = classes
-                .values()
-                .flat_map(|class| class.cached_rules().map(|(_, id)| id))
-                .collect();
+            let used: std::collections::HashSet<TraitId> =
+                classes.values().flat_map(|class| class.cached_rules().map(|(_, id)| id)).collect();
             self.traits.retain(|_, id| used.contains(id));
         }
     }
@@ -151,10 +147,7 @@ mod tests {
     use super::*;
 
     fn with_images(images: &[&str]) -> Arc<PodSpec> {
-        Arc::new(PodSpec {
-            images: images.iter().map(|i| Arc::from(*i)).collect(),
-            ..PodSpec::default()
-        })
+        Arc::new(PodSpec { images: images.iter().map(|i| Arc::from(*i)).collect(), ..PodSpec::default() })
     }
 
     #[test]
@@ -165,10 +158,7 @@ mod tests {
         let b = classifier.classify(&with_images(&["b"]));
         assert_eq!(a.id, again.id);
         assert_ne!(a.id, b.id);
-        let (taints, images) = (
-            CachedRule::TaintToleration.index(),
-            CachedRule::ImageLocality.index(),
-        );
+        let (taints, images) = (CachedRule::TaintToleration.index(), CachedRule::ImageLocality.index());
         assert_eq!(a.traits[taints], b.traits[taints]);
         assert_ne!(a.traits[images], b.traits[images]);
         assert_eq!(a.traits[CachedRule::NodeAffinity.index()], None);
@@ -181,16 +171,8 @@ mod tests {
         for at in 0..3 * MOST_UNUSED {
             classifier.classify(&with_images(&[&format!("image-{at}")]));
         }
-        assert!(
-            classifier.len() <= MOST_UNUSED + 2,
-            "{} classes",
-            classifier.len()
-        );
-        assert!(
-            classifier.traits.len() <= 8 * MOST_UNUSED,
-            "{} traits",
-            classifier.traits.len()
-        );
+        assert!(classifier.len() <= MOST_UNUSED + 2, "{} classes", classifier.len());
+        assert!(classifier.traits.len() <= 8 * MOST_UNUSED, "{} traits", classifier.traits.len());
         assert_eq!(classifier.classify(&with_images(&["kept"])).id, kept.id);
     }
 }

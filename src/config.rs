@@ -93,10 +93,7 @@ pub struct Config {
     /// Address and port of `/metrics`, `/healthz` and `/readyz`: plain HTTP without authentication, therefore only this
     /// machine by default. In a pod it must be `0.0.0.0:PORT` or `[::]:PORT`. Port 0 takes any free one.
     #[serde(deserialize_with = "values::socket_address")]
-    #[schemars(
-        with = "String",
-        regex(pattern = r"^([0-9.]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}$")
-    )]
+    #[schemars(with = "String", regex(pattern = r"^([0-9.]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}$"))]
     pub metrics_address: SocketAddr,
 
     /// Where the measured latencies of the dispatcher are kept over a restart. Without it they are measured anew,
@@ -186,10 +183,7 @@ impl Default for Config {
 
 impl Default for Backoff {
     fn default() -> Self {
-        Self {
-            initial: ConfigDuration::from_secs(1),
-            max: ConfigDuration::from_secs(10),
-        }
+        Self { initial: ConfigDuration::from_secs(1), max: ConfigDuration::from_secs(10) }
     }
 }
 
@@ -249,8 +243,5 @@ pub fn schema() -> serde_json::Value {
         settings.inline_subschemas = true;
         settings.meta_schema = None;
     });
-    settings
-        .into_generator()
-        .into_root_schema_for::<Config>()
-        .to_value()
+    settings.into_generator().into_root_schema_for::<Config>().to_value()
 }

@@ -84,10 +84,7 @@ impl Engine {
         estimator: Estimator,
         outlet: Box<dyn Outlet>,
     ) -> std::io::Result<(Engine, AgentThreads)> {
-        let config = SchedulerConfig {
-            agents: agents.len(),
-            ..config
-        };
+        let config = SchedulerConfig { agents: agents.len(), ..config };
         let shared = Arc::new(Shared {
             scheduler: Mutex::new(Scheduler::new(config, estimator)),
             agents: agents.iter().map(|_| Signal::default()).collect(),
@@ -101,15 +98,8 @@ impl Engine {
         for (index, config) in agents.into_iter().enumerate() {
             let shared = shared.clone();
             let name = format!("agent-{index}");
-            let body = move || {
-                AgentThread {
-                    index,
-                    agent: Agent::new(config),
-                    shared,
-                    laps: Vec::new(),
-                }
-                .run()
-            };
+            let body =
+                move || AgentThread { index, agent: Agent::new(config), shared, laps: Vec::new() }.run();
             threads.push(std::thread::Builder::new().name(name).spawn(body)?);
         }
         Ok((Engine { shared }, AgentThreads(threads)))
@@ -156,14 +146,8 @@ impl AgentThreads {
     pub fn join(self) -> Result<(), Vec<String>> {
         let name = |thread: &JoinHandle<()>| thread.thread().name().unwrap_or("agent").to_owned();
         let ended = self.0.into_iter().map(|thread| (name(&thread), thread.join()));
-        let panicked: Vec<_> = ended
-            .filter_map(|(name, result)| result.is_err().then_some(name))
-            .collect();
-        if panicked.is_empty() {
-            Ok(())
-        } else {
-            Err(panicked)
-        }
+        let panicked: Vec<_> = ended.filter_map(|(name, result)| result.is_err().then_some(name)).collect();
+        if panicked.is_empty() { Ok(()) } else { Err(panicked) }
     }
 }
 

@@ -47,10 +47,9 @@ pub fn bound_once(bound: &[Binding]) -> Checked {
     let twice = bound.iter().find(|binding| !seen.insert(&binding.uid));
     match twice {
         None => Ok(()),
-        Some(binding) => Err(Violation::new(
-            1,
-            format!("pod {} was bound twice, last to {}", binding.uid, binding.node),
-        )),
+        Some(binding) => {
+            Err(Violation::new(1, format!("pod {} was bound twice, last to {}", binding.uid, binding.node)))
+        }
     }
 }
 
@@ -93,10 +92,9 @@ pub fn same_list(repaired: &RankedList, fresh: &RankedList) -> Checked {
         None => ensure(5, repaired.best() == fresh.best(), || {
             format!("repaired best {:?}, fresh {:?}", repaired.best(), fresh.best())
         }),
-        Some(at) => Err(Violation::new(
-            5,
-            format!("node {at}: repaired {:?}, fresh {:?}", key(a, at), key(b, at)),
-        )),
+        Some(at) => {
+            Err(Violation::new(5, format!("node {at}: repaired {:?}, fresh {:?}", key(a, at), key(b, at))))
+        }
     }
 }
 
@@ -115,13 +113,8 @@ pub fn same_accounting(a: &Inventory, b: &Inventory) -> Checked {
     };
     let (a, b) = (sums(a), sums(b));
     match a.iter().zip(&b).find(|(a, b)| a != b) {
-        Some((a, b)) => Err(Violation::new(
-            7,
-            format!("{} {} against {} {}", a.0, a.1, b.0, b.1),
-        )),
-        None => ensure(7, a.len() == b.len(), || {
-            format!("{} rows against {}", a.len(), b.len())
-        }),
+        Some((a, b)) => Err(Violation::new(7, format!("{} {} against {} {}", a.0, a.1, b.0, b.1))),
+        None => ensure(7, a.len() == b.len(), || format!("{} rows against {}", a.len(), b.len())),
     }
 }
 
@@ -192,25 +185,14 @@ mod tests {
     use crate::model::Amounts;
 
     fn usage(cpu_milli: i64) -> Arc<Usage> {
-        let requests = Amounts {
-            cpu_milli,
-            pods: 1,
-            ..Amounts::default()
-        };
-        Arc::new(Usage {
-            requests,
-            ..Usage::default()
-        })
+        let requests = Amounts { cpu_milli, pods: 1, ..Amounts::default() };
+        Arc::new(Usage { requests, ..Usage::default() })
     }
 
     fn node(cpu_milli: i64) -> Node {
         Node {
             name: "n".into(),
-            allocatable: Amounts {
-                cpu_milli,
-                pods: 10,
-                ..Amounts::default()
-            },
+            allocatable: Amounts { cpu_milli, pods: 10, ..Amounts::default() },
             ..Node::default()
         }
     }
@@ -226,19 +208,10 @@ mod tests {
 
     #[test]
     fn a_second_bind_of_a_uid_breaks_i1() {
-        let bind = |uid: &str| Binding {
-            uid: uid.into(),
-            namespace: "".into(),
-            name: "".into(),
-            node: "n".into(),
-        };
+        let bind =
+            |uid: &str| Binding { uid: uid.into(), namespace: "".into(), name: "".into(), node: "n".into() };
         assert_eq!(bound_once(&[bind("a"), bind("b")]), Ok(()));
-        assert_eq!(
-            bound_once(&[bind("a"), bind("b"), bind("a")])
-                .unwrap_err()
-                .invariant,
-            1
-        );
+        assert_eq!(bound_once(&[bind("a"), bind("b"), bind("a")]).unwrap_err().invariant, 1);
     }
 
     #[test]
@@ -247,10 +220,7 @@ mod tests {
         let row = full.inventory().row(crate::inventory::NodeId(0));
         assert_eq!(within_allocatable(row, &usage(600)).unwrap_err().invariant, 2);
         assert_eq!(within_allocatable(row, &usage(0)), Ok(()));
-        let spec = Arc::new(PodSpec {
-            usage: usage(500),
-            ..PodSpec::default()
-        });
+        let spec = Arc::new(PodSpec { usage: usage(500), ..PodSpec::default() });
         assert_eq!(admits(&spec, &node(1000), [&usage(500)].into_iter()), Ok(()));
         assert!(admits(&spec, &node(1000), [&usage(501)].into_iter()).is_err());
     }

@@ -27,11 +27,7 @@ pub fn usage_of(pid: &str) -> Option<Usage> {
         let line = status.lines().find_map(|line| line.strip_prefix(key))?;
         Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
     };
-    Some(Usage {
-        cpu,
-        resident_bytes: bytes("VmRSS:")?,
-        peak_resident_bytes: bytes("VmHWM:")?,
-    })
+    Some(Usage { cpu, resident_bytes: bytes("VmRSS:")?, peak_resident_bytes: bytes("VmHWM:")? })
 }
 
 #[cfg(test)]

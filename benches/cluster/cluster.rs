@@ -48,11 +48,7 @@ impl Cluster {
         progress.set_message("starting");
         let folder = tempfile::tempdir()?;
         let (api_server_args, audit_log) = audit::prepare(folder.path())?;
-        let control_plane = ControlPlane::start(Options {
-            api_server_args,
-            ..Options::default()
-        })
-        .await?;
+        let control_plane = ControlPlane::start(Options { api_server_args, ..Options::default() }).await?;
         let client = control_plane.client();
         progress.set_message("creating nodes");
         let nodes = (0..size.nodes).map(|index| workload.node_json(index));
@@ -61,14 +57,7 @@ impl Cluster {
         let pods =
             (0..workload.pod_count(size.pods)).map(|index| workload.pod_json(workload.pod(index), scheduler));
         create::<Pod>(&Api::default_namespaced(client.clone()), pods, progress).await?;
-        let cluster = Cluster {
-            control_plane,
-            client,
-            audit_log,
-            folder,
-            workload,
-            size,
-        };
+        let cluster = Cluster { control_plane, client, audit_log, folder, workload, size };
         progress.set_message("waiting for quiet");
         cluster.await_quiet().await;
         Ok(cluster)
@@ -103,9 +92,7 @@ impl Cluster {
     /// # Errors
     /// When a pod is on a node that is too small for its pods or not allowed for it, or has none though it fits.
     pub async fn check_placements(&self) -> Result<()> {
-        let pods = Api::<Pod>::all(self.client.clone())
-            .list(&ListParams::default())
-            .await?;
+        let pods = Api::<Pod>::all(self.client.clone()).list(&ListParams::default()).await?;
         let mut used = vec![[0; 3]; self.size.nodes];
         for pod in pods {
             let name = pod.metadata.name.unwrap_or_default();
@@ -116,16 +103,9 @@ impl Cluster {
                 continue;
             };
             let index = index_in(&node).with_context(|| format!("a node of nobody: {node}"))?;
-            ensure!(
-                self.workload.allows(pod_spec, index),
-                "{name} must not be on {node}"
-            );
+            ensure!(self.workload.allows(pod_spec, index), "{name} must not be on {node}");
             let sums = &mut used[index];
-            *sums = [
-                sums[0] + pod_spec.milli_cpu,
-                sums[1] + pod_spec.memory_mib,
-                sums[2] + 1,
-            ];
+            *sums = [sums[0] + pod_spec.milli_cpu, sums[1] + pod_spec.memory_mib, sums[2] + 1];
         }
         let fits = |sums: &[usize; 3]| {
             sums[0] <= NODE_MILLI_CPU && sums[1] <= NODE_MEMORY_MIB && sums[2] <= NODE_PODS

@@ -85,9 +85,7 @@ fn main() -> ExitCode {
 
 fn run() -> Result<()> {
     let options = Options::parse();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     match options.inner {
         Some(Inner::NullBinder(options)) => runtime.block_on(null_binder::run(options)),
         None if options.bench => runtime.block_on(measure_all(options)),
@@ -104,10 +102,7 @@ async fn measure_all(options: Options) -> Result<()> {
         // Before half an hour of measuring, not after it.
         report::check_target(file)?;
     }
-    let size = Size {
-        nodes: options.nodes as usize,
-        pods: options.pods as usize,
-    };
+    let size = Size { nodes: options.nodes as usize, pods: options.pods as usize };
     let mut report = Report::new(size);
     for workload in workloads {
         // One subject after the other in every round, so that a machine that gets slower does so for all.
@@ -143,17 +138,10 @@ fn choose_workloads(names: &[String]) -> Result<Vec<&'static Workload>> {
     let mut chosen = Vec::new();
     for name in names {
         let before = chosen.len();
-        chosen.extend(
-            WORKLOADS
-                .iter()
-                .filter(|workload| name == "all" || name == workload.name),
-        );
+        chosen.extend(WORKLOADS.iter().filter(|workload| name == "all" || name == workload.name));
         if chosen.len() == before {
             let known: Vec<_> = WORKLOADS.iter().map(|workload| workload.name).collect();
-            bail!(
-                "there is no workload {name:?}: choose from all, {}",
-                known.join(", ")
-            );
+            bail!("there is no workload {name:?}: choose from all, {}", known.join(", "));
         }
     }
     Ok(chosen)

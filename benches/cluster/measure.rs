@@ -106,15 +106,8 @@ pub async fn measure(
     let events_at_last_decision = cluster.event_count().await?;
 
     let expected = if subject.writes_events() { pods } else { 0 };
-    let (events, written) = await_events(
-        &cluster,
-        &running,
-        decided,
-        events_at_last_decision,
-        expected,
-        progress,
-    )
-    .await?;
+    let (events, written) =
+        await_events(&cluster, &running, decided, events_at_last_decision, expected, progress).await?;
     if !subject.is_null() {
         progress.set_message("checking");
         cluster.check_placements().await?;
@@ -161,10 +154,7 @@ async fn await_decisions(
         if has_ended || seen.1.elapsed() > STALL_LIMIT {
             let what = if has_ended { "has ended" } else { "has stalled" };
             let log = running.process.log().tail();
-            bail!(
-                "the scheduler {what} with {} of {pods} pods decided; its log:\n{log}",
-                seen.0
-            );
+            bail!("the scheduler {what} with {} of {pods} pods decided; its log:\n{log}", seen.0);
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     }

@@ -35,16 +35,10 @@ pub async fn run(options: Options) -> Result<()> {
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
     let client = without_retries(config)?;
     let pods = Api::<Pod>::default_namespaced(client.clone());
-    let events = options
-        .events
-        .then(|| Api::<Event>::default_namespaced(client.clone()));
-    let nodes = Api::<Node>::all(client.clone())
-        .list(&ListParams::default())
-        .await?;
+    let events = options.events.then(|| Api::<Event>::default_namespaced(client.clone()));
+    let nodes = Api::<Node>::all(client.clone()).list(&ListParams::default()).await?;
     let nodes: Vec<String> = nodes.into_iter().map(|node| node.name_any()).collect();
-    let list = Api::<Pod>::all(client.clone())
-        .list(&ListParams::default())
-        .await?;
+    let list = Api::<Pod>::all(client.clone()).list(&ListParams::default()).await?;
     let version = list.metadata.resource_version.clone().unwrap_or_default();
     let watch = tokio::spawn(watch(client, version));
     let binds = list.items.iter().zip(nodes.iter().cycle());

@@ -74,11 +74,7 @@ impl Report {
                 };
                 match groups.iter_mut().find(is_its) {
                     Some(group) => group.runs.push(run),
-                    None => groups.push(Group {
-                        workload,
-                        subject: run.subject,
-                        runs: vec![run],
-                    }),
+                    None => groups.push(Group { workload, subject: run.subject, runs: vec![run] }),
                 }
             }
         }
@@ -87,34 +83,18 @@ impl Report {
 
     pub fn markdown(&self) -> String {
         let groups = self.groups();
-        let Machine {
-            cores,
-            memory_gib,
-            berth,
-            kubernetes,
-        } = self.machine;
-        let runs_each = groups
-            .iter()
-            .map(|group| group.runs.len())
-            .max()
-            .unwrap_or_default();
+        let Machine { cores, memory_gib, berth, kubernetes } = self.machine;
+        let runs_each = groups.iter().map(|group| group.runs.len()).max().unwrap_or_default();
         let mut text = format!(
             "{} nodes, {} waiting pods; {cores} cores, {memory_gib} GiB; berth {berth}, Kubernetes {kubernetes}; {}.\n\n",
             thousands(self.size.nodes as f64),
             thousands(self.size.pods as f64),
-            if runs_each == 1 {
-                "one run each".to_owned()
-            } else {
-                format!("medians of {runs_each} runs")
-            },
+            if runs_each == 1 { "one run each".to_owned() } else { format!("medians of {runs_each} runs") },
         );
         text.push_str(&main_table(&groups));
         let inner = inner_table(&groups);
         if let Some(inner) = inner {
-            let _ = write!(
-                text,
-                "\nberth by its own counters, at the last decision:\n\n{inner}"
-            );
+            let _ = write!(text, "\nberth by its own counters, at the last decision:\n\n{inner}");
         }
         text.push('\n');
         let mut shown: Vec<&str> = Vec::new();
@@ -145,12 +125,9 @@ fn main_table(groups: &[Group<'_>]) -> String {
     ];
     let rows = groups.iter().map(|group| {
         let ratio = |to: Subject, of: fn(&Run) -> f64| {
-            let other = groups
-                .iter()
-                .find(|other| other.workload.name == group.workload.name && other.subject == to);
-            other.map_or("-".to_owned(), |other| {
-                format!("{:.2}", group.median(of) / other.median(of))
-            })
+            let other =
+                groups.iter().find(|other| other.workload.name == group.workload.name && other.subject == to);
+            other.map_or("-".to_owned(), |other| format!("{:.2}", group.median(of) / other.median(of)))
         };
         vec![
             group.workload.name.to_owned(),
@@ -211,9 +188,7 @@ fn table(header: &[&str], names: usize, rows: impl Iterator<Item = Vec<String>>)
     let mut lines: Vec<Vec<String>> = vec![header.iter().map(|&cell| cell.to_owned()).collect()];
     lines.extend(rows);
     let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max();
-    let widths: Vec<usize> = (0..header.len())
-        .map(|column| width(column).unwrap_or_default())
-        .collect();
+    let widths: Vec<usize> = (0..header.len()).map(|column| width(column).unwrap_or_default()).collect();
     let mut text = String::new();
     for (number, line) in lines.iter().enumerate() {
         for (column, (cell, &width)) in line.iter().zip(&widths).enumerate() {

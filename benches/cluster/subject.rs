@@ -62,34 +62,18 @@ impl Subject {
         let process = match self {
             Subject::Null | Subject::NullWithEvents => {
                 let program = std::env::current_exe().context("this program does not know where it lies")?;
-                let mut args = vec![
-                    "null-binder".into(),
-                    "--kubeconfig".into(),
-                    kubeconfig.into_os_string(),
-                ];
+                let mut args = vec!["null-binder".into(), "--kubeconfig".into(), kubeconfig.into_os_string()];
                 args.extend((self == Subject::NullWithEvents).then(|| "--events".into()));
                 Process::start("the null binder", &program, args, log.clone())?
             }
             Subject::Berth => {
-                let fixed = [
-                    "run",
-                    "--leader-elect=false",
-                    "--metrics-address=127.0.0.1:0",
-                    "--kubeconfig",
-                ];
-                let args = fixed
-                    .into_iter()
-                    .map(Into::into)
-                    .chain([kubeconfig.into_os_string()]);
+                let fixed = ["run", "--leader-elect=false", "--metrics-address=127.0.0.1:0", "--kubeconfig"];
+                let args = fixed.into_iter().map(Into::into).chain([kubeconfig.into_os_string()]);
                 Process::start("berth", Path::new(env!("CARGO_BIN_EXE_berth")), args, log.clone())?
             }
             Subject::KubeScheduler => cluster.control_plane.start_scheduler("").await?,
         };
-        Ok(Running {
-            subject: self,
-            process,
-            log,
-        })
+        Ok(Running { subject: self, process, log })
     }
 }
 
@@ -118,24 +102,14 @@ impl Running {
             return Ok(None);
         }
         let log = std::fs::read_to_string(&self.log)?;
-        let address = log
-            .split("address=")
-            .nth(1)
-            .and_then(|rest| rest.split_whitespace().next());
+        let address = log.split("address=").nth(1).and_then(|rest| rest.split_whitespace().next());
         let address = address.context("berth has not logged where it serves its metrics")?;
-        let text = reqwest::get(format!("http://{address}/metrics"))
-            .await?
-            .text()
-            .await?;
+        let text = reqwest::get(format!("http://{address}/metrics")).await?.text().await?;
         let value = |name: &str| -> Result<f64> {
-            let line = text.lines().find_map(|line| {
-                line.strip_prefix(name)?
-                    .trim_start_matches("{}")
-                    .strip_prefix(' ')
-            });
-            Ok(line
-                .with_context(|| format!("berth has no metric {name}"))?
-                .parse()?)
+            let line = text
+                .lines()
+                .find_map(|line| line.strip_prefix(name)?.trim_start_matches("{}").strip_prefix(' '));
+            Ok(line.with_context(|| format!("berth has no metric {name}"))?.parse()?)
         };
         Ok(Some(Inner {
             list_hits: value(r#"berth_cache_lookups_total{level="list",result="hit"}"#)?,

@@ -39,18 +39,8 @@ const PLAIN: Workload = Workload {
 
 pub const WORKLOADS: &[Workload] = &[
     PLAIN,
-    Workload {
-        name: "ten-classes",
-        about: "ten classes interleaved, by their requests",
-        sizes: 10,
-        ..PLAIN
-    },
-    Workload {
-        name: "node-affinity",
-        about: "one class; zone In two of three",
-        zones: Zones::Two,
-        ..PLAIN
-    },
+    Workload { name: "ten-classes", about: "ten classes interleaved, by their requests", sizes: 10, ..PLAIN },
+    Workload { name: "node-affinity", about: "one class; zone In two of three", zones: Zones::Two, ..PLAIN },
     Workload {
         name: "taints",
         about: "a tenth of the nodes is tainted, every other pod tolerates it",
@@ -97,11 +87,7 @@ pub struct Pod {
 impl Workload {
     /// How many pods there are when `pods` were asked for.
     pub fn pod_count(&self, pods: usize) -> usize {
-        if self.hopeless {
-            pods + pods / HOPELESS_PER_FITTING
-        } else {
-            pods
-        }
+        if self.hopeless { pods + pods / HOPELESS_PER_FITTING } else { pods }
     }
 
     pub fn pod(&self, index: usize) -> Pod {
@@ -109,11 +95,7 @@ impl Workload {
         let hopeless = self.hopeless && index % (HOPELESS_PER_FITTING + 1) != HOPELESS_PER_FITTING;
         Pod {
             index,
-            milli_cpu: if hopeless {
-                HOPELESS_MILLI_CPU
-            } else {
-                100 + 5 * size
-            },
+            milli_cpu: if hopeless { HOPELESS_MILLI_CPU } else { 100 + 5 * size },
             memory_mib: 500 + 10 * size,
             hopeless,
         }

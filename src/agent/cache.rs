@@ -103,10 +103,7 @@ impl Cache {
         mut lap: impl FnMut(Part),
     ) -> &RankedList {
         self.uses += 1;
-        let used = Used {
-            order: self.uses,
-            at: now,
-        };
+        let used = Used { order: self.uses, at: now };
         if let Some(entry) = self.lists.get_mut(&class.id) {
             self.lists_by_use.remove(&entry.used.order);
             entry.used = used;
@@ -145,14 +142,7 @@ impl Cache {
             } else {
                 let object = RuleObject::build(rule, class, view);
                 self.bytes += object.bytes();
-                self.objects.insert(
-                    key,
-                    ObjectEntry {
-                        object,
-                        pins: 1,
-                        used,
-                    },
-                );
+                self.objects.insert(key, ObjectEntry { object, pins: 1, used });
                 self.changes.push(CacheChange::ObjectAdded(rule, value));
                 lap(Part::RuleMiss(rule));
             }
@@ -238,10 +228,7 @@ impl Cache {
             if object.pins == 0 {
                 // Free from now on. A use of its own number keeps the order total.
                 self.uses += 1;
-                object.used = Used {
-                    order: self.uses,
-                    at: entry.used.at,
-                };
+                object.used = Used { order: self.uses, at: entry.used.at };
                 self.free_objects_by_use.insert(object.used.order, key);
             }
         }
@@ -287,16 +274,10 @@ mod tests {
     use crate::model::{Labels, Node, PodSpec};
     use crate::rules::{Packing, Salt};
 
-    const ORDER: Order = Order {
-        packing: Packing::LeastAllocated,
-        salt: Salt(1),
-    };
+    const ORDER: Order = Order { packing: Packing::LeastAllocated, salt: Salt(1) };
 
     fn add_node(ledger: &mut Ledger, at: usize) {
-        ledger.apply_node(Node {
-            name: format!("n{at}").into(),
-            ..Node::default()
-        });
+        ledger.apply_node(Node { name: format!("n{at}").into(), ..Node::default() });
     }
 
     fn ledger(nodes: usize) -> Ledger {
@@ -315,19 +296,14 @@ mod tests {
     /// b, and rule 2 reads a.
     fn class(classifier: &mut Classifier, a: &str, b: &str) -> Arc<Class> {
         let node_selector: Labels = [("a", a)].into_iter().collect();
-        let spec = PodSpec {
-            node_selector,
-            images: [Arc::from(format!("{a}{b}"))].into(),
-            ..PodSpec::default()
-        };
+        let spec =
+            PodSpec { node_selector, images: [Arc::from(format!("{a}{b}"))].into(), ..PodSpec::default() };
         classifier.classify(&Arc::new(spec))
     }
 
     fn parts(cache: &mut Cache, class: &Arc<Class>, view: &View, at_s: u64) -> Vec<Part> {
         let mut parts = Vec::new();
-        cache.list(class, ORDER, view, Duration::from_secs(at_s), |part| {
-            parts.push(part)
-        });
+        cache.list(class, ORDER, view, Duration::from_secs(at_s), |part| parts.push(part));
         parts
     }
 
@@ -335,15 +311,9 @@ mod tests {
     fn hits_and_misses_of_both_levels_are_those_of_kaminos_table_1() {
         use CachedRule::*;
         let (mut classifier, view) = (Classifier::default(), view(3));
-        let limits = CacheLimits {
-            bytes: usize::MAX,
-            age: Duration::MAX,
-        };
+        let limits = CacheLimits { bytes: usize::MAX, age: Duration::MAX };
         let mut cache = Cache::new(limits);
-        let (one, two) = (
-            class(&mut classifier, "a1", "b1"),
-            class(&mut classifier, "a1", "b2"),
-        );
+        let (one, two) = (class(&mut classifier, "a1", "b1"), class(&mut classifier, "a1", "b2"));
         let first = parts(&mut cache, &one, &view, 0);
         let missed = [TaintToleration, NodeAffinity, ImageLocality].map(Part::RuleMiss);
         assert_eq!(first, [missed.as_slice(), &[Part::ListMiss]].concat());
@@ -363,17 +333,11 @@ mod tests {
     fn over_the_memory_limit_the_least_recently_used_list_goes_and_its_objects_only_when_unpinned() {
         let (mut classifier, view) = (Classifier::default(), view(100));
         let [a, b, c] = ["1", "2", "3"].map(|b| class(&mut classifier, "a", b));
-        let mut probe = Cache::new(CacheLimits {
-            bytes: usize::MAX,
-            age: Duration::MAX,
-        });
+        let mut probe = Cache::new(CacheLimits { bytes: usize::MAX, age: Duration::MAX });
         for class in [&a, &b] {
             parts(&mut probe, class, &view, 0);
         }
-        let mut cache = Cache::new(CacheLimits {
-            bytes: probe.stats().bytes,
-            age: Duration::MAX,
-        });
+        let mut cache = Cache::new(CacheLimits { bytes: probe.stats().bytes, age: Duration::MAX });
         for class in [&a, &b, &a, &c] {
             parts(&mut cache, class, &view, 0);
         }
@@ -387,10 +351,7 @@ mod tests {
         let image = b.traits[CachedRule::ImageLocality.index()].unwrap();
         assert_eq!(
             evicted,
-            [
-                CacheChange::ListEvicted(b.id),
-                CacheChange::ObjectEvicted(CachedRule::ImageLocality, image)
-            ]
+            [CacheChange::ListEvicted(b.id), CacheChange::ObjectEvicted(CachedRule::ImageLocality, image)]
         );
     }
 
@@ -401,10 +362,7 @@ mod tests {
         let mut ledger = ledger(100);
         let mut view = View::default();
         view.catch_up(ledger.inventory());
-        let mut cache = Cache::new(CacheLimits {
-            bytes: 5000,
-            age: Duration::MAX,
-        });
+        let mut cache = Cache::new(CacheLimits { bytes: 5000, age: Duration::MAX });
         for class in [&a, &b] {
             parts(&mut cache, class, &view, 0);
         }
@@ -419,22 +377,13 @@ mod tests {
     #[test]
     fn what_is_not_used_for_longer_than_the_age_limit_goes_and_the_counts_return_to_zero() {
         let (mut classifier, view) = (Classifier::default(), view(10));
-        let mut cache = Cache::new(CacheLimits {
-            bytes: usize::MAX,
-            age: Duration::from_secs(60),
-        });
+        let mut cache = Cache::new(CacheLimits { bytes: usize::MAX, age: Duration::from_secs(60) });
         let (a, b) = (class(&mut classifier, "a", "1"), class(&mut classifier, "b", "1"));
         parts(&mut cache, &a, &view, 0);
         parts(&mut cache, &b, &view, 50);
         cache.expire(Duration::from_secs(70));
         assert!(cache.peek(a.id).is_none() && cache.peek(b.id).is_some());
         cache.expire(Duration::from_secs(200));
-        assert_eq!(
-            cache.stats(),
-            CacheStats {
-                evictions: 2,
-                ..CacheStats::default()
-            }
-        );
+        assert_eq!(cache.stats(), CacheStats { evictions: 2, ..CacheStats::default() });
     }
 }

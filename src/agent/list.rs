@@ -37,11 +37,7 @@ impl RankedList {
         let mut keys = Vec::with_capacity(capacity);
         keys.extend((0..nodes as u32).map(|id| rank(class, order, objects, view, NodeId(id))));
         keys.resize(capacity, Key::VACANT);
-        RankedList {
-            class: class.clone(),
-            tree: WinnerTree::build(keys),
-            revision: view.revision(),
-        }
+        RankedList { class: class.clone(), tree: WinnerTree::build(keys), revision: view.revision() }
     }
 
     /// Ranks again the nodes that changed since the list was last used. Returns how many.
@@ -58,9 +54,8 @@ impl RankedList {
         // Beyond this many, deciding every match once is cheaper than a path to the root for each.
         let bulk = self.tree.capacity() / 8;
         let changed = view.changed_since(self.revision).count();
-        let changes = view
-            .changed_since(self.revision)
-            .map(|id| (id.0, rank(class, order, objects, view, id)));
+        let changes =
+            view.changed_since(self.revision).map(|id| (id.0, rank(class, order, objects, view, id)));
         if changed > bulk {
             self.tree.set_all(changes);
         } else {

@@ -69,10 +69,7 @@ impl Agent {
     pub fn new(config: AgentConfig) -> Self {
         let mut rng = Rng(config.seed);
         Agent {
-            order: Order {
-                packing: config.packing,
-                salt: Salt(rng.next()),
-            },
+            order: Order { packing: config.packing, salt: Salt(rng.next()) },
             candidate_width: config.candidate_width.max(1),
             rng,
             view: View::default(),

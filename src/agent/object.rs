@@ -25,12 +25,7 @@ impl RuleObject {
             None => NEUTRAL,
         };
         let answers = view.rows().iter().map(answer).collect();
-        RuleObject {
-            rule,
-            class: class.clone(),
-            answers,
-            revision: view.revision(),
-        }
+        RuleObject { rule, class: class.clone(), answers, revision: view.revision() }
     }
 
     /// Evaluates the rule again for the nodes that changed. Returns how many.

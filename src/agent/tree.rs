@@ -17,10 +17,7 @@ pub struct WinnerTree {
 impl WinnerTree {
     /// A tree over these keys.
     pub fn build(keys: Vec<Key>) -> Self {
-        let mut tree = WinnerTree {
-            winners: vec![0; keys.len()],
-            keys,
-        };
+        let mut tree = WinnerTree { winners: vec![0; keys.len()], keys };
         tree.replay();
         tree
     }
@@ -110,28 +107,16 @@ impl WinnerTree {
         if n == 0 || at >= 2 * n {
             return None;
         }
-        Some(if at >= n {
-            (at - n) as u32
-        } else {
-            self.winners[at]
-        })
+        Some(if at >= n { (at - n) as u32 } else { self.winners[at] })
     }
 
     fn play(&self, at: usize) -> u32 {
         let n = self.keys.len();
         let side = |child: usize| {
-            if child >= n {
-                (child - n) as u32
-            } else {
-                self.winners[child]
-            }
+            if child >= n { (child - n) as u32 } else { self.winners[child] }
         };
         let (left, right) = (side(2 * at), side(2 * at + 1));
-        if (self.key(left), left) <= (self.key(right), right) {
-            left
-        } else {
-            right
-        }
+        if (self.key(left), left) <= (self.key(right), right) { left } else { right }
     }
 }
 

@@ -67,10 +67,7 @@ const STALL_MAX: Duration = Duration::from_secs(30);
 /// # Errors
 /// When the control plane or berth cannot be started, and when anything the demo claims turns out not to be so.
 pub fn demo(options: DemoOptions) -> Result<()> {
-    let workload = Workload {
-        nodes: options.nodes,
-        pods: options.pods,
-    };
+    let workload = Workload { nodes: options.nodes, pods: options.pods };
     workload.check().map_err(anyhow::Error::msg)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let result = runtime.block_on(async {
@@ -134,11 +131,8 @@ async fn run(workload: Workload, options: &DemoOptions) -> Result<Demo> {
         created.set(counts.created);
         bound.set(counts.bound);
     };
-    let at_first = Counts {
-        created: workload.pods,
-        bound: placed_at_once,
-        told: workload.pods - placed_at_once,
-    };
+    let at_first =
+        Counts { created: workload.pods, bound: placed_at_once, told: workload.pods - placed_at_once };
     tokio::try_join!(
         create(&client, PODS, workload.pods(), |name| observer.created(name)),
         await_counts(&observer, &mut berth, at_first, show),
@@ -147,10 +141,7 @@ async fn run(workload: Workload, options: &DemoOptions) -> Result<Demo> {
     progress.say("adding nodes for the class that waits for them");
     let late_nodes = Instant::now();
     create(&client, NODES, workload.late_nodes(), |_| {}).await?;
-    let at_last = Counts {
-        bound: placed_at_once + placed_late,
-        ..at_first
-    };
+    let at_last = Counts { bound: placed_at_once + placed_late, ..at_first };
     await_counts(&observer, &mut berth, at_last, |_| {}).await?;
 
     let after = berth.usage()?;
@@ -175,11 +166,7 @@ async fn run(workload: Workload, options: &DemoOptions) -> Result<Demo> {
         kubeconfig: options.keep.then_some(kubeconfig),
     };
     print(&summary, options.output)?;
-    Ok(Demo {
-        berth,
-        control_plane,
-        summary,
-    })
+    Ok(Demo { berth, control_plane, summary })
 }
 
 const NODES: &str = "/api/v1/nodes";
@@ -284,11 +271,7 @@ impl Demo {
 
     fn verdict(&self) -> Result<()> {
         let problems = &self.summary.problems;
-        ensure!(
-            problems.is_empty(),
-            "the demo is not as it should be:\n{}",
-            problems.join("\n")
-        );
+        ensure!(problems.is_empty(), "the demo is not as it should be:\n{}", problems.join("\n"));
         Ok(())
     }
 }

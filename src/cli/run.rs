@@ -1,5 +1,10 @@
 //! `berth run`: the scheduler in a cluster.
 
+mod estimates;
+mod self_check;
+mod sink;
+mod tasks;
+
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,22 +16,18 @@ use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
 
 use crate::agent::{AgentConfig, CacheLimits};
 use crate::cluster::client::without_retries;
-use crate::cluster::{
-    Change, ClusterSink, Deadline, Elector, LIVE_PODS, LeanNode, LeanPod, LeaseConfig, NodeIndex, PodIndex,
-    Report, Reporter, list_cluster, watch as watch_objects,
-};
+use crate::cluster::{Deadline, Elector, LeaseConfig, Report, Reporter};
 use crate::config::{Config, NAMESPACE_FILE};
-use crate::dispatch::Estimator;
 use crate::engine::{AgentThreads, Engine, Outlet};
 use crate::placement::{BindCounters, Binding, KubeStore, drive};
 use crate::queue::BackoffLimits;
-use crate::scheduler::{Difference, Sample, SchedulerConfig};
-use crate::serve::metrics::{Histograms, Metrics, SelfCheckCounters, Sources};
+use crate::scheduler::{Sample, SchedulerConfig};
+use crate::serve::metrics::{Histograms, Metrics, Sources};
 use crate::serve::{Health, Served, listen, serve};
+use tasks::Tasks;
 
 /// Options of `berth run`; each one given here wins over the configuration file.
 #[derive(Debug, Clone, Default, Args)]
@@ -49,8 +50,6 @@ pub struct RunOptions {
 const REFRESH: Duration = Duration::from_secs(60);
 /// What only time moves is looked at this often.
 const TICK: Duration = Duration::from_millis(50);
-/// A difference that a self-check found must still be there this much later: watches lag.
-const SELF_CHECK_PAUSE: Duration = Duration::from_secs(10);
 const SAVE_ESTIMATES: Duration = Duration::from_secs(60);
 /// At the end: how long binds in flight may take to settle, and reports to be sent.
 const SETTLE_MAX: Duration = Duration::from_secs(20);
@@ -129,18 +128,10 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     let client = Client::try_from(cluster.clone())?;
     let (binds, bind_queue) = mpsc::unbounded_channel();
     let (reporter, histograms) = (Reporter::new(), Histograms::default());
-    let outlet = ToCluster {
-        binds,
-        reporter: reporter.clone(),
-        histograms: histograms.clone(),
-    };
-    let estimator = read_estimator(config.estimator_file.as_deref());
-    let (engine, threads) = Engine::start(
-        scheduler_config(&config),
-        agent_configs(&config),
-        estimator,
-        Box::new(outlet),
-    )?;
+    let outlet = ToCluster { binds, reporter: reporter.clone(), histograms: histograms.clone() };
+    let estimator = estimates::read(config.estimator_file.as_deref());
+    let (engine, threads) =
+        Engine::start(scheduler_config(&config), agent_configs(&config), estimator, Box::new(outlet))?;
     let sources = Sources {
         engine: engine.clone(),
         reporter: reporter.clone(),
@@ -150,10 +141,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         self_checks: Arc::default(),
     };
     let health = Health::default();
-    let served = Served {
-        metrics: Metrics::new(&histograms, sources.clone()),
-        health: health.clone(),
-    };
+    let served = Served { metrics: Metrics::new(&histograms, sources.clone()), health: health.clone() };
     // Three stages of the end: stop deciding, then stop telling, then stop serving.
     let (stop_work, working) = watch::channel(true);
     let (stop_telling, telling) = watch::channel(true);
@@ -165,9 +153,9 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     });
     let (leading, deadline) = lead(&mut tasks, &cluster, &config, working.clone())?;
     follow_leadership(&mut tasks, &engine, leading.clone());
-    watch_cluster(&mut tasks, &engine, &client, &sources, &health);
+    sink::watch_cluster(&mut tasks, &engine, &client, &sources, &health);
     keep_time(&mut tasks, &engine, &config);
-    self_check(&mut tasks, &engine, &client, &config, sources.self_checks.clone());
+    self_check::self_check(&mut tasks, &engine, &client, &config, sources.self_checks.clone());
     let store = KubeStore::new(cluster.clone())?;
     let in_flight = config.binds_in_flight as usize;
     tasks.spawn(
@@ -186,9 +174,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         let client = without_retries(cluster.clone())?;
         async move {
             let host = host_name();
-            reporter
-                .run(client, &host, engine.pending_binds(), ended(working), FLUSH_MAX)
-                .await;
+            reporter.run(client, &host, engine.pending_binds(), ended(working), FLUSH_MAX).await;
         }
     };
     let report = tokio::spawn(report);
@@ -210,7 +196,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     // Leadership is released only now that nothing of ours is on its way.
     let _ = stop_work.send(false);
     let _ = report.await;
-    save_estimator(config.estimator_file.as_deref(), &engine);
+    estimates::save(config.estimator_file.as_deref(), &engine);
     let _ = stop_telling.send(false);
     tasks.finish().await;
     if let Err(names) = agents_ended {
@@ -225,9 +211,8 @@ fn cores() -> usize {
 }
 
 fn host_name() -> String {
-    let name = std::env::var("HOSTNAME")
-        .ok()
-        .or_else(|| std::fs::read_to_string("/proc/sys/kernel/hostname").ok());
+    let name =
+        std::env::var("HOSTNAME").ok().or_else(|| std::fs::read_to_string("/proc/sys/kernel/hostname").ok());
     name.map(|name| name.trim().to_owned())
         .filter(|name| !name.is_empty())
         .unwrap_or_else(|| "berth".to_owned())
@@ -235,65 +220,25 @@ fn host_name() -> String {
 
 fn scheduler_config(config: &Config) -> SchedulerConfig {
     SchedulerConfig {
-        scheduler_names: config
-            .scheduler_names
-            .iter()
-            .map(|name| Arc::from(name.as_str()))
-            .collect(),
+        scheduler_names: config.scheduler_names.iter().map(|name| Arc::from(name.as_str())).collect(),
         agents: config.agent_count(cores()),
         max_waiting_binds: config.max_waiting_binds as usize,
         max_tries: config.max_placement_tries,
-        backoff: BackoffLimits {
-            initial: config.backoff.initial.get(),
-            max: config.backoff.max.get(),
-        },
+        backoff: BackoffLimits { initial: config.backoff.initial.get(), max: config.backoff.max.get() },
         refresh: REFRESH,
     }
 }
 
 fn agent_configs(config: &Config) -> Vec<AgentConfig> {
-    let cache = CacheLimits {
-        bytes: (config.cache_memory_mib as usize) << 20,
-        age: config.cache_max_age.get(),
-    };
+    let cache =
+        CacheLimits { bytes: (config.cache_memory_mib as usize) << 20, age: config.cache_max_age.get() };
     let agent = |seed| AgentConfig {
         packing: config.packing,
         candidate_width: config.candidate_width as usize,
         cache,
         seed,
     };
-    (0..config.agent_count(cores()) as u64)
-        .map(|index| agent(index + 1))
-        .collect()
-}
-
-/// The tasks of the process: none of them ends before it does.
-#[derive(Default)]
-struct Tasks(JoinSet<&'static str>);
-
-impl Tasks {
-    fn spawn(&mut self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
-        self.0.spawn(async move {
-            task.await;
-            name
-        });
-    }
-
-    /// Waits until one has ended, which is an error.
-    async fn first_end(&mut self) -> Result<()> {
-        match self.0.join_next().await {
-            Some(Ok(name)) => bail!("the task '{name}' has ended"),
-            Some(Err(error)) => Err(error).context("a task panicked"),
-            None => std::future::pending().await,
-        }
-    }
-
-    /// Gives tasks that end by themselves a moment, and aborts the others.
-    async fn finish(mut self) {
-        let all = async { while self.0.join_next().await.is_some() {} };
-        let _ = tokio::time::timeout(Duration::from_secs(1), all).await;
-        self.0.shutdown().await;
-    }
+    (0..config.agent_count(cores()) as u64).map(|index| agent(index + 1)).collect()
 }
 
 /// Resolves when the flag is lowered.
@@ -356,81 +301,6 @@ fn follow_leadership(tasks: &mut Tasks, engine: &Engine, mut leading: watch::Rec
     });
 }
 
-/// Passes on to the scheduler what the watches see.
-struct ToScheduler<'a>(&'a Engine, &'a Health);
-
-impl ToScheduler<'_> {
-    fn synced(&self, synced: bool) {
-        if synced {
-            self.1.set_synced();
-        }
-    }
-}
-
-impl ClusterSink for ToScheduler<'_> {
-    fn apply_pod(&mut self, pod: crate::model::Pod) {
-        self.0.with(|scheduler, now| scheduler.apply_pod(pod, now));
-    }
-
-    fn delete_pod(&mut self, uid: &Arc<str>) {
-        self.0.with(|scheduler, _| scheduler.delete_pod(uid));
-    }
-
-    fn retain_pods(&mut self, uids: &std::collections::HashSet<Arc<str>>) {
-        let synced = self.0.with(|scheduler, _| {
-            scheduler.retain_pods(uids);
-            scheduler.synced()
-        });
-        tracing::info!(pods = uids.len(), "pods are listed");
-        self.synced(synced);
-    }
-
-    fn apply_node(&mut self, node: crate::model::Node) {
-        for problem in &node.problems {
-            tracing::warn!(node = %node.name, problem, "a part of a node cannot be understood and counts as nothing");
-        }
-        self.0.with(|scheduler, _| scheduler.apply_node(node));
-    }
-
-    fn delete_node(&mut self, name: &str) {
-        self.0.with(|scheduler, _| scheduler.delete_node(name));
-    }
-
-    fn retain_nodes(&mut self, names: &std::collections::HashSet<Arc<str>>) {
-        let synced = self.0.with(|scheduler, _| {
-            scheduler.retain_nodes(names);
-            scheduler.synced()
-        });
-        tracing::info!(nodes = names.len(), "nodes are listed");
-        self.synced(synced);
-    }
-}
-
-fn watch_cluster(tasks: &mut Tasks, engine: &Engine, client: &Client, sources: &Sources, health: &Health) {
-    let (to, client_of, counters, healthy) = (
-        engine.clone(),
-        client.clone(),
-        sources.node_watch.clone(),
-        health.clone(),
-    );
-    tasks.spawn("watch of nodes", async move {
-        let mut index = NodeIndex::default();
-        let sink = |change: Change<LeanNode>| index.take(change, &mut ToScheduler(&to, &healthy));
-        watch_objects(client_of, None, &counters, sink).await;
-    });
-    let (to, client_of, counters, healthy) = (
-        engine.clone(),
-        client.clone(),
-        sources.pod_watch.clone(),
-        health.clone(),
-    );
-    tasks.spawn("watch of pods", async move {
-        let mut index = PodIndex::default();
-        let sink = |change: Change<LeanPod>| index.take(change, &mut ToScheduler(&to, &healthy));
-        watch_objects(client_of, Some(LIVE_PODS), &counters, sink).await;
-    });
-}
-
 fn keep_time(tasks: &mut Tasks, engine: &Engine, config: &Config) {
     let to = engine.clone();
     tasks.spawn("clock", async move {
@@ -445,66 +315,9 @@ fn keep_time(tasks: &mut Tasks, engine: &Engine, config: &Config) {
     tasks.spawn("estimates", async move {
         loop {
             tokio::time::sleep(SAVE_ESTIMATES).await;
-            save_estimator(file.as_deref(), &to);
+            estimates::save(file.as_deref(), &to);
         }
     });
-}
-
-/// Compares with the API server from time to time. What differs twice is mended and logged.
-fn self_check(
-    tasks: &mut Tasks,
-    engine: &Engine,
-    client: &Client,
-    config: &Config,
-    counters: Arc<SelfCheckCounters>,
-) {
-    let (engine, client, interval) = (engine.clone(), client.clone(), config.self_check_interval.get());
-    tasks.spawn("self-check", async move {
-        loop {
-            tokio::time::sleep(interval).await;
-            match check_once(&engine, &client).await {
-                Ok(mended) => {
-                    counters.done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                    if mended > 0 {
-                        tracing::error!(
-                            mended,
-                            "berth's view of the cluster was wrong and has been mended; please report this"
-                        );
-                    }
-                }
-                Err(error) => {
-                    counters.failed.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                    tracing::warn!(%error, "the self-check could not list the cluster");
-                }
-            }
-        }
-    });
-}
-
-/// One comparison. Returns how many differences were mended.
-async fn check_once(engine: &Engine, client: &Client) -> kube::Result<usize> {
-    if !engine.with(|scheduler, _| scheduler.synced()) {
-        return Ok(0);
-    }
-    let recounted = engine.with(|scheduler, _| scheduler.heal());
-    for wrong in &recounted {
-        tracing::error!(node = %wrong.node, counted = wrong.counted, recounted = wrong.recounted, "a node's sums were wrong");
-    }
-    let find = |pods: &[_], nodes: &[_]| engine.with(|scheduler, _| scheduler.differences(pods, nodes));
-    let (pods, nodes) = list_cluster(client).await?;
-    let suspicions = find(&pods, &nodes);
-    drop((pods, nodes));
-    if suspicions.is_empty() {
-        return Ok(recounted.len());
-    }
-    tokio::time::sleep(SELF_CHECK_PAUSE).await;
-    let (pods, nodes) = list_cluster(client).await?;
-    let mut found = find(&pods, &nodes);
-    found.retain(|difference: &Difference| suspicions.binary_search(difference).is_ok());
-    for difference in &found {
-        tracing::error!(?difference, "berth has an object otherwise than the API server");
-    }
-    Ok(recounted.len() + engine.with(|scheduler, now| scheduler.mend(&found, &pods, &nodes, now)))
 }
 
 /// Carries out binds, at most `in_flight` at a time. `leads` is asked before each request.
@@ -545,36 +358,5 @@ async fn settle(engine: &Engine) {
             binds,
             "stopping with binds whose end is not known; the next start reads what became of them"
         );
-    }
-}
-
-fn read_estimator(file: Option<&Path>) -> Estimator {
-    let Some(file) = file else {
-        return Estimator::default();
-    };
-    match std::fs::read_to_string(file) {
-        Ok(text) => serde_json::from_str(&text).unwrap_or_else(|error| {
-            tracing::warn!(file = %file.display(), %error, "the estimator file cannot be used; latencies are measured anew");
-            Estimator::default()
-        }),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Estimator::default(),
-        Err(error) => {
-            tracing::warn!(file = %file.display(), %error, "the estimator file cannot be read; latencies are measured anew");
-            Estimator::default()
-        }
-    }
-}
-
-/// Written whole or not at all.
-fn save_estimator(file: Option<&Path>, engine: &Engine) {
-    let Some(file) = file else { return };
-    let estimator = engine.with(|scheduler, _| scheduler.estimator().clone());
-    let fresh = file.with_extension("new");
-    let written = serde_json::to_string(&estimator)
-        .map_err(std::io::Error::other)
-        .and_then(|text| std::fs::write(&fresh, text))
-        .and_then(|()| std::fs::rename(&fresh, file));
-    if let Err(error) = written {
-        tracing::warn!(file = %file.display(), %error, "the measured latencies could not be saved");
     }
 }

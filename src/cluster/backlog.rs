@@ -62,11 +62,7 @@ struct Line<T> {
 
 impl<T> Line<T> {
     fn new() -> Self {
-        Line {
-            by_turn: BTreeMap::new(),
-            turns: HashMap::new(),
-            next_turn: 0,
-        }
+        Line { by_turn: BTreeMap::new(), turns: HashMap::new(), next_turn: 0 }
     }
 
     /// A newer value keeps the turn of the older one.
@@ -155,13 +151,7 @@ impl Backlog {
                 self.withdraw(&pod.uid);
                 self.put_event(pod, What::Scheduled { node }, now);
             }
-            Report::Failed {
-                pod,
-                reason,
-                message,
-                generation,
-                event,
-            } => {
+            Report::Failed { pod, reason, message, generation, event } => {
                 if event {
                     let message = message.clone();
                     self.put_event(pod.clone(), What::FailedScheduling { message }, now);
@@ -172,13 +162,7 @@ impl Backlog {
                     None => Some(now),
                 };
                 let uid = pod.uid.clone();
-                let condition = Condition {
-                    pod,
-                    reason,
-                    message,
-                    generation,
-                    transition,
-                };
+                let condition = Condition { pod, reason, message, generation, transition };
                 self.conditions.put(uid, condition);
             }
         }
@@ -284,10 +268,7 @@ mod tests {
     }
 
     fn scheduled(uid: &str) -> Report {
-        Report::Scheduled {
-            pod: pod(uid),
-            node: "n1".into(),
-        }
+        Report::Scheduled { pod: pod(uid), node: "n1".into() }
     }
 
     /// Takes everything, as `condition uid message` and `event uid text`.
@@ -319,10 +300,7 @@ mod tests {
         backlog.push(scheduled("c"), at(1));
         backlog.push(failed("a", "1", true), at(2));
         backlog.push(failed("b", "2", false), at(3));
-        assert_eq!(
-            drain(&mut backlog),
-            ["condition a 1", "condition b 2", "event c on n1", "event a 1"]
-        );
+        assert_eq!(drain(&mut backlog), ["condition a 1", "condition b 2", "event c on n1", "event a 1"]);
     }
 
     #[test]

@@ -99,11 +99,7 @@ pub(crate) async fn exchange(client: &Client, request: Request<Body>) -> Result<
         let status = response.status();
         let retry_after = retry_after(response.headers());
         let body = response.into_body().collect_bytes().await?.into();
-        Ok(Answer {
-            status,
-            retry_after,
-            body,
-        })
+        Ok(Answer { status, retry_after, body })
     };
     match tokio::time::timeout(CLIENT_TIMEOUT, exchange).await {
         Ok(answer) => answer.map_err(|error: kube::Error| with_causes(&error)),

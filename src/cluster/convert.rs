@@ -25,10 +25,7 @@ impl Problems {
     /// Paths and texts are made only when they are wanted.
     fn note(&mut self, field: impl FnOnce() -> String, problem: impl FnOnce() -> String) {
         if self.0.is_none() {
-            self.0 = Some(SpecError {
-                field: field(),
-                problem: problem(),
-            });
+            self.0 = Some(SpecError { field: field(), problem: problem() });
         }
     }
 }
@@ -66,10 +63,7 @@ impl LeanPod {
             labels: labels(&metadata.labels.unwrap_or_default(), interner),
             // The API server defaults it.
             scheduler_name: interner.text(&lean.scheduler_name.unwrap_or_default()),
-            node_name: lean
-                .node_name
-                .filter(|name| !name.is_empty())
-                .map(|name| interner.text(&name)),
+            node_name: lean.node_name.filter(|name| !name.is_empty()).map(|name| interner.text(&name)),
             priority: lean.priority.unwrap_or(0),
             preemption_policy: match lean.preemption_policy.as_deref() {
                 Some("Never") => PreemptionPolicy::Never,
@@ -79,11 +73,7 @@ impl LeanPod {
             generation: metadata.generation.unwrap_or(0),
             deleting: metadata.deletion_timestamp.is_some(),
             finished: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
-            gates: lean
-                .scheduling_gates
-                .iter()
-                .map(|gate| interner.text(&gate.name))
-                .collect(),
+            gates: lean.scheduling_gates.iter().map(|gate| interner.text(&gate.name)).collect(),
             scheduled: status.conditions.scheduled.map(|condition| ScheduledCondition {
                 status: condition.status,
                 reason: interner.text(&condition.reason),
@@ -96,10 +86,7 @@ impl LeanPod {
 }
 
 fn labels(labels: &BTreeMap<String, String>, interner: &mut Interner) -> Labels {
-    labels
-        .iter()
-        .map(|(key, value)| (interner.text(key), interner.text(value)))
-        .collect()
+    labels.iter().map(|(key, value)| (interner.text(key), interner.text(value))).collect()
 }
 
 fn unsupported(spec: &LeanPodSpec) -> Box<[Unsupported]> {
@@ -109,19 +96,10 @@ fn unsupported(spec: &LeanPodSpec) -> Box<[Unsupported]> {
     [
         (some(&affinity.pod_affinity), Unsupported::PodAffinity),
         (some(&affinity.pod_anti_affinity), Unsupported::PodAntiAffinity),
-        (
-            !spec.topology_spread_constraints.is_empty(),
-            Unsupported::TopologySpreadConstraints,
-        ),
-        (
-            spec.volumes.iter().any(|volume| volume.constrains),
-            Unsupported::Volumes,
-        ),
+        (!spec.topology_spread_constraints.is_empty(), Unsupported::TopologySpreadConstraints),
+        (spec.volumes.iter().any(|volume| volume.constrains), Unsupported::Volumes),
         (!spec.resource_claims.is_empty(), Unsupported::ResourceClaims),
-        (
-            spec.scheduling_group.is_some() || spec.workload_ref.is_some(),
-            Unsupported::SchedulingGroup,
-        ),
+        (spec.scheduling_group.is_some() || spec.workload_ref.is_some(), Unsupported::SchedulingGroup),
     ]
     .into_iter()
     .filter_map(|(asked, what)| asked.then_some(what))

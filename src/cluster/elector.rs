@@ -114,9 +114,7 @@ impl Elector {
     /// Cancel safe: what a cancelled request did to the lease is found out by the next look at it.
     async fn round(&mut self) {
         // Until leadership ends; a candidate has as much time, so that a lost connection does not hold it up.
-        let deadline = self
-            .lead_until
-            .unwrap_or_else(|| Instant::now() + self.config.renew_deadline);
+        let deadline = self.lead_until.unwrap_or_else(|| Instant::now() + self.config.renew_deadline);
         let pause = match tokio::time::timeout_at(deadline, self.try_once()).await {
             Ok(Ok(pause)) => pause,
             Ok(Err(error)) => {
@@ -126,10 +124,7 @@ impl Elector {
             }
             Err(_) => {
                 self.seen = None;
-                tracing::warn!(
-                    lease = self.config.name,
-                    "no answer of the API server about the lease"
-                );
+                tracing::warn!(lease = self.config.name, "no answer of the API server about the lease");
                 Duration::ZERO
             }
         };
@@ -154,12 +149,8 @@ impl Elector {
             }
         }
         let sent = Instant::now();
-        let step = lease::evaluate(
-            self.observed.as_ref(),
-            &self.config,
-            self.started.elapsed(),
-            Timestamp::now(),
-        );
+        let step =
+            lease::evaluate(self.observed.as_ref(), &self.config, self.started.elapsed(), Timestamp::now());
         let (written, beaten) = match step {
             Step::Wait => {
                 self.step_down();
@@ -221,11 +212,7 @@ impl Elector {
         self.lead_until = Some(until);
         self.deadline.set(self.lead_until);
         if !self.leading.0.send_replace(true) {
-            tracing::info!(
-                lease = self.config.name,
-                identity = self.config.identity,
-                "leading"
-            );
+            tracing::info!(lease = self.config.name, identity = self.config.identity, "leading");
         }
     }
 
@@ -248,11 +235,7 @@ impl Elector {
             Ok(Err(error)) => with_causes(&error),
             Err(_) => "no answer".to_owned(),
         };
-        tracing::warn!(
-            lease = self.config.name,
-            error,
-            "the lease was not released, it will expire"
-        );
+        tracing::warn!(lease = self.config.name, error, "the lease was not released, it will expire");
     }
 
     /// A write may have been cut off by the stop: only a fresh look has the newest version, and says whose it is.
@@ -300,9 +283,7 @@ fn record_of(lease: &Lease) -> LeaseRecord {
     LeaseRecord {
         holder: spec.holder_identity.unwrap_or_default(),
         duration: Duration::from_secs(
-            spec.lease_duration_seconds
-                .and_then(|seconds| u64::try_from(seconds).ok())
-                .unwrap_or_default(),
+            spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or_default(),
         ),
         acquired: spec.acquire_time.map(|time| time.0),
         renewed: spec.renew_time.map(|time| time.0),

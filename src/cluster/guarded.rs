@@ -57,10 +57,7 @@ impl<K> Guarded<K> {
     pub fn into_result(self) -> Result<K, BadObject> {
         match self.0 {
             Content::Good(object) => Ok(object),
-            Content::Bad { mut meta, error } => Err(BadObject {
-                id: ObjectId::take(&mut meta),
-                error,
-            }),
+            Content::Bad { mut meta, error } => Err(BadObject { id: ObjectId::take(&mut meta), error }),
         }
     }
 }
@@ -87,9 +84,7 @@ impl<'de, K: DeserializeOwned> Deserialize<'de> for Guarded<K> {
         let content = match serde_json::from_str(raw.get()) {
             Ok(object) => Content::Good(object),
             Err(error) => {
-                let meta = serde_json::from_str::<Remains>(raw.get())
-                    .unwrap_or_default()
-                    .metadata;
+                let meta = serde_json::from_str::<Remains>(raw.get()).unwrap_or_default().metadata;
                 Content::Bad {
                     meta: Box::new(ObjectMeta {
                         namespace: meta.namespace,
@@ -167,36 +162,23 @@ mod tests {
         assert_eq!(objects.len(), 3);
         assert_eq!(objects[2].as_ref().expect("good").name_any(), "a");
         let bad = objects[1].as_ref().expect_err("bad");
-        assert_eq!(
-            (
-                bad.id.namespace.as_str(),
-                bad.id.name.as_str(),
-                bad.id.uid.as_str()
-            ),
-            ("x", "b", "2")
-        );
+        assert_eq!((bad.id.namespace.as_str(), bad.id.name.as_str(), bad.id.uid.as_str()), ("x", "b", "2"));
         assert!(bad.error.contains("expected a sequence"), "{}", bad.error);
     }
 
     #[test]
     fn a_bad_object_in_a_watch_event_still_moves_the_watch_on() {
-        let WatchEvent::Modified(bad) = event("MODIFIED", BAD) else {
-            panic!("not a modification")
-        };
+        let WatchEvent::Modified(bad) = event("MODIFIED", BAD) else { panic!("not a modification") };
         assert_eq!(bad.resource_version().as_deref(), Some("8"));
         assert!(bad.into_result().is_err());
-        let WatchEvent::Added(good) = event("ADDED", GOOD) else {
-            panic!("not an addition")
-        };
+        let WatchEvent::Added(good) = event("ADDED", GOOD) else { panic!("not an addition") };
         assert_eq!(good.into_result().expect("good").name_any(), "a");
     }
 
     #[test]
     fn bookmarks_and_errors_are_no_objects() {
-        let bookmark = event(
-            "BOOKMARK",
-            r#"{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"12"}}"#,
-        );
+        let bookmark =
+            event("BOOKMARK", r#"{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"12"}}"#);
         assert!(matches!(bookmark, WatchEvent::Bookmark(mark) if mark.metadata.resource_version == "12"));
         let error = event(
             "ERROR",

@@ -115,15 +115,9 @@ pub(super) struct LeanAffinity {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct LeanPodTerms {
-    #[serde(
-        rename = "requiredDuringSchedulingIgnoredDuringExecution",
-        deserialize_with = "nullable"
-    )]
+    #[serde(rename = "requiredDuringSchedulingIgnoredDuringExecution", deserialize_with = "nullable")]
     pub required: Vec<IgnoredAny>,
-    #[serde(
-        rename = "preferredDuringSchedulingIgnoredDuringExecution",
-        deserialize_with = "nullable"
-    )]
+    #[serde(rename = "preferredDuringSchedulingIgnoredDuringExecution", deserialize_with = "nullable")]
     pub preferred: Vec<IgnoredAny>,
 }
 
@@ -132,10 +126,7 @@ pub(super) struct LeanPodTerms {
 pub(super) struct LeanNodeAffinity {
     #[serde(rename = "requiredDuringSchedulingIgnoredDuringExecution")]
     pub required: Option<LeanNodeSelector>,
-    #[serde(
-        rename = "preferredDuringSchedulingIgnoredDuringExecution",
-        deserialize_with = "nullable"
-    )]
+    #[serde(rename = "preferredDuringSchedulingIgnoredDuringExecution", deserialize_with = "nullable")]
     pub preferred: Vec<LeanPreferredTerm>,
 }
 

@@ -29,17 +29,11 @@ pub enum LeaseConfigError {
     #[error("the lease duration must be a whole number of seconds between 1 and 3600, it is {0:?}")]
     Duration(Duration),
     #[error("the renew deadline ({renew_deadline:?}) must be shorter than the lease duration ({duration:?})")]
-    Deadline {
-        renew_deadline: Duration,
-        duration: Duration,
-    },
+    Deadline { renew_deadline: Duration, duration: Duration },
     #[error(
         "the retry period ({retry_period:?}) must be above 0 and below half the renew deadline ({renew_deadline:?})"
     )]
-    Retry {
-        retry_period: Duration,
-        renew_deadline: Duration,
-    },
+    Retry { retry_period: Duration, renew_deadline: Duration },
     #[error("the lease needs a name, a namespace and an identity")]
     Names,
 }
@@ -66,21 +60,12 @@ impl LeaseConfig {
             return Err(LeaseConfigError::Duration(duration));
         }
         if renew_deadline >= duration {
-            return Err(LeaseConfigError::Deadline {
-                renew_deadline,
-                duration,
-            });
+            return Err(LeaseConfigError::Deadline { renew_deadline, duration });
         }
         if retry_period.is_zero() || retry_period * 2 >= renew_deadline {
-            return Err(LeaseConfigError::Retry {
-                retry_period,
-                renew_deadline,
-            });
+            return Err(LeaseConfigError::Retry { retry_period, renew_deadline });
         }
-        if [&self.namespace, &self.name, &self.identity]
-            .iter()
-            .any(|name| name.is_empty())
-        {
+        if [&self.namespace, &self.name, &self.identity].iter().any(|name| name.is_empty()) {
             return Err(LeaseConfigError::Names);
         }
         Ok(())
@@ -187,11 +172,7 @@ mod tests {
     }
 
     fn mine(acquired: i64, transitions: i32) -> LeaseRecord {
-        LeaseRecord {
-            acquired: Some(wall(acquired)),
-            renewed: Some(wall(1000)),
-            ..record("me", transitions)
-        }
+        LeaseRecord { acquired: Some(wall(acquired)), renewed: Some(wall(1000)), ..record("me", transitions) }
     }
 
     #[test]
@@ -199,32 +180,14 @@ mod tests {
         let cases = [
             ("none yet", None, 0, Step::Create(mine(1000, 0))),
             ("ours", Some(record("me", 4)), 3, Step::Replace(mine(100, 4))),
-            (
-                "ours, long silent",
-                Some(record("me", 4)),
-                99,
-                Step::Replace(mine(100, 4)),
-            ),
+            ("ours, long silent", Some(record("me", 4)), 99, Step::Replace(mine(100, 4))),
             ("released", Some(record("", 4)), 0, Step::Replace(mine(1000, 5))),
             ("another's, fresh", Some(record("you", 4)), 0, Step::Wait),
-            (
-                "another's, at its last second",
-                Some(record("you", 4)),
-                15,
-                Step::Wait,
-            ),
-            (
-                "another's, expired",
-                Some(record("you", 4)),
-                16,
-                Step::Replace(mine(1000, 5)),
-            ),
+            ("another's, at its last second", Some(record("you", 4)), 15, Step::Wait),
+            ("another's, expired", Some(record("you", 4)), 16, Step::Replace(mine(1000, 5))),
         ];
         for (name, record, age, expected) in cases {
-            let observed = record.map(|record| Observed {
-                record,
-                since: secs(50),
-            });
+            let observed = record.map(|record| Observed { record, since: secs(50) });
             let step = evaluate(observed.as_ref(), &config(), secs(50 + age), wall(1000));
             assert_eq!(step, expected, "{name}");
         }
@@ -232,17 +195,9 @@ mod tests {
 
     #[test]
     fn a_longer_duration_of_the_holder_is_respected() {
-        let observed = Observed {
-            record: LeaseRecord {
-                duration: secs(60),
-                ..record("you", 0)
-            },
-            since: secs(0),
-        };
-        assert_eq!(
-            evaluate(Some(&observed), &config(), secs(59), wall(0)),
-            Step::Wait
-        );
+        let observed =
+            Observed { record: LeaseRecord { duration: secs(60), ..record("you", 0) }, since: secs(0) };
+        assert_eq!(evaluate(Some(&observed), &config(), secs(59), wall(0)), Step::Wait);
     }
 
     #[test]
@@ -251,10 +206,7 @@ mod tests {
         Observed::update(&mut observed, record("you", 1), secs(1));
         Observed::update(&mut observed, record("you", 1), secs(9));
         assert_eq!(observed.as_ref().map(|it| it.since), Some(secs(1)));
-        let renewed = LeaseRecord {
-            renewed: Some(wall(201)),
-            ..record("you", 1)
-        };
+        let renewed = LeaseRecord { renewed: Some(wall(201)), ..record("you", 1) };
         Observed::update(&mut observed, renewed, secs(10));
         assert_eq!(observed.map(|it| it.since), Some(secs(10)));
     }

@@ -51,9 +51,7 @@ struct PodScheduled<'a> {
 impl<'a> From<&'a Condition> for ConditionPatch<'a> {
     fn from(condition: &'a Condition) -> Self {
         ConditionPatch {
-            metadata: PatchMeta {
-                uid: &condition.pod.uid,
-            },
+            metadata: PatchMeta { uid: &condition.pod.uid },
             status: PatchStatus {
                 conditions: [PodScheduled {
                     last_probe_time: None,
@@ -148,11 +146,7 @@ impl<'a> EventBody<'a> {
 fn event_name(pod: &str, uid: &str, at: Timestamp) -> String {
     let nanos = at.as_nanosecond();
     let name = format!("{pod}.{nanos:x}");
-    if name.len() <= NAME_BYTES_MAX {
-        name
-    } else {
-        format!("{uid}.{nanos:x}")
-    }
+    if name.len() <= NAME_BYTES_MAX { name } else { format!("{uid}.{nanos:x}") }
 }
 
 /// Cut as upstream does. Upstream cuts in the middle of a character if it must; we stay valid UTF-8.
@@ -216,11 +210,7 @@ mod tests {
 
     #[test]
     fn events_are_written_as_kube_scheduler_writes_them() {
-        let scheduled = Event {
-            pod: pod(),
-            what: What::Scheduled { node: "n1".into() },
-            at: time(),
-        };
+        let scheduled = Event { pod: pod(), what: What::Scheduled { node: "n1".into() }, at: time() };
         assert_eq!(
             serde_json::to_value(EventBody::new(&scheduled, "host-1")).expect("JSON"),
             json!({
@@ -234,25 +224,13 @@ mod tests {
             })
         );
         let failed = Event {
-            what: What::FailedScheduling {
-                message: "no nodes available to schedule pods".into(),
-            },
+            what: What::FailedScheduling { message: "no nodes available to schedule pods".into() },
             ..scheduled
         };
         let failed = EventBody::new(&failed, "host-1");
         assert_eq!(
-            (
-                failed.event_type,
-                failed.reason,
-                failed.action,
-                failed.note.as_str()
-            ),
-            (
-                "Warning",
-                "FailedScheduling",
-                "Scheduling",
-                "no nodes available to schedule pods"
-            )
+            (failed.event_type, failed.reason, failed.action, failed.note.as_str()),
+            ("Warning", "FailedScheduling", "Scheduling", "no nodes available to schedule pods")
         );
     }
 

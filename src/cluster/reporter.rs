@@ -113,12 +113,7 @@ impl Reporter {
         stop: impl Future<Output = ()>,
         flush: Duration,
     ) {
-        let sender = Sender {
-            client,
-            host,
-            shared: &self.shared,
-            last_warning: Mutex::new(None),
-        };
+        let sender = Sender { client, host, shared: &self.shared, last_warning: Mutex::new(None) };
         let mut stop = std::pin::pin!(stop);
         let mut flush_until: Option<Instant> = None;
         let mut in_flight = FuturesUnordered::new();
@@ -181,10 +176,7 @@ fn verdict(item: &Item, answer: Result<Answer, String>) -> Verdict {
         Ok(answer) => answer,
         Err(why) => return Verdict::TryAgain { after: None, why },
     };
-    let again = |answer: &Answer| Verdict::TryAgain {
-        after: answer.retry_after,
-        why: answer.message(),
-    };
+    let again = |answer: &Answer| Verdict::TryAgain { after: answer.retry_after, why: answer.message() };
     match answer.status {
         status if status.is_success() => Verdict::Delivered,
         // The pod, or its namespace, is gone.
@@ -311,18 +303,12 @@ mod tests {
         fn client(&self) -> Client {
             let server = self.clone();
             let service = tower::service_fn(move |request: Request<Body>| {
-                server
-                    .arrived
-                    .lock()
-                    .push(format!("{} {}", request.method(), request.uri().path()));
+                server.arrived.lock().push(format!("{} {}", request.method(), request.uri().path()));
                 let server = server.clone();
                 async move {
                     server.permits.acquire().await.expect("never closed").forget();
                     let status = server.script.lock().pop_front().unwrap_or(201);
-                    Response::builder()
-                        .status(status)
-                        .header("retry-after", "1")
-                        .body(Body::empty())
+                    Response::builder().status(status).header("retry-after", "1").body(Body::empty())
                 }
             });
             Client::new(service, "default")
@@ -351,13 +337,7 @@ mod tests {
 
     /// Lets the reporter run for `length`.
     async fn run_for(reporter: &Reporter, server: &Server, pending: &AtomicUsize, length: Duration) {
-        let run = reporter.run(
-            server.client(),
-            "host",
-            pending,
-            std::future::pending(),
-            Duration::ZERO,
-        );
+        let run = reporter.run(server.client(), "host", pending, std::future::pending(), Duration::ZERO);
         let _ = tokio::time::timeout(length, run).await;
     }
 
@@ -370,13 +350,7 @@ mod tests {
         for (binds, in_flight) in [(1, 1), (0, 16)] {
             let (reporter, server) = (Reporter::new(), Server::new(0, []));
             (0..50).for_each(|index| reporter.report(failed(format!("p{index}"))));
-            run_for(
-                &reporter,
-                &server,
-                &AtomicUsize::new(binds),
-                Duration::from_secs(1),
-            )
-            .await;
+            run_for(&reporter, &server, &AtomicUsize::new(binds), Duration::from_secs(1)).await;
             assert_eq!(server.arrived(), in_flight, "with {binds} binds pending");
         }
     }
@@ -391,10 +365,7 @@ mod tests {
             assert_eq!(server.arrived(), 1);
             pending.store(0, Ordering::Relaxed);
         };
-        tokio::join!(
-            run_for(&reporter, &server, &pending, Duration::from_secs(2)),
-            binds_end
-        );
+        tokio::join!(run_for(&reporter, &server, &pending, Duration::from_secs(2)), binds_end);
         assert_eq!(server.arrived(), 16);
     }
 
@@ -404,10 +375,7 @@ mod tests {
         reporter.report(failed("p".into()));
         run_for(&reporter, &server, &AtomicUsize::new(0), Duration::from_secs(60)).await;
         let counters = reporter.counters();
-        assert_eq!(
-            (of(&counters.sent), of(&counters.retried), reporter.dropped()),
-            (1, 3, 0)
-        );
+        assert_eq!((of(&counters.sent), of(&counters.retried), reporter.dropped()), (1, 3, 0));
     }
 
     #[tokio::test(start_paused = true)]
@@ -429,10 +397,7 @@ mod tests {
             reporter.withdraw("uid-p");
         };
         let pending = AtomicUsize::new(0);
-        tokio::join!(
-            run_for(&reporter, &server, &pending, Duration::from_secs(60)),
-            placed
-        );
+        tokio::join!(run_for(&reporter, &server, &pending, Duration::from_secs(60)), placed);
         assert_eq!((server.arrived(), reporter.dropped()), (1, 0));
     }
 
@@ -443,13 +408,8 @@ mod tests {
             (0..50).for_each(|index| reporter.report(failed(format!("p{index}"))));
             let pending = AtomicUsize::new(7);
             let stop = std::future::ready(());
-            reporter
-                .run(server.client(), "host", &pending, stop, Duration::from_secs(5))
-                .await;
-            assert_eq!(
-                (of(&reporter.counters().sent), reporter.dropped()),
-                (50 - dropped, dropped)
-            );
+            reporter.run(server.client(), "host", &pending, stop, Duration::from_secs(5)).await;
+            assert_eq!((of(&reporter.counters().sent), reporter.dropped()), (50 - dropped, dropped));
         }
     }
 }

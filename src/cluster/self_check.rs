@@ -16,10 +16,7 @@ pub async fn list_cluster(client: &Client) -> kube::Result<(Vec<Pod>, Vec<Node>)
     let fields = ListParams::default().fields(LIVE_PODS);
     list::<LeanPod>(client, fields, |pod| pods.push(pod.into_pod(&mut interner))).await?;
     let mut nodes = Vec::new();
-    list::<LeanNode>(client, ListParams::default(), |node| {
-        nodes.push(node.into_node(&mut interner))
-    })
-    .await?;
+    list::<LeanNode>(client, ListParams::default(), |node| nodes.push(node.into_node(&mut interner))).await?;
     Ok((pods, nodes))
 }
 
@@ -31,10 +28,7 @@ where
     let mut params = params.limit(PAGE_SIZE);
     loop {
         let page = api.list(&params).await?;
-        page.items
-            .into_iter()
-            .filter_map(|object| object.into_result().ok())
-            .for_each(&mut take);
+        page.items.into_iter().filter_map(|object| object.into_result().ok()).for_each(&mut take);
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),
             None => return Ok(()),

@@ -167,12 +167,7 @@ struct Complaints {
 
 impl Complaints {
     fn new(plural: String) -> Self {
-        Complaints {
-            plural,
-            last_error: None,
-            last_bad_object: None,
-            failing: false,
-        }
+        Complaints { plural, last_error: None, last_bad_object: None, failing: false }
     }
 
     fn error(&mut self, error: &watcher::Error) {
@@ -190,11 +185,7 @@ impl Complaints {
             ),
             // The ordinary end of a watch whose history the server has compacted.
             Some(410) => tracing::info!(resource = plural, "the watch is too old, listing anew"),
-            _ => tracing::warn!(
-                resource = plural,
-                error = error_text,
-                "the watch failed, trying again"
-            ),
+            _ => tracing::warn!(resource = plural, error = error_text, "the watch failed, trying again"),
         }
     }
 
@@ -305,34 +296,16 @@ mod tests {
         let counters = WatchCounters::default();
         let events = [
             event("MODIFIED", &pod("b", 11, "false")),
-            event(
-                "BOOKMARK",
-                r#"{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"12"}}"#,
-            ),
+            event("BOOKMARK", r#"{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"12"}}"#),
             event("DELETED", &pod("b", 13, "false")),
             event("ADDED", &pod("c", 14, "[]")),
         ];
         let answers = vec![
-            (
-                200,
-                list(10, &[pod("a", 1, "[]"), pod("b", 2, "7"), pod("d", 3, "[]")]),
-            ),
+            (200, list(10, &[pod("a", 1, "[]"), pod("b", 2, "7"), pod("d", 3, "[]")])),
             (200, events.concat()),
         ];
         let (requests, told) = watched(answers, &counters).await;
-        assert_eq!(
-            told,
-            [
-                "begin",
-                "apply a",
-                "bad b",
-                "apply d",
-                "end",
-                "bad b",
-                "delete b u-b",
-                "apply c"
-            ]
-        );
+        assert_eq!(told, ["begin", "apply a", "bad b", "apply d", "end", "bad b", "delete b u-b", "apply c"]);
         assert!(requests[0].contains("limit=500"), "{requests:?}");
         for request in &requests {
             assert!(request.contains("fieldSelector=status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed"));
@@ -340,12 +313,7 @@ mod tests {
         assert!(requests[1].contains("resourceVersion=10"), "{requests:?}");
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         assert_eq!(
-            (
-                of(&counters.events),
-                of(&counters.lists),
-                of(&counters.bad_objects),
-                of(&counters.errors)
-            ),
+            (of(&counters.events), of(&counters.lists), of(&counters.bad_objects), of(&counters.errors)),
             (6, 1, 2, 0)
         );
     }

@@ -61,10 +61,7 @@ impl FromStr for ConfigDuration {
     fn from_str(text: &str) -> Result<Self, DurationError> {
         parse_nanos(text)
             .map(|nanos| Self(Duration::from_nanos(nanos)))
-            .map_err(|problem| DurationError {
-                text: text.to_owned(),
-                problem,
-            })
+            .map_err(|problem| DurationError { text: text.to_owned(), problem })
     }
 }
 
@@ -75,21 +72,15 @@ fn parse_nanos(text: &str) -> Result<u64, &'static str> {
     let mut rest = text;
     let mut nanos = 0_u64;
     while !rest.is_empty() {
-        let number_end = rest
-            .find(|c: char| c != '.' && !c.is_ascii_digit())
-            .ok_or("the unit is missing")?;
+        let number_end = rest.find(|c: char| c != '.' && !c.is_ascii_digit()).ok_or("the unit is missing")?;
         let (number, tail) = rest.split_at(number_end);
-        let unit_end = tail
-            .find(|c: char| c == '.' || c.is_ascii_digit())
-            .unwrap_or(tail.len());
+        let unit_end = tail.find(|c: char| c == '.' || c.is_ascii_digit()).unwrap_or(tail.len());
         let (unit, tail) = tail.split_at(unit_end);
         if number.is_empty() {
             return Err("it must start with a digit");
         }
-        let (_, unit_nanos) = UNITS
-            .iter()
-            .find(|(name, _)| *name == unit)
-            .ok_or("units are h, m, s, ms, us and ns")?;
+        let (_, unit_nanos) =
+            UNITS.iter().find(|(name, _)| *name == unit).ok_or("units are h, m, s, ms, us and ns")?;
         nanos = times(number, *unit_nanos)?
             .checked_add(nanos)
             .filter(|nanos| *nanos <= NANOS_MAX)

@@ -20,23 +20,13 @@ pub enum ConfigError {
     },
     /// `problem` names the field and what is allowed. The line is missing when the value is a default.
     #[error("{}{}: {problem}", file.display(), line.map(|line| format!(":{line}")).unwrap_or_default())]
-    Invalid {
-        file: PathBuf,
-        line: Option<u64>,
-        problem: String,
-    },
+    Invalid { file: PathBuf, line: Option<u64>, problem: String },
 }
 
 pub(super) fn read(file: &Path) -> Result<Config, ConfigError> {
-    let text = std::fs::read_to_string(file).map_err(|source| ConfigError::Read {
-        file: file.to_owned(),
-        source,
-    })?;
-    parse(&text).map_err(|(line, problem)| ConfigError::Invalid {
-        file: file.to_owned(),
-        line,
-        problem,
-    })
+    let text = std::fs::read_to_string(file)
+        .map_err(|source| ConfigError::Read { file: file.to_owned(), source })?;
+    parse(&text).map_err(|(line, problem)| ConfigError::Invalid { file: file.to_owned(), line, problem })
 }
 
 /// The error is a line, counted from 1, and what is wrong there.
@@ -45,9 +35,7 @@ fn parse(text: &str) -> Result<Config, (Option<u64>, String)> {
     match config.validate() {
         Ok(()) => Ok(config),
         Err(invalid) => {
-            let place = values(text)
-                .into_iter()
-                .find(|value| value.field == invalid.field);
+            let place = values(text).into_iter().find(|value| value.field == invalid.field);
             Err((place.map(|value| value.at.line()), invalid.to_string()))
         }
     }
@@ -88,16 +76,9 @@ fn values(text: &str) -> Vec<Value> {
 
 fn collect(parent: &str, fields: Vec<(String, Spanned<Fields>)>, found: &mut Vec<Value>) {
     for (key, node) in fields {
-        let field = if parent.is_empty() {
-            key
-        } else {
-            format!("{parent}.{key}")
-        };
+        let field = if parent.is_empty() { key } else { format!("{parent}.{key}") };
         collect(&field, node.value.0, found);
-        found.push(Value {
-            field,
-            at: node.referenced,
-        });
+        found.push(Value { field, at: node.referenced });
     }
 }
 

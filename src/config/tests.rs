@@ -12,25 +12,14 @@ fn load(text: &str) -> Result<Config, ConfigError> {
 /// The message after the name of the file.
 fn refusal(text: &str) -> String {
     let error = load(text).expect_err(text);
-    let ConfigError::Invalid { file, .. } = &error else {
-        panic!("{error}")
-    };
-    error
-        .to_string()
-        .strip_prefix(file.to_str().unwrap())
-        .expect("the file comes first")
-        .to_owned()
+    let ConfigError::Invalid { file, .. } = &error else { panic!("{error}") };
+    error.to_string().strip_prefix(file.to_str().unwrap()).expect("the file comes first").to_owned()
 }
 
 #[test]
 fn without_a_file_and_with_an_empty_one_everything_has_its_default() {
     assert_eq!(Config::load(None).unwrap(), Config::default());
-    for empty in [
-        "",
-        "# nothing yet\n",
-        "leaderElection:\n",
-        "leaderElection: {}\nbackoff: {}\n",
-    ] {
+    for empty in ["", "# nothing yet\n", "leaderElection:\n", "leaderElection: {}\nbackoff: {}\n"] {
         assert_eq!(load(empty).unwrap(), Config::default(), "{empty:?}");
     }
     assert_eq!(Config::default().validate(), Ok(()));
@@ -97,11 +86,7 @@ logFormat: json
 
 #[test]
 fn what_is_written_is_read_back() {
-    let config = Config {
-        agents: 7,
-        estimator_file: Some("/tmp/x".into()),
-        ..Config::default()
-    };
+    let config = Config { agents: 7, estimator_file: Some("/tmp/x".into()), ..Config::default() };
     assert_eq!(load(&serde_saphyr::to_string(&config).unwrap()).unwrap(), config);
 }
 
@@ -127,78 +112,39 @@ fn a_bad_value_is_refused_with_its_line_its_field_and_what_is_allowed() {
             ":1: schedulerNames: it is empty; at least one name is needed, such as [berth]",
         ),
         ("schedulerNames: berth", "a list of names such as [berth]"),
-        (
-            "schedulerNames: ['']",
-            ":1: schedulerNames: `` is not 1 to 63 letters",
-        ),
-        (
-            "schedulerNames: [a/b]",
-            ":1: schedulerNames: `a/b` is not 1 to 63 letters",
-        ),
-        (
-            "schedulerNames: [a, b, a]",
-            ":1: schedulerNames: `a` is named twice",
-        ),
+        ("schedulerNames: ['']", ":1: schedulerNames: `` is not 1 to 63 letters"),
+        ("schedulerNames: [a/b]", ":1: schedulerNames: `a/b` is not 1 to 63 letters"),
+        ("schedulerNames: [a, b, a]", ":1: schedulerNames: `a` is named twice"),
         ("agents: -1", "a whole number from 0 to 4294967295"),
         ("agents: 2.5", "a whole number from 0 to 4294967295"),
         ("agents: many", "a whole number from 0 to 4294967295"),
         ("agents: 99999999999", "a whole number from 0 to 4294967295"),
         ("\nagents: 65", ":2: agents: 65 is not from 0 to 64"),
-        (
-            "cacheMemoryMiB: 1",
-            ":1: cacheMemoryMiB: 1 is not from 16 to 65536",
-        ),
+        ("cacheMemoryMiB: 1", ":1: cacheMemoryMiB: 1 is not from 16 to 65536"),
         ("cacheMaxAge: 0s", ":1: cacheMaxAge: 0s is not from 1s to 24h"),
         (
             "cacheMaxAge: 10",
             ":1: cacheMaxAge: `10` is not a duration: the unit is missing, write for example 15s",
         ),
-        (
-            "cacheMaxAge: -5s",
-            ":1: cacheMaxAge: `-5s` is not a duration: it must start with a digit",
-        ),
+        ("cacheMaxAge: -5s", ":1: cacheMaxAge: `-5s` is not a duration: it must start with a digit"),
         ("candidateWidth: 0", ":1: candidateWidth: 0 is not from 1 to 1000"),
         (
             "packing: Random",
             ":1: packing: unknown variant `Random`, expected one of LeastAllocated, MostAllocated",
         ),
-        (
-            "dispatcher: random",
-            ":1: dispatcher: unknown variant `random`, expected one of latcache-rule",
-        ),
+        ("dispatcher: random", ":1: dispatcher: unknown variant `random`, expected one of latcache-rule"),
         ("bindsInFlight: 0", ":1: bindsInFlight: 0 is not from 1 to 1024"),
-        (
-            "bindsInFlight: 1025",
-            ":1: bindsInFlight: 1025 is not from 1 to 1024",
-        ),
-        (
-            "maxWaitingBinds: 0",
-            ":1: maxWaitingBinds: 0 is not from 1 to 65536",
-        ),
-        (
-            "maxPlacementTries: 0",
-            ":1: maxPlacementTries: 0 is not from 1 to 100",
-        ),
-        (
-            "backoff:\n  initial: 0s",
-            ":2: backoff.initial: 0s is not from 1ms to 1h",
-        ),
-        (
-            "backoff: {initial: 20s}",
-            "backoff.max: 10s is shorter than backoff.initial (20s)",
-        ),
-        (
-            "selfCheckInterval: 48h",
-            ":1: selfCheckInterval: 48h is not from 1s to 24h",
-        ),
+        ("bindsInFlight: 1025", ":1: bindsInFlight: 1025 is not from 1 to 1024"),
+        ("maxWaitingBinds: 0", ":1: maxWaitingBinds: 0 is not from 1 to 65536"),
+        ("maxPlacementTries: 0", ":1: maxPlacementTries: 0 is not from 1 to 100"),
+        ("backoff:\n  initial: 0s", ":2: backoff.initial: 0s is not from 1ms to 1h"),
+        ("backoff: {initial: 20s}", "backoff.max: 10s is shorter than backoff.initial (20s)"),
+        ("selfCheckInterval: 48h", ":1: selfCheckInterval: 48h is not from 1s to 24h"),
         (
             "leaderElection: {namespace: Berth}",
             ":1: leaderElection.namespace: `Berth` is not a namespace's name",
         ),
-        (
-            "leaderElection: {name: ''}",
-            ":1: leaderElection.name: `` is not an object's name",
-        ),
+        ("leaderElection: {name: ''}", ":1: leaderElection.name: `` is not an object's name"),
         ("leaderElection: {enabled: 3}", ":1: leaderElection.enabled: "),
         (
             "leaderElection:\n  retryPeriod: 1s\n  leaseDuration: 10s",
@@ -217,19 +163,13 @@ fn a_bad_value_is_refused_with_its_line_its_field_and_what_is_allowed() {
             "`localhost` is not an IP address with a port, such as 127.0.0.1:10261",
         ),
         ("estimatorFile: ''", ":1: estimatorFile: it is empty"),
-        (
-            "logFormat: xml",
-            ":1: logFormat: unknown variant `xml`, expected one of text, json",
-        ),
+        ("logFormat: xml", ":1: logFormat: unknown variant `xml`, expected one of text, json"),
         ("agents: 1\nagents: 2", ":2: duplicate mapping key: agents"),
         ("agents: [", ":1: "),
     ];
     for (text, expected) in cases {
         let message = refusal(text);
-        assert!(
-            message.contains(expected),
-            "{text:?} says {message:?}, not {expected:?}"
-        );
+        assert!(message.contains(expected), "{text:?} says {message:?}, not {expected:?}");
         assert!(!message.contains("u32"), "no Rust types for users: {message}");
     }
 }
@@ -237,10 +177,7 @@ fn a_bad_value_is_refused_with_its_line_its_field_and_what_is_allowed() {
 #[test]
 fn a_file_that_is_not_there_is_named() {
     let error = Config::load(Some(Path::new("no/such/berth.yaml"))).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "cannot read the configuration file no/such/berth.yaml"
-    );
+    assert_eq!(error.to_string(), "cannot read the configuration file no/such/berth.yaml");
     assert!(std::error::Error::source(&error).is_some(), "the cause is kept");
 }
 
@@ -263,20 +200,9 @@ fn durations_are_read_and_written_as_kubernetes_does() {
         assert_eq!(duration.to_string(), written);
         assert_eq!(written.parse(), Ok(duration));
     }
-    for text in [
-        "",
-        "s",
-        "15",
-        "15 s",
-        "1.s",
-        ".5s",
-        "1..5s",
-        "15sec",
-        "-1s",
-        "9000h",
-        "99999999999999999999s",
-        "1µ",
-    ] {
+    for text in
+        ["", "s", "15", "15 s", "1.s", ".5s", "1..5s", "15sec", "-1s", "9000h", "99999999999999999999s", "1µ"]
+    {
         let error = text.parse::<ConfigDuration>().expect_err(text);
         assert!(error.to_string().contains("write for example 15s"), "{error}");
     }
@@ -285,18 +211,8 @@ fn durations_are_read_and_written_as_kubernetes_does() {
 #[test]
 fn automatic_agents_are_one_a_core_and_four_at_most() {
     let automatic = Config::default();
-    assert_eq!(
-        [0, 1, 3, 4, 64].map(|cores| automatic.agent_count(cores)),
-        [1, 1, 3, 4, 4]
-    );
-    assert_eq!(
-        Config {
-            agents: 6,
-            ..Config::default()
-        }
-        .agent_count(2),
-        6
-    );
+    assert_eq!([0, 1, 3, 4, 64].map(|cores| automatic.agent_count(cores)), [1, 1, 3, 4, 4]);
+    assert_eq!(Config { agents: 6, ..Config::default() }.agent_count(2), 6);
 }
 
 #[test]
@@ -324,10 +240,7 @@ fn the_limits_of_the_schema_are_the_limits_of_the_check() {
         load(&format!("{key}: {min}")).unwrap();
         load(&format!("{key}: {max}")).unwrap();
         let message = refusal(&format!("{key}: {}", max + 1));
-        assert!(
-            message.contains(&format!("{key}: {} is not from {min} to {max}", max + 1)),
-            "{message}"
-        );
+        assert!(message.contains(&format!("{key}: {} is not from {min} to {max}", max + 1)), "{message}");
         if min > 0 {
             refusal(&format!("{key}: {}", min - 1));
         }
@@ -342,12 +255,7 @@ fn every_field_of_the_schema_is_documented_and_has_its_default() {
         assert_eq!(schema["additionalProperties"], false, "{path}");
         for (key, property) in schema["properties"].as_object().unwrap() {
             let path = format!("{path}.{key}");
-            assert!(
-                property["description"]
-                    .as_str()
-                    .is_some_and(|text| text.len() > 10),
-                "{path}"
-            );
+            assert!(property["description"].as_str().is_some_and(|text| text.len() > 10), "{path}");
             assert!(property.get("default").is_some(), "{path}");
             if property.get("properties").is_some() {
                 check(property, &path);

@@ -33,10 +33,9 @@ impl Config {
         lasts("selfCheckInterval", self.self_check_interval, SECOND..=DAY)?;
         self.leader_election.validate()?;
         match &self.estimator_file {
-            Some(path) if path.as_os_str().is_empty() => refuse(
-                "estimatorFile",
-                "it is empty; leave it out when nothing shall be kept",
-            ),
+            Some(path) if path.as_os_str().is_empty() => {
+                refuse("estimatorFile", "it is empty; leave it out when nothing shall be kept")
+            }
             _ => Ok(()),
         }
     }
@@ -68,10 +67,7 @@ impl LeaderElection {
         if self.name.len() > 253 || !self.name.split('.').all(is_dns_label_of_any_length) {
             return refuse(
                 "leaderElection.name",
-                format!(
-                    "`{}` is not an object's name: lower case letters, digits, '-' and '.'",
-                    self.name
-                ),
+                format!("`{}` is not an object's name: lower case letters, digits, '-' and '.'", self.name),
             );
         }
         // The Lease object holds whole seconds: another process would wait for a shorter time than this one renews for.
@@ -82,18 +78,11 @@ impl LeaderElection {
                 format!("{} is not a whole number of seconds", self.lease_duration),
             );
         }
-        lasts(
-            "leaderElection.retryPeriod",
-            self.retry_period,
-            MILLISECOND..=HOUR,
-        )?;
+        lasts("leaderElection.retryPeriod", self.retry_period, MILLISECOND..=HOUR)?;
         if self.renew_deadline <= self.retry_period {
             return refuse(
                 "leaderElection.renewDeadline",
-                format!(
-                    "{} must be longer than retryPeriod ({})",
-                    self.renew_deadline, self.retry_period
-                ),
+                format!("{} must be longer than retryPeriod ({})", self.renew_deadline, self.retry_period),
             );
         }
         if self.lease_duration <= self.renew_deadline {
@@ -115,20 +104,14 @@ const HOUR: ConfigDuration = ConfigDuration::from_secs(3_600);
 const DAY: ConfigDuration = ConfigDuration::from_secs(86_400);
 
 fn refuse(field: &'static str, problem: impl Into<String>) -> Result<(), InvalidField> {
-    Err(InvalidField {
-        field,
-        problem: problem.into(),
-    })
+    Err(InvalidField { field, problem: problem.into() })
 }
 
 fn within(field: &'static str, value: u32, allowed: RangeInclusive<u32>) -> Result<(), InvalidField> {
     if allowed.contains(&value) {
         return Ok(());
     }
-    refuse(
-        field,
-        format!("{value} is not from {} to {}", allowed.start(), allowed.end()),
-    )
+    refuse(field, format!("{value} is not from {} to {}", allowed.start(), allowed.end()))
 }
 
 fn lasts(
@@ -139,10 +122,7 @@ fn lasts(
     if allowed.contains(&value) {
         return Ok(());
     }
-    refuse(
-        field,
-        format!("{value} is not from {} to {}", allowed.start(), allowed.end()),
-    )
+    refuse(field, format!("{value} is not from {} to {}", allowed.start(), allowed.end()))
 }
 
 /// The API server takes an event only when its reporting controller, which is the scheduler's name, is a qualified
@@ -173,9 +153,7 @@ fn is_qualified_name(name: &str) -> bool {
     bytes.len() <= 63
         && bytes.first().is_some_and(u8::is_ascii_alphanumeric)
         && bytes.last().is_some_and(u8::is_ascii_alphanumeric)
-        && bytes
-            .iter()
-            .all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(b))
+        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(b))
 }
 
 fn is_dns_label(name: &str) -> bool {
@@ -186,7 +164,5 @@ fn is_dns_label_of_any_length(name: &str) -> bool {
     !name.is_empty()
         && !name.starts_with('-')
         && !name.ends_with('-')
-        && name
-            .bytes()
-            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
 }

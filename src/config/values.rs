@@ -52,8 +52,6 @@ pub(super) fn names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<St
 pub(super) fn socket_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
     let text = String::deserialize(deserializer)?;
     text.parse().map_err(|_| {
-        de::Error::custom(format!(
-            "`{text}` is not an IP address with a port, such as 127.0.0.1:10261"
-        ))
+        de::Error::custom(format!("`{text}` is not an IP address with a port, such as 127.0.0.1:10261"))
     })
 }

@@ -105,9 +105,7 @@ impl Environment {
         if program.is_component() {
             self.cache.join(KUBERNETES_VERSION).join(program.name())
         } else {
-            self.cache
-                .join("tools")
-                .join(format!("{}-{}", program.name(), go::version(program)))
+            self.cache.join("tools").join(format!("{}-{}", program.name(), go::version(program)))
         }
     }
 
@@ -120,10 +118,7 @@ impl Environment {
             Ok(()) => {}
             Err(fs::TryLockError::WouldBlock) => {
                 let folder = self.cache.display();
-                go::say(
-                    self,
-                    &format!("waiting for another build of the control plane in {folder}"),
-                );
+                go::say(self, &format!("waiting for another build of the control plane in {folder}"));
                 lock.lock()?;
             }
             Err(fs::TryLockError::Error(error)) => return Err(error).context("cannot lock the build folder"),
@@ -162,9 +157,7 @@ impl Environment {
 /// # Errors
 /// For another name, and as [`Environment::find_or_build`].
 pub fn go_tool(name: &str) -> Result<PathBuf> {
-    let tool = [Program::Helm, Program::Kubeconform]
-        .into_iter()
-        .find(|tool| tool.name() == name);
+    let tool = [Program::Helm, Program::Kubeconform].into_iter().find(|tool| tool.name() == name);
     let tool =
         tool.with_context(|| format!("{name:?} is not a tool that is known here: helm, kubeconform"))?;
     Environment::of_process()?.find_or_build(tool)
@@ -186,12 +179,7 @@ mod tests {
     fn environment(folder: &Path) -> Environment {
         let path = folder.join("bin");
         fs::create_dir_all(&path).unwrap();
-        Environment {
-            assets: None,
-            cache: folder.join("cache"),
-            path: path.into_os_string(),
-            quiet: true,
-        }
+        Environment { assets: None, cache: folder.join("cache"), path: path.into_os_string(), quiet: true }
     }
 
     /// Written by a shell: a file that this process has open for writing may be inherited, still open, by a program
@@ -199,12 +187,7 @@ mod tests {
     fn fake_go(environment: &Environment, script: &str) {
         let write = "printf '#!/bin/sh\\n%s\\n' \"$1\" > \"$0\" && chmod +x \"$0\"";
         let go = Path::new(&environment.path).join("go");
-        let status = Command::new("/bin/sh")
-            .args(["-c", write])
-            .arg(go)
-            .arg(script)
-            .status()
-            .unwrap();
+        let status = Command::new("/bin/sh").args(["-c", write]).arg(go).arg(script).status().unwrap();
         assert!(status.success());
     }
 
@@ -217,10 +200,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let assets = folder.path().join("assets");
         fs::create_dir_all(&assets).unwrap();
-        let environment = Environment {
-            assets: Some(assets.clone()),
-            ..environment(folder.path())
-        };
+        let environment = Environment { assets: Some(assets.clone()), ..environment(folder.path()) };
         let cached = environment.cached(Program::Etcd);
         fs::create_dir_all(cached.parent().unwrap()).unwrap();
         fs::write(&cached, "").unwrap();
@@ -229,19 +209,14 @@ mod tests {
         assert!(error.contains("KUBEBUILDER_ASSETS is"), "{error}");
         assert!(error.contains("no etcd in it: put it there, or unset"), "{error}");
         fs::write(assets.join("etcd"), "").unwrap();
-        assert_eq!(
-            environment.find_or_build(Program::Etcd).unwrap(),
-            assets.join("etcd")
-        );
+        assert_eq!(environment.find_or_build(Program::Etcd).unwrap(), assets.join("etcd"));
     }
 
     #[test]
     fn a_scheduler_that_the_users_folder_lacks_comes_from_the_cache() {
         let folder = tempfile::tempdir().unwrap();
-        let environment = Environment {
-            assets: Some(folder.path().to_owned()),
-            ..environment(folder.path())
-        };
+        let environment =
+            Environment { assets: Some(folder.path().to_owned()), ..environment(folder.path()) };
         let cached = environment.cached(Program::KubeScheduler);
         fs::create_dir_all(cached.parent().unwrap()).unwrap();
         fs::write(&cached, "").unwrap();
@@ -253,17 +228,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let environment = environment(folder.path());
         let error = error_of(&environment, Program::KubeApiserver);
-        assert!(
-            error.contains("no kube-apiserver here: install Go 1.26 or newer"),
-            "{error}"
-        );
+        assert!(error.contains("no kube-apiserver here: install Go 1.26 or newer"), "{error}");
         assert!(error.contains("or set KUBEBUILDER_ASSETS"), "{error}");
         assert!(error.contains("there is no go in PATH"), "{error}");
         let error = error_of(&environment, Program::Helm);
-        assert!(
-            error.contains("no helm here: it is built with Go 1.26"),
-            "{error}"
-        );
+        assert!(error.contains("no helm here: it is built with Go 1.26"), "{error}");
     }
 
     #[test]
@@ -345,10 +314,9 @@ mod tests {
     #[test]
     fn the_pinned_module_is_the_version_we_say() {
         assert!(go::GO_MOD.contains(&format!("\tk8s.io/kubernetes {KUBERNETES_VERSION}\n")));
-        assert!(go::GO_MOD.contains(&format!(
-            "\tgo.etcd.io/etcd/server/v3 {}\n",
-            go::version(Program::Etcd)
-        )));
+        assert!(
+            go::GO_MOD.contains(&format!("\tgo.etcd.io/etcd/server/v3 {}\n", go::version(Program::Etcd)))
+        );
         assert!(go::GO_MOD.contains(&format!("\ngo {}", go::VERSION_MIN_TEXT)));
     }
 }

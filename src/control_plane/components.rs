@@ -39,11 +39,7 @@ pub(super) async fn start_etcd(program: &Path, folder: &Path) -> Result<(Process
         let mut process = Process::start("etcd", program, args, folder.join("etcd.log"))?;
         // Its own word, as on a port that was taken from us another etcd would answer just as well.
         let log = process.log().clone();
-        process
-            .await_ready(READY_LIMIT, || {
-                ready(log.contains("ready to serve client requests"))
-            })
-            .await?;
+        process.await_ready(READY_LIMIT, || ready(log.contains("ready to serve client requests"))).await?;
         Ok((process, client))
     })
     .await
@@ -70,10 +66,7 @@ impl ApiServer {
     ) -> Result<Self> {
         let log = folder.join("kube-apiserver.log");
         let certificates = folder.join("certificates");
-        let (certificate, key) = (
-            &certificates.join("apiserver.crt"),
-            &certificates.join("apiserver.key"),
-        );
+        let (certificate, key) = (&certificates.join("apiserver.crt"), &certificates.join("apiserver.key"));
         let tokens = credentials.write_tokens()?;
         let fixed_args = &api_server_args(etcd_url, options, &tokens, &certificates, key);
         let log = &log;
@@ -87,19 +80,9 @@ impl ApiServer {
             let kubeconfig =
                 credentials.write_kubeconfigs(&format!("https://127.0.0.1:{port}"), certificate)?;
             let config = credentials::config_from(&kubeconfig).await?;
-            process
-                .await_ready(READY_LIMIT, || answers(config.clone()))
-                .await?;
-            process
-                .await_ready(READY_LIMIT, || has_default_namespace(config.clone()))
-                .await?;
-            Ok(Self {
-                process,
-                config,
-                program: program.to_owned(),
-                args,
-                log: log.clone(),
-            })
+            process.await_ready(READY_LIMIT, || answers(config.clone())).await?;
+            process.await_ready(READY_LIMIT, || has_default_namespace(config.clone())).await?;
+            Ok(Self { process, config, program: program.to_owned(), args, log: log.clone() })
         })
         .await
     }
@@ -111,9 +94,7 @@ impl ApiServer {
         // Here the tries are for the same port: a connection of anybody's may have it as its near end for a moment.
         let process = retry_taken_ports(|| async move {
             let mut process = Process::start("kube-apiserver", &this.program, &this.args, this.log.clone())?;
-            process
-                .await_ready(READY_LIMIT, || answers(this.config.clone()))
-                .await?;
+            process.await_ready(READY_LIMIT, || answers(this.config.clone())).await?;
             Ok(process)
         });
         self.process = process.await?;
@@ -129,11 +110,8 @@ fn api_server_args(
     key: &Path,
 ) -> Vec<String> {
     let (tokens, certificates, key) = (tokens.display(), certificates.display(), key.display());
-    let disabled_plugins = if options.taint_new_nodes {
-        "ServiceAccount"
-    } else {
-        "ServiceAccount,TaintNodesByCondition"
-    };
+    let disabled_plugins =
+        if options.taint_new_nodes { "ServiceAccount" } else { "ServiceAccount,TaintNodesByCondition" };
     let mut args = vec![
         format!("--etcd-servers={etcd_url}"),
         "--bind-address=127.0.0.1".to_owned(),
@@ -165,10 +143,7 @@ pub(super) async fn start_scheduler(
     folder: &Path,
 ) -> Result<Process> {
     // One folder each: there may be several.
-    let folder = tempfile::Builder::new()
-        .prefix("kube-scheduler-")
-        .tempdir_in(folder)?
-        .keep();
+    let folder = tempfile::Builder::new().prefix("kube-scheduler-").tempdir_in(folder)?.keep();
     let file = folder.join("config.yaml");
     // JSON within the YAML, so that the path needs no care.
     let client = json!({"kubeconfig": kubeconfig, "qps": 5000, "burst": 5000});
@@ -189,9 +164,7 @@ pub(super) async fn start_scheduler(
         let mut config = kube::Config::new(format!("https://127.0.0.1:{port}").parse()?);
         // It answers with a certificate that it has just made up.
         config.accept_invalid_certs = true;
-        process
-            .await_ready(READY_LIMIT, || answers(config.clone()))
-            .await?;
+        process.await_ready(READY_LIMIT, || answers(config.clone())).await?;
         Ok(process)
     })
     .await
@@ -202,10 +175,7 @@ async fn answers(config: kube::Config) -> bool {
     let (Ok(client), Ok(request)) = (without_retries(config), request) else {
         return false;
     };
-    matches!(
-        tokio::time::timeout(REQUEST_LIMIT, client.request_text(request)).await,
-        Ok(Ok(_))
-    )
+    matches!(tokio::time::timeout(REQUEST_LIMIT, client.request_text(request)).await, Ok(Ok(_)))
 }
 
 /// The API server makes it a moment after it calls itself ready.
@@ -214,10 +184,7 @@ async fn has_default_namespace(config: kube::Config) -> bool {
         return false;
     };
     let namespaces = Api::<Namespace>::all(client);
-    matches!(
-        tokio::time::timeout(REQUEST_LIMIT, namespaces.get("default")).await,
-        Ok(Ok(_))
-    )
+    matches!(tokio::time::timeout(REQUEST_LIMIT, namespaces.get("default")).await, Ok(Ok(_)))
 }
 
 fn without_retries(mut config: kube::Config) -> kube::Result<Client> {
@@ -260,10 +227,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_taken_port_is_tried_again_a_few_times_and_other_errors_are_not() {
-        for (error, tries_expected) in [
-            ("listen tcp 127.0.0.1:1: bind: address already in use", PORT_TRIES),
-            ("unknown flag", 1),
-        ] {
+        for (error, tries_expected) in
+            [("listen tcp 127.0.0.1:1: bind: address already in use", PORT_TRIES), ("unknown flag", 1)]
+        {
             let mut tries = 0;
             let start = || {
                 tries += 1;

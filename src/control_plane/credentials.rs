@@ -34,10 +34,7 @@ pub(super) struct Credentials {
 impl Credentials {
     /// Gives the administrator and `users` random tokens. Files go to `folder`, which only we may read.
     pub(super) fn new(users: Vec<User>, folder: &Path) -> Result<Self> {
-        let admin = User {
-            name: ADMIN.to_owned(),
-            groups: vec!["system:masters".to_owned()],
-        };
+        let admin = User { name: ADMIN.to_owned(), groups: vec!["system:masters".to_owned()] };
         let mut logins: Vec<Login> = Vec::new();
         for user in [admin].into_iter().chain(users) {
             for name in user.groups.iter().chain([&user.name]) {
@@ -49,25 +46,15 @@ impl Credentials {
             }
             let is_new = logins.iter().all(|login| login.user.name != user.name);
             ensure!(is_new, "the user {:?} is there twice", user.name);
-            logins.push(Login {
-                user,
-                token: random_token()?,
-            });
+            logins.push(Login { user, token: random_token()? });
         }
-        Ok(Self {
-            logins,
-            folder: folder.to_owned(),
-        })
+        Ok(Self { logins, folder: folder.to_owned() })
     }
 
     /// Writes the file for `--token-auth-file`.
     pub(super) fn write_tokens(&self) -> Result<PathBuf> {
         let mut lines = String::new();
-        for Login {
-            user: User { name, groups },
-            token,
-        } in &self.logins
-        {
+        for Login { user: User { name, groups }, token } in &self.logins {
             writeln!(lines, "{token},{name},{name},\"{}\"", groups.join(","))?;
         }
         let path = self.folder.join("tokens.csv");
@@ -130,25 +117,16 @@ mod tests {
     use super::*;
 
     fn user(name: &str, group: &str) -> User {
-        User {
-            name: name.to_owned(),
-            groups: vec![group.to_owned()],
-        }
+        User { name: name.to_owned(), groups: vec![group.to_owned()] }
     }
 
     #[test]
     fn the_administrator_is_a_master_and_others_have_only_their_groups() {
         let folder = tempfile::tempdir().unwrap();
-        let users = vec![user(
-            "system:serviceaccount:berth:berth",
-            "system:serviceaccounts",
-        )];
+        let users = vec![user("system:serviceaccount:berth:berth", "system:serviceaccounts")];
         let credentials = Credentials::new(users, folder.path()).unwrap();
         let tokens = fs::read_to_string(credentials.write_tokens().unwrap()).unwrap();
-        let without_token: Vec<&str> = tokens
-            .lines()
-            .map(|line| line.split_once(',').unwrap().1)
-            .collect();
+        let without_token: Vec<&str> = tokens.lines().map(|line| line.split_once(',').unwrap().1).collect();
         let name = "system:serviceaccount:berth:berth";
         assert_eq!(
             without_token,
@@ -166,18 +144,10 @@ mod tests {
     #[test]
     fn names_that_would_break_the_token_file_or_leave_the_folder_are_refused() {
         let folder = tempfile::tempdir().unwrap();
-        for (name, group) in [
-            ("a,b", "c"),
-            ("a\"b", "c"),
-            ("a\nb", "c"),
-            ("../a", "c"),
-            ("", "c"),
-            ("a", "c,d"),
-        ] {
-            assert!(
-                Credentials::new(vec![user(name, group)], folder.path()).is_err(),
-                "{name:?} {group:?}"
-            );
+        for (name, group) in
+            [("a,b", "c"), ("a\"b", "c"), ("a\nb", "c"), ("../a", "c"), ("", "c"), ("a", "c,d")]
+        {
+            assert!(Credentials::new(vec![user(name, group)], folder.path()).is_err(), "{name:?} {group:?}");
         }
         assert!(Credentials::new(vec![user(ADMIN, "c")], folder.path()).is_err());
     }
@@ -186,17 +156,10 @@ mod tests {
     fn a_kubeconfig_is_there_only_for_a_known_user() {
         let folder = tempfile::tempdir().unwrap();
         let credentials = Credentials::new(vec![user("eve", "c")], folder.path()).unwrap();
-        credentials
-            .write_kubeconfigs("https://127.0.0.1:1", Path::new("/ca \"x\""))
-            .unwrap();
+        credentials.write_kubeconfigs("https://127.0.0.1:1", Path::new("/ca \"x\"")).unwrap();
         let kubeconfig = Kubeconfig::read_from(credentials.kubeconfig_for("eve").unwrap()).unwrap();
         assert_eq!(
-            kubeconfig.clusters[0]
-                .cluster
-                .as_ref()
-                .unwrap()
-                .certificate_authority
-                .as_deref(),
+            kubeconfig.clusters[0].cluster.as_ref().unwrap().certificate_authority.as_deref(),
             Some("/ca \"x\"")
         );
         assert!(credentials.kubeconfig_for("adam").is_err());

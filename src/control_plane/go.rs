@@ -52,9 +52,7 @@ fn usual_time(program: Program) -> &'static str {
 /// Builds `program` and moves it to `path` when it is whole.
 pub(super) fn build(program: Program, path: &Path, environment: &Environment) -> Result<()> {
     // Beside the destination, so that the last step is a rename; removed on every way out.
-    let scratch = tempfile::Builder::new()
-        .prefix(".build-")
-        .tempdir_in(&environment.cache)?;
+    let scratch = tempfile::Builder::new().prefix(".build-").tempdir_in(&environment.cache)?;
     let folder = scratch.path();
     fs::write(folder.join("go.mod"), GO_MOD)?;
     fs::write(folder.join("go.sum"), GO_SUM)?;
@@ -87,11 +85,7 @@ pub(super) fn build(program: Program, path: &Path, environment: &Environment) ->
     let output = command.output().context("cannot run go")?;
     if !output.status.success() {
         let said = [output.stdout, output.stderr].concat();
-        bail!(
-            "go could not build {}:\n{}",
-            program.name(),
-            last_lines(&String::from_utf8_lossy(&said))
-        );
+        bail!("go could not build {}:\n{}", program.name(), last_lines(&String::from_utf8_lossy(&said)));
     }
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
@@ -163,19 +157,11 @@ impl<'a> Progress<'a> {
         let message = format!("building {what} (once, {})...", usual_time(program));
         if environment.quiet || !std::io::stderr().is_terminal() {
             say(environment, &message);
-            return Self {
-                environment,
-                what,
-                spinner: None,
-            };
+            return Self { environment, what, spinner: None };
         }
         let spinner = indicatif::ProgressBar::new_spinner().with_message(message);
         spinner.enable_steady_tick(Duration::from_millis(120));
-        Self {
-            environment,
-            what,
-            spinner: Some(spinner),
-        }
+        Self { environment, what, spinner: Some(spinner) }
     }
 
     fn finish(self) {

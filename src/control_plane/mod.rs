@@ -55,20 +55,12 @@ impl ControlPlane {
         let etcd = find_or_build(&environment, Program::Etcd).await?;
         let api_server = find_or_build(&environment, Program::KubeApiserver).await?;
 
-        let folder = tempfile::Builder::new()
-            .prefix("berth-control-plane-")
-            .tempdir()?;
+        let folder = tempfile::Builder::new().prefix("berth-control-plane-").tempdir()?;
         let credentials = Credentials::new(options.users.clone(), folder.path())?;
         let (etcd, etcd_url) = start_etcd(&etcd, folder.path()).await?;
         let api_server =
             ApiServer::start(&api_server, &etcd_url, &options, &credentials, folder.path()).await?;
-        Ok(Self {
-            api_server,
-            etcd,
-            credentials,
-            environment,
-            folder,
-        })
+        Ok(Self { api_server, etcd, credentials, environment, folder })
     }
 
     /// The administrator's kubeconfig file.

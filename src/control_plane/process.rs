@@ -65,10 +65,7 @@ impl Process {
     ) -> Result<Self> {
         let output = File::options().create(true).append(true).open(&log);
         let output = output.with_context(|| format!("cannot write the log {}", log.display()))?;
-        let log = Log {
-            path: log,
-            start: output.metadata()?.len(),
-        };
+        let log = Log { path: log, start: output.metadata()?.len() };
         let mut guard = Command::new("/bin/sh")
             .args(["-c", GUARD, "sh"])
             .arg(program)
@@ -86,12 +83,7 @@ impl Process {
         }
         let pid = line.trim().parse();
         let pid = pid.with_context(|| format!("/bin/sh did not start {name} but said {line:?}"))?;
-        Ok(Self {
-            name,
-            pid,
-            guard,
-            log,
-        })
+        Ok(Self { name, pid, guard, log })
     }
 
     /// The program's own process id, not that of the shell around it.
@@ -127,22 +119,14 @@ impl Process {
         let started = Instant::now();
         loop {
             if self.has_exited() {
-                bail!(
-                    "{} ended while it was starting; its log:\n{}",
-                    self.name,
-                    self.log.tail()
-                );
+                bail!("{} ended while it was starting; its log:\n{}", self.name, self.log.tail());
             }
             if is_ready().await {
                 return Ok(());
             }
             if started.elapsed() > limit {
                 let seconds = limit.as_secs();
-                bail!(
-                    "{} was not ready after {seconds} s; its log:\n{}",
-                    self.name,
-                    self.log.tail()
-                );
+                bail!("{} was not ready after {seconds} s; its log:\n{}", self.name, self.log.tail());
             }
             tokio::time::sleep(POLL_INTERVAL).await;
         }
@@ -175,11 +159,7 @@ impl Log {
         file.read_to_end(&mut bytes)?;
         let text = String::from_utf8_lossy(&bytes);
         let is_cut = start > self.start;
-        let whole_lines = if is_cut {
-            text.split_once('\n').map_or("", |(_, rest)| rest)
-        } else {
-            &text
-        };
+        let whole_lines = if is_cut { text.split_once('\n').map_or("", |(_, rest)| rest) } else { &text };
         Ok(whole_lines.trim_end().to_owned())
     }
 }
@@ -193,36 +173,20 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(60);
 
     fn sh(script: &str, folder: &Path) -> Process {
-        Process::start(
-            "the script",
-            Path::new("/bin/sh"),
-            ["-c", script],
-            folder.join("log"),
-        )
-        .unwrap()
+        Process::start("the script", Path::new("/bin/sh"), ["-c", script], folder.join("log")).unwrap()
     }
 
     fn is_alive(pid: u32) -> bool {
         let kill = format!("kill -0 {pid} 2>/dev/null");
-        Command::new("/bin/sh")
-            .args(["-c", &kill])
-            .status()
-            .unwrap()
-            .success()
+        Command::new("/bin/sh").args(["-c", &kill]).status().unwrap().success()
     }
 
     #[tokio::test]
     async fn the_reported_id_is_the_programs_own_and_a_kill_ends_it_even_when_it_ignores_signals() {
         let folder = tempfile::tempdir().unwrap();
-        let mut process = sh(
-            "trap '' TERM INT HUP; echo I am $$; exec sleep 1000",
-            folder.path(),
-        );
+        let mut process = sh("trap '' TERM INT HUP; echo I am $$; exec sleep 1000", folder.path());
         let (log, word) = (process.log().clone(), format!("I am {}", process.pid()));
-        process
-            .await_ready(LIMIT, || ready(log.contains(&word)))
-            .await
-            .unwrap();
+        process.await_ready(LIMIT, || ready(log.contains(&word))).await.unwrap();
         assert!(is_alive(process.pid()));
         assert!(!process.has_exited());
         process.kill();
@@ -235,32 +199,18 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut earlier = sh("echo earlier; exec sleep 1000", folder.path());
         let log = earlier.log().clone();
-        earlier
-            .await_ready(LIMIT, || ready(log.contains("earlier")))
-            .await
-            .unwrap();
+        earlier.await_ready(LIMIT, || ready(log.contains("earlier"))).await.unwrap();
         drop(earlier);
         let mut process = sh("echo bad flag >&2; exit 3", folder.path());
-        let error = process
-            .await_ready(LIMIT, || ready(false))
-            .await
-            .unwrap_err()
-            .to_string();
-        assert_eq!(
-            error,
-            "the script ended while it was starting; its log:\nbad flag"
-        );
+        let error = process.await_ready(LIMIT, || ready(false)).await.unwrap_err().to_string();
+        assert_eq!(error, "the script ended while it was starting; its log:\nbad flag");
     }
 
     #[tokio::test]
     async fn a_program_that_never_gets_ready_is_an_error_after_the_limit() {
         let folder = tempfile::tempdir().unwrap();
         let mut process = sh("exec sleep 1000", folder.path());
-        let error = process
-            .await_ready(Duration::ZERO, || ready(false))
-            .await
-            .unwrap_err()
-            .to_string();
+        let error = process.await_ready(Duration::ZERO, || ready(false)).await.unwrap_err().to_string();
         assert!(error.starts_with("the script was not ready after 0 s"), "{error}");
     }
 
@@ -269,11 +219,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let missing = folder.path().join("no-such-program");
         let mut process = Process::start("it", &missing, ["x"], folder.path().join("log")).unwrap();
-        let error = process
-            .await_ready(LIMIT, || ready(false))
-            .await
-            .unwrap_err()
-            .to_string();
+        let error = process.await_ready(LIMIT, || ready(false)).await.unwrap_err().to_string();
         assert!(error.contains("no-such-program: "), "{error}");
     }
 
@@ -283,10 +229,7 @@ mod tests {
         let script = "i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i+1)); done; exec sleep 1000";
         let mut process = sh(script, folder.path());
         let log = process.log().clone();
-        process
-            .await_ready(LIMIT, || ready(log.contains("line 1999")))
-            .await
-            .unwrap();
+        process.await_ready(LIMIT, || ready(log.contains("line 1999"))).await.unwrap();
         let tail = log.tail();
         assert!(tail.len() as u64 <= TAIL_BYTES_MAX);
         assert!(tail.starts_with("line ") && tail.ends_with("line 1999"), "{tail}");

@@ -66,10 +66,7 @@ pub struct Dispatcher {
 
 impl Dispatcher {
     pub fn new(agents: usize, estimator: Estimator) -> Self {
-        Dispatcher {
-            lanes: (0..agents.max(1)).map(|_| Lane::default()).collect(),
-            estimator,
-        }
+        Dispatcher { lanes: (0..agents.max(1)).map(|_| Lane::default()).collect(), estimator }
     }
 
     pub fn agents(&self) -> usize {
@@ -124,13 +121,8 @@ impl Dispatcher {
     ) -> Ticket {
         let lane = &mut self.lanes[agent];
         let (estimate, expected_hit) = lane.processing(class, &self.estimator, true);
-        let request = Request {
-            uid: uid.clone(),
-            class: class.clone(),
-            expected_hit,
-        };
-        lane.queue
-            .insert((Reverse(priority), seq), Waiting { request, estimate });
+        let request = Request { uid: uid.clone(), class: class.clone(), expected_hit };
+        lane.queue.insert((Reverse(priority), seq), Waiting { request, estimate });
         let (sum, count) = lane.ahead.entry(Reverse(priority)).or_default();
         (*sum, *count) = (*sum + estimate, *count + 1);
         lane.expect(class);
@@ -214,16 +206,11 @@ impl Lane {
 
     fn unexpect(&mut self, class: &Class) {
         self.coming_lists.remove(&class.id);
-        class
-            .cached_rules()
-            .for_each(|key| self.coming_objects.remove(&key));
+        class.cached_rules().for_each(|key| self.coming_objects.remove(&key));
     }
 
     fn queue_time(&self, priority: i32) -> Duration {
-        self.ahead
-            .range(..=Reverse(priority))
-            .map(|(_, (sum, _))| *sum)
-            .sum()
+        self.ahead.range(..=Reverse(priority)).map(|(_, (sum, _))| *sum).sum()
     }
 
     fn remaining(&self, now: Duration) -> Duration {
@@ -242,16 +229,9 @@ impl Lane {
         let rules = class.cached_rules().map(|(rule, value)| {
             let key = (rule, value);
             let hit = self.objects.contains(&key) || (augmented && self.coming_objects.has(&key));
-            estimator.estimate(if hit {
-                Part::RuleHit(rule)
-            } else {
-                Part::RuleMiss(rule)
-            })
+            estimator.estimate(if hit { Part::RuleHit(rule) } else { Part::RuleMiss(rule) })
         });
-        (
-            rules.sum::<Duration>() + estimator.estimate(Part::ListMiss),
-            false,
-        )
+        (rules.sum::<Duration>() + estimator.estimate(Part::ListMiss), false)
     }
 }
 
@@ -298,11 +278,7 @@ mod tests {
                 // Every second class shares its node selector with a neighbour, so that low-level hits occur.
                 let node_selector = [("pool", format!("{}", at / 2))].into_iter().collect();
                 let images = [Arc::from(format!("image-{at}"))].into();
-                classifier.classify(&Arc::new(PodSpec {
-                    node_selector,
-                    images,
-                    ..PodSpec::default()
-                }))
+                classifier.classify(&Arc::new(PodSpec { node_selector, images, ..PodSpec::default() }))
             })
             .collect()
     }
@@ -312,9 +288,7 @@ mod tests {
     }
 
     fn added(class: &Class) -> Vec<CacheChange> {
-        let objects = class
-            .cached_rules()
-            .map(|(rule, value)| CacheChange::ObjectAdded(rule, value));
+        let objects = class.cached_rules().map(|(rule, value)| CacheChange::ObjectAdded(rule, value));
         objects.chain([CacheChange::ListAdded(class.id)]).collect()
     }
 

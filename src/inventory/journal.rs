@@ -27,22 +27,11 @@ impl Journal {
         debug_assert!(revision > self.newest(), "revisions only grow");
         let at = id.0;
         if self.links.len() <= id.index() {
-            self.links.resize(
-                id.index() + 1,
-                Link {
-                    newer: NONE,
-                    older: NONE,
-                    revision: 0,
-                },
-            );
+            self.links.resize(id.index() + 1, Link { newer: NONE, older: NONE, revision: 0 });
         }
         self.unlink(at);
         let older = self.head.unwrap_or(NONE);
-        self.links[at as usize] = Link {
-            newer: NONE,
-            older,
-            revision,
-        };
+        self.links[at as usize] = Link { newer: NONE, older, revision };
         if older != NONE {
             self.links[older as usize].newer = at;
         }
@@ -50,11 +39,7 @@ impl Journal {
     }
 
     fn unlink(&mut self, at: u32) {
-        let Link {
-            newer,
-            older,
-            revision,
-        } = self.links[at as usize];
+        let Link { newer, older, revision } = self.links[at as usize];
         if revision == 0 {
             return; // never recorded
         }

@@ -77,14 +77,7 @@ impl Ledger {
         if self.charges.contains_key(uid) || !fits(self.inventory.row(node)) {
             return Err(Conflict);
         }
-        self.insert(
-            uid,
-            Charge {
-                node,
-                usage: usage.clone(),
-                assumed: true,
-            },
-        );
+        self.insert(uid, Charge { node, usage: usage.clone(), assumed: true });
         Ok(self.inventory.name(node).clone())
     }
 
@@ -100,14 +93,7 @@ impl Ledger {
         }
         // The new charge goes first, so that the row is never vacant in between.
         let old = self.charges.remove(uid);
-        self.insert(
-            uid,
-            Charge {
-                node,
-                usage: usage.clone(),
-                assumed: false,
-            },
-        );
+        self.insert(uid, Charge { node, usage: usage.clone(), assumed: false });
         if let Some(old) = old {
             self.assumed -= usize::from(old.assumed);
             self.release(&old);
@@ -145,10 +131,7 @@ impl Ledger {
     }
 
     fn insert(&mut self, uid: &Arc<str>, charge: Charge) {
-        debug_assert!(
-            charge.usage.requests.pods > 0,
-            "a row counts its pods to know when it is vacant"
-        );
+        debug_assert!(charge.usage.requests.pods > 0, "a row counts its pods to know when it is vacant");
         self.assumed += usize::from(charge.assumed);
         self.inventory.charge(charge.node, &charge.usage);
         self.charges.insert(uid.clone(), charge);
@@ -162,11 +145,7 @@ impl Ledger {
             let fresh = recounted.get(&NodeId(at as u32)).cloned().unwrap_or_default();
             let (counted, recounted) = (sums(row), sums(&fresh));
             if counted != recounted {
-                wrong.push(Discrepancy {
-                    node: self.inventory.names[at].clone(),
-                    counted,
-                    recounted,
-                });
+                wrong.push(Discrepancy { node: self.inventory.names[at].clone(), counted, recounted });
             }
         }
         wrong.sort_by(|a, b| a.node.cmp(&b.node));
@@ -210,10 +189,7 @@ fn sums(row: &Row) -> String {
     let mut ports = row.ports.as_ref().map(|p| p.to_vec()).unwrap_or_default();
     ports.sort();
     let extended = row.extended.as_deref().cloned().unwrap_or_default();
-    format!(
-        "{:?} {} {} {extended:?} {ports:?}",
-        row.requested, row.nonzero_cpu_milli, row.nonzero_memory
-    )
+    format!("{:?} {} {} {extended:?} {ports:?}", row.requested, row.nonzero_cpu_milli, row.nonzero_memory)
 }
 
 #[cfg(test)]
@@ -224,23 +200,12 @@ mod tests {
 
     fn usage(cpu_milli: i64, port: Option<u16>) -> Arc<Usage> {
         Arc::new(Usage {
-            requests: Amounts {
-                cpu_milli,
-                memory: 1 << 20,
-                pods: 1,
-                ..Amounts::default()
-            },
-            extended: [(Arc::from("example.com/gpu"), cpu_milli % 3)]
-                .into_iter()
-                .collect(),
+            requests: Amounts { cpu_milli, memory: 1 << 20, pods: 1, ..Amounts::default() },
+            extended: [(Arc::from("example.com/gpu"), cpu_milli % 3)].into_iter().collect(),
             nonzero_cpu_milli: cpu_milli.max(100),
             nonzero_memory: 1 << 20,
             ports: port
-                .map(|port| HostPort {
-                    ip: None,
-                    protocol: Protocol::Tcp,
-                    port,
-                })
+                .map(|port| HostPort { ip: None, protocol: Protocol::Tcp, port })
                 .into_iter()
                 .collect(),
         })
@@ -249,10 +214,7 @@ mod tests {
     fn ledger_with(nodes: &[&str]) -> Ledger {
         let mut ledger = Ledger::default();
         for name in nodes {
-            ledger.apply_node(Node {
-                name: (*name).into(),
-                ..Node::default()
-            });
+            ledger.apply_node(Node { name: (*name).into(), ..Node::default() });
         }
         ledger
     }
@@ -261,15 +223,8 @@ mod tests {
     fn a_pod_is_charged_once_however_often_it_is_committed() {
         let mut ledger = ledger_with(&["a"]);
         let uid = Arc::from("u");
-        assert!(
-            ledger
-                .commit(&uid, &usage(100, None), NodeId(0), |_| true)
-                .is_ok()
-        );
-        assert_eq!(
-            ledger.commit(&uid, &usage(100, None), NodeId(0), |_| true),
-            Err(Conflict)
-        );
+        assert!(ledger.commit(&uid, &usage(100, None), NodeId(0), |_| true).is_ok());
+        assert_eq!(ledger.commit(&uid, &usage(100, None), NodeId(0), |_| true), Err(Conflict));
         assert_eq!(ledger.inventory().row(NodeId(0)).requested.cpu_milli, 100);
         assert_eq!(ledger.counts(), (1, 1));
     }
@@ -277,10 +232,7 @@ mod tests {
     #[test]
     fn a_commit_that_no_longer_fits_is_a_conflict_and_charges_nothing() {
         let mut ledger = ledger_with(&["a"]);
-        assert_eq!(
-            ledger.commit(&Arc::from("u"), &usage(100, None), NodeId(0), |_| false),
-            Err(Conflict)
-        );
+        assert_eq!(ledger.commit(&Arc::from("u"), &usage(100, None), NodeId(0), |_| false), Err(Conflict));
         assert_eq!(ledger.counts(), (0, 0));
         assert_eq!(ledger.inventory().row(NodeId(0)).requested, Amounts::default());
     }
@@ -290,10 +242,7 @@ mod tests {
         let mut ledger = ledger_with(&["a"]);
         ledger.bound(&Arc::from("u"), &Arc::from("a"), &usage(300, None));
         ledger.delete_node("a");
-        ledger.apply_node(Node {
-            name: "a".into(),
-            ..Node::default()
-        });
+        ledger.apply_node(Node { name: "a".into(), ..Node::default() });
         assert_eq!(ledger.inventory().row(NodeId(0)).requested.cpu_milli, 300);
     }
 
@@ -301,9 +250,7 @@ mod tests {
     fn a_pod_seen_on_another_node_than_assumed_moves_its_charge() {
         let mut ledger = ledger_with(&["a", "b"]);
         let uid: Arc<str> = Arc::from("u");
-        ledger
-            .commit(&uid, &usage(100, None), NodeId(0), |_| true)
-            .unwrap();
+        ledger.commit(&uid, &usage(100, None), NodeId(0), |_| true).unwrap();
         ledger.bound(&uid, &Arc::from("b"), &usage(100, None));
         assert_eq!(ledger.inventory().row(NodeId(0)).requested.cpu_milli, 0);
         assert_eq!(ledger.inventory().row(NodeId(1)).requested.cpu_milli, 100);

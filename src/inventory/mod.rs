@@ -82,11 +82,7 @@ impl Inventory {
 
     /// Names of all nodes that exist, in no particular order of meaning (by id).
     pub fn node_names(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.rows
-            .iter()
-            .zip(&self.names)
-            .filter(|(row, _)| row.node.is_some())
-            .map(|(_, name)| name)
+        self.rows.iter().zip(&self.names).filter(|(row, _)| row.node.is_some()).map(|(_, name)| name)
     }
 
     /// How many nodes exist.
@@ -150,10 +146,7 @@ impl Inventory {
     fn replace_sums(&mut self, id: NodeId, fresh: Row) {
         let row = &mut self.rows[id.index()];
         let node = row.node.take();
-        *row = Row {
-            node_revision: row.node_revision,
-            ..fresh
-        };
+        *row = Row { node_revision: row.node_revision, ..fresh };
         row.set_node(node);
         self.touch(id);
         self.loosened = self.revision;
@@ -192,10 +185,7 @@ mod tests {
     use super::*;
 
     fn node(name: &str) -> Node {
-        Node {
-            name: name.into(),
-            ..Node::default()
-        }
+        Node { name: name.into(), ..Node::default() }
     }
 
     #[test]
@@ -224,10 +214,7 @@ mod tests {
         inventory.apply_node(node("a"));
         inventory.apply_node(node("b"));
         let seen = inventory.revision();
-        inventory.apply_node(Node {
-            unschedulable: true,
-            ..node("a")
-        });
+        inventory.apply_node(Node { unschedulable: true, ..node("a") });
         inventory.delete_node("a");
         let mut news = Vec::new();
         let now = inventory.catch_up(seen, |id, row| news.push((id, row.node.is_some())));

@@ -9,10 +9,7 @@ pub struct Labels(Box<[(Arc<str>, Arc<str>)]>);
 impl Labels {
     /// The value of `key`, if it is set.
     pub fn get(&self, key: &str) -> Option<&str> {
-        self.0
-            .binary_search_by(|(k, _)| (**k).cmp(key))
-            .ok()
-            .map(|i| &*self.0[i].1)
+        self.0.binary_search_by(|(k, _)| (**k).cmp(key)).ok().map(|i| &*self.0[i].1)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {

@@ -30,10 +30,7 @@ pub struct Image {
 impl Node {
     /// Size of the image `name` on this node, if present.
     pub fn image_size(&self, name: &str) -> Option<i64> {
-        let at = self
-            .images
-            .binary_search_by(|image| (*image.name).cmp(name))
-            .ok()?;
+        let at = self.images.binary_search_by(|image| (*image.name).cmp(name)).ok()?;
         Some(self.images[at].size_bytes)
     }
 }

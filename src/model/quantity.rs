@@ -27,15 +27,11 @@ impl Quantity {
     pub const ZERO: Quantity = Quantity { nano: 0 };
 
     pub const fn from_units(units: i64) -> Quantity {
-        Quantity {
-            nano: units as i128 * NANO_PER_UNIT,
-        }
+        Quantity { nano: units as i128 * NANO_PER_UNIT }
     }
 
     pub const fn from_milli(milli: i64) -> Quantity {
-        Quantity {
-            nano: milli as i128 * NANO_PER_MILLI,
-        }
+        Quantity { nano: milli as i128 * NANO_PER_MILLI }
     }
 
     /// Parses what `resource.ParseQuantity` parses, and nothing else. Digits finer than a billionth round away
@@ -62,9 +58,7 @@ impl Quantity {
             return Err(QuantityError(format!("quantity {:?} has no digits", shown(text))));
         }
         let nano = scale.nano(whole.as_bytes(), fraction.as_bytes());
-        Ok(Quantity {
-            nano: if negative { -nano } else { nano },
-        })
+        Ok(Quantity { nano: if negative { -nano } else { nano } })
     }
 
     pub fn nano(self) -> i128 {
@@ -87,9 +81,7 @@ impl Quantity {
 
     /// The exact sum: no rounding happens before `value` or `milli_value`.
     pub fn saturating_add(self, other: Quantity) -> Quantity {
-        Quantity {
-            nano: self.nano.saturating_add(other.nano),
-        }
+        Quantity { nano: self.nano.saturating_add(other.nano) }
     }
 
     fn rounded(self, unit: i128) -> i64 {
@@ -153,9 +145,7 @@ impl Scale {
         for _ in 0..(-point).clamp(0, 40) {
             nano = (nano + 9) / 10;
         }
-        units
-            .checked_mul(unit)
-            .map_or(NANO_MAX, |whole| (whole + nano).min(NANO_MAX))
+        units.checked_mul(unit).map_or(NANO_MAX, |whole| (whole + nano).min(NANO_MAX))
     }
 }
 
@@ -211,10 +201,9 @@ mod tests {
                 continue;
             }
             assert_eq!(ours.nano(), exact, "{line:?}");
-            for (unit, theirs, ours) in [
-                (NANO_PER_UNIT, value, ours.value()),
-                (NANO_PER_MILLI, milli, ours.milli_value()),
-            ] {
+            for (unit, theirs, ours) in
+                [(NANO_PER_UNIT, value, ours.value()), (NANO_PER_MILLI, milli, ours.milli_value())]
+            {
                 if exact.abs() / unit >= i64::MAX.into() {
                     assert!(ours.unsigned_abs() >= i64::MAX as u64, "{line:?}");
                     continue;
@@ -260,11 +249,7 @@ mod tests {
     /// `whole.fraction * 2^binary * 10^decimal` in billionths, rounded up, by schoolbook arithmetic on digits.
     fn reference(whole: &str, fraction: &str, binary: u32, decimal: i32) -> String {
         // Least significant digit first; the value is digits * 10^exponent.
-        let mut digits: Vec<u8> = format!("{whole}{fraction}")
-            .bytes()
-            .rev()
-            .map(|b| b - b'0')
-            .collect();
+        let mut digits: Vec<u8> = format!("{whole}{fraction}").bytes().rev().map(|b| b - b'0').collect();
         let mut exponent = decimal - fraction.len() as i32 + 9;
         for _ in 0..binary {
             let mut carry = 0;

@@ -81,9 +81,6 @@ impl NodeSelectorTerm {
     pub fn matches(&self, node_name: &str, labels: &Labels) -> bool {
         !(self.expressions.is_empty() && self.fields.is_empty())
             && self.fields.iter().all(|field| field.matches(node_name))
-            && self
-                .expressions
-                .iter()
-                .all(|requirement| requirement.matches(labels))
+            && self.expressions.iter().all(|requirement| requirement.matches(labels))
     }
 }

@@ -53,11 +53,7 @@ mod tests {
     use super::*;
 
     fn taint(effect: Effect) -> Taint {
-        Taint {
-            key: "gpu".into(),
-            value: "a100".into(),
-            effect,
-        }
+        Taint { key: "gpu".into(), value: "a100".into(), effect }
     }
 
     fn toleration(
@@ -66,12 +62,7 @@ mod tests {
         value: &str,
         effect: Option<Effect>,
     ) -> Toleration {
-        Toleration {
-            key: key.into(),
-            operator,
-            value: value.into(),
-            effect,
-        }
+        Toleration { key: key.into(), operator, value: value.into(), effect }
     }
 
     #[test]

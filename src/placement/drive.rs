@@ -44,9 +44,7 @@ pub async fn drive(
 ) -> Outcome {
     let mut attempt = BindAttempt::new(binding.node.clone());
     let mut sent = false;
-    let mut step = Step::Bind {
-        after: Duration::ZERO,
-    };
+    let mut step = Step::Bind { after: Duration::ZERO };
     loop {
         step = match step {
             Step::Done(outcome) => return outcome,
@@ -61,13 +59,9 @@ pub async fn drive(
                     }
                     attempt.replied(reply, clock())
                 } else if sent {
-                    Step::Read {
-                        after: Duration::ZERO,
-                    }
+                    Step::Read { after: Duration::ZERO }
                 } else {
-                    Step::Done(Outcome::Refused(
-                        "leadership was lost before the bind was sent".into(),
-                    ))
+                    Step::Done(Outcome::Refused("leadership was lost before the bind was sent".into()))
                 }
             }
             Step::Read { after } => {
@@ -150,12 +144,7 @@ mod tests {
         let started = Instant::now();
         let leads = || store.leading.load(Ordering::Relaxed);
         let outcome = drive(&store, &binding, || started.elapsed(), leads, &counters).await;
-        Ran {
-            outcome,
-            took: started.elapsed(),
-            requests: counters.requests(),
-            reads: counters.reads(),
-        }
+        Ran { outcome, took: started.elapsed(), requests: counters.requests(), reads: counters.reads() }
     }
 
     fn unknown() -> Reply {
@@ -164,9 +153,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_busy_store_gets_the_time_it_asks_for() {
-        let busy = Reply::Busy {
-            retry_after: Some(Duration::from_secs(7)),
-        };
+        let busy = Reply::Busy { retry_after: Some(Duration::from_secs(7)) };
         let ran = run(true, false, vec![busy, Reply::Bound], vec![]).await;
         assert_eq!((ran.outcome, ran.requests), (Outcome::Bound, 2));
         assert!(ran.took >= Duration::from_secs(7));
@@ -192,13 +179,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_deposed_leader_only_reads_until_its_open_request_can_no_longer_take_effect() {
-        let ran = run(
-            true,
-            true,
-            vec![unknown()],
-            vec![Truth::Unbound { bindable: true }],
-        )
-        .await;
+        let ran = run(true, true, vec![unknown()], vec![Truth::Unbound { bindable: true }]).await;
         assert!(matches!(ran.outcome, Outcome::Refused(_)));
         assert_eq!(ran.requests, 1);
         assert!(ran.reads > 1);

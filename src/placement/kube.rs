@@ -23,18 +23,13 @@ impl KubeStore {
     /// # Errors
     /// When no client can be made of `config`.
     pub fn new(config: ::kube::Config) -> ::kube::Result<Self> {
-        Ok(KubeStore {
-            client: client::without_retries(config)?,
-        })
+        Ok(KubeStore { client: client::without_retries(config)? })
     }
 }
 
 impl PlacementStore for KubeStore {
     async fn bind(&self, binding: &Binding) -> Reply {
-        let path = format!(
-            "/api/v1/namespaces/{}/pods/{}/binding",
-            binding.namespace, binding.name
-        );
+        let path = format!("/api/v1/namespaces/{}/pods/{}/binding", binding.namespace, binding.name);
         let request =
             client::json_request(Method::POST, &path, "application/json", &BindingBody::of(binding));
         match request {
@@ -84,16 +79,8 @@ impl<'a> BindingBody<'a> {
         BindingBody {
             api_version: "v1",
             kind: "Binding",
-            metadata: Metadata {
-                name: &binding.name,
-                namespace: &binding.namespace,
-                uid: &binding.uid,
-            },
-            target: Target {
-                api_version: "v1",
-                kind: "Node",
-                name: &binding.node,
-            },
+            metadata: Metadata { name: &binding.name, namespace: &binding.namespace, uid: &binding.uid },
+            target: Target { api_version: "v1", kind: "Node", name: &binding.node },
         }
     }
 }
@@ -108,9 +95,7 @@ fn reply(answer: Result<Answer, String>) -> Reply {
         StatusCode::CREATED => Reply::Bound,
         StatusCode::NOT_FOUND if answer.is_object_not_found() => Reply::NotFound,
         StatusCode::CONFLICT => Reply::Conflict(answer.message()),
-        StatusCode::TOO_MANY_REQUESTS => Reply::Busy {
-            retry_after: answer.retry_after,
-        },
+        StatusCode::TOO_MANY_REQUESTS => Reply::Busy { retry_after: answer.retry_after },
         // These two come from proxies as well, which cannot know what became of the request.
         StatusCode::NOT_FOUND | StatusCode::REQUEST_TIMEOUT => Reply::Unknown(answer.message()),
         status if status.is_client_error() => Reply::Rejected(answer.message()),
@@ -176,12 +161,7 @@ mod tests {
     use crate::placement::{BindCounters, LATE_EFFECT, Outcome, drive};
 
     fn binding() -> Binding {
-        Binding {
-            uid: "u1".into(),
-            namespace: "default".into(),
-            name: "web-0".into(),
-            node: "node-1".into(),
-        }
+        Binding { uid: "u1".into(), namespace: "default".into(), name: "web-0".into(), node: "node-1".into() }
     }
 
     /// A store before an API server that answers every request by `answer`.
@@ -189,22 +169,16 @@ mod tests {
     where
         F: Future<Output = Result<Response<Body>, &'static str>> + Send + 'static,
     {
-        KubeStore {
-            client: Client::new(tower::service_fn(answer), "default"),
-        }
+        KubeStore { client: Client::new(tower::service_fn(answer), "default") }
     }
 
     fn response(status: u16, body: &str) -> Result<Response<Body>, &'static str> {
         let response = Response::builder().status(status).header("retry-after", "3");
-        Ok(response
-            .body(Body::from(body.as_bytes().to_vec()))
-            .expect("valid"))
+        Ok(response.body(Body::from(body.as_bytes().to_vec())).expect("valid"))
     }
 
     async fn reply_to(status: u16, body: &'static str) -> Reply {
-        store(move |_| async move { response(status, body) })
-            .bind(&binding())
-            .await
+        store(move |_| async move { response(status, body) }).bind(&binding()).await
     }
 
     #[tokio::test]
@@ -214,40 +188,14 @@ mod tests {
         let cases = [
             (201, r#"{"kind":"Status"}"#, Reply::Bound),
             (404, gone, Reply::NotFound),
-            (
-                404,
-                "<html>",
-                Reply::Unknown(said("the API server answered 404 Not Found")),
-            ),
-            (
-                409,
-                r#"{"message":"already assigned"}"#,
-                Reply::Conflict(said("already assigned")),
-            ),
-            (
-                429,
-                "",
-                Reply::Busy {
-                    retry_after: Some(Duration::from_secs(3)),
-                },
-            ),
-            (
-                403,
-                r#"{"message":"pods is forbidden"}"#,
-                Reply::Rejected(said("pods is forbidden")),
-            ),
-            (
-                408,
-                "",
-                Reply::Unknown(said("the API server answered 408 Request Timeout")),
-            ),
+            (404, "<html>", Reply::Unknown(said("the API server answered 404 Not Found"))),
+            (409, r#"{"message":"already assigned"}"#, Reply::Conflict(said("already assigned"))),
+            (429, "", Reply::Busy { retry_after: Some(Duration::from_secs(3)) }),
+            (403, r#"{"message":"pods is forbidden"}"#, Reply::Rejected(said("pods is forbidden"))),
+            (408, "", Reply::Unknown(said("the API server answered 408 Request Timeout"))),
             (500, r#"{"message":"etcd"}"#, Reply::Unknown(said("etcd"))),
             (504, r#"{"message":"timeout"}"#, Reply::Unknown(said("timeout"))),
-            (
-                200,
-                "<html>",
-                Reply::Unknown(said("the API server answered 200 OK")),
-            ),
+            (200, "<html>", Reply::Unknown(said("the API server answered 200 OK"))),
         ];
         for (status, body, expected) in cases {
             assert_eq!(reply_to(status, body).await, expected, "{status} {body}");
@@ -257,10 +205,7 @@ mod tests {
     #[tokio::test]
     async fn a_bind_request_carries_the_uid_and_a_deadline_for_the_server() {
         let store = store(|request| async {
-            assert_eq!(
-                request.uri(),
-                "/api/v1/namespaces/default/pods/web-0/binding?timeout=10s"
-            );
+            assert_eq!(request.uri(), "/api/v1/namespaces/default/pods/web-0/binding?timeout=10s");
             let body = request.into_body().collect_bytes().await.expect("whole");
             let body: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
             assert_eq!(
@@ -311,14 +256,8 @@ mod tests {
         assert_eq!(pod(dying, r#""nodeName":"n2""#), Truth::BoundTo("n2".into()));
         assert_eq!(pod(r#""uid":"u2""#, r#""nodeName":"n2""#), Truth::Gone);
         assert_eq!(pod(ours, ""), Truth::Unbound { bindable: true });
-        assert_eq!(
-            pod(ours, r#""schedulingGates":[]"#),
-            Truth::Unbound { bindable: true }
-        );
-        assert_eq!(
-            pod(ours, r#""schedulingGates":[{"name":"a"}]"#),
-            Truth::Unbound { bindable: false }
-        );
+        assert_eq!(pod(ours, r#""schedulingGates":[]"#), Truth::Unbound { bindable: true });
+        assert_eq!(pod(ours, r#""schedulingGates":[{"name":"a"}]"#), Truth::Unbound { bindable: false });
         assert_eq!(pod(dying, ""), Truth::Unbound { bindable: false });
         assert_eq!(read(404, r#"{"reason":"NotFound"}"#), Truth::Gone);
         assert!(matches!(read(404, "<html>"), Truth::Unreadable(_)));

@@ -86,9 +86,7 @@ impl MemoryStore {
             None => Truth::Gone,
             Some(pod) => match pod.node_name {
                 Some(node) => Truth::BoundTo(node),
-                None => Truth::Unbound {
-                    bindable: !pod.deleting && pod.gates.is_empty(),
-                },
+                None => Truth::Unbound { bindable: !pod.deleting && pod.gates.is_empty() },
             },
         }
     }
@@ -115,9 +113,7 @@ fn refusal(pod: &Pod, binding: &Binding) -> Option<String> {
     } else {
         return None;
     };
-    Some(format!(
-        "Operation cannot be fulfilled on pods/binding \"{name}\": {why}"
-    ))
+    Some(format!("Operation cannot be fulfilled on pods/binding \"{name}\": {why}"))
 }
 
 impl PlacementStore for MemoryStore {
@@ -157,12 +153,7 @@ mod tests {
     }
 
     fn binding(uid: &str, node: &str) -> Binding {
-        Binding {
-            uid: uid.into(),
-            namespace: "ns".into(),
-            name: "p".into(),
-            node: node.into(),
-        }
+        Binding { uid: uid.into(), namespace: "ns".into(), name: "p".into(), node: node.into() }
     }
 
     /// The text of the 409 to this bind.
@@ -180,10 +171,7 @@ mod tests {
         assert_eq!(store.read(&binding("u", "a")).await, Truth::Gone);
         assert!(store.create(pod("u")));
         assert!(!store.create(pod("v")), "the name is taken");
-        assert_eq!(
-            store.read(&binding("u", "a")).await,
-            Truth::Unbound { bindable: true }
-        );
+        assert_eq!(store.read(&binding("u", "a")).await, Truth::Unbound { bindable: true });
         assert_eq!(store.bind(&binding("u", "a")).await, Reply::Bound);
         assert_eq!(
             conflict(&store, "u"),
@@ -206,10 +194,7 @@ mod tests {
         assert!(conflict(&store, "new").ends_with("pod p has non-empty .spec.schedulingGates"));
         store.update("ns", "p", |pod| pod.deleting = true);
         assert!(conflict(&store, "new").ends_with("pod p is being deleted, cannot be assigned to a host"));
-        assert_eq!(
-            store.read_now(&binding("new", "a")),
-            Truth::Unbound { bindable: false }
-        );
+        assert_eq!(store.read_now(&binding("new", "a")), Truth::Unbound { bindable: false });
         assert_eq!(store.delete("ns", "p").map(|pod| pod.uid), Some("new".into()));
         assert!(store.bound().is_empty());
     }

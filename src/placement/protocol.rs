@@ -62,19 +62,11 @@ pub struct BindAttempt {
 
 impl BindAttempt {
     pub fn new(node: Arc<str>) -> Self {
-        BindAttempt {
-            node,
-            unknown_since: None,
-            unknowns: 0,
-            refusal: None,
-            pauses: 0,
-        }
+        BindAttempt { node, unknown_since: None, unknowns: 0, refusal: None, pauses: 0 }
     }
 
     fn pause(&mut self) -> Duration {
-        let pause = FIRST_PAUSE
-            .saturating_mul(1 << self.pauses.min(10))
-            .min(LONGEST_PAUSE);
+        let pause = FIRST_PAUSE.saturating_mul(1 << self.pauses.min(10)).min(LONGEST_PAUSE);
         self.pauses += 1;
         pause
     }
@@ -86,15 +78,11 @@ impl BindAttempt {
             Reply::NotFound => Step::Done(Outcome::Vanished),
             Reply::Busy { retry_after } => {
                 let pause = self.pause();
-                Step::Bind {
-                    after: retry_after.unwrap_or(pause).max(pause),
-                }
+                Step::Bind { after: retry_after.unwrap_or(pause).max(pause) }
             }
             Reply::Conflict(why) | Reply::Rejected(why) => {
                 self.refusal = Some(why);
-                Step::Read {
-                    after: Duration::ZERO,
-                }
+                Step::Read { after: Duration::ZERO }
             }
             Reply::Unknown(why) => {
                 self.refusal = Some(why);
@@ -161,38 +149,21 @@ mod tests {
     fn a_lost_answer_is_settled_by_reading_and_the_pod_counts_as_bound_if_it_is_on_our_node() {
         let mut bind = attempt();
         assert!(matches!(bind.replied(unknown(), S), Step::Read { .. }));
-        assert!(matches!(
-            bind.read(Truth::Unreadable("down".into()), S),
-            Step::Read { .. }
-        ));
-        assert_eq!(
-            bind.read(Truth::BoundTo("n1".into()), S),
-            Step::Done(Outcome::Bound)
-        );
+        assert!(matches!(bind.read(Truth::Unreadable("down".into()), S), Step::Read { .. }));
+        assert_eq!(bind.read(Truth::BoundTo("n1".into()), S), Step::Done(Outcome::Bound));
     }
 
     #[test]
     fn a_refusal_is_final_only_when_no_older_request_can_still_arrive() {
         let mut sure = attempt();
-        assert_eq!(
-            sure.replied(Reply::Conflict("why".into()), S),
-            Step::Read {
-                after: Duration::ZERO
-            }
-        );
+        assert_eq!(sure.replied(Reply::Conflict("why".into()), S), Step::Read { after: Duration::ZERO });
         assert_eq!(sure.read(FREE, S), Step::Done(Outcome::Refused("why".into())));
 
         let mut open = attempt();
         open.replied(unknown(), S);
         open.replied(Reply::Rejected("why".into()), 2 * S);
-        assert!(
-            matches!(open.read(FREE, 3 * S), Step::Bind { .. }),
-            "the first request may still arrive"
-        );
-        assert_eq!(
-            open.read(FREE, S + LATE_EFFECT),
-            Step::Done(Outcome::Refused("why".into()))
-        );
+        assert!(matches!(open.read(FREE, 3 * S), Step::Bind { .. }), "the first request may still arrive");
+        assert_eq!(open.read(FREE, S + LATE_EFFECT), Step::Done(Outcome::Refused("why".into())));
     }
 
     #[test]
@@ -220,27 +191,16 @@ mod tests {
 
     #[test]
     fn a_pod_that_is_gone_dying_or_elsewhere_is_not_ours_to_place_any_more() {
-        assert_eq!(
-            attempt().replied(Reply::NotFound, S),
-            Step::Done(Outcome::Vanished)
-        );
+        assert_eq!(attempt().replied(Reply::NotFound, S), Step::Done(Outcome::Vanished));
         assert_eq!(attempt().read(Truth::Gone, S), Step::Done(Outcome::Vanished));
-        assert_eq!(
-            attempt().read(Truth::Unbound { bindable: false }, S),
-            Step::Done(Outcome::Vanished)
-        );
+        assert_eq!(attempt().read(Truth::Unbound { bindable: false }, S), Step::Done(Outcome::Vanished));
         let elsewhere = Outcome::BoundElsewhere("n2".into());
-        assert_eq!(
-            attempt().read(Truth::BoundTo("n2".into()), S),
-            Step::Done(elsewhere)
-        );
+        assert_eq!(attempt().read(Truth::BoundTo("n2".into()), S), Step::Done(elsewhere));
     }
 
     #[test]
     fn a_busy_store_gets_the_time_it_asks_for() {
-        let busy = |s| Reply::Busy {
-            retry_after: Some(s * S),
-        };
+        let busy = |s| Reply::Busy { retry_after: Some(s * S) };
         assert_eq!(attempt().replied(busy(7), S), Step::Bind { after: 7 * S });
         assert_eq!(
             attempt().replied(Reply::Busy { retry_after: None }, S),

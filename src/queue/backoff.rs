@@ -63,10 +63,7 @@ mod tests {
 
     #[test]
     fn the_pause_doubles_from_one_to_ten_seconds() {
-        let limits = BackoffLimits {
-            initial: S,
-            max: 10 * S,
-        };
+        let limits = BackoffLimits { initial: S, max: 10 * S };
         let pauses: Vec<_> = (1..=6).map(|failures| limits.after(failures).as_secs()).collect();
         assert_eq!(pauses, [1, 2, 4, 8, 10, 10]);
         assert_eq!(limits.after(u32::MAX), 10 * S);

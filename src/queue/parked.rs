@@ -47,9 +47,7 @@ impl Group {
     /// The text for a pod of this group; made once for all of them.
     pub fn message(&mut self, policy: PreemptionPolicy) -> Arc<str> {
         let slot = usize::from(policy == PreemptionPolicy::Never);
-        self.messages[slot]
-            .get_or_insert_with(|| self.diagnosis.message(&self.class, policy).into())
-            .clone()
+        self.messages[slot].get_or_insert_with(|| self.diagnosis.message(&self.class, policy).into()).clone()
     }
 }
 
@@ -66,11 +64,7 @@ pub struct Parked {
 
 impl Parked {
     pub fn new(agents: usize) -> Self {
-        Parked {
-            settled: vec![0; agents],
-            cursor: vec![ClassId(0); agents],
-            ..Parked::default()
-        }
+        Parked { settled: vec![0; agents], cursor: vec![ClassId(0); agents], ..Parked::default() }
     }
 
     pub fn get(&self, class: ClassId) -> Option<&Group> {
@@ -197,11 +191,7 @@ impl Parked {
     }
 
     fn forget_if_empty(&mut self, class: ClassId) {
-        if self
-            .groups
-            .get(&class)
-            .is_some_and(|group| group.pods.is_empty() && group.probe.is_none())
-        {
+        if self.groups.get(&class).is_some_and(|group| group.pods.is_empty() && group.probe.is_none()) {
             self.groups.remove(&class);
         }
     }

@@ -20,10 +20,7 @@ pub fn answer(images: &[Arc<str>], containers: u32, node: &Node) -> Answer {
     if node.images.is_empty() {
         return WORST;
     }
-    let present = images
-        .iter()
-        .filter_map(|image| node.image_size(image))
-        .fold(0i64, i64::saturating_add);
+    let present = images.iter().filter_map(|image| node.image_size(image)).fold(0i64, i64::saturating_add);
     let most = MOST_BYTES * i64::from(containers.max(1));
     let gain = present.clamp(LEAST_BYTES, most) - LEAST_BYTES;
     WORST - (gain / ((most - LEAST_BYTES) / i64::from(WORST))).min(i64::from(WORST)) as Answer
@@ -37,11 +34,7 @@ mod tests {
     #[test]
     fn the_more_bytes_are_present_the_better_within_the_thresholds() {
         let node = |size_bytes| Node {
-            images: [Image {
-                name: "app:1".into(),
-                size_bytes,
-            }]
-            .into(),
+            images: [Image { name: "app:1".into(), size_bytes }].into(),
             ..Node::default()
         };
         let images = [Arc::from("app:1")];

@@ -94,58 +94,18 @@ mod tests {
     use super::*;
 
     fn preferences() -> Preferences {
-        Preferences {
-            untolerated: 0,
-            affinity: 0,
-            share: 0,
-            balance: 0,
-            image: 0,
-            tie: 0,
-        }
+        Preferences { untolerated: 0, affinity: 0, share: 0, balance: 0, image: 0, tie: 0 }
     }
 
     #[test]
     fn a_more_important_preference_outweighs_all_lesser_ones_together() {
-        let worst_below = Preferences {
-            affinity: 4095,
-            share: 63,
-            balance: 15,
-            image: 7,
-            tie: u64::MAX,
-            ..preferences()
-        };
-        assert!(
-            Key::valid(worst_below)
-                < Key::valid(Preferences {
-                    untolerated: 1,
-                    ..preferences()
-                })
-        );
-        let worst_below = Preferences {
-            share: 63,
-            balance: 15,
-            image: 7,
-            tie: u64::MAX,
-            ..preferences()
-        };
-        assert!(
-            Key::valid(worst_below)
-                < Key::valid(Preferences {
-                    affinity: 1,
-                    ..preferences()
-                })
-        );
-        let worst_below = Preferences {
-            tie: u64::MAX,
-            ..preferences()
-        };
-        assert!(
-            Key::valid(worst_below)
-                < Key::valid(Preferences {
-                    image: 1,
-                    ..preferences()
-                })
-        );
+        let worst_below =
+            Preferences { affinity: 4095, share: 63, balance: 15, image: 7, tie: u64::MAX, ..preferences() };
+        assert!(Key::valid(worst_below) < Key::valid(Preferences { untolerated: 1, ..preferences() }));
+        let worst_below = Preferences { share: 63, balance: 15, image: 7, tie: u64::MAX, ..preferences() };
+        assert!(Key::valid(worst_below) < Key::valid(Preferences { affinity: 1, ..preferences() }));
+        let worst_below = Preferences { tie: u64::MAX, ..preferences() };
+        assert!(Key::valid(worst_below) < Key::valid(Preferences { image: 1, ..preferences() }));
     }
 
     #[test]

@@ -38,11 +38,8 @@ pub enum CachedRule {
 }
 
 impl CachedRule {
-    pub const ALL: [CachedRule; 3] = [
-        CachedRule::TaintToleration,
-        CachedRule::NodeAffinity,
-        CachedRule::ImageLocality,
-    ];
+    pub const ALL: [CachedRule; 3] =
+        [CachedRule::TaintToleration, CachedRule::NodeAffinity, CachedRule::ImageLocality];
     pub const COUNT: usize = Self::ALL.len();
 
     pub fn index(self) -> usize {

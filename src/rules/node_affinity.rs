@@ -21,11 +21,7 @@ pub fn answer(spec: &PodSpec, node: &Node) -> Answer {
             return NO_MATCH;
         }
     }
-    if !spec
-        .node_selector
-        .iter()
-        .all(|(key, value)| node.labels.get(key) == Some(value))
-    {
+    if !spec.node_selector.iter().all(|(key, value)| node.labels.get(key) == Some(value)) {
         return NO_MATCH;
     }
     let (mut total, mut missed) = (0u64, 0u64);
@@ -37,11 +33,7 @@ pub fn answer(spec: &PodSpec, node: &Node) -> Answer {
         }
     }
     let worst = u64::from(WORST);
-    if total > worst {
-        (missed * worst / total) as Answer
-    } else {
-        missed as Answer
-    }
+    if total > worst { (missed * worst / total) as Answer } else { missed as Answer }
 }
 
 /// Whether the class has anything to ask of this rule.
@@ -54,9 +46,7 @@ pub fn applies(spec: &PodSpec) -> bool {
 /// Whether every term names nodes and none of them can be `node` (upstream: NodeAffinity's PreFilter).
 fn excluded_by_name(terms: &[NodeSelectorTerm], node: &str) -> bool {
     !terms.is_empty()
-        && terms
-            .iter()
-            .all(|term| names(term).next().is_some() && names(term).any(|n| n != node))
+        && terms.iter().all(|term| names(term).next().is_some() && names(term).any(|n| n != node))
 }
 
 fn names(term: &NodeSelectorTerm) -> impl Iterator<Item = &str> {
@@ -72,11 +62,7 @@ pub fn names_conflict(spec: &PodSpec) -> bool {
         return false;
     };
     !terms.is_empty()
-        && terms.iter().all(|term| {
-            names(term)
-                .next()
-                .is_some_and(|first| names(term).any(|n| n != first))
-        })
+        && terms.iter().all(|term| names(term).next().is_some_and(|first| names(term).any(|n| n != first)))
 }
 
 #[cfg(test)]
@@ -85,46 +71,24 @@ mod tests {
     use crate::model::{Labels, NodeAffinity, Operator, PreferredTerm, Requirement};
 
     fn node(name: &str, zone: &str) -> Node {
-        Node {
-            name: name.into(),
-            labels: [("zone", zone)].into_iter().collect(),
-            ..Node::default()
-        }
+        Node { name: name.into(), labels: [("zone", zone)].into_iter().collect(), ..Node::default() }
     }
 
     fn zone_in(zones: &[&str]) -> NodeSelectorTerm {
         let mut values: Vec<_> = zones.iter().map(|z| (*z).into()).collect();
         values.sort();
-        let expression = Requirement {
-            key: "zone".into(),
-            operator: Operator::In(values.into()),
-        };
-        NodeSelectorTerm {
-            expressions: [expression].into(),
-            fields: [].into(),
-        }
+        let expression = Requirement { key: "zone".into(), operator: Operator::In(values.into()) };
+        NodeSelectorTerm { expressions: [expression].into(), fields: [].into() }
     }
 
     fn named(names: &[&str]) -> NodeSelectorTerm {
-        let fields = names
-            .iter()
-            .map(|n| FieldRequirement::NameIs((*n).into()))
-            .collect();
-        NodeSelectorTerm {
-            expressions: [].into(),
-            fields,
-        }
+        let fields = names.iter().map(|n| FieldRequirement::NameIs((*n).into())).collect();
+        NodeSelectorTerm { expressions: [].into(), fields }
     }
 
     fn required(terms: Vec<NodeSelectorTerm>) -> PodSpec {
-        let node_affinity = NodeAffinity {
-            required: Some(terms.into()),
-            preferred: [].into(),
-        };
-        PodSpec {
-            node_affinity,
-            ..PodSpec::default()
-        }
+        let node_affinity = NodeAffinity { required: Some(terms.into()), preferred: [].into() };
+        PodSpec { node_affinity, ..PodSpec::default() }
     }
 
     #[test]
@@ -133,10 +97,7 @@ mod tests {
         assert_eq!(answer(&either, &node("n", "b")), 0);
         assert_eq!(answer(&either, &node("n", "c")), NO_MATCH);
         assert_eq!(answer(&required(vec![]), &node("n", "a")), NO_MATCH);
-        assert_eq!(
-            answer(&required(vec![NodeSelectorTerm::default()]), &node("n", "a")),
-            NO_MATCH
-        );
+        assert_eq!(answer(&required(vec![NodeSelectorTerm::default()]), &node("n", "a")), NO_MATCH);
     }
 
     #[test]
@@ -153,22 +114,10 @@ mod tests {
     #[test]
     fn node_selector_demands_every_pair() {
         let node_selector: Labels = [("zone", "a"), ("disk", "ssd")].into_iter().collect();
-        let spec = PodSpec {
-            node_selector,
-            ..PodSpec::default()
-        };
+        let spec = PodSpec { node_selector, ..PodSpec::default() };
         assert_eq!(answer(&spec, &node("n", "a")), NO_MATCH);
         let labels = [("zone", "a"), ("disk", "ssd"), ("x", "y")].into_iter().collect();
-        assert_eq!(
-            answer(
-                &spec,
-                &Node {
-                    labels,
-                    ..node("n", "a")
-                }
-            ),
-            0
-        );
+        assert_eq!(answer(&spec, &Node { labels, ..node("n", "a") }), 0);
     }
 
     #[test]
@@ -178,10 +127,7 @@ mod tests {
                 required: None,
                 preferred: weights
                     .iter()
-                    .map(|(weight, z)| PreferredTerm {
-                        weight: *weight,
-                        term: zone_in(&[z]),
-                    })
+                    .map(|(weight, z)| PreferredTerm { weight: *weight, term: zone_in(&[z]) })
                     .collect(),
             },
             ..PodSpec::default()

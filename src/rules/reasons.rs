@@ -61,27 +61,15 @@ impl Reasons {
         const FIXED: [(Reasons, &str); 9] = [
             (Reasons::UNSCHEDULABLE, "node(s) were unschedulable"),
             (Reasons::TAINTS, "node(s) had untolerated taint(s)"),
-            (
-                Reasons::AFFINITY,
-                "node(s) didn't match Pod's node affinity/selector",
-            ),
-            (
-                Reasons::NOT_NAMED,
-                "node(s) didn't satisfy plugin(s) [NodeAffinity]",
-            ),
-            (
-                Reasons::PORTS,
-                "node(s) didn't have free ports for the requested pod ports",
-            ),
+            (Reasons::AFFINITY, "node(s) didn't match Pod's node affinity/selector"),
+            (Reasons::NOT_NAMED, "node(s) didn't satisfy plugin(s) [NodeAffinity]"),
+            (Reasons::PORTS, "node(s) didn't have free ports for the requested pod ports"),
             (Reasons::PODS, "Too many pods"),
             (Reasons::CPU, "Insufficient cpu"),
             (Reasons::MEMORY, "Insufficient memory"),
             (Reasons::EPHEMERAL_STORAGE, "Insufficient ephemeral-storage"),
         ];
-        let fixed = FIXED
-            .iter()
-            .filter(|(reason, _)| self.has(*reason))
-            .map(|(_, text)| (*text).to_owned());
+        let fixed = FIXED.iter().filter(|(reason, _)| self.has(*reason)).map(|(_, text)| (*text).to_owned());
         let extended = class.spec.usage.extended.iter().take(MAX_EXTENDED).enumerate();
         let extended = extended
             .filter(|(at, _)| self.has(Reasons::extended(*at)))
@@ -164,14 +152,8 @@ impl Diagnosis {
                 let helped = |(reasons, _): &(&Reasons, &usize)| reasons.resolvable_by_eviction();
                 let candidates: usize = self.counts.iter().filter(helped).map(|(_, count)| count).sum();
                 let mut by_text = BTreeMap::new();
-                by_text.insert(
-                    "No preemption victims found for incoming pod".to_owned(),
-                    candidates,
-                );
-                by_text.insert(
-                    "Preemption is not helpful for scheduling".to_owned(),
-                    nodes - candidates,
-                );
+                by_text.insert("No preemption victims found for incoming pod".to_owned(), candidates);
+                by_text.insert("Preemption is not helpful for scheduling".to_owned(), nodes - candidates);
                 let _ = write!(text, "0/{nodes} nodes are available: {}.", histogram(by_text));
             }
         }
@@ -197,31 +179,17 @@ mod tests {
     use std::sync::Arc;
 
     fn class(extended: &[(&str, i64)]) -> Class {
-        let extended = extended
-            .iter()
-            .map(|(name, amount)| (Arc::from(*name), *amount))
-            .collect();
-        let usage = Arc::new(Usage {
-            extended,
-            ..Usage::default()
-        });
-        Class::for_test(PodSpec {
-            usage,
-            ..PodSpec::default()
-        })
+        let extended = extended.iter().map(|(name, amount)| (Arc::from(*name), *amount)).collect();
+        let usage = Arc::new(Usage { extended, ..Usage::default() });
+        Class::for_test(PodSpec { usage, ..PodSpec::default() })
     }
 
     #[test]
     fn the_text_counts_sorts_and_ends_as_kube_scheduler_does() {
-        let diagnosis: Diagnosis = [
-            Reasons::CPU,
-            Reasons::CPU,
-            Reasons::UNSCHEDULABLE,
-            Reasons::CPU,
-            Reasons::TAINTS,
-        ]
-        .into_iter()
-        .collect();
+        let diagnosis: Diagnosis =
+            [Reasons::CPU, Reasons::CPU, Reasons::UNSCHEDULABLE, Reasons::CPU, Reasons::TAINTS]
+                .into_iter()
+                .collect();
         assert_eq!(
             diagnosis.message(&class(&[]), PreemptionPolicy::PreemptLowerPriority),
             "0/5 nodes are available: 1 node(s) had untolerated taint(s), 1 node(s) were unschedulable, \
@@ -233,14 +201,10 @@ mod tests {
     #[test]
     fn a_node_that_lacks_two_resources_counts_for_both_and_is_hopeless_if_too_small() {
         let both = Reasons::CPU | Reasons::extended(1) | Reasons::UNRESOLVABLE;
-        let diagnosis: Diagnosis = std::iter::repeat_n(both, 10)
-            .chain([Reasons::MEMORY; 9])
-            .collect();
+        let diagnosis: Diagnosis = std::iter::repeat_n(both, 10).chain([Reasons::MEMORY; 9]).collect();
         assert_eq!(
-            diagnosis.message(
-                &class(&[("a.com/x", 1), ("b.com/y", 2)]),
-                PreemptionPolicy::PreemptLowerPriority
-            ),
+            diagnosis
+                .message(&class(&[("a.com/x", 1), ("b.com/y", 2)]), PreemptionPolicy::PreemptLowerPriority),
             "0/19 nodes are available: 10 Insufficient b.com/y, 10 Insufficient cpu, 9 Insufficient memory. \
              no new claims to deallocate, preemption: 0/19 nodes are available: 10 Preemption is not helpful for scheduling, \
              9 No preemption victims found for incoming pod."
@@ -250,18 +214,9 @@ mod tests {
     #[test]
     fn names_that_exclude_each_other_are_told_as_upstream_tells_them() {
         let name = |name: &str| FieldRequirement::NameIs(name.into());
-        let term = NodeSelectorTerm {
-            expressions: [].into(),
-            fields: [name("a"), name("b")].into(),
-        };
-        let node_affinity = NodeAffinity {
-            required: Some([term].into()),
-            preferred: [].into(),
-        };
-        let class = Class::for_test(PodSpec {
-            node_affinity,
-            ..PodSpec::default()
-        });
+        let term = NodeSelectorTerm { expressions: [].into(), fields: [name("a"), name("b")].into() };
+        let node_affinity = NodeAffinity { required: Some([term].into()), preferred: [].into() };
+        let class = Class::for_test(PodSpec { node_affinity, ..PodSpec::default() });
         let two: Diagnosis = [Reasons::NOT_NAMED; 2].into_iter().collect();
         for policy in [PreemptionPolicy::PreemptLowerPriority, PreemptionPolicy::Never] {
             assert_eq!(
@@ -275,10 +230,7 @@ mod tests {
     fn without_nodes_and_with_preemption_never_the_texts_are_upstreams() {
         let class = class(&[]);
         let none = Diagnosis::default();
-        assert_eq!(
-            none.message(&class, PreemptionPolicy::Never),
-            "no nodes available to schedule pods"
-        );
+        assert_eq!(none.message(&class, PreemptionPolicy::Never), "no nodes available to schedule pods");
         let one: Diagnosis = [Reasons::PORTS].into_iter().collect();
         assert_eq!(
             one.message(&class, PreemptionPolicy::Never),

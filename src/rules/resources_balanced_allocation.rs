@@ -16,22 +16,10 @@ mod tests {
 
     #[test]
     fn an_even_node_is_better_than_a_lopsided_one() {
-        let even = preference(&Shares {
-            cpu: 0.5,
-            memory: 0.5,
-        });
-        let lopsided = preference(&Shares {
-            cpu: 0.9,
-            memory: 0.1,
-        });
+        let even = preference(&Shares { cpu: 0.5, memory: 0.5 });
+        let lopsided = preference(&Shares { cpu: 0.9, memory: 0.1 });
         assert_eq!(even, 0);
         assert!(lopsided > even);
-        assert_eq!(
-            preference(&Shares {
-                cpu: 1.0,
-                memory: 0.0
-            }),
-            STEPS - 1
-        );
+        assert_eq!(preference(&Shares { cpu: 1.0, memory: 0.0 }), STEPS - 1);
     }
 }

@@ -45,12 +45,7 @@ pub fn insufficient(usage: &Usage, row: &Row) -> Option<Reasons> {
         let node = row.node.as_ref().map(|node| &node.extended);
         for (at, (name, wanted)) in usage.extended.iter().enumerate() {
             let all = node.map_or(0, |extended| extended.get(name));
-            check(
-                wanted,
-                row.extended_requested(name),
-                all,
-                Reasons::extended(at.min(MAX_EXTENDED - 1)),
-            );
+            check(wanted, row.extended_requested(name), all, Reasons::extended(at.min(MAX_EXTENDED - 1)));
         }
     }
     (missing != Reasons::NONE).then_some(missing)
@@ -71,11 +66,7 @@ impl Shares {
             _ => taken.saturating_add(more) as f64 / all as f64,
         };
         Shares {
-            cpu: share(
-                row.nonzero_cpu_milli,
-                usage.nonzero_cpu_milli,
-                row.allocatable.cpu_milli,
-            ),
+            cpu: share(row.nonzero_cpu_milli, usage.nonzero_cpu_milli, row.allocatable.cpu_milli),
             memory: share(row.nonzero_memory, usage.nonzero_memory, row.allocatable.memory),
         }
     }
@@ -102,12 +93,7 @@ mod tests {
     use std::sync::Arc;
 
     fn row(cpu_milli: i64, memory: i64, pods: i64) -> Row {
-        let allocatable = Amounts {
-            cpu_milli,
-            memory,
-            ephemeral_storage: 0,
-            pods,
-        };
+        let allocatable = Amounts { cpu_milli, memory, ephemeral_storage: 0, pods };
         let node = Node {
             allocatable,
             extended: [(Arc::from("x/gpu"), 2)].into_iter().collect(),
@@ -120,12 +106,7 @@ mod tests {
 
     fn usage(cpu_milli: i64, memory: i64, gpus: i64) -> Usage {
         Usage {
-            requests: Amounts {
-                cpu_milli,
-                memory,
-                ephemeral_storage: 0,
-                pods: 1,
-            },
+            requests: Amounts { cpu_milli, memory, ephemeral_storage: 0, pods: 1 },
             extended: [(Arc::from("x/gpu"), gpus)].into_iter().collect(),
             ..Usage::default()
         }
@@ -143,10 +124,7 @@ mod tests {
     fn what_other_pods_hold_could_be_freed_so_that_is_not_unresolvable() {
         let mut row = row(1000, 100, 1);
         row.charge(&usage(500, 0, 0));
-        assert_eq!(
-            insufficient(&usage(600, 0, 0), &row),
-            Some(Reasons::CPU | Reasons::PODS)
-        );
+        assert_eq!(insufficient(&usage(600, 0, 0), &row), Some(Reasons::CPU | Reasons::PODS));
     }
 
     #[test]
@@ -158,27 +136,9 @@ mod tests {
 
     #[test]
     fn least_allocated_prefers_the_emptier_node_and_most_allocated_the_fuller() {
-        let (empty, full) = (
-            Shares {
-                cpu: 0.1,
-                memory: 0.1,
-            },
-            Shares {
-                cpu: 0.9,
-                memory: 0.9,
-            },
-        );
+        let (empty, full) = (Shares { cpu: 0.1, memory: 0.1 }, Shares { cpu: 0.9, memory: 0.9 });
         assert!(preference(Packing::LeastAllocated, &empty) < preference(Packing::LeastAllocated, &full));
         assert!(preference(Packing::MostAllocated, &empty) > preference(Packing::MostAllocated, &full));
-        assert_eq!(
-            preference(
-                Packing::LeastAllocated,
-                &Shares {
-                    cpu: 7.0,
-                    memory: 1.0
-                }
-            ),
-            STEPS - 1
-        );
+        assert_eq!(preference(Packing::LeastAllocated, &Shares { cpu: 7.0, memory: 1.0 }), STEPS - 1);
     }
 }

@@ -32,19 +32,11 @@ mod tests {
             value: "".into(),
             effect: *effect,
         });
-        Node {
-            taints: taints.collect(),
-            ..Node::default()
-        }
+        Node { taints: taints.collect(), ..Node::default() }
     }
 
     fn exists(key: &str) -> Toleration {
-        Toleration {
-            key: key.into(),
-            operator: TolerationOperator::Exists,
-            value: "".into(),
-            effect: None,
-        }
+        Toleration { key: key.into(), operator: TolerationOperator::Exists, value: "".into(), effect: None }
     }
 
     #[test]
@@ -53,15 +45,8 @@ mod tests {
         assert_eq!(answer(&[], &node(&[])), 0);
         assert_eq!(answer(&[], &node(&[("a", NoSchedule)])), UNTOLERATED);
         assert_eq!(answer(&[], &node(&[("a", NoExecute)])), UNTOLERATED);
-        assert_eq!(
-            answer(&[exists("a")], &node(&[("a", NoSchedule), ("b", NoExecute)])),
-            UNTOLERATED
-        );
-        let soft = node(&[
-            ("a", PreferNoSchedule),
-            ("b", PreferNoSchedule),
-            ("c", NoSchedule),
-        ]);
+        assert_eq!(answer(&[exists("a")], &node(&[("a", NoSchedule), ("b", NoExecute)])), UNTOLERATED);
+        let soft = node(&[("a", PreferNoSchedule), ("b", PreferNoSchedule), ("c", NoSchedule)]);
         assert_eq!(answer(&[exists("c")], &soft), 2);
         assert_eq!(answer(&[exists("c"), exists("b")], &soft), 1);
     }

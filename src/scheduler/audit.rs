@@ -28,33 +28,22 @@ impl Scheduler {
         let listed: HashMap<&str, &Pod> = pods.iter().map(|pod| (&*pod.uid, pod)).collect();
         for pod in pods {
             if !self.knows(pod) {
-                found.push(Difference::Pod {
-                    uid: pod.uid.clone(),
-                    node: pod.node_name.clone(),
-                });
+                found.push(Difference::Pod { uid: pod.uid.clone(), node: pod.node_name.clone() });
             }
         }
         let gone = |uid: &&Arc<str>| !listed.contains_key(&***uid);
         let known = self.ledger.charged().chain(self.waiting.keys());
-        found.extend(
-            known
-                .filter(gone)
-                .map(|uid| Difference::PodGone { uid: uid.clone() }),
-        );
+        found.extend(known.filter(gone).map(|uid| Difference::PodGone { uid: uid.clone() }));
 
         let inventory = self.inventory();
         let listed: HashMap<&str, &Node> = nodes.iter().map(|node| (&*node.name, node)).collect();
         for node in nodes {
             let row = inventory.find(&node.name).map(|id| inventory.row(id));
             if row.and_then(|row| row.node.as_deref()) != Some(node) {
-                found.push(Difference::Node {
-                    name: node.name.clone(),
-                });
+                found.push(Difference::Node { name: node.name.clone() });
             }
         }
-        let gone = inventory
-            .node_names()
-            .filter(|name| !listed.contains_key(&***name));
+        let gone = inventory.node_names().filter(|name| !listed.contains_key(&***name));
         found.extend(gone.map(|name| Difference::NodeGone { name: name.clone() }));
         found.sort();
         found.dedup();
@@ -87,11 +76,7 @@ impl Scheduler {
                 }
                 Difference::PodGone { uid } => {
                     // A bind in flight will find out by itself.
-                    if !self
-                        .waiting
-                        .get(uid)
-                        .is_some_and(|waiting| waiting.state == State::Binding)
-                    {
+                    if !self.waiting.get(uid).is_some_and(|waiting| waiting.state == State::Binding) {
                         self.delete_pod(uid);
                     }
                 }

@@ -17,10 +17,7 @@ impl Scheduler {
             self.wake_waiting_agents();
         }
         let uid = &binding.uid;
-        let ours = self
-            .waiting
-            .get(uid)
-            .is_some_and(|waiting| waiting.state == State::Binding);
+        let ours = self.waiting.get(uid).is_some_and(|waiting| waiting.state == State::Binding);
         match outcome {
             Outcome::Bound => {
                 self.ledger.confirm(uid);
@@ -65,13 +62,9 @@ impl Scheduler {
         };
         self.stats.scheduled += 1;
         let (waited, attempts) = (now.saturating_sub(waiting.arrived), waiting.attempts);
-        self.actions
-            .push(Action::Observe(Sample::Scheduled { waited, attempts }));
+        self.actions.push(Action::Observe(Sample::Scheduled { waited, attempts }));
         let node = binding.node.clone();
-        self.actions.push(Action::Report(Report::Scheduled {
-            pod: waiting.pod,
-            node,
-        }));
+        self.actions.push(Action::Report(Report::Scheduled { pod: waiting.pod, node }));
     }
 
     /// An error: the pod tries again after a pause.
@@ -85,10 +78,7 @@ impl Scheduler {
         self.backoff.insert(until, uid);
         self.stats.errors += 1;
         let took = Duration::ZERO;
-        self.actions.push(Action::Observe(Sample::Attempt {
-            result: AttemptResult::Error,
-            took,
-        }));
+        self.actions.push(Action::Observe(Sample::Attempt { result: AttemptResult::Error, took }));
         self.tell(uid, "SchedulerError", message.into(), true);
     }
 

@@ -28,9 +28,7 @@ impl Scheduler {
                 (self.parked.get(pod.class.id)).is_some_and(|group| group.pods.get(&pod.place()) == Some(uid))
             }
         };
-        ensure(1, at, || {
-            format!("pod {uid} is not where it is {}", pod.state.name())
-        })?;
+        ensure(1, at, || format!("pod {uid} is not where it is {}", pod.state.name()))?;
         let charged = self.ledger.charge_of(uid).is_some();
         ensure(1, charged == (pod.state == State::Binding), || {
             format!("pod {uid} is {} and charged: {charged}", pod.state.name())
@@ -62,9 +60,7 @@ impl Scheduler {
             ("parked", in_groups),
         ] {
             let pods = census.get(state).copied().unwrap_or(0);
-            ensure(1, pods == held, || {
-                format!("{pods} pods are {state}, but {held} are held as such")
-            })?;
+            ensure(1, pods == held, || format!("{pods} pods are {state}, but {held} are held as such"))?;
         }
         // A pod that is gone leaves its bind behind until that is settled.
         let binding = census.get("binding").copied().unwrap_or(0);
@@ -84,9 +80,7 @@ impl Scheduler {
             let awake = self.waiting.get(probe).is_some_and(|pod| {
                 pod.class.id == class && matches!(pod.state, State::Woken(_) | State::Placing(_))
             });
-            ensure(1, awake, || {
-                format!("{class:?} waits for pod {probe}, which is not awake")
-            })?;
+            ensure(1, awake, || format!("{class:?} waits for pod {probe}, which is not awake"))?;
         }
         Ok(())
     }
@@ -94,8 +88,6 @@ impl Scheduler {
     /// I11. Agents look before they start, so each may add one more bind.
     fn check_bounds(&self) -> Checked {
         let most = self.config.max_waiting_binds + self.dispatcher.agents() - 1;
-        ensure(11, self.binds <= most, || {
-            format!("{} binds, {most} at most", self.binds)
-        })
+        ensure(11, self.binds <= most, || format!("{} binds, {most} at most", self.binds))
     }
 }

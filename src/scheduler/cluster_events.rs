@@ -31,12 +31,8 @@ impl Scheduler {
 
     /// A list of all nodes is complete: the others are gone.
     pub fn retain_nodes(&mut self, names: &HashSet<Arc<str>>) {
-        let gone: Vec<_> = self
-            .inventory()
-            .node_names()
-            .filter(|name| !names.contains(*name))
-            .cloned()
-            .collect();
+        let gone: Vec<_> =
+            self.inventory().node_names().filter(|name| !names.contains(*name)).cloned().collect();
         for name in gone {
             self.delete_node(&name);
         }
@@ -53,11 +49,7 @@ impl Scheduler {
         if let Some(node) = &pod.node_name {
             self.ledger.bound(&pod.uid, node, &pod.usage);
             // While our own bind is under way, its end will tell; else nobody waits for it any more.
-            if self
-                .waiting
-                .get(&pod.uid)
-                .is_some_and(|waiting| waiting.state != State::Binding)
-            {
+            if self.waiting.get(&pod.uid).is_some_and(|waiting| waiting.state != State::Binding) {
                 self.forget(&pod.uid);
             }
             self.wake_for_parked();
@@ -90,12 +82,8 @@ impl Scheduler {
 
     /// A list of all pods is complete: the others are gone.
     pub fn retain_pods(&mut self, uids: &HashSet<Arc<str>>) {
-        let mut gone: Vec<Arc<str>> = self
-            .ledger
-            .charged()
-            .filter(|uid| !uids.contains(*uid))
-            .cloned()
-            .collect();
+        let mut gone: Vec<Arc<str>> =
+            self.ledger.charged().filter(|uid| !uids.contains(*uid)).cloned().collect();
         gone.extend(self.waiting.keys().filter(|uid| !uids.contains(*uid)).cloned());
         gone.sort();
         gone.dedup();
@@ -176,8 +164,7 @@ impl Scheduler {
     }
 
     pub(super) fn wake_all(&mut self) {
-        self.actions
-            .extend((0..self.dispatcher.agents()).map(Action::WakeAgent));
+        self.actions.extend((0..self.dispatcher.agents()).map(Action::WakeAgent));
     }
 }
 

@@ -175,12 +175,8 @@ impl Scheduler {
         if began {
             // Whoever led before may have ended before it told them.
             let waits = |waiting: &Waiting| matches!(waiting.state, State::Refused(_) | State::Parked);
-            let mut uids: Vec<_> = self
-                .waiting
-                .values()
-                .filter(|w| waits(w))
-                .map(|w| (w.seq, w.pod.uid.clone()))
-                .collect();
+            let mut uids: Vec<_> =
+                self.waiting.values().filter(|w| waits(w)).map(|w| (w.seq, w.pod.uid.clone())).collect();
             uids.sort();
             uids.iter().for_each(|(_, uid)| self.tell_why(uid, true));
             self.wake_all();
@@ -259,9 +255,7 @@ impl Scheduler {
             self.park(uid, now);
             return;
         }
-        let ticket = self
-            .dispatcher
-            .assign(uid, &class, waiting.priority, place.1, now);
+        let ticket = self.dispatcher.assign(uid, &class, waiting.priority, place.1, now);
         waiting.state = State::Queued(ticket);
         self.actions.push(Action::WakeAgent(ticket.agent));
     }
@@ -302,11 +296,7 @@ impl Scheduler {
         group.untold = false;
         let pods: Vec<_> = group.pods.values().cloned().collect();
         for uid in pods {
-            if self
-                .waiting
-                .get(&uid)
-                .is_some_and(|waiting| waiting.told.is_none())
-            {
+            if self.waiting.get(&uid).is_some_and(|waiting| waiting.told.is_none()) {
                 self.tell_why(&uid, true);
             }
         }
@@ -337,13 +327,7 @@ impl Scheduler {
         }
         waiting.told = Some(message.clone());
         let (pod, generation) = (waiting.pod.clone(), waiting.generation);
-        self.actions.push(Action::Report(Report::Failed {
-            pod,
-            reason,
-            message,
-            generation,
-            event,
-        }));
+        self.actions.push(Action::Report(Report::Failed { pod, reason, message, generation, event }));
     }
 
     /// Takes a waiting pod out of wherever it is; it is still in `waiting`.
@@ -411,12 +395,7 @@ impl Waiting {
         let scheduler_name = pod.scheduler_name;
         Waiting {
             usage: class.spec.usage.clone(),
-            pod: PodRef {
-                namespace: pod.namespace,
-                name: pod.name,
-                uid: pod.uid,
-                scheduler_name,
-            },
+            pod: PodRef { namespace: pod.namespace, name: pod.name, uid: pod.uid, scheduler_name },
             class,
             priority: pod.priority,
             policy: pod.preemption_policy,

@@ -44,20 +44,14 @@ impl Bench {
             agents,
             max_waiting_binds: 64,
             max_tries: 3,
-            backoff: BackoffLimits {
-                initial: S,
-                max: 10 * S,
-            },
+            backoff: BackoffLimits { initial: S, max: 10 * S },
             refresh: 60 * S,
         };
         let agent = |seed: usize| {
             Agent::new(AgentConfig {
                 packing: Packing::default(),
                 candidate_width: 1,
-                cache: CacheLimits {
-                    bytes: usize::MAX,
-                    age: Duration::MAX,
-                },
+                cache: CacheLimits { bytes: usize::MAX, age: Duration::MAX },
                 seed: seed as u64,
             })
         };
@@ -83,15 +77,9 @@ impl Bench {
             match action {
                 Action::Bind(binding) => self.binds.push(binding),
                 Action::Report(Report::Scheduled { pod, .. }) => self.scheduled.push(pod.uid.to_string()),
-                Action::Report(Report::Failed {
-                    pod,
-                    reason,
-                    message,
-                    event,
-                    ..
-                }) => self
-                    .told
-                    .push((pod.uid.to_string(), reason, message.to_string(), event)),
+                Action::Report(Report::Failed { pod, reason, message, event, .. }) => {
+                    self.told.push((pod.uid.to_string(), reason, message.to_string(), event))
+                }
                 Action::WakeAgent(agent) => {
                     self.woken.insert(agent);
                 }
@@ -162,32 +150,21 @@ impl Bench {
 
     fn cpu_taken(&self, node: &str) -> i64 {
         let inventory = self.scheduler.inventory();
-        inventory
-            .find(node)
-            .map_or(0, |id| inventory.row(id).requested.cpu_milli)
+        inventory.find(node).map_or(0, |id| inventory.row(id).requested.cpu_milli)
     }
 }
 
 fn node(name: &str, cpu_milli: i64) -> Node {
     Node {
         name: name.into(),
-        allocatable: Amounts {
-            cpu_milli,
-            memory: 1 << 30,
-            ephemeral_storage: 0,
-            pods: 20_000,
-        },
+        allocatable: Amounts { cpu_milli, memory: 1 << 30, ephemeral_storage: 0, pods: 20_000 },
         ..Node::default()
     }
 }
 
 fn pod(uid: &str, cpu_milli: i64) -> Pod {
     let usage = Arc::new(Usage {
-        requests: Amounts {
-            cpu_milli,
-            pods: 1,
-            ..Amounts::default()
-        },
+        requests: Amounts { cpu_milli, pods: 1, ..Amounts::default() },
         nonzero_cpu_milli: cpu_milli,
         ..Usage::default()
     });
@@ -207,18 +184,12 @@ fn pod(uid: &str, cpu_milli: i64) -> Pod {
         gates: [].into(),
         scheduled: None,
         usage: usage.clone(),
-        spec: Ok(Arc::new(PodSpec {
-            usage,
-            ..PodSpec::default()
-        })),
+        spec: Ok(Arc::new(PodSpec { usage, ..PodSpec::default() })),
     }
 }
 
 fn on(node: &str, pod: Pod) -> Pod {
-    Pod {
-        node_name: Some(node.into()),
-        ..pod
-    }
+    Pod { node_name: Some(node.into()), ..pod }
 }
 
 #[test]
@@ -252,10 +223,7 @@ fn a_standby_tells_pods_nothing_and_the_new_leader_tells_what_is_not_known() {
     let mut bench = Bench::new(1, &["n"]);
     bench.scheduler.set_leading(false);
     let unreadable = |uid: &str| Pod {
-        spec: Err(SpecError {
-            field: "spec.x".into(),
-            problem: "is odd".into(),
-        }),
+        spec: Err(SpecError { field: "spec.x".into(), problem: "is odd".into() }),
         ..pod(uid, 0)
     };
     bench.apply(unreadable("a"));
@@ -283,14 +251,8 @@ fn what_changes_while_a_bind_is_under_way_counts_once_the_bind_is_refused() {
         bench.apply(pod(uid, 100));
     }
     bench.work();
-    bench.apply(Pod {
-        deleting: true,
-        ..pod("deleted", 100)
-    });
-    bench.apply(Pod {
-        gates: ["wait".into()].into(),
-        ..pod("gated", 100)
-    });
+    bench.apply(Pod { deleting: true, ..pod("deleted", 100) });
+    bench.apply(Pod { gates: ["wait".into()].into(), ..pod("gated", 100) });
     for binding in bench.binds.clone() {
         bench.finish(&binding, Outcome::Refused("no".into()));
     }
@@ -339,10 +301,7 @@ fn parked_pods_wake_when_a_node_is_added_as_many_as_fit_and_most_important_first
 fn pods_of_higher_priority_are_placed_first_and_of_one_priority_in_order_of_arrival() {
     let mut bench = Bench::new(1, &["n"]);
     for (uid, priority) in [("a", 0), ("b", 5), ("c", 0), ("d", 5)] {
-        bench.apply(Pod {
-            priority,
-            ..pod(uid, 100)
-        });
+        bench.apply(Pod { priority, ..pod(uid, 100) });
     }
     bench.work();
     assert_eq!(bench.bound(), ["b", "d", "a", "c"]);
@@ -351,10 +310,7 @@ fn pods_of_higher_priority_are_placed_first_and_of_one_priority_in_order_of_arri
 #[test]
 fn a_gated_pod_is_placed_once_its_gates_are_gone() {
     let mut bench = Bench::new(1, &["n"]);
-    bench.apply(Pod {
-        gates: ["wait".into()].into(),
-        ..pod("a", 100)
-    });
+    bench.apply(Pod { gates: ["wait".into()].into(), ..pod("a", 100) });
     bench.work();
     assert_eq!((bench.choices, bench.in_state("gated")), (0, 1));
     bench.apply(pod("a", 100));
@@ -466,16 +422,9 @@ fn after_the_most_conflicts_in_a_row_a_pod_is_told_and_waits_a_second() {
 #[test]
 fn a_pod_whose_spec_is_refused_is_told_once() {
     let mut bench = Bench::new(1, &["n"]);
-    let volumes = Arc::new(PodSpec {
-        unsupported: [Unsupported::Volumes].into(),
-        ..PodSpec::default()
-    });
+    let volumes = Arc::new(PodSpec { unsupported: [Unsupported::Volumes].into(), ..PodSpec::default() });
     for generation in 1..4 {
-        bench.apply(Pod {
-            generation,
-            spec: Ok(volumes.clone()),
-            ..pod("a", 0)
-        });
+        bench.apply(Pod { generation, spec: Ok(volumes.clone()), ..pod("a", 0) });
     }
     bench.work();
     assert_eq!(bench.told.len(), 1);

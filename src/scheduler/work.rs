@@ -46,11 +46,7 @@ impl Scheduler {
             return None;
         }
         let checked = std::mem::replace(&mut self.checked_last[agent], false);
-        let mut next = if checked {
-            self.next_placement(agent, now)
-        } else {
-            None
-        };
+        let mut next = if checked { self.next_placement(agent, now) } else { None };
         next = next.or_else(|| self.next_check(agent));
         if matches!(next, Some(Task::Check { .. })) {
             self.checked_last[agent] = true;
@@ -137,9 +133,7 @@ impl Scheduler {
             return;
         };
         waiting.tries = 0;
-        let ticket = self
-            .dispatcher
-            .assign_to(agent, &uid, class, waiting.priority, waiting.seq);
+        let ticket = self.dispatcher.assign_to(agent, &uid, class, waiting.priority, waiting.seq);
         waiting.state = State::Woken(ticket);
         self.actions.push(Action::WakeAgent(agent));
     }
@@ -154,11 +148,7 @@ impl Scheduler {
         now: Duration,
     ) -> Settled {
         // The pod was deleted, changed or bound by somebody else while the agent worked.
-        if !self
-            .waiting
-            .get(&request.uid)
-            .is_some_and(|waiting| waiting.state == State::Placing(work))
-        {
+        if !self.waiting.get(&request.uid).is_some_and(|waiting| waiting.state == State::Placing(work)) {
             return Settled::Done;
         }
         if !self.leading {
@@ -213,12 +203,7 @@ impl Scheduler {
                 waiting.state = State::Binding;
                 let (namespace, name) = (waiting.pod.namespace.clone(), waiting.pod.name.clone());
                 self.binds += 1;
-                self.actions.push(Action::Bind(Binding {
-                    uid: uid.clone(),
-                    namespace,
-                    name,
-                    node: host,
-                }));
+                self.actions.push(Action::Bind(Binding { uid: uid.clone(), namespace, name, node: host }));
                 // It found a place, so the next of its class may, too.
                 if self.parked.probe_ended(class.id, uid) {
                     self.wake_one(&class, agent);
@@ -276,8 +261,7 @@ impl Scheduler {
 
     /// How long an attempt took, and how it ended.
     pub fn observe_attempt(&mut self, result: AttemptResult, took: Duration, rows: usize) {
-        self.actions
-            .push(Action::Observe(Sample::Attempt { result, took }));
+        self.actions.push(Action::Observe(Sample::Attempt { result, took }));
         self.actions.push(Action::Observe(Sample::CatchUp { rows }));
     }
 }

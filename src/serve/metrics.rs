@@ -70,10 +70,7 @@ impl Histograms {
                     AttemptResult::Unschedulable => "unschedulable",
                     AttemptResult::Error => "error",
                 };
-                let label = ResultLabel {
-                    result,
-                    profile: PROFILE,
-                };
+                let label = ResultLabel { result, profile: PROFILE };
                 self.attempt.get_or_create(&label).observe(took.as_secs_f64());
             }
             Sample::Scheduled { waited, attempts } => {
@@ -81,9 +78,7 @@ impl Histograms {
                     MOST_ATTEMPTS.. => format!("{MOST_ATTEMPTS}+"),
                     attempts => attempts.to_string(),
                 };
-                self.sli
-                    .get_or_create(&AttemptsLabel { attempts: label })
-                    .observe(waited.as_secs_f64());
+                self.sli.get_or_create(&AttemptsLabel { attempts: label }).observe(waited.as_secs_f64());
                 self.attempts.observe(f64::from(attempts));
             }
             Sample::CatchUp { rows } => self.catch_up.observe(rows as f64),
@@ -141,9 +136,7 @@ impl Metrics {
             histograms.sli.clone(),
         );
         registry.register_collector(Box::new(Scrape(sources)));
-        Metrics {
-            registry: Arc::new(registry),
-        }
+        Metrics { registry: Arc::new(registry) }
     }
 
     /// The text of a scrape, in the OpenMetrics format.
@@ -208,16 +201,7 @@ impl Scrape {
                 let nodes = scheduler.inventory().node_count();
                 let (parked, classes) = (scheduler.parked_classes(), scheduler.classes());
                 let (stats, queues) = (scheduler.stats().clone(), scheduler.queue_lengths());
-                (
-                    stats,
-                    queues,
-                    nodes,
-                    pods,
-                    assumed,
-                    parked,
-                    classes,
-                    scheduler.leading(),
-                )
+                (stats, queues, nodes, pods, assumed, parked, classes, scheduler.leading())
             });
         counters(
             to,
@@ -225,10 +209,7 @@ impl Scrape {
             "Attempts to schedule pods, by result",
             &[
                 (&[("result", "scheduled"), ("profile", PROFILE)], stats.scheduled),
-                (
-                    &[("result", "unschedulable"), ("profile", PROFILE)],
-                    stats.unschedulable,
-                ),
+                (&[("result", "unschedulable"), ("profile", PROFILE)], stats.unschedulable),
                 (&[("result", "error"), ("profile", PROFILE)], stats.errors),
             ],
         )?;
@@ -273,15 +254,10 @@ impl Scrape {
                 (&[("result", "wrong")], stats.predictions_wrong),
             ],
         )?;
-        let agents: Vec<String> = (0..stats.dispatched.len())
-            .map(|agent| agent.to_string())
-            .collect();
+        let agents: Vec<String> = (0..stats.dispatched.len()).map(|agent| agent.to_string()).collect();
         let labels: Vec<_> = agents.iter().map(|agent| [("agent", agent.as_str())]).collect();
-        let values: Vec<(Labels, u64)> = labels
-            .iter()
-            .zip(&stats.dispatched)
-            .map(|(label, count)| (label.as_slice(), *count))
-            .collect();
+        let values: Vec<(Labels, u64)> =
+            labels.iter().zip(&stats.dispatched).map(|(label, count)| (label.as_slice(), *count)).collect();
         counters(to, "berth_dispatched", "Requests given to each agent", &values)?;
         for (name, help, value) in [
             (
@@ -289,42 +265,23 @@ impl Scrape {
                 "Choices that no longer fitted when they were committed",
                 stats.conflicts,
             ),
+            ("berth_parked_checks", "Looks at a class that fitted nowhere, after a change", stats.checks),
+            ("berth_parked_wakes", "Looks after which a pod of the class was woken", stats.wakes),
+            ("berth_bad_pods", "Pods of ours whose spec cannot be understood", stats.bad_pods),
+            ("berth_bad_nodes", "Times a node came with parts that cannot be understood", stats.bad_nodes),
             (
-                "berth_parked_checks",
-                "Looks at a class that fitted nowhere, after a change",
-                stats.checks,
+                "berth_invariant_violations",
+                "Commits after which a node held more than it has: an error in berth",
+                stats.violations,
             ),
-            (
-                "berth_parked_wakes",
-                "Looks after which a pod of the class was woken",
-                stats.wakes,
-            ),
-            (
-                "berth_bad_pods",
-                "Pods of ours whose spec cannot be understood",
-                stats.bad_pods,
-            ),
-            (
-                "berth_bad_nodes",
-                "Times a node came with parts that cannot be understood",
-                stats.bad_nodes,
-            ),
-            (
-                "berth_self_check_healed",
-                "Differences from the API server that were mended",
-                stats.healed,
-            ),
+            ("berth_self_check_healed", "Differences from the API server that were mended", stats.healed),
         ] {
             counters(to, name, help, &[(&[], value)])?;
         }
         for (name, help, value) in [
             ("berth_parked_classes", "Classes that fit nowhere now", parked),
             ("berth_classes", "Classes of pods remembered", classes),
-            (
-                "berth_leader",
-                "1 while this process schedules",
-                usize::from(leading),
-            ),
+            ("berth_leader", "1 while this process schedules", usize::from(leading)),
         ] {
             gauges(to, name, help, &[(&[], value)])?;
         }
@@ -336,62 +293,25 @@ impl Scrape {
         let agents: Vec<String> = (0..stats.len()).map(|agent| agent.to_string()).collect();
         let labels: Vec<_> = agents.iter().map(|agent| [("agent", agent.as_str())]).collect();
         let of = |value: fn(&crate::agent::CacheStats) -> usize| -> Vec<(Labels, usize)> {
-            labels
-                .iter()
-                .zip(&stats)
-                .map(|(label, stats)| (label.as_slice(), value(stats)))
-                .collect()
+            labels.iter().zip(&stats).map(|(label, stats)| (label.as_slice(), value(stats))).collect()
         };
-        gauges(
-            to,
-            "berth_cache_lists",
-            "Ranked lists cached",
-            &of(|stats| stats.lists),
-        )?;
-        gauges(
-            to,
-            "berth_cache_rule_objects",
-            "Rule objects cached",
-            &of(|stats| stats.objects),
-        )?;
-        gauges(
-            to,
-            "berth_cache_bytes",
-            "Bytes of ranked lists and rule objects",
-            &of(|stats| stats.bytes),
-        )?;
-        let evictions: Vec<(Labels, u64)> = labels
-            .iter()
-            .zip(&stats)
-            .map(|(label, stats)| (label.as_slice(), stats.evictions))
-            .collect();
+        gauges(to, "berth_cache_lists", "Ranked lists cached", &of(|stats| stats.lists))?;
+        gauges(to, "berth_cache_rule_objects", "Rule objects cached", &of(|stats| stats.objects))?;
+        gauges(to, "berth_cache_bytes", "Bytes of ranked lists and rule objects", &of(|stats| stats.bytes))?;
+        let evictions: Vec<(Labels, u64)> =
+            labels.iter().zip(&stats).map(|(label, stats)| (label.as_slice(), stats.evictions)).collect();
         counters(to, "berth_cache_evictions", "Ranked lists evicted", &evictions)
     }
 
     fn outside(&self, to: &mut DescriptorEncoder) -> fmt::Result {
-        let Sources {
-            engine,
-            reporter,
-            binds,
-            pod_watch,
-            node_watch,
-            self_checks,
-        } = &self.0;
+        let Sources { engine, reporter, binds, pod_watch, node_watch, self_checks } = &self.0;
         let pending = engine.pending_binds().load(Relaxed);
-        gauges(
-            to,
-            "berth_binds_pending",
-            "Binds decided and not settled",
-            &[(&[], pending)],
-        )?;
+        gauges(to, "berth_binds_pending", "Binds decided and not settled", &[(&[], pending)])?;
         counters(
             to,
             "berth_bind_requests",
             "Requests sent to settle binds, by kind",
-            &[
-                (&[("request", "bind")], binds.requests()),
-                (&[("request", "read")], binds.reads()),
-            ],
+            &[(&[("request", "bind")], binds.requests()), (&[("request", "read")], binds.reads())],
         )?;
         counters(
             to,
@@ -419,20 +339,10 @@ impl Scrape {
         let watches = [("pods", pod_watch), ("nodes", node_watch)];
         type Read = fn(&WatchCounters) -> &AtomicU64;
         let kinds: [(&str, &str, Read); 4] = [
-            (
-                "berth_watch_events",
-                "Objects seen by a watch, its lists included",
-                |watch| &watch.events,
-            ),
-            ("berth_watch_lists", "Complete lists of a watch", |watch| {
-                &watch.lists
-            }),
+            ("berth_watch_events", "Objects seen by a watch, its lists included", |watch| &watch.events),
+            ("berth_watch_lists", "Complete lists of a watch", |watch| &watch.lists),
             ("berth_watch_errors", "Failures of a watch", |watch| &watch.errors),
-            (
-                "berth_watch_bad_objects",
-                "Objects that cannot be read",
-                |watch| &watch.bad_objects,
-            ),
+            ("berth_watch_bad_objects", "Objects that cannot be read", |watch| &watch.bad_objects),
         ];
         for (name, help, read) in kinds {
             let labels = watches.map(|(resource, _)| [("resource", resource)]);
@@ -463,12 +373,7 @@ fn process(to: &mut DescriptorEncoder) -> fmt::Result {
     let name = "process_cpu_seconds";
     let counter = ConstCounter::new(usage.cpu.as_secs_f64());
     counter.encode(to.encode_descriptor(name, "CPU time used", None, counter.metric_type())?)?;
-    gauges(
-        to,
-        "process_resident_memory_bytes",
-        "Memory in use",
-        &[(&[], usage.resident_bytes as usize)],
-    )
+    gauges(to, "process_resident_memory_bytes", "Memory in use", &[(&[], usage.resident_bytes as usize)])
 }
 
 #[cfg(test)]

@@ -26,10 +26,7 @@ const NAMES: usize = 30;
 const PODS: usize = 40;
 const CLASSES: usize = 6;
 const AGENTS: usize = 2;
-const UNLIMITED: CacheLimits = CacheLimits {
-    bytes: usize::MAX,
-    age: Duration::MAX,
-};
+const UNLIMITED: CacheLimits = CacheLimits { bytes: usize::MAX, age: Duration::MAX };
 
 fn name(at: usize) -> Arc<str> {
     Arc::from(format!("n{at}"))
@@ -97,20 +94,12 @@ struct World {
 impl World {
     fn new(specs: Vec<PodSpec>, limits: CacheLimits, packing: Packing) -> Self {
         let mut classifier = Classifier::default();
-        let config = |seed| AgentConfig {
-            packing,
-            candidate_width: 1,
-            cache: limits,
-            seed,
-        };
+        let config = |seed| AgentConfig { packing, candidate_width: 1, cache: limits, seed };
         let configs: Vec<_> = (0..AGENTS as u64).map(config).collect();
         World {
             nodes: BTreeMap::new(),
             pods: BTreeMap::new(),
-            classes: specs
-                .into_iter()
-                .map(|spec| classifier.classify(&Arc::new(spec)))
-                .collect(),
+            classes: specs.into_iter().map(|spec| classifier.classify(&Arc::new(spec))).collect(),
             ledger: Ledger::default(),
             agents: configs.iter().map(|config| Agent::new(*config)).collect(),
             configs,
@@ -126,13 +115,7 @@ impl World {
                 let known = self.nodes.remove(&name(at)).is_some();
                 prop_assert_eq!(self.ledger.delete_node(&name(at)), known);
             }
-            Event::Place {
-                agent,
-                class,
-                pod,
-                news,
-                meanwhile,
-            } => {
+            Event::Place { agent, class, pod, news, meanwhile } => {
                 if news {
                     self.agents[agent].catch_up(self.ledger.inventory());
                 }
@@ -183,9 +166,7 @@ impl World {
         }
         let expected = self.expected_valid(class, &name) && !self.pods.contains_key(&pod);
         let usage = &class.spec.usage;
-        let committed = self
-            .ledger
-            .commit(&uid(pod), usage, node, |row| still_admits(class, row, seen));
+        let committed = self.ledger.commit(&uid(pod), usage, node, |row| still_admits(class, row, seen));
         prop_assert_eq!(committed.is_ok(), expected, "commit to {}", name);
         if expected {
             self.pods.insert(pod, (name, usage.clone()));
@@ -194,10 +175,7 @@ impl World {
     }
 
     fn apply_node(&mut self, name: &Arc<str>, node: Node) {
-        let node = Node {
-            name: name.clone(),
-            ..node
-        };
+        let node = Node { name: name.clone(), ..node };
         self.nodes.insert(name.clone(), node.clone());
         self.ledger.apply_node(node);
     }
@@ -206,9 +184,7 @@ impl World {
         let on_node = |(at, usage): &'_ (Arc<str>, Arc<Usage>)| (**at == *name).then(|| usage.clone());
         let pods: Vec<Arc<Usage>> = self.pods.values().filter_map(on_node).collect();
         let pods: Vec<&Usage> = pods.iter().map(|usage| &**usage).collect();
-        self.nodes
-            .get(name)
-            .is_some_and(|node| oracle::admits(&class.spec, node, &pods))
+        self.nodes.get(name).is_some_and(|node| oracle::admits(&class.spec, node, &pods))
     }
 
     /// The cached list of `class`, which is up to date, against a fresh one and against the books.
@@ -216,10 +192,7 @@ impl World {
         let inventory = self.ledger.inventory();
         let list = self.agents[agent].list(class.id).expect("it was just used");
         prop_assert_eq!(list.revision(), inventory.revision());
-        let mut fresh = Agent::new(AgentConfig {
-            cache: UNLIMITED,
-            ..self.configs[agent]
-        });
+        let mut fresh = Agent::new(AgentConfig { cache: UNLIMITED, ..self.configs[agent] });
         fresh.catch_up(inventory);
         fresh.choose(class, Duration::ZERO, |_| {});
         let fresh = fresh.list(class.id).expect("it was just made");
@@ -240,11 +213,7 @@ impl World {
 
         let mut valid: Vec<_> = valid.map(|(id, _)| inventory.name(NodeId(id as u32))).collect();
         valid.sort();
-        let expected: Vec<_> = self
-            .nodes
-            .keys()
-            .filter(|name| self.expected_valid(class, name))
-            .collect();
+        let expected: Vec<_> = self.nodes.keys().filter(|name| self.expected_valid(class, name)).collect();
         prop_assert_eq!(valid, expected);
         Ok(())
     }
@@ -310,29 +279,15 @@ proptest! {
 }
 
 fn agent(seed: u64, candidate_width: usize) -> Agent {
-    Agent::new(AgentConfig {
-        packing: Packing::LeastAllocated,
-        candidate_width,
-        cache: UNLIMITED,
-        seed,
-    })
+    Agent::new(AgentConfig { packing: Packing::LeastAllocated, candidate_width, cache: UNLIMITED, seed })
 }
 
 #[test]
 fn agents_of_different_seeds_choose_different_nodes_among_equals() {
     let mut ledger = Ledger::default();
     for at in 0..1000 {
-        let allocatable = Amounts {
-            cpu_milli: 4000,
-            memory: 1 << 35,
-            ephemeral_storage: 0,
-            pods: 110,
-        };
-        ledger.apply_node(Node {
-            name: name(at),
-            allocatable,
-            ..Node::default()
-        });
+        let allocatable = Amounts { cpu_milli: 4000, memory: 1 << 35, ephemeral_storage: 0, pods: 110 };
+        ledger.apply_node(Node { name: name(at), allocatable, ..Node::default() });
     }
     let class = Classifier::default().classify(&Arc::new(PodSpec::default()));
     let choose = |seed| {

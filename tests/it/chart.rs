@@ -18,14 +18,8 @@ pub(crate) const NAMESPACE: &str = "berth-system";
 /// What users do with the chart: a name, and their values.
 const VALUES: [(&str, &str); 4] = [
     ("defaults", ""),
-    (
-        "single",
-        "replicas: 1\nconfig: {leaderElection: {enabled: false}}\n",
-    ),
-    (
-        "service-monitor",
-        "serviceMonitor: {enabled: true, interval: 15s, labels: {release: prometheus}}\n",
-    ),
+    ("single", "replicas: 1\nconfig: {leaderElection: {enabled: false}}\n"),
+    ("service-monitor", "serviceMonitor: {enabled: true, interval: 15s, labels: {release: prometheus}}\n"),
     ("everything", EVERYTHING),
 ];
 
@@ -129,20 +123,13 @@ fn template(values: &str) -> Result<String, String> {
         file.to_str().unwrap(),
     ]);
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    if output.status.success() {
-        Ok(text(output.stdout))
-    } else {
-        Err(text(output.stderr))
-    }
+    if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
 }
 
 fn documents(yaml: &str) -> Vec<Value> {
     let documents: Vec<Value> =
         serde_saphyr::from_multiple(yaml).unwrap_or_else(|error| panic!("{error}\n{yaml}"));
-    documents
-        .into_iter()
-        .filter(|document| !document.is_null())
-        .collect()
+    documents.into_iter().filter(|document| !document.is_null()).collect()
 }
 
 pub(crate) fn rendered(values: &str) -> Vec<Value> {
@@ -182,10 +169,7 @@ fn helm_lint_is_content_with_every_kind_of_values() {
         ]);
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{name}: {text}");
-        assert!(
-            text.contains("1 chart(s) linted, 0 chart(s) failed"),
-            "{name}: {text}"
-        );
+        assert!(text.contains("1 chart(s) linted, 0 chart(s) failed"), "{name}: {text}");
     }
 }
 
@@ -216,18 +200,12 @@ fn values_yaml_names_every_key_of_the_configuration() {
     let values: Value = serde_saphyr::from_str(&values).unwrap();
     for key in keys(&config::schema()) {
         let pointer = format!("/config/{}", key.replace('.', "/"));
-        assert!(
-            values.pointer(&pointer).is_some(),
-            "values.yaml has no config.{key}"
-        );
+        assert!(values.pointer(&pointer).is_some(), "values.yaml has no config.{key}");
     }
     let schema: Value =
         serde_json::from_str(&fs::read_to_string(chart().join("values.schema.json")).unwrap()).unwrap();
     for key in keys(&schema).into_iter().filter(|key| key != "global") {
-        assert!(
-            values.pointer(&format!("/{}", key.replace('.', "/"))).is_some(),
-            "values.yaml has no {key}"
-        );
+        assert!(values.pointer(&format!("/{}", key.replace('.', "/"))).is_some(), "values.yaml has no {key}");
     }
 }
 
@@ -253,10 +231,8 @@ fn every_value_is_documented_where_it_stands() {
 
 #[test]
 fn the_file_that_the_chart_writes_is_read_by_berth() {
-    let configs: BTreeMap<&str, Config> = VALUES
-        .iter()
-        .map(|(name, values)| (*name, loaded_config(&rendered(values))))
-        .collect();
+    let configs: BTreeMap<&str, Config> =
+        VALUES.iter().map(|(name, values)| (*name, loaded_config(&rendered(values)))).collect();
     assert!(!configs["single"].leader_election.enabled);
     let everything = &configs["everything"];
     assert_eq!(everything.scheduler_names, ["berth", "berth-batch"]);
@@ -315,10 +291,7 @@ fn values_that_are_unknown_or_wrong_are_refused_with_their_name() {
         let error = template(values).expect_err(values);
         // Older helms write paths with dots.
         let dotted = expected.trim_start_matches('/').replace('/', ".");
-        assert!(
-            error.contains(expected) || error.contains(&dotted),
-            "{values:?} says: {error}"
-        );
+        assert!(error.contains(expected) || error.contains(&dotted), "{values:?} says: {error}");
     }
 }
 
@@ -328,20 +301,14 @@ fn the_chart_and_the_image_are_of_this_version_and_toolchain() {
         serde_saphyr::from_str(&fs::read_to_string(chart().join("Chart.yaml")).unwrap()).unwrap();
     assert_eq!(chart["appVersion"], env!("CARGO_PKG_VERSION"));
     let toolchain = fs::read_to_string(repository().join("rust-toolchain.toml")).unwrap();
-    let version = toolchain
-        .lines()
-        .find_map(|line| line.strip_prefix("channel = "))
-        .unwrap()
-        .trim_matches('"');
+    let version =
+        toolchain.lines().find_map(|line| line.strip_prefix("channel = ")).unwrap().trim_matches('"');
     let image = fs::read_to_string(repository().join("Dockerfile")).unwrap();
     assert!(
         image.contains(&format!("FROM rust:{version}-")),
         "the Dockerfile builds with another Rust than {version}"
     );
-    assert!(
-        image.contains(&format!("RUSTUP_TOOLCHAIN={version}\n")),
-        "RUSTUP_TOOLCHAIN is not {version}"
-    );
+    assert!(image.contains(&format!("RUSTUP_TOOLCHAIN={version}\n")), "RUSTUP_TOOLCHAIN is not {version}");
 }
 
 /// A role, what is accessed, the verbs, and what they are for.
@@ -359,30 +326,15 @@ const ACCESS: [(&str, &str, &[&str], &str); 7] = [
         "sees nodes; compares single ones in the self-check",
     ),
     ("ClusterRole", "/pods/binding", &["create"], "places pods"),
-    (
-        "ClusterRole",
-        "/pods/status",
-        &["patch"],
-        "sets the condition PodScheduled=False",
-    ),
+    ("ClusterRole", "/pods/status", &["patch"], "sets the condition PodScheduled=False"),
     (
         "ClusterRole",
         "events.k8s.io/events",
         &["create", "patch"],
         "tells what happened; counts up repeated events",
     ),
-    (
-        "Role",
-        "coordination.k8s.io/leases",
-        &["create"],
-        "makes the lease of the leader election",
-    ),
-    (
-        "Role",
-        "coordination.k8s.io/leases:berth",
-        &["get", "update"],
-        "takes and renews it",
-    ),
+    ("Role", "coordination.k8s.io/leases", &["create"], "makes the lease of the leader election"),
+    ("Role", "coordination.k8s.io/leases:berth", &["get", "update"], "takes and renews it"),
 ];
 
 #[test]
@@ -403,11 +355,7 @@ fn roles_allow_what_berth_does_and_nothing_else() {
                 [] => String::new(),
                 names => format!(":{}", names.join(",")),
             };
-            found.push((
-                kind.to_owned(),
-                format!("{group}/{resource}{name}"),
-                list("verbs"),
-            ));
+            found.push((kind.to_owned(), format!("{group}/{resource}{name}"), list("verbs")));
         }
     }
     let expected: Vec<_> = ACCESS
@@ -445,11 +393,7 @@ fn another_configuration_makes_other_pods_and_the_port_follows_it() {
     let checksum = |objects: &[Value]| {
         the("Deployment", objects)["spec"]["template"]["metadata"]["annotations"]["checksum/config"].clone()
     };
-    let (before, same, after) = (
-        rendered(""),
-        rendered("replicas: 3"),
-        rendered("config: {agents: 3}"),
-    );
+    let (before, same, after) = (rendered(""), rendered("replicas: 3"), rendered("config: {agents: 3}"));
     assert!(checksum(&before).is_string());
     assert_eq!(checksum(&before), checksum(&same));
     assert_ne!(checksum(&before), checksum(&after));
@@ -487,9 +431,6 @@ fn the_install_manifest_is_the_chart_with_its_defaults() {
         fs::write(&file, expected).unwrap();
     } else {
         let found = fs::read_to_string(&file).unwrap_or_default();
-        assert!(
-            found == expected,
-            "manifests/install.yaml is old: UPDATE=1 cargo test --test it chart"
-        );
+        assert!(found == expected, "manifests/install.yaml is old: UPDATE=1 cargo test --test it chart");
     }
 }

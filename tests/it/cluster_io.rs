@@ -42,13 +42,8 @@ fn binding_of(pod: &Pod, node: &str) -> Binding {
 }
 
 async fn create_pod(client: &Client, prefix: &'static str, customise: impl Fn(&mut Value)) -> Pod {
-    let pods = Pods {
-        prefix,
-        ..Pods::default()
-    };
-    create_pods(client, &pods, |_, pod| customise(pod))
-        .await
-        .remove(0)
+    let pods = Pods { prefix, ..Pods::default() };
+    create_pods(client, &pods, |_, pod| customise(pod)).await.remove(0)
 }
 
 async fn delete_now(client: &Client, pod: &Pod) {
@@ -86,10 +81,7 @@ async fn binds_end_with_the_truth_of_the_api_server() {
     assert_eq!(bind(&store, &binding).await, Outcome::Bound);
 
     // Somebody else was faster.
-    assert_eq!(
-        bind(&store, &binding_of(&pod, "n2")).await,
-        Outcome::BoundElsewhere("n1".into())
-    );
+    assert_eq!(bind(&store, &binding_of(&pod, "n2")).await, Outcome::BoundElsewhere("n1".into()));
 
     // A pod of the same name, but another one.
     let pod = create_pod(&client, "recreated", |_| {}).await;
@@ -108,10 +100,8 @@ async fn binds_end_with_the_truth_of_the_api_server() {
     assert_eq!(bind(&store, &binding_of(&pod, "n1")).await, Outcome::Vanished);
 
     // A pod that is going, held by a finalizer.
-    let pod = create_pod(&client, "going", |pod| {
-        pod["metadata"]["finalizers"] = json!(["berth.test/hold"])
-    })
-    .await;
+    let pod =
+        create_pod(&client, "going", |pod| pod["metadata"]["finalizers"] = json!(["berth.test/hold"])).await;
     delete_now(&client, &pod).await;
     assert_eq!(bind(&store, &binding_of(&pod, "n1")).await, Outcome::Vanished);
 
@@ -173,10 +163,7 @@ impl Index {
                     Ok(pod) => (pod.metadata.name.expect("named"), true),
                     Err(BadObject { id, .. }) => (id.name, false),
                 };
-                self.listing
-                    .as_mut()
-                    .unwrap_or(&mut self.objects)
-                    .insert(name, readable);
+                self.listing.as_mut().unwrap_or(&mut self.objects).insert(name, readable);
             }
             Change::Delete(ObjectId { name, .. }) => {
                 self.objects.remove(&name);
@@ -203,18 +190,11 @@ impl Watched {
             let (index, counters) = (index.clone(), counters.clone());
             async move { watch(client, Some(LIVE_PODS), &counters, |it| index.lock().change(it)).await }
         });
-        Watched {
-            index,
-            counters,
-            task,
-        }
+        Watched { index, counters, task }
     }
 
     async fn sees(&self, expected: &[(&str, bool)]) {
-        let expected: BTreeMap<_, _> = expected
-            .iter()
-            .map(|&(name, good)| (name.to_owned(), good))
-            .collect();
+        let expected: BTreeMap<_, _> = expected.iter().map(|&(name, good)| (name.to_owned(), good)).collect();
         await_until(SOON, &format!("the watch sees {expected:?}"), async || {
             let index = self.index.lock();
             index.synced && index.objects == expected
@@ -247,25 +227,14 @@ async fn a_watch_sees_what_happens_also_to_bad_objects_and_across_a_restart_of_t
 
     let second = create_pod(&client, "second", |_| {}).await;
     let worse = create_pod(&client, "worse", unreadable).await;
-    watched
-        .sees(&[
-            ("first-0", true),
-            ("bad-0", false),
-            ("second-0", true),
-            ("worse-0", false),
-        ])
-        .await;
+    watched.sees(&[("first-0", true), ("bad-0", false), ("second-0", true), ("worse-0", false)]).await;
     delete_now(&client, &first).await;
     delete_now(&client, &bad).await;
     // A finished pod leaves the field selector: to the watch it is gone.
     let finished = json!({"status": {"phase": "Succeeded"}});
-    pods.patch_status(
-        &second.name_any(),
-        &PatchParams::default(),
-        &Patch::Strategic(finished),
-    )
-    .await
-    .expect("patched");
+    pods.patch_status(&second.name_any(), &PatchParams::default(), &Patch::Strategic(finished))
+        .await
+        .expect("patched");
     watched.sees(&[("worse-0", false)]).await;
     assert_eq!(watched.counters.lists.load(Ordering::Relaxed), 1);
 
@@ -288,10 +257,7 @@ async fn await_compaction(pods: &Api<Pod>) {
     let as_of_now = ListParams::default().at(&version).matching(VersionMatch::Exact);
     let touch = Patch::Merge(json!({"metadata": {"annotations": {"berth.test/touched": "yes"}}}));
     let namespaces: Api<Namespace> = Api::all(pods.clone().into_client());
-    namespaces
-        .patch("default", &PatchParams::default(), &touch)
-        .await
-        .expect("patched");
+    namespaces.patch("default", &PatchParams::default(), &touch).await.expect("patched");
     await_until(
         SOON,
         "the history is compacted",
@@ -326,46 +292,23 @@ async fn pod_scheduled(client: &Client, pod: &str) -> Option<Value> {
 async fn event_about(client: &Client, pod: &str, reason: &str) -> Option<Value> {
     let list = raw(client, "/apis/events.k8s.io/v1/namespaces/default/events").await;
     let mut events = list["items"].as_array().expect("a list").iter();
-    let mut event = events
-        .find(|it| it["regarding"]["name"] == pod && it["reason"] == reason)?
-        .clone();
+    let mut event = events.find(|it| it["regarding"]["name"] == pod && it["reason"] == reason)?.clone();
     let name = event["metadata"]["name"].as_str().expect("named");
     let (of, nanos) = name.rsplit_once('.').expect("a dot");
     assert_eq!(of, pod);
-    assert!(
-        nanos.len() == 16 && nanos.bytes().all(|digit| digit.is_ascii_hexdigit()),
-        "{name}"
-    );
-    assert_eq!(
-        event["eventTime"].as_str().map(str::len),
-        Some("2026-01-01T00:00:00.000000Z".len())
-    );
-    for field in [
-        "name",
-        "uid",
-        "resourceVersion",
-        "creationTimestamp",
-        "managedFields",
-    ] {
-        event["metadata"]
-            .as_object_mut()
-            .expect("an object")
-            .remove(field);
+    assert!(nanos.len() == 16 && nanos.bytes().all(|digit| digit.is_ascii_hexdigit()), "{name}");
+    assert_eq!(event["eventTime"].as_str().map(str::len), Some("2026-01-01T00:00:00.000000Z".len()));
+    for field in ["name", "uid", "resourceVersion", "creationTimestamp", "managedFields"] {
+        event["metadata"].as_object_mut().expect("an object").remove(field);
     }
     for field in ["name", "uid", "resourceVersion"] {
-        event["regarding"]
-            .as_object_mut()
-            .expect("an object")
-            .remove(field);
+        event["regarding"].as_object_mut().expect("an object").remove(field);
     }
     for field in ["eventTime", "reportingInstance"] {
         event.as_object_mut().expect("an object").remove(field);
     }
-    let text = event
-        .to_string()
-        .replace(pod, "POD")
-        .replace("theirs", "SCHEDULER")
-        .replace("ours", "SCHEDULER");
+    let text =
+        event.to_string().replace(pod, "POD").replace("theirs", "SCHEDULER").replace("ours", "SCHEDULER");
     Some(serde_json::from_str(&text).expect("still JSON"))
 }
 
@@ -400,20 +343,12 @@ async fn events_and_conditions_are_those_of_kube_scheduler() {
     create_nodes(&client, &Nodes::default()).await;
 
     let profiles = "profiles:\n- schedulerName: theirs\n";
-    let _scheduler = control_plane
-        .start_scheduler(profiles)
-        .await
-        .expect("a scheduler");
+    let _scheduler = control_plane.start_scheduler(profiles).await.expect("a scheduler");
     big_and_small(&client, "theirs", ["theirs-big", "theirs-small"]).await;
-    let mut condition = soon("kube-scheduler's condition", async || {
-        pod_scheduled(&client, "theirs-big-0").await
-    })
-    .await;
+    let mut condition =
+        soon("kube-scheduler's condition", async || pod_scheduled(&client, "theirs-big-0").await).await;
     let message = condition["message"].as_str().expect("a text").to_owned();
-    assert!(
-        message.starts_with("0/1 nodes are available: 1 Insufficient cpu."),
-        "{message}"
-    );
+    assert!(message.starts_with("0/1 nodes are available: 1 Insufficient cpu."), "{message}");
 
     let [big, small] = big_and_small(&client, "ours", ["ours-big", "ours-small"]).await;
     let reporter = Reporter::new();
@@ -425,41 +360,25 @@ async fn events_and_conditions_are_those_of_kube_scheduler() {
         event: true,
     };
     reporter.report(failed(&big, &message));
-    reporter.report(Report::Scheduled {
-        pod: pod_ref(&small),
-        node: "node-0".into(),
-    });
+    reporter.report(Report::Scheduled { pod: pod_ref(&small), node: "node-0".into() });
     let binds = Arc::new(AtomicUsize::new(1));
     let writer = client::without_retries(control_plane.config()).expect("a client");
     let running = tokio::spawn({
         let (reporter, binds) = (reporter.clone(), binds.clone());
-        async move {
-            reporter
-                .run(writer, "host-1", &binds, pending(), Duration::ZERO)
-                .await
-        }
+        async move { reporter.run(writer, "host-1", &binds, pending(), Duration::ZERO).await }
     });
 
-    let mut ours = soon("our condition", async || {
-        pod_scheduled(&client, "ours-big-0").await
-    })
-    .await;
+    let mut ours = soon("our condition", async || pod_scheduled(&client, "ours-big-0").await).await;
     let transition = ours["lastTransitionTime"].take();
-    assert_eq!(
-        transition.as_str().map(str::len),
-        Some("2026-01-01T00:00:00Z".len())
-    );
+    assert_eq!(transition.as_str().map(str::len), Some("2026-01-01T00:00:00Z".len()));
     condition["lastTransitionTime"].take();
     assert_eq!(ours.to_string(), condition.to_string());
 
-    for (theirs, ours, reason) in [
-        ("theirs-big-0", "ours-big-0", "FailedScheduling"),
-        ("theirs-small-0", "ours-small-0", "Scheduled"),
-    ] {
-        let theirs = soon("kube-scheduler's event", async || {
-            event_about(&client, theirs, reason).await
-        })
-        .await;
+    for (theirs, ours, reason) in
+        [("theirs-big-0", "ours-big-0", "FailedScheduling"), ("theirs-small-0", "ours-small-0", "Scheduled")]
+    {
+        let theirs =
+            soon("kube-scheduler's event", async || event_about(&client, theirs, reason).await).await;
         let ours = soon("our event", async || event_about(&client, ours, reason).await).await;
         assert_eq!(ours.to_string(), theirs.to_string());
     }
@@ -467,9 +386,7 @@ async fn events_and_conditions_are_those_of_kube_scheduler() {
     // Another failure is no transition: its time stays, and the condition stays alone.
     reporter.report(failed(&big, "another reason"));
     let changed = soon("the newer message", async || {
-        pod_scheduled(&client, "ours-big-0")
-            .await
-            .filter(|it| it["message"] == "another reason")
+        pod_scheduled(&client, "ours-big-0").await.filter(|it| it["message"] == "another reason")
     })
     .await;
     assert_eq!(changed["lastTransitionTime"], transition);
@@ -511,10 +428,7 @@ impl Election {
     async fn start() -> Self {
         let control_plane = start_control_plane().await;
         let leases = Api::default_namespaced(control_plane.client());
-        Election {
-            control_plane,
-            leases,
-        }
+        Election { control_plane, leases }
     }
 
     fn candidate(&self, identity: &str) -> Candidate {
@@ -576,20 +490,12 @@ async fn one_candidate_leads_at_a_time_through_death_release_and_outage() {
     assert_eq!(election.transitions().await, Some(1));
 
     // Release: the other one takes over at once.
-    let (leader, other) = if second.leads() {
-        (second, third)
-    } else {
-        (third, second)
-    };
+    let (leader, other) = if second.leads() { (second, third) } else { (third, second) };
     let stopped = Instant::now();
     leader.stop.send(()).expect("it listens");
     leader.task.await.expect("no panic");
     await_until(SOON, "the other one leads", async || other.leads()).await;
-    assert!(
-        stopped.elapsed() < LEASE_DURATION,
-        "a released lease need not expire: {:?}",
-        stopped.elapsed()
-    );
+    assert!(stopped.elapsed() < LEASE_DURATION, "a released lease need not expire: {:?}", stopped.elapsed());
     assert!(!*leader.leading.borrow());
     assert_eq!(election.transitions().await, Some(2));
 
@@ -597,16 +503,8 @@ async fn one_candidate_leads_at_a_time_through_death_release_and_outage() {
     election.control_plane.kill_api_server();
     let killed = Instant::now();
     await_until(SOON, "leadership is given up", async || !other.leads()).await;
-    assert!(
-        killed.elapsed() < LEASE_DURATION,
-        "given up after {:?}",
-        killed.elapsed()
-    );
-    election
-        .control_plane
-        .restart_api_server()
-        .await
-        .expect("up again");
+    assert!(killed.elapsed() < LEASE_DURATION, "given up after {:?}", killed.elapsed());
+    election.control_plane.restart_api_server().await.expect("up again");
     await_until(SOON, "leadership is regained", async || other.leads()).await;
     assert_eq!(election.transitions().await, Some(2), "nobody else had it");
 }

@@ -20,11 +20,7 @@ const OWNER: &str = "BERTH_TEST_CONTROL_PLANE_OWNER";
 
 fn is_alive(pid: u32) -> bool {
     let kill = format!("kill -0 {pid} 2>/dev/null");
-    Command::new("/bin/sh")
-        .args(["-c", &kill])
-        .status()
-        .expect("/bin/sh runs")
-        .success()
+    Command::new("/bin/sh").args(["-c", &kill]).status().expect("/bin/sh runs").success()
 }
 
 #[tokio::test]
@@ -46,11 +42,7 @@ async fn nodes_and_pods_have_what_the_test_gave_them() {
     let node = Api::<Node>::all(client.clone()).get("node-2").await.unwrap();
     let allocatable = node.status.unwrap().allocatable.unwrap();
     assert_eq!(
-        (
-            &*allocatable["cpu"].0,
-            &*allocatable["memory"].0,
-            &*allocatable["pods"].0
-        ),
+        (&*allocatable["cpu"].0, &*allocatable["memory"].0, &*allocatable["pods"].0),
         ("2", "32Gi", "110")
     );
     let labels = node.metadata.labels.unwrap();
@@ -59,22 +51,13 @@ async fn nodes_and_pods_have_what_the_test_gave_them() {
     let taints = node.spec.unwrap().taints.unwrap();
     assert_eq!(taints.len(), 1, "not tainted as not ready: {taints:?}");
 
-    let pods = Pods {
-        count: 2,
-        prefix: "web",
-        ..Pods::default()
-    };
-    create_pods(&client, &pods, |index, pod| {
-        pod["metadata"]["labels"] = json!({"i": index.to_string()})
-    })
-    .await;
+    let pods = Pods { count: 2, prefix: "web", ..Pods::default() };
+    create_pods(&client, &pods, |index, pod| pod["metadata"]["labels"] = json!({"i": index.to_string()}))
+        .await;
     let pod = Api::<Pod>::default_namespaced(client).get("web-1").await.unwrap();
     assert_eq!(pod.metadata.labels.unwrap()["i"], "1");
     let spec = pod.spec.unwrap();
-    assert_eq!(
-        (spec.scheduler_name.as_deref(), spec.node_name),
-        (Some("berth"), None)
-    );
+    assert_eq!((spec.scheduler_name.as_deref(), spec.node_name), (Some("berth"), None));
     let requests = spec.containers[0].resources.clone().unwrap().requests.unwrap();
     assert_eq!((&*requests["cpu"].0, &*requests["memory"].0), ("100m", "500Mi"));
 }
@@ -85,10 +68,7 @@ async fn a_killed_api_server_comes_back_with_its_data_on_the_same_address() {
     let client = control_plane.client();
     let namespaces = Api::<Namespace>::all(client);
     let namespace = serde_json::from_value(json!({"metadata": {"name": "kept"}})).unwrap();
-    namespaces
-        .create(&PostParams::default(), &namespace)
-        .await
-        .unwrap();
+    namespaces.create(&PostParams::default(), &namespace).await.unwrap();
 
     let pid = control_plane.api_server_pid();
     control_plane.kill_api_server();
@@ -104,73 +84,37 @@ async fn a_killed_api_server_comes_back_with_its_data_on_the_same_address() {
 
 #[tokio::test]
 async fn another_user_may_do_nothing_until_rbac_lets_it() {
-    let user = User {
-        name: "eve".to_owned(),
-        groups: vec!["guests".to_owned()],
-    };
-    let control_plane = start_control_plane_with(Options {
-        users: vec![user],
-        ..Options::default()
-    })
-    .await;
+    let user = User { name: "eve".to_owned(), groups: vec!["guests".to_owned()] };
+    let control_plane = start_control_plane_with(Options { users: vec![user], ..Options::default() }).await;
     let kubeconfig =
         kube::config::Kubeconfig::read_from(control_plane.kubeconfig_for("eve").unwrap()).unwrap();
-    let mut config = Config::from_custom_kubeconfig(kubeconfig, &Default::default())
-        .await
-        .unwrap();
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await.unwrap();
     config.proxy_url = None;
     let pods = Api::<Pod>::default_namespaced(Client::try_from(config).unwrap());
     let error = pods.list(&ListParams::default()).await.unwrap_err();
-    assert!(
-        matches!(&error, kube::Error::Api(status) if status.code == 403),
-        "{error:?}"
-    );
+    assert!(matches!(&error, kube::Error::Api(status) if status.code == 403), "{error:?}");
     assert!(error.to_string().contains("eve"), "{error}");
 }
 
 #[tokio::test]
 async fn a_flag_that_the_api_server_does_not_know_is_an_error_with_its_own_words() {
-    let options = Options {
-        api_server_args: vec!["--no-such-flag".to_owned()],
-        ..Options::default()
-    };
-    let error = berth::control_plane::ControlPlane::start(options)
-        .await
-        .err()
-        .expect("it cannot start");
-    assert!(
-        format!("{error:#}").contains("unknown flag: --no-such-flag"),
-        "{error:#}"
-    );
+    let options = Options { api_server_args: vec!["--no-such-flag".to_owned()], ..Options::default() };
+    let error = berth::control_plane::ControlPlane::start(options).await.err().expect("it cannot start");
+    assert!(format!("{error:#}").contains("unknown flag: --no-such-flag"), "{error:#}");
 }
 
 #[tokio::test]
 async fn a_real_scheduler_binds_pods_until_it_is_dropped() {
     let control_plane = start_control_plane().await;
     let client = control_plane.client();
-    create_nodes(
-        &client,
-        &Nodes {
-            count: 2,
-            ..Nodes::default()
-        },
-    )
-    .await;
-    let scheduler = control_plane
-        .start_scheduler("profiles: [{schedulerName: upstream}]")
-        .await
-        .unwrap();
-    let pods = Pods {
-        count: 5,
-        scheduler: "upstream",
-        ..Pods::default()
-    };
+    create_nodes(&client, &Nodes { count: 2, ..Nodes::default() }).await;
+    let scheduler = control_plane.start_scheduler("profiles: [{schedulerName: upstream}]").await.unwrap();
+    let pods = Pods { count: 5, scheduler: "upstream", ..Pods::default() };
     create_pods(&client, &pods, |_, _| {}).await;
     let api = Api::<Pod>::default_namespaced(client.clone());
     await_until(LIMIT, "all pods are bound", async || {
         let pods = api.list(&ListParams::default()).await.unwrap().items;
-        pods.iter()
-            .all(|pod| pod.spec.as_ref().unwrap().node_name.is_some())
+        pods.iter().all(|pod| pod.spec.as_ref().unwrap().node_name.is_some())
     })
     .await;
     let pid = scheduler.pid();
@@ -196,35 +140,19 @@ async fn the_programs_end_when_their_owner_is_killed() {
     // What a killed owner cannot remove, the test does.
     let folder = tempfile::tempdir().unwrap();
     let mut owner = Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "control_plane::an_owner_to_be_killed",
-            "--ignored",
-            "--nocapture",
-        ])
+        .args(["--exact", "control_plane::an_owner_to_be_killed", "--ignored", "--nocapture"])
         .env(OWNER, "1")
         .env("TMPDIR", folder.path())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let lines = BufReader::new(owner.stdout.take().unwrap())
-        .lines()
-        .map_while(Result::ok);
-    let pids = lines
-        .filter_map(|line| Some(line.split_once("pids ")?.1.to_owned()))
-        .next();
-    let pids: Vec<u32> = pids
-        .expect("the owner starts")
-        .split(' ')
-        .map(|pid| pid.parse().unwrap())
-        .collect();
+    let lines = BufReader::new(owner.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let pids = lines.filter_map(|line| Some(line.split_once("pids ")?.1.to_owned())).next();
+    let pids: Vec<u32> = pids.expect("the owner starts").split(' ').map(|pid| pid.parse().unwrap()).collect();
     assert!(pids.len() == 2 && pids.iter().all(|&pid| is_alive(pid)));
     owner.kill().unwrap();
     owner.wait().unwrap();
-    await_until(LIMIT, "both programs have ended", async || {
-        !pids.iter().any(|&pid| is_alive(pid))
-    })
-    .await;
+    await_until(LIMIT, "both programs have ended", async || !pids.iter().any(|&pid| is_alive(pid))).await;
 }
 
 #[tokio::test]
@@ -234,10 +162,6 @@ async fn an_owner_to_be_killed() {
         return;
     }
     let control_plane = start_control_plane().await;
-    println!(
-        "pids {} {}",
-        control_plane.etcd_pid(),
-        control_plane.api_server_pid()
-    );
+    println!("pids {} {}", control_plane.etcd_pid(), control_plane.api_server_pid());
     std::future::pending::<()>().await;
 }

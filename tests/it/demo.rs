@@ -18,10 +18,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 fn demo(folder: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_berth"));
     command.arg("demo").args(args).env("TMPDIR", folder);
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
@@ -35,10 +32,7 @@ fn processes_of(folder: &Path) -> Vec<String> {
 }
 
 fn is_empty(folder: &Path) -> bool {
-    std::fs::read_dir(folder)
-        .expect("the folder is there")
-        .next()
-        .is_none()
+    std::fs::read_dir(folder).expect("the folder is there").next().is_none()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -46,10 +40,8 @@ async fn the_demo_keeps_its_promises_and_leaves_nothing_behind() {
     let _place = reserve_control_plane().await;
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut command = demo(folder.path(), &["--nodes", "50", "--pods", "300", "-o", "json"]);
-    let output = tokio::task::spawn_blocking(move || command.output())
-        .await
-        .expect("no panic")
-        .expect("it runs");
+    let output =
+        tokio::task::spawn_blocking(move || command.output()).await.expect("no panic").expect("it runs");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     assert!(said.contains("pods bound: 282 of 282"), "{said}");
@@ -58,34 +50,20 @@ async fn the_demo_keeps_its_promises_and_leaves_nothing_behind() {
     assert_eq!(result["problems"], serde_json::json!([]));
     assert_eq!((&result["bound"], &result["waiting"]), (&288.into(), &12.into()));
     assert!(result["kubeconfig"].is_null());
-    for figure in [
-        "pods_per_second",
-        "late_ms",
-        "list_hits",
-        "list_misses",
-        "cpu_us_per_pod",
-        "peak_memory_bytes",
-    ] {
+    for figure in
+        ["pods_per_second", "late_ms", "list_hits", "list_misses", "cpu_us_per_pod", "peak_memory_bytes"]
+    {
         assert!(result[figure].as_f64() > Some(0.0), "{figure} in {result:#}");
     }
     let latency = |name: &str| result["latency_ms"][name].as_f64().expect("a number");
     assert!(latency("p50") <= latency("p99") && latency("p99") <= latency("max") && latency("max") > 0.0);
     let classes = result["classes"].as_array().expect("classes");
-    let class = |name: &str| {
-        classes
-            .iter()
-            .find(|class| class["class"] == name)
-            .expect("the class")
-    };
+    let class = |name: &str| classes.iter().find(|class| class["class"] == name).expect("the class");
     assert_eq!(class("late")["bound"], 6);
-    for (name, message) in [
-        ("giant", "Insufficient cpu"),
-        ("nowhere", "didn't match Pod's node affinity/selector"),
-    ] {
-        assert_eq!(
-            (&class(name)["bound"], &class(name)["reason"]),
-            (&0.into(), &"Unschedulable".into())
-        );
+    for (name, message) in
+        [("giant", "Insufficient cpu"), ("nowhere", "didn't match Pod's node affinity/selector")]
+    {
+        assert_eq!((&class(name)["bound"], &class(name)["reason"]), (&0.into(), &"Unschedulable".into()));
         let told = class(name)["message"].as_str().expect("a message");
         assert!(told.contains(message), "{told}");
     }
@@ -114,10 +92,7 @@ impl Running {
     /// SIGINT, as Ctrl-C sends it; returns how the demo ended.
     async fn interrupt(&mut self) -> ExitStatus {
         let pid = self.0.id().to_string();
-        let sent = Command::new("kill")
-            .args(["-INT", &pid])
-            .status()
-            .expect("kill runs");
+        let sent = Command::new("kill").args(["-INT", &pid]).status().expect("kill runs");
         assert!(sent.success());
         let mut status = None;
         await_until(LIMIT, "the demo ends", async || {
@@ -141,27 +116,18 @@ async fn a_kept_demo_can_be_played_with_and_ends_with_all_its_processes_at_ctrl_
     let _place = reserve_control_plane().await;
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut running = Running(
-        demo(folder.path(), &["--nodes", "20", "--pods", "100", "--keep"])
-            .spawn()
-            .expect("it starts"),
+        demo(folder.path(), &["--nodes", "20", "--pods", "100", "--keep"]).spawn().expect("it starts"),
     );
     let kubeconfig = running.await_line("The kubeconfig is ").await;
     let kubeconfig = PathBuf::from(kubeconfig.expect("the demo says where the kubeconfig is"));
     let mut programs = processes_of(folder.path());
     programs.retain(|line| !line.starts_with("/bin/sh"));
-    assert_eq!(
-        programs.len(),
-        3,
-        "etcd, kube-apiserver and berth, but {programs:?}"
-    );
+    assert_eq!(programs.len(), 3, "etcd, kube-apiserver and berth, but {programs:?}");
 
     let kubeconfig = Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
     let client = Client::try_from(config.expect("of a cluster")).expect("a client");
-    let mine = Pods {
-        prefix: "mine",
-        ..Pods::default()
-    };
+    let mine = Pods { prefix: "mine", ..Pods::default() };
     create_pods(&client, &mine, |_, _| {}).await;
     let pods: Api<Pod> = Api::default_namespaced(client);
     await_until(LIMIT, "berth binds a pod of the user's", async || {
@@ -173,10 +139,7 @@ async fn a_kept_demo_can_be_played_with_and_ends_with_all_its_processes_at_ctrl_
     let mut table = String::new();
     let stdout = running.0.stdout.as_mut().expect("piped");
     stdout.read_to_string(&mut table).expect("text");
-    assert!(
-        table.contains("pods a second") && table.contains("checked with a fresh list"),
-        "{table}"
-    );
+    assert!(table.contains("pods a second") && table.contains("checked with a fresh list"), "{table}");
     assert_eq!(processes_of(folder.path()), [""; 0]);
     assert!(is_empty(folder.path()));
 }
@@ -186,10 +149,7 @@ async fn ctrl_c_in_the_middle_ends_everything_and_is_a_failure() {
     let _place = reserve_control_plane().await;
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut running = Running::start(folder.path(), &["--nodes", "200", "--pods", "2000"]);
-    running
-        .await_line("nodes created")
-        .await
-        .expect("nodes are created");
+    running.await_line("nodes created").await.expect("nodes are created");
     assert!(!running.interrupt().await.success());
     assert_eq!(processes_of(folder.path()), [""; 0]);
     assert!(is_empty(folder.path()));

@@ -16,11 +16,7 @@ fn assert_up_to_date(file: PathBuf, expected: &str) {
         return;
     }
     let found = std::fs::read_to_string(&file).unwrap_or_default();
-    assert!(
-        found == expected,
-        "{} is out of date: run UPDATE=1 cargo test --test it docs",
-        file.display()
-    );
+    assert!(found == expected, "{} is out of date: run UPDATE=1 cargo test --test it docs", file.display());
 }
 
 #[test]
@@ -51,41 +47,23 @@ fn rows(schema: &Value, defaults: &Value, prefix: &str, text: &mut String) {
             Value::String(value) => format!("`{value}`"),
             value => format!("`{value}`"),
         };
-        let meaning = property["description"]
-            .as_str()
-            .expect("every key is documented")
-            .replace('\n', " ");
+        let meaning = property["description"].as_str().expect("every key is documented").replace('\n', " ");
         let _ = writeln!(text, "| `{path}` | {default} | {} |", meaning.trim());
     }
 }
 
 /// Every command of the README, and what runs it.
 const COVERED: &[(&str, &str)] = &[
-    (
-        "cargo run --release -- demo",
-        ".ci/run, and tests/it/demo.rs with the test build",
-    ),
+    ("cargo run --release -- demo", ".ci/run, and tests/it/demo.rs with the test build"),
     ("cargo test", ".ci/run"),
-    (
-        "docker build -t REGISTRY/berth:0.1.0 .",
-        "nothing here: it needs a container engine",
-    ),
-    (
-        "docker push REGISTRY/berth:0.1.0",
-        "nothing here: it needs a registry",
-    ),
+    ("docker build -t REGISTRY/berth:0.1.0 .", "nothing here: it needs a container engine"),
+    ("docker push REGISTRY/berth:0.1.0", "nothing here: it needs a registry"),
     (
         "helm install berth charts/berth --namespace berth-system --create-namespace --set image.repository=REGISTRY/berth",
         "tests/it/chart.rs, against a real API server",
     ),
-    (
-        "kubectl apply -f manifests/install.yaml",
-        "tests/it/chart.rs applies every object of it",
-    ),
-    (
-        "kubectl apply -f manifests/example-deployment.yaml",
-        "tests/it/chart.rs applies it",
-    ),
+    ("kubectl apply -f manifests/install.yaml", "tests/it/chart.rs applies every object of it"),
+    ("kubectl apply -f manifests/example-deployment.yaml", "tests/it/chart.rs applies it"),
     ("kubectl get pods -o wide", "kubectl's own"),
     (
         "berth run --kubeconfig FILE --config FILE --leader-elect=false --metrics-address 127.0.0.1:10261",
@@ -96,19 +74,10 @@ const COVERED: &[(&str, &str)] = &[
 #[test]
 fn every_command_of_the_readme_is_covered() {
     let readme = std::fs::read_to_string(root().join("README.md")).expect("README.md");
-    let blocks = readme
-        .split("```sh\n")
-        .skip(1)
-        .map(|rest| rest.split("```").next().unwrap_or_default());
-    let commands: Vec<&str> = blocks
-        .flat_map(str::lines)
-        .filter(|line| !line.is_empty())
-        .collect();
+    let blocks = readme.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap_or_default());
+    let commands: Vec<&str> = blocks.flat_map(str::lines).filter(|line| !line.is_empty()).collect();
     let covered: Vec<&str> = COVERED.iter().map(|(command, _)| *command).collect();
-    assert_eq!(
-        commands, covered,
-        "a command of the README that nothing runs, or the other way round"
-    );
+    assert_eq!(commands, covered, "a command of the README that nothing runs, or the other way round");
 }
 
 #[test]
@@ -117,10 +86,7 @@ fn every_link_of_the_documents_leads_somewhere() {
         let text = std::fs::read_to_string(root().join(document)).expect(document);
         for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             if !target.contains("://") && !target.starts_with('#') {
-                assert!(
-                    root().join(target).exists(),
-                    "{document} links to {target}, which does not exist"
-                );
+                assert!(root().join(target).exists(), "{document} links to {target}, which does not exist");
             }
         }
     }

@@ -23,59 +23,19 @@ const SOON: Duration = Duration::from_secs(60);
 async fn pods_of_several_classes_are_bound_and_told_as_kube_scheduler_tells_it() {
     let cluster = start_control_plane().await;
     let client = cluster.client();
-    create_nodes(
-        &client,
-        &Nodes {
-            prefix: "small",
-            count: 5,
-            cpu: "2",
-            ..Nodes::default()
-        },
-    )
-    .await;
-    create_nodes(
-        &client,
-        &Nodes {
-            prefix: "large",
-            count: 5,
-            cpu: "8",
-            ..Nodes::default()
-        },
-    )
-    .await;
+    create_nodes(&client, &Nodes { prefix: "small", count: 5, cpu: "2", ..Nodes::default() }).await;
+    create_nodes(&client, &Nodes { prefix: "large", count: 5, cpu: "8", ..Nodes::default() }).await;
     let berth = Berth::start(&cluster.kubeconfig(), "");
     let requests = json!({"cpu": "500m", "memory": "500Mi"});
-    let pods = create_pods(
-        &client,
-        &Pods {
-            prefix: "plain",
-            count: 50,
-            requests,
-            ..Pods::default()
-        },
-        |_, _| {},
-    )
-    .await;
+    let pods =
+        create_pods(&client, &Pods { prefix: "plain", count: 50, requests, ..Pods::default() }, |_, _| {})
+            .await;
     let requests = json!({"cpu": "3", "memory": "1Gi"});
-    create_pods(
-        &client,
-        &Pods {
-            prefix: "big",
-            count: 5,
-            requests,
-            ..Pods::default()
-        },
-        |_, _| {},
-    )
-    .await;
+    create_pods(&client, &Pods { prefix: "big", count: 5, requests, ..Pods::default() }, |_, _| {}).await;
     await_bound(&client, SOON, 55, |_| true).await;
     assert_no_overcommit(&client).await;
 
-    let pod = all_pods(&client)
-        .await
-        .into_iter()
-        .find(|pod| name_of(pod) == "plain-0")
-        .expect("plain-0");
+    let pod = all_pods(&client).await.into_iter().find(|pod| name_of(pod) == "plain-0").expect("plain-0");
     let node = node_of(&pod).expect("bound").to_owned();
     let condition = scheduled_condition(&pod).expect("the API server sets it");
     assert_eq!(condition, ("True".into(), String::new(), String::new()));
@@ -90,14 +50,9 @@ async fn pods_of_several_classes_are_bound_and_told_as_kube_scheduler_tells_it()
     assert_eq!(event.action.as_deref(), Some("Binding"));
     assert_eq!(event.type_.as_deref(), Some("Normal"));
     assert_eq!(event.reporting_controller.as_deref(), Some("berth"));
+    assert_eq!(event.note, Some(format!("Successfully assigned default/plain-0 to {node}")));
     assert_eq!(
-        event.note,
-        Some(format!("Successfully assigned default/plain-0 to {node}"))
-    );
-    assert_eq!(
-        berth
-            .metric(r#"scheduler_schedule_attempts_total{result="scheduled",profile="berth"}"#)
-            .await,
+        berth.metric(r#"scheduler_schedule_attempts_total{result="scheduled",profile="berth"}"#).await,
         55.0
     );
 }

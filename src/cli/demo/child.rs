@@ -26,12 +26,8 @@ impl Berth {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free port on 127.0.0.1")?;
         let address = listener.local_addr()?;
         drop(listener);
-        let kubeconfig = kubeconfig
-            .to_str()
-            .context("the temporary folder's path is not UTF-8")?;
-        let program = program
-            .to_str()
-            .context("the path of this program is not UTF-8")?;
+        let kubeconfig = kubeconfig.to_str().context("the temporary folder's path is not UTF-8")?;
+        let program = program.to_str().context("the path of this program is not UTF-8")?;
         let metrics = format!("--metrics-address={address}");
         // The API server is on this machine: the environment's proxy is not for it.
         let args = [
@@ -47,15 +43,8 @@ impl Berth {
             &metrics,
         ];
         let process = Process::start("berth", Path::new("/usr/bin/env"), args, folder.join("berth.log"))?;
-        let http = reqwest::Client::builder()
-            .no_proxy()
-            .timeout(SCRAPE_LIMIT)
-            .build()?;
-        let mut berth = Berth {
-            process,
-            address,
-            http,
-        };
+        let http = reqwest::Client::builder().no_proxy().timeout(SCRAPE_LIMIT).build()?;
+        let mut berth = Berth { process, address, http };
         let (http, url) = (berth.http.clone(), format!("http://{address}/readyz"));
         let is_ready =
             || async { matches!(http.get(&url).send().await, Ok(answer) if answer.status().is_success()) };
@@ -82,16 +71,8 @@ impl Berth {
 
     pub async fn scrape(&self) -> Result<Metrics> {
         let url = format!("http://{}/metrics", self.address);
-        let answer = self
-            .http
-            .get(&url)
-            .send()
-            .await
-            .and_then(reqwest::Response::error_for_status);
-        let text = answer
-            .with_context(|| format!("cannot read {url}"))?
-            .text()
-            .await?;
+        let answer = self.http.get(&url).send().await.and_then(reqwest::Response::error_for_status);
+        let text = answer.with_context(|| format!("cannot read {url}"))?.text().await?;
         Ok(Metrics(text))
     }
 }
@@ -105,9 +86,7 @@ impl Metrics {
         let lines = &mut self.0.lines();
         let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         let value = value.with_context(|| format!("berth has no metric {name}"))?;
-        value
-            .parse()
-            .with_context(|| format!("{name} is {value:?}, which is no number"))
+        value.parse().with_context(|| format!("{name} is {value:?}, which is no number"))
     }
 }
 

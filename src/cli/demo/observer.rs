@@ -44,18 +44,10 @@ pub struct Observer(Arc<Mutex<Record>>);
 
 impl Observer {
     pub fn new(workload: Workload) -> Self {
-        let seen = |class: &Class| Seen {
-            fate: class.fate,
-            created: None,
-            bound: None,
-            told: false,
-        };
+        let seen = |class: &Class| Seen { fate: class.fate, created: None, bound: None, told: false };
         let pods = workload.pods().zip(workload.classes());
         let pods = pods.map(|((name, _), class)| (name, seen(class))).collect();
-        Observer(Arc::new(Mutex::new(Record {
-            pods,
-            counts: Counts::default(),
-        })))
+        Observer(Arc::new(Mutex::new(Record { pods, counts: Counts::default() })))
     }
 
     /// Watches the pods; never returns.
@@ -84,9 +76,7 @@ impl Observer {
         let at_once = || record.pods.values().filter(|seen| seen.fate == Fate::Placed);
         let first = record.pods.values().filter_map(|seen| seen.created).min();
         let last = at_once().filter_map(|seen| seen.bound).max();
-        first
-            .zip(last)
-            .map_or(Duration::ZERO, |(first, last)| last.duration_since(first))
+        first.zip(last).map_or(Duration::ZERO, |(first, last)| last.duration_since(first))
     }
 
     /// From creation to bind, of the pods that could be placed at once; ascending.

@@ -25,9 +25,7 @@ pub struct Stage {
 
 impl Progress {
     pub fn new() -> Self {
-        Progress {
-            bars: std::io::stderr().is_terminal().then(MultiProgress::new),
-        }
+        Progress { bars: std::io::stderr().is_terminal().then(MultiProgress::new) }
     }
 
     pub fn say(&self, line: &str) {
@@ -53,14 +51,7 @@ impl Progress {
             bar
         });
         let now = Instant::now();
-        Stage {
-            what,
-            total,
-            bar,
-            started: now,
-            last_line: now,
-            is_over: false,
-        }
+        Stage { what, total, bar, started: now, last_line: now, is_over: false }
     }
 }
 
@@ -102,19 +93,11 @@ mod tests {
 
     #[test]
     fn a_stage_ends_at_its_total_on_a_terminal_or_not() {
-        for bars in [
-            None,
-            Some(MultiProgress::with_draw_target(
-                indicatif::ProgressDrawTarget::hidden(),
-            )),
-        ] {
+        for bars in [None, Some(MultiProgress::with_draw_target(indicatif::ProgressDrawTarget::hidden()))] {
             let mut stage = Progress { bars }.stage("pods bound", 2_000);
             stage.set(1_000);
             assert!(!stage.is_over);
-            assert_eq!(
-                stage.line(1_000, Duration::from_millis(500)),
-                "pods bound: 1,000 of 2,000 (2,000/s)"
-            );
+            assert_eq!(stage.line(1_000, Duration::from_millis(500)), "pods bound: 1,000 of 2,000 (2,000/s)");
             stage.set(2_000);
             assert!(stage.is_over);
         }

@@ -63,11 +63,7 @@ impl Latency {
             let rank = (ascending.len() * percent).div_ceil(100).max(1);
             milliseconds(ascending.get(rank - 1).copied().unwrap_or_default())
         };
-        Latency {
-            p50: percentile(50),
-            p99: percentile(99),
-            max: percentile(100),
-        }
+        Latency { p50: percentile(50), p99: percentile(99), max: percentile(100) }
     }
 }
 
@@ -78,10 +74,8 @@ pub fn milliseconds(duration: Duration) -> f64 {
 /// In the order of the workload's table.
 pub fn by_class(pods: &[Pod]) -> Vec<ClassSummary> {
     let summary = |class: &'static super::workload::Class| {
-        let of_class = || {
-            pods.iter()
-                .filter(|pod| class_of(pod).is_some_and(|other| other.name == class.name))
-        };
+        let of_class =
+            || pods.iter().filter(|pod| class_of(pod).is_some_and(|other| other.name == class.name));
         let waiting = of_class().find(|pod| pod.node_name.is_none());
         let condition = waiting.and_then(|pod| pod.scheduled.as_ref());
         ClassSummary {
@@ -107,12 +101,7 @@ impl fmt::Display for Summary {
             writeln!(f, "{name:<10} {pods:>8} {bound:>8} {waiting:>8}  {about}")?;
         }
         let (pods, bound, waiting) = (count(self.pods), count(self.bound), count(self.waiting));
-        writeln!(
-            f,
-            "{:<10} {pods:>8} {bound:>8} {waiting:>8}  on {} nodes",
-            "all",
-            count(self.nodes)
-        )?;
+        writeln!(f, "{:<10} {pods:>8} {bound:>8} {waiting:>8}  on {} nodes", "all", count(self.nodes))?;
         for class in &self.classes {
             if let (Some(reason), Some(message)) = (&class.reason, &class.message) {
                 writeln!(f, "\n{} pods wait, {reason}: {message}", class.class)?;
@@ -134,35 +123,19 @@ impl fmt::Display for Summary {
             format!("{p50:.1}, {p99:.1}, {max:.1} ms"),
             "from the answer to our create call until our watch saw the pod's node",
         )?;
-        row(
-            "late class",
-            format!("{:.1} ms", self.late_ms),
-            "from its nodes' creation to its last bind",
-        )?;
+        row("late class", format!("{:.1} ms", self.late_ms), "from its nodes' creation to its last bind")?;
         row(
             "ranked-list hits",
-            format!(
-                "{} of {} ({share:.1} %)",
-                HumanCount(self.list_hits),
-                HumanCount(lookups)
-            ),
+            format!("{} of {} ({share:.1} %)", HumanCount(self.list_hits), HumanCount(lookups)),
             "an agent had the class's list and only repaired it",
         )?;
-        row(
-            "conflicts",
-            HumanCount(self.conflicts).to_string(),
-            "choices that no longer fitted at commit",
-        )?;
+        row("conflicts", HumanCount(self.conflicts).to_string(), "choices that no longer fitted at commit")?;
         row(
             "CPU time a bound pod",
             format!("{:.0} us", self.cpu_us_per_pod),
             "of berth alone, requests to the API server included",
         )?;
-        row(
-            "peak memory",
-            HumanBytes(self.peak_memory_bytes).to_string(),
-            "of berth alone",
-        )
+        row("peak memory", HumanBytes(self.peak_memory_bytes).to_string(), "of berth alone")
     }
 }
 

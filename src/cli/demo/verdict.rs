@@ -35,18 +35,12 @@ pub fn problems(pods_expected: usize, pods: &[Pod], nodes: &[Node]) -> Vec<Strin
         match &pod.node_name {
             None => problems.extend(problem_of_waiting(pod, class)),
             Some(name) => match nodes.get(&**name) {
-                None => problems.push(format!(
-                    "pod {} is bound to {name}, which does not exist",
-                    pod.name
-                )),
+                None => problems.push(format!("pod {} is bound to {name}, which does not exist", pod.name)),
                 Some(node) => {
                     problems.extend(problem_of_bound(pod, class, node));
                     let is_new = used.entry(name).or_default().add(class);
                     if !is_new {
-                        problems.push(format!(
-                            "pod {} has a port of {name} that another has too",
-                            pod.name
-                        ));
+                        problems.push(format!("pod {} has a port of {name} that another has too", pod.name));
                     }
                 }
             },
@@ -87,13 +81,8 @@ fn problem_of_waiting(pod: &Pod, class: &Class) -> Option<String> {
 
 fn problem_of_bound(pod: &Pod, class: &Class, node: &Node) -> Option<String> {
     let is_tolerated = |key: &str| class.tolerates == Some(key);
-    let has_label = class
-        .requires
-        .is_none_or(|(key, value)| node.labels.get(key) == Some(value));
-    let mut hard = node
-        .taints
-        .iter()
-        .filter(|taint| taint.effect != Effect::PreferNoSchedule);
+    let has_label = class.requires.is_none_or(|(key, value)| node.labels.get(key) == Some(value));
+    let mut hard = node.taints.iter().filter(|taint| taint.effect != Effect::PreferNoSchedule);
     let may_be_there = class.fate != Fate::Waits && has_label && hard.all(|taint| is_tolerated(&taint.key));
     (!may_be_there).then(|| format!("pod {} must not be on {}", pod.name, node.name))
 }
@@ -122,13 +111,10 @@ mod tests {
 
     fn nodes() -> Vec<Node> {
         let mut interner = Interner::default();
-        let nodes = WORKLOAD
-            .first_nodes()
-            .chain(WORKLOAD.late_nodes())
-            .map(|(_, node)| {
-                let node: LeanNode = serde_json::from_value(node).unwrap();
-                node.into_node(&mut interner)
-            });
+        let nodes = WORKLOAD.first_nodes().chain(WORKLOAD.late_nodes()).map(|(_, node)| {
+            let node: LeanNode = serde_json::from_value(node).unwrap();
+            node.into_node(&mut interner)
+        });
         nodes.collect()
     }
 
@@ -168,9 +154,7 @@ mod tests {
     }
 
     fn first<'a>(pods: &'a mut [Pod], class: &str) -> &'a mut Pod {
-        pods.iter_mut()
-            .find(|pod| pod.labels.get(CLASS_LABEL) == Some(class))
-            .unwrap()
+        pods.iter_mut().find(|pod| pod.labels.get(CLASS_LABEL) == Some(class)).unwrap()
     }
 
     #[test]
@@ -205,16 +189,7 @@ mod tests {
             pod.node_name = Some("node-4".into());
         }
         let problems = problems(100, &pods, &nodes());
-        assert!(
-            problems
-                .iter()
-                .any(|problem| problem.contains("node-4 is overcommitted")),
-            "{problems:?}"
-        );
-        assert!(
-            problems
-                .iter()
-                .any(|problem| problem.contains("has a port of node-4 that another has too"))
-        );
+        assert!(problems.iter().any(|problem| problem.contains("node-4 is overcommitted")), "{problems:?}");
+        assert!(problems.iter().any(|problem| problem.contains("has a port of node-4 that another has too")));
     }
 }

@@ -64,14 +64,7 @@ const PLAIN: Class = Class {
 
 pub const CLASSES: [Class; 10] = [
     PLAIN,
-    Class {
-        name: "batch",
-        about: "larger requests",
-        percent: 24,
-        cpu_milli: 500,
-        memory_mib: 1024,
-        ..PLAIN
-    },
+    Class { name: "batch", about: "larger requests", percent: 24, cpu_milli: 500, memory_mib: 1024, ..PLAIN },
     Class {
         name: "zonal",
         about: "bound to zone-b",
@@ -151,14 +144,10 @@ impl Workload {
     pub fn check(self) -> Result<(), String> {
         let Workload { nodes, pods } = self;
         if nodes < NODES_MIN {
-            return Err(format!(
-                "--nodes {nodes} is too few: every kind of node is there from {NODES_MIN}"
-            ));
+            return Err(format!("--nodes {nodes} is too few: every kind of node is there from {NODES_MIN}"));
         }
         if pods < PODS_MIN {
-            return Err(format!(
-                "--pods {pods} is too few: every class is there from {PODS_MIN}"
-            ));
+            return Err(format!("--pods {pods} is too few: every class is there from {PODS_MIN}"));
         }
         if pods > nodes * PODS_PER_NODE_MAX {
             return Err(format!(
@@ -248,37 +237,12 @@ struct NodeKind {
     taint: Option<&'static str>,
 }
 
-const GENERAL: NodeKind = NodeKind {
-    pool: "general",
-    instance_type: "m4",
-    cpus: 4,
-    gpus: 0,
-    taint: None,
-};
-const COMPUTE: NodeKind = NodeKind {
-    pool: "compute",
-    instance_type: "c8",
-    cpus: 8,
-    ..GENERAL
-};
-const INGEST: NodeKind = NodeKind {
-    pool: "ingest",
-    taint: Some("dedicated"),
-    ..GENERAL
-};
-const WITH_GPUS: NodeKind = NodeKind {
-    pool: "gpu",
-    instance_type: "g4",
-    gpus: 8,
-    taint: Some(GPU),
-    ..GENERAL
-};
-const LATE: NodeKind = NodeKind {
-    pool: "late",
-    instance_type: "m16",
-    cpus: 16,
-    ..GENERAL
-};
+const GENERAL: NodeKind = NodeKind { pool: "general", instance_type: "m4", cpus: 4, gpus: 0, taint: None };
+const COMPUTE: NodeKind = NodeKind { pool: "compute", instance_type: "c8", cpus: 8, ..GENERAL };
+const INGEST: NodeKind = NodeKind { pool: "ingest", taint: Some("dedicated"), ..GENERAL };
+const WITH_GPUS: NodeKind =
+    NodeKind { pool: "gpu", instance_type: "g4", gpus: 8, taint: Some(GPU), ..GENERAL };
+const LATE: NodeKind = NodeKind { pool: "late", instance_type: "m16", cpus: 16, ..GENERAL };
 
 /// The rarest come first, so that a number that is no multiple never has too few of them.
 fn kind_of_node(index: usize) -> &'static NodeKind {
@@ -324,17 +288,9 @@ mod tests {
 
     #[test]
     fn a_hundred_pods_hold_every_class_in_its_share() {
-        let workload = Workload {
-            nodes: NODES_MIN,
-            pods: 300,
-        };
+        let workload = Workload { nodes: NODES_MIN, pods: 300 };
         for class in &CLASSES {
-            assert_eq!(
-                workload.count(|other| other.name == class.name),
-                class.percent * 3,
-                "{}",
-                class.name
-            );
+            assert_eq!(workload.count(|other| other.name == class.name), class.percent * 3, "{}", class.name);
         }
     }
 
@@ -342,10 +298,7 @@ mod tests {
     #[test]
     fn every_class_has_room() {
         for nodes in NODES_MIN..200 {
-            let workload = Workload {
-                nodes,
-                pods: nodes * PODS_PER_NODE_MAX,
-            };
+            let workload = Workload { nodes, pods: nodes * PODS_PER_NODE_MAX };
             let asked = |name: &str| -> i64 {
                 let pods = workload.classes().filter(|class| class.name == name);
                 pods.map(|class| class.cpu_milli).sum()
@@ -376,13 +329,6 @@ mod tests {
         assert!(refusal(10, 300).contains("from 20"));
         assert!(refusal(100, 50).contains("from 100"));
         assert!(refusal(100, 1001).contains("up to 10 pods a node"));
-        assert!(
-            Workload {
-                nodes: 100,
-                pods: 1000
-            }
-            .check()
-            .is_ok()
-        );
+        assert!(Workload { nodes: 100, pods: 1000 }.check().is_ok());
     }
 }

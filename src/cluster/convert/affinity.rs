@@ -52,10 +52,7 @@ pub(super) fn node_affinity(
         });
     }
     preferred.sort_unstable();
-    NodeAffinity {
-        required,
-        preferred: preferred.into_boxed_slice(),
-    }
+    NodeAffinity { required, preferred: preferred.into_boxed_slice() }
 }
 
 fn is_empty(term: &LeanTerm) -> bool {
@@ -71,10 +68,7 @@ fn term(
     let mut expressions = Vec::with_capacity(lean.match_expressions.len());
     for (i, lean) in lean.match_expressions.iter().enumerate() {
         match operator(lean, interner) {
-            Ok(operator) => expressions.push(Requirement {
-                key: interner.text(&lean.key),
-                operator,
-            }),
+            Ok(operator) => expressions.push(Requirement { key: interner.text(&lean.key), operator }),
             Err((field, problem)) => {
                 problems.note(|| format!("{}.matchExpressions[{i}].{field}", path()), || problem);
             }
@@ -93,10 +87,7 @@ fn term(
     expressions.dedup();
     fields.sort_unstable();
     fields.dedup();
-    NodeSelectorTerm {
-        expressions: expressions.into_boxed_slice(),
-        fields: fields.into_boxed_slice(),
-    }
+    NodeSelectorTerm { expressions: expressions.into_boxed_slice(), fields: fields.into_boxed_slice() }
 }
 
 /// The field of a requirement that is wrong, and why.
@@ -116,16 +107,10 @@ fn operator(lean: &LeanRequirement, interner: &mut Interner) -> Result<Operator,
         false => Err(("values", format!("operator {} takes no values", lean.operator))),
     };
     let number = || match &lean.values[..] {
-        [value] => value
-            .parse::<i64>()
-            .map_err(|_| ("values", format!("must be an integer, is {value:?}"))),
+        [value] => value.parse::<i64>().map_err(|_| ("values", format!("must be an integer, is {value:?}"))),
         values => Err((
             "values",
-            format!(
-                "operator {} needs exactly one integer, has {} values",
-                lean.operator,
-                values.len()
-            ),
+            format!("operator {} needs exactly one integer, has {} values", lean.operator, values.len()),
         )),
     };
     let operator = match &*lean.operator {

@@ -15,21 +15,15 @@ pub struct Interner {
 
 impl Interner {
     pub fn text(&mut self, text: &str) -> Arc<str> {
-        self.texts
-            .get(text)
-            .unwrap_or_else(|| self.texts.add(text.into()))
+        self.texts.get(text).unwrap_or_else(|| self.texts.add(text.into()))
     }
 
     pub fn usage(&mut self, usage: Usage) -> Arc<Usage> {
-        self.usages
-            .get(&usage)
-            .unwrap_or_else(|| self.usages.add(usage.into()))
+        self.usages.get(&usage).unwrap_or_else(|| self.usages.add(usage.into()))
     }
 
     pub fn spec(&mut self, spec: PodSpec) -> Arc<PodSpec> {
-        self.specs
-            .get(&spec)
-            .unwrap_or_else(|| self.specs.add(spec.into()))
+        self.specs.get(&spec).unwrap_or_else(|| self.specs.add(spec.into()))
     }
 }
 
@@ -45,10 +39,7 @@ const SWEEP_AT_MIN: usize = 1024;
 
 impl<T: ?Sized> Default for Pool<T> {
     fn default() -> Self {
-        Pool {
-            values: HashSet::new(),
-            sweep_at: SWEEP_AT_MIN,
-        }
+        Pool { values: HashSet::new(), sweep_at: SWEEP_AT_MIN }
     }
 }
 
@@ -77,10 +68,7 @@ mod tests {
         let mut interner = Interner::default();
         assert!(Arc::ptr_eq(&interner.text("a"), &interner.text("a")));
         assert!(!Arc::ptr_eq(&interner.text("a"), &interner.text("b")));
-        let spec = |containers| PodSpec {
-            containers,
-            ..PodSpec::default()
-        };
+        let spec = |containers| PodSpec { containers, ..PodSpec::default() };
         assert!(Arc::ptr_eq(&interner.spec(spec(1)), &interner.spec(spec(1))));
         assert_eq!(interner.spec(spec(2)).containers, 2);
         let usage = interner.usage(Usage::default());

@@ -12,9 +12,7 @@ pub(super) fn is_label_key(key: &str) -> bool {
 /// Empty, or up to 63 of `[-A-Za-z0-9_.]`, the first and last alphanumeric (upstream: `IsLabelValue`).
 pub(super) fn is_label_value(value: &str) -> bool {
     value.len() <= 63
-        && value
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+        && value.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
         && (value.is_empty() || begins_and_ends(value, |b| b.is_ascii_alphanumeric()))
 }
 
@@ -55,20 +53,7 @@ mod tests {
             assert!(is_label_key(key), "{key}");
         }
         let long = "a".repeat(64);
-        for key in [
-            "",
-            "/",
-            "a/",
-            "/a",
-            "a/b/c",
-            "-a",
-            "a-",
-            "Example.com/a",
-            "a..b/c",
-            "a b",
-            "ä",
-            &long,
-        ] {
+        for key in ["", "/", "a/", "/a", "a/b/c", "-a", "a-", "Example.com/a", "a..b/c", "a b", "ä", &long] {
             assert!(!is_label_key(key), "{key}");
         }
         assert!(is_label_value("") && is_label_value("1.5-b_C"));
@@ -86,15 +71,8 @@ mod tests {
         ] {
             assert!(is_scalar_resource(name), "{name}");
         }
-        for name in [
-            "pods",
-            "storage",
-            "gpu",
-            "",
-            "requests.nvidia.com/gpu",
-            "nvidia.com/",
-            "Nvidia.com/g!",
-        ] {
+        for name in ["pods", "storage", "gpu", "", "requests.nvidia.com/gpu", "nvidia.com/", "Nvidia.com/g!"]
+        {
             assert!(!is_scalar_resource(name), "{name}");
         }
     }

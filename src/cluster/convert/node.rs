@@ -60,10 +60,7 @@ impl LeanNode {
         let mut images = Vec::new();
         for lean in &self.status.images {
             let size_bytes = lean.size_bytes.unwrap_or(0);
-            images.extend(lean.names.iter().map(|name| Image {
-                name: interner.text(name),
-                size_bytes,
-            }));
+            images.extend(lean.names.iter().map(|name| Image { name: interner.text(name), size_bytes }));
         }
         images.sort_by(|a, b| a.name.cmp(&b.name));
         images.dedup_by(|later, first| later.name == first.name);

@@ -80,10 +80,7 @@ pub(super) fn ports(spec: &LeanPodSpec, interner: &mut Interner, problems: &mut 
                 continue;
             }
             let Ok(port) = u16::try_from(number) else {
-                problems.note(
-                    || path("hostPort"),
-                    || format!("must be at most 65535, is {number}"),
-                );
+                problems.note(|| path("hostPort"), || format!("must be at most 65535, is {number}"));
                 continue;
             };
             let protocol = match lean.protocol.as_deref().unwrap_or_default() {
@@ -91,18 +88,13 @@ pub(super) fn ports(spec: &LeanPodSpec, interner: &mut Interner, problems: &mut 
                 "UDP" => Protocol::Udp,
                 "SCTP" => Protocol::Sctp,
                 other => {
-                    problems.note(
-                        || path("protocol"),
-                        || format!("{other:?} is none of TCP, UDP, SCTP"),
-                    );
+                    problems.note(|| path("protocol"), || format!("{other:?} is none of TCP, UDP, SCTP"));
                     continue;
                 }
             };
             let ip = lean.host_ip.as_deref();
             all.push(HostPort {
-                ip: ip
-                    .filter(|ip| !matches!(*ip, "" | "0.0.0.0"))
-                    .map(|ip| interner.text(ip)),
+                ip: ip.filter(|ip| !matches!(*ip, "" | "0.0.0.0")).map(|ip| interner.text(ip)),
                 protocol,
                 port,
             });

@@ -25,10 +25,7 @@ pub(super) fn usage(pod: &LeanPod, interner: &mut Interner, problems: &mut Probl
     let nonzero = nonzero.as_ref().unwrap_or(&requests);
 
     let mut usage = Usage {
-        requests: Amounts {
-            pods: 1,
-            ..Amounts::default()
-        },
+        requests: Amounts { pods: 1, ..Amounts::default() },
         nonzero_cpu_milli: nonzero.get("cpu").milli_value().min(COUNTED_MAX),
         nonzero_memory: nonzero.get("memory").value().min(COUNTED_MAX),
         ports: placing::ports(&pod.spec, interner, problems),
@@ -154,11 +151,7 @@ fn pod_requests<'a>(pod: &'a LeanPod, defaults: &Defaults, problems: &mut Proble
         }
     }
 
-    total.add(&Requests::read(
-        &pod.spec.overhead,
-        &|| "spec.overhead".into(),
-        problems,
-    ));
+    total.add(&Requests::read(&pod.spec.overhead, &|| "spec.overhead".into(), problems));
     total
 }
 
@@ -203,11 +196,8 @@ fn one_container<'a>(
     if let Some((status, actual)) = status.flatten() {
         let field = |field: &str| format!("status of container {:?}: {field}", container.name);
         let actual = Requests::read(&actual.requests, &|| field("resources.requests"), problems);
-        let allocated = Requests::read(
-            &status.allocated_resources,
-            &|| field("allocatedResources"),
-            problems,
-        );
+        let allocated =
+            Requests::read(&status.allocated_resources, &|| field("allocatedResources"), problems);
         requests = effective(pod, &requests, &actual, &allocated);
     }
     for &(name, amount) in defaults {

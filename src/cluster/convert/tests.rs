@@ -98,17 +98,8 @@ fn nulls_are_what_their_absence_is() {
 
 #[test]
 fn a_pod_in_phase_succeeded_or_failed_is_finished() {
-    for (phase, finished) in [
-        ("Pending", false),
-        ("Running", false),
-        ("Succeeded", true),
-        ("Failed", true),
-    ] {
-        assert_eq!(
-            pod_with_status(json!({}), json!({"phase": phase})).finished,
-            finished,
-            "{phase}"
-        );
+    for (phase, finished) in [("Pending", false), ("Running", false), ("Succeeded", true), ("Failed", true)] {
+        assert_eq!(pod_with_status(json!({}), json!({"phase": phase})).finished, finished, "{phase}");
     }
 }
 
@@ -179,11 +170,7 @@ fn host_ports_are_those_of_containers_and_sidecars() {
             {"ports": [port(23)]}
         ]
     }));
-    let port = |ip: Option<&str>, protocol, port| HostPort {
-        ip: ip.map(Into::into),
-        protocol,
-        port,
-    };
+    let port = |ip: Option<&str>, protocol, port| HostPort { ip: ip.map(Into::into), protocol, port };
     assert_eq!(
         *pod.usage.ports,
         [
@@ -198,10 +185,7 @@ fn host_ports_are_those_of_containers_and_sidecars() {
 #[test]
 fn a_host_port_that_cannot_be_is_refused() {
     let port = |port: Value| error(json!({"containers": [{"ports": [port]}]}));
-    assert_eq!(
-        port(json!({"hostPort": 65536})).0,
-        "spec.containers[0].ports[0].hostPort"
-    );
+    assert_eq!(port(json!({"hostPort": 65536})).0, "spec.containers[0].ports[0].hostPort");
     let (field, problem) = port(json!({"hostPort": 1, "protocol": "IPX"}));
     assert_eq!(field, "spec.containers[0].ports[0].protocol");
     assert!(problem.contains("\"IPX\""), "{problem}");
@@ -216,10 +200,7 @@ fn images_are_named_as_nodes_name_them_and_counted_per_container() {
         "volumes": [{"name": "v", "image": {"reference": "data"}}]
     }));
     let images: Vec<&str> = spec.images.iter().map(|image| &**image).collect();
-    assert_eq!(
-        images,
-        ["app:latest", "app:v1", "data:latest", "host:5000/app:latest"]
-    );
+    assert_eq!(images, ["app:latest", "app:v1", "data:latest", "host:5000/app:latest"]);
     assert_eq!(spec.containers, 5);
 }
 
@@ -229,38 +210,14 @@ fn what_is_not_scheduled_yet_is_named() {
     let required = json!({"requiredDuringSchedulingIgnoredDuringExecution": terms});
     let preferred = json!({"preferredDuringSchedulingIgnoredDuringExecution": terms});
     for (asked, what) in [
-        (
-            json!({"affinity": {"podAffinity": required}}),
-            Unsupported::PodAffinity,
-        ),
-        (
-            json!({"affinity": {"podAffinity": preferred}}),
-            Unsupported::PodAffinity,
-        ),
-        (
-            json!({"affinity": {"podAntiAffinity": required}}),
-            Unsupported::PodAntiAffinity,
-        ),
-        (
-            json!({"affinity": {"podAntiAffinity": preferred}}),
-            Unsupported::PodAntiAffinity,
-        ),
-        (
-            json!({"topologySpreadConstraints": terms}),
-            Unsupported::TopologySpreadConstraints,
-        ),
-        (
-            json!({"resourceClaims": [{"name": "gpu"}]}),
-            Unsupported::ResourceClaims,
-        ),
-        (
-            json!({"schedulingGroup": {"podGroupName": "g"}}),
-            Unsupported::SchedulingGroup,
-        ),
-        (
-            json!({"workloadRef": {"name": "w"}}),
-            Unsupported::SchedulingGroup,
-        ),
+        (json!({"affinity": {"podAffinity": required}}), Unsupported::PodAffinity),
+        (json!({"affinity": {"podAffinity": preferred}}), Unsupported::PodAffinity),
+        (json!({"affinity": {"podAntiAffinity": required}}), Unsupported::PodAntiAffinity),
+        (json!({"affinity": {"podAntiAffinity": preferred}}), Unsupported::PodAntiAffinity),
+        (json!({"topologySpreadConstraints": terms}), Unsupported::TopologySpreadConstraints),
+        (json!({"resourceClaims": [{"name": "gpu"}]}), Unsupported::ResourceClaims),
+        (json!({"schedulingGroup": {"podGroupName": "g"}}), Unsupported::SchedulingGroup),
+        (json!({"workloadRef": {"name": "w"}}), Unsupported::SchedulingGroup),
     ] {
         assert_eq!(*spec(asked.clone()).unsupported, [what], "{asked}");
     }
@@ -268,10 +225,7 @@ fn what_is_not_scheduled_yet_is_named() {
     let none = spec(json!({"affinity": {"podAffinity": empty, "podAntiAffinity": {}}, "resourceClaims": []}));
     assert_eq!(*none.unsupported, []);
     let both = spec(json!({"topologySpreadConstraints": terms, "affinity": {"podAffinity": required}}));
-    assert_eq!(
-        *both.unsupported,
-        [Unsupported::PodAffinity, Unsupported::TopologySpreadConstraints]
-    );
+    assert_eq!(*both.unsupported, [Unsupported::PodAffinity, Unsupported::TopologySpreadConstraints]);
 }
 
 /// Upstream: VolumeRestrictions' `needsRestrictionsCheck`, VolumeBinding's `isVolumeBound`, and NodeVolumeLimits'
@@ -295,17 +249,9 @@ fn volumes_that_kube_scheduler_looks_at_or_that_are_unknown_are_not_scheduled_ye
     ] {
         assert!(unsupported(json!({"name": "v", kind: {"x": 1}})), "{kind}");
     }
-    for kind in [
-        "configMap",
-        "secret",
-        "emptyDir",
-        "projected",
-        "downwardAPI",
-        "hostPath",
-        "nfs",
-        "csi",
-        "image",
-    ] {
+    for kind in
+        ["configMap", "secret", "emptyDir", "projected", "downwardAPI", "hostPath", "nfs", "csi", "image"]
+    {
         assert!(!unsupported(json!({"name": "v", kind: {"x": 1}})), "{kind}");
     }
     assert!(!unsupported(json!({"name": "v"})));
@@ -328,10 +274,7 @@ fn lean_types_can_be_watched() {
 #[test]
 fn managed_fields_and_annotations_are_not_kept() {
     let pod = lean(&json!({"metadata": {"name": "p", "annotations": {"a": "b"}, "managedFields": [{}]}}));
-    assert_eq!(
-        (pod.metadata.annotations, pod.metadata.managed_fields),
-        (None, None)
-    );
+    assert_eq!((pod.metadata.annotations, pod.metadata.managed_fields), (None, None));
 }
 
 /// Odd values in every place that conversion looks at.
@@ -367,17 +310,12 @@ fn odd_spec() -> impl Strategy<Value = Value> {
     };
     let containers = || {
         prop::collection::vec(
-            (
-                text.clone(),
-                text.clone(),
-                resources(),
-                any::<i64>(),
-                text.clone(),
-            )
-                .prop_map(|(image, policy, resources, port, ip)| {
+            (text.clone(), text.clone(), resources(), any::<i64>(), text.clone()).prop_map(
+                |(image, policy, resources, port, ip)| {
                     json!({"name": "c", "image": image, "restartPolicy": policy, "resources": resources,
                         "ports": [{"hostPort": port, "hostIP": ip, "protocol": ip}]})
-                }),
+                },
+            ),
             0..4,
         )
     };

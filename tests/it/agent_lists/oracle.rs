@@ -43,9 +43,7 @@ fn selected(spec: &PodSpec, node: &Node) -> bool {
             && fields.iter().all(named)
     };
     let required = &spec.node_affinity.required;
-    spec.node_selector
-        .iter()
-        .all(|(key, value)| labels.get(key) == Some(&value))
+    spec.node_selector.iter().all(|(key, value)| labels.get(key) == Some(&value))
         && required.as_ref().is_none_or(|terms| terms.iter().any(matches))
 }
 
@@ -75,15 +73,8 @@ fn has_room(wanted: &Usage, node: &Node, pods: &[&Usage]) -> bool {
 
 /// Whether `node`, which has these pods, takes a pod of this spec.
 pub fn admits(spec: &PodSpec, node: &Node, pods: &[&Usage]) -> bool {
-    let cordon = Taint {
-        key: CORDON.into(),
-        value: "".into(),
-        effect: Effect::NoSchedule,
-    };
-    let mut hard = node
-        .taints
-        .iter()
-        .filter(|taint| taint.effect != Effect::PreferNoSchedule);
+    let cordon = Taint { key: CORDON.into(), value: "".into(), effect: Effect::NoSchedule };
+    let mut hard = node.taints.iter().filter(|taint| taint.effect != Effect::PreferNoSchedule);
     (!node.unschedulable || tolerated(spec, &cordon))
         && hard.all(|taint| tolerated(spec, taint))
         && selected(spec, node)

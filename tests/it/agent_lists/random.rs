@@ -15,11 +15,7 @@ use super::oracle::CORDON;
 use super::{NAMES, name};
 
 fn effect() -> impl Strategy<Value = Effect> {
-    select(vec![
-        Effect::NoSchedule,
-        Effect::PreferNoSchedule,
-        Effect::NoExecute,
-    ])
+    select(vec![Effect::NoSchedule, Effect::PreferNoSchedule, Effect::NoExecute])
 }
 
 fn taint() -> impl Strategy<Value = Taint> {
@@ -35,10 +31,7 @@ fn extended() -> impl Strategy<Value = Vec<(Arc<str>, i64)>> {
 }
 
 fn images() -> impl Strategy<Value = Vec<(&'static str, i64)>> {
-    subsequence(
-        vec![("app:1", 400 << 20), ("db:2", 900 << 20), ("web:3", 60 << 20)],
-        0..=3,
-    )
+    subsequence(vec![("app:1", 400 << 20), ("db:2", 900 << 20), ("web:3", 60 << 20)], 0..=3)
 }
 
 pub fn node() -> impl Strategy<Value = Node> {
@@ -54,47 +47,31 @@ pub fn node() -> impl Strategy<Value = Node> {
         select(vec![0, 1, 3, 110]),
     );
     let taints = prop_oneof![2 => Just(vec![]), 1 => vec(taint(), 1..3)];
-    (
-        labels,
-        allocatable,
-        taints,
-        extended(),
-        images(),
-        proptest::bool::weighted(0.1),
+    (labels, allocatable, taints, extended(), images(), proptest::bool::weighted(0.1)).prop_map(
+        |(
+            (zone, disk, rank),
+            (cpu_milli, memory, ephemeral_storage, pods),
+            taints,
+            extended,
+            images,
+            unschedulable,
+        )| Node {
+            name: "".into(),
+            labels: [("zone", zone), ("disk", disk), ("rank", rank)]
+                .into_iter()
+                .filter_map(|(key, value)| Some((key, value?)))
+                .collect(),
+            taints: taints.into(),
+            unschedulable,
+            allocatable: Amounts { cpu_milli, memory, ephemeral_storage, pods },
+            extended: extended.into_iter().collect(),
+            images: images
+                .into_iter()
+                .map(|(name, size_bytes)| Image { name: name.into(), size_bytes })
+                .collect(),
+            problems: [].into(),
+        },
     )
-        .prop_map(
-            |(
-                (zone, disk, rank),
-                (cpu_milli, memory, ephemeral_storage, pods),
-                taints,
-                extended,
-                images,
-                unschedulable,
-            )| Node {
-                name: "".into(),
-                labels: [("zone", zone), ("disk", disk), ("rank", rank)]
-                    .into_iter()
-                    .filter_map(|(key, value)| Some((key, value?)))
-                    .collect(),
-                taints: taints.into(),
-                unschedulable,
-                allocatable: Amounts {
-                    cpu_milli,
-                    memory,
-                    ephemeral_storage,
-                    pods,
-                },
-                extended: extended.into_iter().collect(),
-                images: images
-                    .into_iter()
-                    .map(|(name, size_bytes)| Image {
-                        name: name.into(),
-                        size_bytes,
-                    })
-                    .collect(),
-                problems: [].into(),
-            },
-        )
 }
 
 fn sorted<T: Ord>(mut values: Vec<T>) -> Box<[T]> {
@@ -105,24 +82,13 @@ fn sorted<T: Ord>(mut values: Vec<T>) -> Box<[T]> {
 
 fn usage() -> impl Strategy<Value = Usage> {
     let ip = option::of(select(vec!["10.0.0.1", "10.0.0.2"]));
-    let port =
-        (ip, select(vec![Protocol::Tcp, Protocol::Udp]), 80u16..82).prop_map(|(ip, protocol, port)| {
-            HostPort {
-                ip: ip.map(Arc::from),
-                protocol,
-                port,
-            }
-        });
+    let port = (ip, select(vec![Protocol::Tcp, Protocol::Udp]), 80u16..82)
+        .prop_map(|(ip, protocol, port)| HostPort { ip: ip.map(Arc::from), protocol, port });
     let ports = prop_oneof![2 => Just(vec![]), 1 => vec(port, 1..3)];
     let (cpu, memory) = (select(vec![0, 100, 1000]), select(vec![0, 300, 1000]));
     (cpu, memory, select(vec![0, 0, 300]), extended(), ports).prop_map(
         |(cpu_milli, memory, ephemeral_storage, extended, ports)| Usage {
-            requests: Amounts {
-                cpu_milli,
-                memory,
-                ephemeral_storage,
-                pods: 1,
-            },
+            requests: Amounts { cpu_milli, memory, ephemeral_storage, pods: 1 },
             // Most ask for none, else few would ever fit.
             extended: extended.into_iter().filter(|_| cpu_milli == 100).collect(),
             nonzero_cpu_milli: cpu_milli.max(100),
@@ -136,12 +102,7 @@ fn toleration() -> impl Strategy<Value = Toleration> {
     let operator = select(vec![TolerationOperator::Equal, TolerationOperator::Exists]);
     let key = select(vec!["", "a", "b", CORDON]);
     (key, operator, select(vec!["", "1"]), option::of(effect())).prop_map(|(key, operator, value, effect)| {
-        Toleration {
-            key: key.into(),
-            operator,
-            value: value.into(),
-            effect,
-        }
+        Toleration { key: key.into(), operator, value: value.into(), effect }
     })
 }
 
@@ -158,10 +119,8 @@ fn requirement() -> impl Strategy<Value = Requirement> {
         (0i64..9).prop_map(Operator::Gt),
         (0i64..9).prop_map(Operator::Lt),
     ];
-    (select(vec!["zone", "disk", "rank"]), operator).prop_map(|(key, operator)| Requirement {
-        key: key.into(),
-        operator,
-    })
+    (select(vec!["zone", "disk", "rank"]), operator)
+        .prop_map(|(key, operator)| Requirement { key: key.into(), operator })
 }
 
 fn term() -> impl Strategy<Value = NodeSelectorTerm> {
@@ -180,26 +139,18 @@ pub fn spec() -> impl Strategy<Value = PodSpec> {
     let preferred = (1i32..=100, term()).prop_map(|(weight, term)| PreferredTerm { weight, term });
     let node_selector = prop_oneof![3 => Just(None), 1 => select(vec!["a", "b"]).prop_map(Some)];
     let required = prop_oneof![2 => Just(None), 1 => vec(term(), 0..4).prop_map(Some)];
-    (
-        usage(),
-        vec(toleration(), 0..3),
-        node_selector,
-        required,
-        vec(preferred, 0..3),
-        images(),
-    )
-        .prop_map(
-            |(usage, tolerations, zone, required, preferred, images)| PodSpec {
-                usage: Arc::new(usage),
-                tolerations: sorted(tolerations),
-                node_selector: zone.into_iter().map(|zone| ("zone", zone)).collect(),
-                node_affinity: NodeAffinity {
-                    required: required.map(Vec::into_boxed_slice),
-                    preferred: preferred.into(),
-                },
-                images: images.into_iter().map(|(name, _)| Arc::from(name)).collect(),
-                containers: 1,
-                unsupported: [].into(),
+    (usage(), vec(toleration(), 0..3), node_selector, required, vec(preferred, 0..3), images()).prop_map(
+        |(usage, tolerations, zone, required, preferred, images)| PodSpec {
+            usage: Arc::new(usage),
+            tolerations: sorted(tolerations),
+            node_selector: zone.into_iter().map(|zone| ("zone", zone)).collect(),
+            node_affinity: NodeAffinity {
+                required: required.map(Vec::into_boxed_slice),
+                preferred: preferred.into(),
             },
-        )
+            images: images.into_iter().map(|(name, _)| Arc::from(name)).collect(),
+            containers: 1,
+            unsupported: [].into(),
+        },
+    )
 }

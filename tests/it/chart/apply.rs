@@ -19,14 +19,10 @@ use super::{NAMESPACE, VALUES, documents, helm, rendered, repository, template, 
 
 /// Everything that a user could apply: a name, and the YAML.
 fn everything_to_apply() -> Vec<(String, String)> {
-    let mut all: Vec<(String, String)> = VALUES
-        .iter()
-        .map(|(name, values)| ((*name).to_owned(), template(values).unwrap()))
-        .collect();
-    let mut manifests: Vec<PathBuf> = fs::read_dir(repository().join("manifests"))
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
+    let mut all: Vec<(String, String)> =
+        VALUES.iter().map(|(name, values)| ((*name).to_owned(), template(values).unwrap())).collect();
+    let mut manifests: Vec<PathBuf> =
+        fs::read_dir(repository().join("manifests")).unwrap().map(|entry| entry.unwrap().path()).collect();
     manifests.sort();
     for file in manifests {
         let name = file.file_stem().unwrap().to_str().unwrap().to_owned();
@@ -51,15 +47,11 @@ async fn the_api_server_and_kubeconform_accept_every_object() {
             if is_foreign(&object) {
                 continue;
             }
-            dry_run(&client, &object)
-                .await
-                .unwrap_or_else(|error| panic!("{name}: {error}: {object}"));
+            dry_run(&client, &object).await.unwrap_or_else(|error| panic!("{name}: {error}: {object}"));
             if object["kind"] == "Deployment" && object["metadata"]["namespace"] == NAMESPACE {
                 // A Deployment is never refused by the pod security of its namespace, its pods are.
                 let pod = pod_of(&object);
-                dry_run(&client, &pod)
-                    .await
-                    .unwrap_or_else(|error| panic!("{name}: {error}: {pod}"));
+                dry_run(&client, &pod).await.unwrap_or_else(|error| panic!("{name}: {error}: {pod}"));
             }
         }
     }
@@ -77,9 +69,7 @@ async fn the_checks_of_objects_refuse_a_misspelt_field() {
     assert_ne!(good, bad);
     let error = kubeconform(&bad, folder.path()).expect_err("kubeconform knows the fields of a pod");
     assert!(error.contains("schedulerNam"), "{error}");
-    let error = dry_run(&client, &documents(&bad)[0])
-        .await
-        .expect_err("strict validation is on");
+    let error = dry_run(&client, &documents(&bad)[0]).await.expect_err("strict validation is on");
     assert!(error.to_string().contains("schedulerNam"), "{error}");
 
     create_restricted_namespace(&client, NAMESPACE).await;
@@ -108,10 +98,7 @@ async fn helm_installs_the_chart_and_its_notes_say_how_to_use_it() {
     })
     .await
     .unwrap();
-    let (text, errors) = (
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr),
-    );
+    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{errors}");
     assert!(text.contains("schedulerName: berth"), "{text}");
     assert!(text.contains("kubectl -n berth-system get lease berth"), "{text}");
@@ -137,13 +124,7 @@ async fn create_restricted_namespace(client: &Client, name: &str) {
     let labels = json!({"pod-security.kubernetes.io/enforce": "restricted"});
     let namespace = json!({"metadata": {"name": name, "labels": labels}});
     let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(client.clone());
-    namespaces
-        .create(
-            &PostParams::default(),
-            &serde_json::from_value(namespace).unwrap(),
-        )
-        .await
-        .unwrap();
+    namespaces.create(&PostParams::default(), &serde_json::from_value(namespace).unwrap()).await.unwrap();
 }
 
 /// Server-side apply with strict validation of fields, which changes nothing.
@@ -157,16 +138,9 @@ async fn dry_run(client: &Client, object: &Value) -> kube::Result<DynamicObject>
             Api::namespaced_with(client.clone(), namespace, &resource)
         }
     };
-    let params = PatchParams {
-        dry_run: true,
-        ..PatchParams::apply("berth-test").validation_strict().force()
-    };
-    api.patch(
-        object["metadata"]["name"].as_str().unwrap(),
-        &params,
-        &Patch::Apply(object),
-    )
-    .await
+    let params =
+        PatchParams { dry_run: true, ..PatchParams::apply("berth-test").validation_strict().force() };
+    api.patch(object["metadata"]["name"].as_str().unwrap(), &params, &Patch::Apply(object)).await
 }
 
 /// Checks objects with the schemas in `schemas`; the error is what kubeconform says.
@@ -179,13 +153,7 @@ fn kubeconform(yaml: &str, schemas: &Path) -> Result<(), String> {
         schemas.display()
     );
     let output = Command::new(go_tool("kubeconform").expect("kubeconform"))
-        .args([
-            "-strict",
-            "-summary",
-            "-verbose",
-            "-skip",
-            "monitoring.coreos.com/v1/ServiceMonitor",
-        ])
+        .args(["-strict", "-summary", "-verbose", "-skip", "monitoring.coreos.com/v1/ServiceMonitor"])
         .arg("-schema-location")
         .arg(location)
         .arg(&file)
@@ -193,14 +161,6 @@ fn kubeconform(yaml: &str, schemas: &Path) -> Result<(), String> {
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let (foreign, ours): (Vec<Value>, Vec<Value>) = documents(yaml).into_iter().partition(is_foreign);
-    let summary = format!(
-        "Valid: {}, Invalid: 0, Errors: 0, Skipped: {}",
-        ours.len(),
-        foreign.len()
-    );
-    if output.status.success() && text.contains(&summary) {
-        Ok(())
-    } else {
-        Err(text)
-    }
+    let summary = format!("Valid: {}, Invalid: 0, Errors: 0, Skipped: {}", ours.len(), foreign.len());
+    if output.status.success() && text.contains(&summary) { Ok(()) } else { Err(text) }
 }

@@ -17,18 +17,11 @@ pub async fn write_schemas(client: &Client, folder: &Path) {
         close(name, definition);
     }
     for (name, definition) in &definitions {
-        let Some([kind]) = definition["x-kubernetes-group-version-kind"]
-            .as_array()
-            .map(Vec::as_slice)
-        else {
+        let Some([kind]) = definition["x-kubernetes-group-version-kind"].as_array().map(Vec::as_slice) else {
             continue;
         };
         let part = |key: &str| kind[key].as_str().unwrap();
-        let group = if part("group").is_empty() {
-            part("version")
-        } else {
-            part("group")
-        };
+        let group = if part("group").is_empty() { part("version") } else { part("group") };
         let file = format!("{}-{group}-{}.json", part("kind").to_lowercase(), part("version"));
         let schema = json!({
             "$schema": "http://json-schema.org/draft-07/schema#",

@@ -91,10 +91,9 @@ impl Audit {
     /// A control plane that writes the log, and has these users, who may do everything.
     pub fn options(&self, users: &[&str]) -> Options {
         let flag = |name: &str, file: &Path| format!("--{name}={}", file.display());
-        let users = users.iter().map(|name| User {
-            name: (*name).to_owned(),
-            groups: vec!["system:masters".to_owned()],
-        });
+        let users = users
+            .iter()
+            .map(|name| User { name: (*name).to_owned(), groups: vec!["system:masters".to_owned()] });
         Options {
             api_server_args: vec![
                 flag("audit-policy-file", &self.folder.path().join("policy.json")),

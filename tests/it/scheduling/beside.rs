@@ -9,13 +9,7 @@ const SLOTS: usize = 40;
 const SEEN_BY_ALL: Duration = Duration::from_secs(3);
 
 async fn create_small_pods(client: &Client, prefix: &'static str, scheduler: &'static str, count: usize) {
-    let pods = Pods {
-        prefix,
-        count,
-        scheduler,
-        requests: json!({"cpu": "100m"}),
-        ..Pods::default()
-    };
+    let pods = Pods { prefix, count, scheduler, requests: json!({"cpu": "100m"}), ..Pods::default() };
     // As the pods of a Deployment look.
     create_pods(client, &pods, |_, pod| {
         pod["metadata"]["labels"] = json!({"app": prefix, "pod-template-hash": "5d4f8c7b9"});
@@ -27,11 +21,7 @@ async fn create_small_pods(client: &Client, prefix: &'static str, scheduler: &'s
 /// knows, and those of others that every watch had seen.
 fn assert_berth_never_overcommits_what_it_can_see(log: &BindLog) {
     let binds = log.binds();
-    for (at, bind) in binds
-        .iter()
-        .enumerate()
-        .filter(|(_, bind)| bind.scheduler == "berth")
-    {
+    for (at, bind) in binds.iter().enumerate().filter(|(_, bind)| bind.scheduler == "berth") {
         let known = |other: &&Bound| {
             other.node == bind.node && (other.scheduler == "berth" || other.at + SEEN_BY_ALL < bind.at)
         };
@@ -53,14 +43,7 @@ fn assert_berth_never_overcommits_what_it_can_see(log: &BindLog) {
 async fn nodes_shared_with_kube_scheduler_are_filled_to_the_brim_and_never_overcommitted() {
     let cluster = start_control_plane().await;
     let client = cluster.client();
-    create_nodes(
-        &client,
-        &Nodes {
-            count: NODES,
-            ..Nodes::default()
-        },
-    )
-    .await;
+    create_nodes(&client, &Nodes { count: NODES, ..Nodes::default() }).await;
     let log = BindLog::start(&client);
     let _kube_scheduler = cluster.start_scheduler("").await.expect("kube-scheduler starts");
     let berth = Berth::start(&cluster.kubeconfig(), "");
@@ -85,10 +68,7 @@ async fn nodes_shared_with_kube_scheduler_are_filled_to_the_brim_and_never_overc
         ..Pods::default()
     };
     let rest = slots - 2 * each + left_over;
-    tokio::join!(
-        create_pods(&client, &large, |_, _| {}),
-        create_small_pods(&client, "rest", "berth", rest),
-    );
+    tokio::join!(create_pods(&client, &large, |_, _| {}), create_small_pods(&client, "rest", "berth", rest),);
     log.await_len(SOON, slots).await;
     let parked = r#"scheduler_pending_pods{queue="unschedulable"}"#;
     await_until(SOON, "the pods that are left over are parked", async || {
@@ -102,10 +82,7 @@ async fn nodes_shared_with_kube_scheduler_are_filled_to_the_brim_and_never_overc
     await_until(SOON, "all pods that are left over are told why", async || {
         let told = |pod: &Pod| scheduled_condition(pod).is_some_and(|(_, _, told)| told == message);
         let pods = all_pods(&client).await;
-        pods.iter()
-            .filter(|pod| name_of(pod).starts_with("rest-") && told(pod))
-            .count()
-            == left_over
+        pods.iter().filter(|pod| name_of(pod).starts_with("rest-") && told(pod)).count() == left_over
     })
     .await;
     assert_no_overcommit(&client).await;
@@ -114,11 +91,9 @@ async fn nodes_shared_with_kube_scheduler_are_filled_to_the_brim_and_never_overc
     // What others free is filled again, by as many.
     delete_pods(&client, (0..30).map(|at| format!("theirs-{at}"))).await;
     log.await_len(SOON, slots + 30).await;
-    await_until(
-        SOON,
-        "as many pods as were deleted are not parked any more",
-        async || berth.metric(parked).await == (left_over - 30) as f64,
-    )
+    await_until(SOON, "as many pods as were deleted are not parked any more", async || {
+        berth.metric(parked).await == (left_over - 30) as f64
+    })
     .await;
     assert_no_overcommit(&client).await;
     assert_eq!(log.len(), slots + 30);

@@ -4,22 +4,11 @@ use super::*;
 
 /// Nodes with 40 places of the default request of [`Pods`], so that a burst leaves them nearly full.
 async fn create_room_for(client: &Client, pods: usize) {
-    create_nodes(
-        client,
-        &Nodes {
-            count: pods / 40 + 1,
-            ..Nodes::default()
-        },
-    )
-    .await;
+    create_nodes(client, &Nodes { count: pods / 40 + 1, ..Nodes::default() }).await;
 }
 
 async fn create_burst(client: &Client, prefix: &'static str, count: usize) {
-    let pods = Pods {
-        prefix,
-        count,
-        ..Pods::default()
-    };
+    let pods = Pods { prefix, count, ..Pods::default() };
     create_pods(client, &pods, |_, _| {}).await;
 }
 
@@ -47,15 +36,9 @@ async fn pods_deleted_and_made_again_under_their_names_while_they_are_bound_are_
 
     let checks = r#"berth_self_checks_total{result="done"}"#;
     let before = berth.metric(checks).await;
-    await_until(SOON, "another self-check is done", async || {
-        berth.metric(checks).await > before
-    })
-    .await;
+    await_until(SOON, "another self-check is done", async || berth.metric(checks).await > before).await;
     assert_eq!(berth.metric("berth_self_check_healed_total").await, 0.0);
-    assert_eq!(
-        berth.metric(r#"berth_self_checks_total{result="failed"}"#).await,
-        0.0
-    );
+    assert_eq!(berth.metric(r#"berth_self_checks_total{result="failed"}"#).await, 0.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -73,10 +56,7 @@ async fn a_berth_that_is_killed_in_a_burst_goes_on_where_it_was() {
         berth.kill();
         killed_in_the_middle += usize::from(log.len() < PODS);
     }
-    assert_eq!(
-        killed_in_the_middle, 2,
-        "the burst was over before berth was killed"
-    );
+    assert_eq!(killed_in_the_middle, 2, "the burst was over before berth was killed");
     let berth = Berth::start(&cluster.kubeconfig(), "");
     log.await_len(SOON, PODS).await;
     berth.await_settled(SOON, PODS).await;
@@ -96,18 +76,12 @@ async fn a_burst_goes_on_when_the_api_server_is_back() {
     let berth = Berth::start(&cluster.kubeconfig(), "bindsInFlight: 16");
     log.await_len(SOON, 200).await;
     cluster.kill_api_server();
-    assert!(
-        log.len() < PODS,
-        "the burst was over before the API server was killed"
-    );
+    assert!(log.len() < PODS, "the burst was over before the API server was killed");
     await_until(SOON, "berth has seen binds without an answer", async || {
         berth.metric("berth_bind_unknown_total").await > 0.0
     })
     .await;
-    cluster
-        .restart_api_server()
-        .await
-        .expect("the API server starts again");
+    cluster.restart_api_server().await.expect("the API server starts again");
     await_bound(&client, SOON, PODS, |_| true).await;
     berth.await_settled(SOON, PODS).await;
     assert_no_overcommit(&client).await;

@@ -12,20 +12,14 @@ const PODS: usize = 600;
 
 async fn start_cluster(audit: &Audit, users: &[&str]) -> TestControlPlane {
     let cluster = start_control_plane_with(audit.options(users)).await;
-    let nodes = Nodes {
-        count: 2 * PODS / 40 + 1,
-        ..Nodes::default()
-    };
+    let nodes = Nodes { count: 2 * PODS / 40 + 1, ..Nodes::default() };
     create_nodes(&cluster.client(), &nodes).await;
     cluster
 }
 
 /// A process whose requests the audit log has under this name.
 fn start(cluster: &TestControlPlane, user: &str, config: &str) -> Berth {
-    Berth::start(
-        &cluster.kubeconfig_for(user).expect("a user of the cluster"),
-        config,
-    )
+    Berth::start(&cluster.kubeconfig_for(user).expect("a user of the cluster"), config)
 }
 
 async fn await_leader(berth: &Berth, limit: Duration) {
@@ -33,20 +27,15 @@ async fn await_leader(berth: &Berth, limit: Duration) {
 }
 
 async fn create_burst(client: &Client, prefix: &'static str) {
-    let pods = Pods {
-        prefix,
-        count: PODS,
-        ..Pods::default()
-    };
+    let pods = Pods { prefix, count: PODS, ..Pods::default() };
     create_pods(client, &pods, |_, _| {}).await;
 }
 
 /// Panics unless the API server carried out exactly one bind for each of so many pods. It records a bind as failed, though
 /// it was carried out, when the sender is killed before the answer: of such there may be `cut_off`.
 fn assert_bound_once(audit: &Audit, pods: usize, cut_off: usize) {
-    let (carried_out, others): (Vec<_>, Vec<_>) = (audit.requests().into_iter())
-        .filter(Request::is_bind)
-        .partition(Request::succeeded);
+    let (carried_out, others): (Vec<_>, Vec<_>) =
+        (audit.requests().into_iter()).filter(Request::is_bind).partition(Request::succeeded);
     let names: BTreeSet<&str> = carried_out.iter().map(Request::name).collect();
     assert_eq!(carried_out.len(), names.len(), "a pod was bound twice");
     let failed: BTreeSet<&str> = others.iter().map(Request::name).collect();
@@ -75,10 +64,7 @@ async fn when_the_leader_is_killed_or_frozen_in_a_burst_another_one_goes_on() {
         log.await_len(SOON, 50).await;
         a.kill();
     });
-    assert!(
-        log.len() < PODS,
-        "the burst was over before the leader was killed"
-    );
+    assert!(log.len() < PODS, "the burst was over before the leader was killed");
     await_leader(&b, SOON).await;
     log.await_len(SOON, PODS).await;
     b.await_settled(SOON, PODS).await;
@@ -93,10 +79,7 @@ async fn when_the_leader_is_killed_or_frozen_in_a_burst_another_one_goes_on() {
         log.await_len(SOON, PODS + 50).await;
         b.signal("STOP");
     });
-    assert!(
-        log.len() < 2 * PODS,
-        "the burst was over before the leader was frozen"
-    );
+    assert!(log.len() < 2 * PODS, "the burst was over before the leader was frozen");
     await_leader(&c, SOON).await;
     log.await_len(SOON, PODS + 100).await;
     b.signal("CONT");
@@ -109,13 +92,9 @@ async fn when_the_leader_is_killed_or_frozen_in_a_burst_another_one_goes_on() {
     log.assert_none_moved();
 
     let requests = audit.requests();
-    let takeover = requests
-        .iter()
-        .find(|it| it.is_lease() && it.user() == "c" && it.succeeded());
+    let takeover = requests.iter().find(|it| it.is_lease() && it.user() == "c" && it.succeeded());
     let takeover = takeover.expect("c has the lease").at();
-    let late = requests
-        .iter()
-        .filter(|it| it.is_bind() && it.user() == "b" && it.at() > takeover);
+    let late = requests.iter().filter(|it| it.is_bind() && it.user() == "b" && it.at() > takeover);
     let late: Vec<_> = late.collect();
     assert!(late.len() <= 1, "b went on binding after c took over: {late:?}");
 }
@@ -142,11 +121,7 @@ async fn a_leader_that_is_told_to_end_settles_its_binds_and_hands_the_lease_over
     let at_the_end = audit.binds_of("a");
     assert!(at_the_end < PODS, "the burst was over before the leader ended");
     assert!(a.log().contains("berth has stopped"), "{}", a.log());
-    assert!(
-        !a.log().contains("not known"),
-        "every bind was settled:\n{}",
-        a.log()
-    );
+    assert!(!a.log().contains("not known"), "every bind was settled:\n{}", a.log());
     await_leader(&b, Duration::from_secs(5)).await;
     log.await_len(SOON, PODS).await;
     b.await_settled(SOON, PODS).await;
@@ -160,16 +135,9 @@ async fn a_leader_that_is_told_to_end_settles_its_binds_and_hands_the_lease_over
     again.await_ready().await;
     assert!(again.terminate().await.success());
     assert!(!again.log().contains("measured anew"), "{}", again.log());
-    assert_eq!(
-        std::fs::read_to_string(&estimates).expect("still there"),
-        measured
-    );
+    assert_eq!(std::fs::read_to_string(&estimates).expect("still there"), measured);
     std::fs::write(&estimates, "no estimates").expect("written");
     let broken = start(&cluster, "a", &with_estimates);
     broken.await_ready().await;
-    assert!(
-        broken.log().contains("the estimator file cannot be used"),
-        "{}",
-        broken.log()
-    );
+    assert!(broken.log().contains("the estimator file cannot be used"), "{}", broken.log());
 }

@@ -19,51 +19,28 @@ async fn create(client: &Client, object: &Value) {
         None => Api::all_with(client.clone(), &resource),
     };
     let object = serde_json::from_value(object.clone()).expect("an object");
-    api.create(&PostParams::default(), &object)
-        .await
-        .expect("created");
+    api.create(&PostParams::default(), &object).await.expect("created");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_chart_allows_is_enough_and_without_it_the_log_says_what_is_missing() {
     let chart = rendered("");
     let account = chart.iter().find(|object| object["kind"] == "ServiceAccount");
-    let account = account.expect("a ServiceAccount")["metadata"]["name"]
-        .as_str()
-        .expect("a name")
-        .to_owned();
+    let account = account.expect("a ServiceAccount")["metadata"]["name"].as_str().expect("a name").to_owned();
     // A token of the API server for this name is as good as the account's own.
     let name = format!("system:serviceaccount:{NAMESPACE}:{account}");
     let options = Options {
-        users: vec![User {
-            name: name.clone(),
-            groups: vec!["system:serviceaccounts".to_owned()],
-        }],
+        users: vec![User { name: name.clone(), groups: vec!["system:serviceaccounts".to_owned()] }],
         ..Options::default()
     };
     let cluster = start_control_plane_with(options).await;
     let client = cluster.client();
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let namespace = serde_json::from_value(json!({"metadata": {"name": NAMESPACE}})).expect("a namespace");
-    namespaces
-        .create(&PostParams::default(), &namespace)
-        .await
-        .expect("created");
+    namespaces.create(&PostParams::default(), &namespace).await.expect("created");
     create_nodes(&client, &Nodes::default()).await;
-    create_pods(
-        &client,
-        &Pods {
-            count: 10,
-            ..Pods::default()
-        },
-        |_, _| {},
-    )
-    .await;
-    let too_large = Pods {
-        prefix: "too-large",
-        requests: json!({"cpu": "100"}),
-        ..Pods::default()
-    };
+    create_pods(&client, &Pods { count: 10, ..Pods::default() }, |_, _| {}).await;
+    let too_large = Pods { prefix: "too-large", requests: json!({"cpu": "100"}), ..Pods::default() };
     let too_large = create_pods(&client, &too_large, |_, _| {}).await.remove(0);
 
     let kubeconfig = cluster.kubeconfig_for(&name).expect("a user of the cluster");
@@ -95,36 +72,20 @@ async fn what_the_chart_allows_is_enough_and_without_it_the_log_says_what_is_mis
 
     let mut berth = Berth::start(&kubeconfig, &config);
     await_bound(&client, SOON, 10, |_| true).await;
-    await_message(&client, "default", "too-large-0", |message| {
-        message.contains("Insufficient cpu")
-    })
-    .await;
+    await_message(&client, "default", "too-large-0", |message| message.contains("Insufficient cpu")).await;
     let mut note = None;
     await_until(SOON, "the event is written", async || {
-        note = events_of(&client, &too_large)
-            .await
-            .into_iter()
-            .next()
-            .and_then(|event| event.note);
+        note = events_of(&client, &too_large).await.into_iter().next().and_then(|event| event.note);
         note.is_some()
     })
     .await;
     assert!(note.is_some_and(|note| note.contains("Insufficient cpu")));
     let leases: Api<Lease> = Api::namespaced(client.clone(), NAMESPACE);
-    let holder = async || {
-        leases
-            .get("berth")
-            .await
-            .expect("the lease")
-            .spec
-            .and_then(|spec| spec.holder_identity)
-    };
+    let holder =
+        async || leases.get("berth").await.expect("the lease").spec.and_then(|spec| spec.holder_identity);
     assert!(holder().await.is_some_and(|holder| !holder.is_empty()));
     assert!(berth.terminate().await.success());
     assert_eq!(holder().await.as_deref(), Some(""), "the lease is released");
     let log = berth.log();
-    assert!(
-        !log.to_lowercase().contains("forbidden") && !log.contains("may not"),
-        "{log}"
-    );
+    assert!(!log.to_lowercase().contains("forbidden") && !log.contains("may not"), "{log}");
 }

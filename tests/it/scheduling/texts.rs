@@ -37,12 +37,7 @@ fn with(mut spec: Value, more: Value) -> Value {
 /// Many long names: longer than the 1,024 bytes that an event may have.
 fn thirty_resources() -> Value {
     (0..30)
-        .map(|at| {
-            (
-                format!("example.com/a-resource-that-no-node-here-has-{at}"),
-                json!("1"),
-            )
-        })
+        .map(|at| (format!("example.com/a-resource-that-no-node-here-has-{at}"), json!("1")))
         .collect::<serde_json::Map<_, _>>()
         .into()
 }
@@ -56,26 +51,11 @@ fn zoo() -> Vec<(&'static str, Value)> {
         ("cpu", asks(json!({"cpu": "1"}), "cpu")),
         ("memory", asks(json!({"memory": "1Gi"}), "memory")),
         ("disk", asks(json!({"ephemeral-storage": "1Gi"}), "disk")),
-        (
-            "extended",
-            with(
-                asks(json!({"example.com/gpu": "1"}), "gpu"),
-                limits("example.com/gpu"),
-            ),
-        ),
-        (
-            "extended-unknown",
-            with(
-                asks(json!({"example.com/tpu": "1"}), ""),
-                limits("example.com/tpu"),
-            ),
-        ),
+        ("extended", with(asks(json!({"example.com/gpu": "1"}), "gpu"), limits("example.com/gpu"))),
+        ("extended-unknown", with(asks(json!({"example.com/tpu": "1"}), ""), limits("example.com/tpu"))),
         ("pods", asks(tiny(), "pods")),
         ("pods-without-requests", asks(json!({}), "pods")),
-        (
-            "cpu-and-memory",
-            asks(json!({"cpu": "1", "memory": "1Gi"}), "full"),
-        ),
+        ("cpu-and-memory", asks(json!({"cpu": "1", "memory": "1Gi"}), "full")),
         ("cpu-and-pods", asks(json!({"cpu": "1"}), "pods")),
         ("too-large-here", asks(json!({"cpu": "5"}), "cpu")),
         ("too-large-anywhere", asks(json!({"cpu": "100"}), "")),
@@ -100,27 +80,12 @@ fn zoo() -> Vec<(&'static str, Value)> {
                 ),
             ),
         ),
-        (
-            "name-missing",
-            with(
-                asks(tiny(), ""),
-                required(json!([{"matchFields": [name_in("missing")]}])),
-            ),
-        ),
+        ("name-missing", with(asks(tiny(), ""), required(json!([{"matchFields": [name_in("missing")]}])))),
         (
             "name-full",
-            with(
-                asks(json!({"cpu": "1"}), ""),
-                required(json!([{"matchFields": [name_in("cpu")]}])),
-            ),
+            with(asks(json!({"cpu": "1"}), ""), required(json!([{"matchFields": [name_in("cpu")]}]))),
         ),
-        (
-            "name-cordoned",
-            with(
-                asks(tiny(), ""),
-                required(json!([{"matchFields": [name_in("cordoned")]}])),
-            ),
-        ),
+        ("name-cordoned", with(asks(tiny(), ""), required(json!([{"matchFields": [name_in("cordoned")]}])))),
         (
             "names-two",
             with(
@@ -132,26 +97,14 @@ fn zoo() -> Vec<(&'static str, Value)> {
         ),
         (
             "names-conflict",
-            with(
-                asks(tiny(), ""),
-                required(json!([{"matchFields": [name_in("cpu"), name_in("memory")]}])),
-            ),
+            with(asks(tiny(), ""), required(json!([{"matchFields": [name_in("cpu"), name_in("memory")]}]))),
         ),
         (
             "name-and-selector",
-            with(
-                asks(tiny(), "memory"),
-                required(json!([{"matchFields": [name_in("cpu")]}])),
-            ),
+            with(asks(tiny(), "memory"), required(json!([{"matchFields": [name_in("cpu")]}]))),
         ),
         ("port", with(asks(tiny(), "port"), json!({"containers": port}))),
-        (
-            "never-preempts",
-            with(
-                asks(json!({"cpu": "1"}), "cpu"),
-                json!({"priorityClassName": "never"}),
-            ),
-        ),
+        ("never-preempts", with(asks(json!({"cpu": "1"}), "cpu"), json!({"priorityClassName": "never"}))),
         (
             "never-preempts-conflict",
             with(
@@ -180,24 +133,14 @@ async fn create_zoo_nodes(client: &Client) {
     let nodes = [
         ("cpu", room(), json!({}), json!({"cpu": "3500m"})),
         ("memory", room(), json!({}), json!({"cpu": "1", "memory": "8Gi"})),
-        (
-            "disk",
-            room(),
-            json!({}),
-            json!({"cpu": "1", "ephemeral-storage": "10Gi"}),
-        ),
+        ("disk", room(), json!({}), json!({"cpu": "1", "ephemeral-storage": "10Gi"})),
         (
             "gpu",
             with(room(), json!({"example.com/gpu": "2"})),
             json!({}),
             json!({"cpu": "1", "example.com/gpu": "2"}),
         ),
-        (
-            "pods",
-            with(room(), json!({"pods": "1", "cpu": "500m"})),
-            json!({}),
-            json!({}),
-        ),
+        ("pods", with(room(), json!({"pods": "1", "cpu": "500m"})), json!({}), json!({})),
         ("full", room(), json!({}), json!({"cpu": "4", "memory": "8Gi"})),
         ("port", room(), json!({}), json!({"cpu": "1"})),
         ("cordoned", room(), json!({"unschedulable": true}), json!({})),
@@ -206,12 +149,7 @@ async fn create_zoo_nodes(client: &Client) {
     ];
     for (name, allocatable, spec, taken) in nodes {
         create_node(client, name, allocatable, spec).await;
-        let filler = Pods {
-            prefix: name,
-            scheduler: "nobody",
-            requests: taken,
-            ..Pods::default()
-        };
+        let filler = Pods { prefix: name, scheduler: "nobody", requests: taken, ..Pods::default() };
         create_pods(client, &filler, |_, pod| {
             pod["spec"]["nodeName"] = json!(name);
             pod["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
@@ -230,10 +168,7 @@ async fn create_zoo_nodes(client: &Client) {
 /// Everything of the condition but its time.
 fn told(pod: &Pod) -> Value {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.clone());
-    let condition = conditions
-        .into_iter()
-        .flatten()
-        .find(|condition| condition.type_ == "PodScheduled");
+    let condition = conditions.into_iter().flatten().find(|condition| condition.type_ == "PodScheduled");
     let mut condition = serde_json::to_value(condition).expect("plain data");
     if let Some(fields) = condition.as_object_mut() {
         fields.remove("lastTransitionTime");
@@ -243,13 +178,7 @@ fn told(pod: &Pod) -> Value {
 
 /// The parts of an event that people and tools read.
 fn announced(event: &Event) -> [Option<String>; 4] {
-    let Event {
-        type_,
-        reason,
-        action,
-        note,
-        ..
-    } = event.clone();
+    let Event { type_, reason, action, note, .. } = event.clone();
     [type_, reason, action, note]
 }
 
@@ -268,10 +197,7 @@ async fn await_told(client: &Client, pod: &Pod) -> (Value, [Option<String>; 4]) 
     })
     .await;
     let (condition, event) = found.expect("just found");
-    assert!(
-        event[3].as_ref().is_some_and(|note| !note.is_empty()),
-        "{event:?}"
-    );
+    assert!(event[3].as_ref().is_some_and(|note| !note.is_empty()), "{event:?}");
     (condition, event)
 }
 
@@ -282,11 +208,7 @@ async fn compare(client: &Client, zoo: &[(&'static str, Value)]) -> Vec<String> 
     for (name, spec) in zoo {
         let mut pair = Vec::new();
         for scheduler in ["default-scheduler", "berth"] {
-            let pods = Pods {
-                prefix: name,
-                scheduler,
-                ..Pods::default()
-            };
+            let pods = Pods { prefix: name, scheduler, ..Pods::default() };
             let created = create_pods(client, &pods, |_, pod| {
                 pod["metadata"]["name"] = json!(format!("{name}-{scheduler}"));
                 for (key, value) in spec.as_object().expect("an object") {
@@ -301,10 +223,8 @@ async fn compare(client: &Client, zoo: &[(&'static str, Value)]) -> Vec<String> 
         let expected = await_told(client, &pair[0]).await;
         let found = await_told(client, &pair[1]).await;
         if found != expected {
-            differences.push(format!(
-                "{}\n  berth: {found:?}\n  kube-scheduler: {expected:?}",
-                name_of(&pair[1])
-            ));
+            differences
+                .push(format!("{}\n  berth: {found:?}\n  kube-scheduler: {expected:?}", name_of(&pair[1])));
         }
     }
     differences
@@ -317,28 +237,18 @@ async fn pods_that_fit_nowhere_are_told_in_the_words_of_kube_scheduler() {
     let class = json!({"metadata": {"name": "never"}, "value": 0, "preemptionPolicy": "Never"});
     let classes: Api<k8s_openapi::api::scheduling::v1::PriorityClass> = Api::all(client.clone());
     let class = serde_json::from_value(class).expect("a priority class");
-    classes
-        .create(&PostParams::default(), &class)
-        .await
-        .expect("created");
+    classes.create(&PostParams::default(), &class).await.expect("created");
 
     // No nodes at all. Both schedulers are started anew for the next part, so that neither has seen a node late.
     let kube_scheduler = cluster.start_scheduler("").await.expect("kube-scheduler starts");
     let berth = Berth::start(&cluster.kubeconfig(), "");
     let without_nodes = [
         ("no-nodes", asks(json!({"cpu": "1"}), "")),
-        (
-            "no-nodes-never",
-            with(asks(json!({}), ""), json!({"priorityClassName": "never"})),
-        ),
+        ("no-nodes-never", with(asks(json!({}), ""), json!({"priorityClassName": "never"}))),
     ];
     let mut differences = compare(&client, &without_nodes).await;
     drop((kube_scheduler, berth));
-    delete_pods(
-        &client,
-        all_pods(&client).await.iter().map(|pod| name_of(pod).to_owned()),
-    )
-    .await;
+    delete_pods(&client, all_pods(&client).await.iter().map(|pod| name_of(pod).to_owned())).await;
 
     create_zoo_nodes(&client).await;
     let _kube_scheduler = cluster.start_scheduler("").await.expect("kube-scheduler starts");

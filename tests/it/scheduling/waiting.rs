@@ -11,11 +11,7 @@ fn in_pool(pool: &str) -> impl FnMut(usize, &mut Value) {
 }
 
 async fn create_waiting(client: &Client, prefix: &'static str, pool: &str, cpu: &str) {
-    let pods = Pods {
-        prefix,
-        requests: json!({"cpu": cpu}),
-        ..Pods::default()
-    };
+    let pods = Pods { prefix, requests: json!({"cpu": cpu}), ..Pods::default() };
     create_pods(client, &pods, in_pool(pool)).await;
     await_message(client, "default", &format!("{prefix}-0"), |message| {
         message.contains("nodes are available")
@@ -70,12 +66,7 @@ async fn a_class_that_fits_nowhere_is_bound_as_soon_as_a_change_lets_it() {
     await_node(&client, AT_ONCE, "for-uncordon-0", "cordoned").await;
 
     create_waiting(&client, "for-a-label", "labelled", "1").await;
-    patch_node(
-        &client,
-        "other",
-        json!({"metadata": {"labels": {"pool": "labelled"}}}),
-    )
-    .await;
+    patch_node(&client, "other", json!({"metadata": {"labels": {"pool": "labelled"}}})).await;
     await_node(&client, AT_ONCE, "for-a-label-0", "other").await;
 
     // Pods themselves change, too: a toleration may be added to one that waits.
@@ -89,9 +80,7 @@ async fn a_class_that_fits_nowhere_is_bound_as_soon_as_a_change_lets_it() {
     tolerations.push(json!({"key": "team", "operator": "Exists"}));
     let patch = Patch::Merge(json!({"spec": {"tolerations": tolerations}}));
     let params = PatchParams::default();
-    pods.patch("for-toleration-0", &params, &patch)
-        .await
-        .expect("patched");
+    pods.patch("for-toleration-0", &params, &patch).await.expect("patched");
     await_node(&client, AT_ONCE, "for-toleration-0", "kept").await;
 
     assert_eq!(berth.unsettled().await, 0.0);
@@ -122,35 +111,21 @@ async fn pods_that_cannot_go_on_say_why_and_stop_nobody_else() {
             "spec.volumes",
             json!({"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]}),
         ),
-        (
-            "spec.resourceClaims",
-            json!({"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]}),
-        ),
+        ("spec.resourceClaims", json!({"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]})),
     ];
-    let pods = Pods {
-        prefix: "later",
-        count: unsupported.len(),
-        ..Pods::default()
-    };
+    let pods = Pods { prefix: "later", count: unsupported.len(), ..Pods::default() };
     create_pods(&client, &pods, |at, pod| {
         for (key, value) in unsupported[at].1.as_object().expect("an object") {
             pod["spec"][key] = value.clone();
         }
     })
     .await;
-    let gated = Pods {
-        prefix: "gated",
-        ..Pods::default()
-    };
+    let gated = Pods { prefix: "gated", ..Pods::default() };
     create_pods(&client, &gated, |_, pod| {
         pod["spec"]["schedulingGates"] = json!([{"name": "example.com/wait"}])
     })
     .await;
-    let plain = Pods {
-        prefix: "plain",
-        count: 5,
-        ..Pods::default()
-    };
+    let plain = Pods { prefix: "plain", count: 5, ..Pods::default() };
     create_pods(&client, &plain, |_, _| {}).await;
 
     await_bound(&client, SOON, 5, |_| true).await;
@@ -158,23 +133,15 @@ async fn pods_that_cannot_go_on_say_why_and_stop_nobody_else() {
         let name = format!("later-{at}");
         let message = await_message(&client, "default", &name, |message| !message.is_empty()).await;
         assert!(message.contains(field), "{name}: {message}");
-        assert!(
-            message.contains("spec.schedulerName"),
-            "{name} is told what to do: {message}"
-        );
+        assert!(message.contains("spec.schedulerName"), "{name} is told what to do: {message}");
     }
     let gauge = |queue: &str| format!(r#"scheduler_pending_pods{{queue="{queue}"}}"#);
     assert_eq!(berth.metric(&gauge("gated")).await, 1.0);
-    assert_eq!(
-        berth.metric(&gauge("unschedulable")).await,
-        unsupported.len() as f64
-    );
+    assert_eq!(berth.metric(&gauge("unschedulable")).await, unsupported.len() as f64);
 
     let api: Api<Pod> = Api::default_namespaced(client.clone());
     let open = Patch::Merge(json!({"spec": {"schedulingGates": null}}));
-    api.patch("gated-0", &PatchParams::default(), &open)
-        .await
-        .expect("the gate is opened");
+    api.patch("gated-0", &PatchParams::default(), &open).await.expect("the gate is opened");
     await_node(&client, AT_ONCE, "gated-0", "node").await;
     await_bound(&client, SOON, 6, |_| true).await;
 }
@@ -195,10 +162,8 @@ async fn pods_that_others_bind_are_counted_whenever_they_come() {
         ..Pods::default()
     };
     // There from its creation, as pods of a DaemonSet of old, or static pods.
-    create_pods(&client, &one_cpu("placed", 1, "nobody"), |_, pod| {
-        pod["spec"]["nodeName"] = json!("node")
-    })
-    .await;
+    create_pods(&client, &one_cpu("placed", 1, "nobody"), |_, pod| pod["spec"]["nodeName"] = json!("node"))
+        .await;
     // Bound by hand, one of them a pod that names berth and may be on its way there, too.
     create_pods(&client, &one_cpu("by-hand", 1, "nobody"), |_, _| {}).await;
     create_pods(&client, &one_cpu("gated", 1, "berth"), |_, pod| {
@@ -210,10 +175,7 @@ async fn pods_that_others_bind_are_counted_whenever_they_come() {
     create_pods(&client, &one_cpu("ours", 3, "berth"), |_, _| {}).await;
     log.await_len(SOON, 4).await;
     await_until(SOON, "one pod is left over", async || {
-        berth
-            .metric(r#"scheduler_pending_pods{queue="unschedulable"}"#)
-            .await
-            == 1.0
+        berth.metric(r#"scheduler_pending_pods{queue="unschedulable"}"#).await == 1.0
     })
     .await;
     assert_no_overcommit(&client).await;
@@ -221,28 +183,16 @@ async fn pods_that_others_bind_are_counted_whenever_they_come() {
     // One of ours that waits is bound by somebody else: berth gives it up, and counts it there.
     create_node(&client, "far", room("1"), json!({"unschedulable": true})).await;
     let waiting = all_pods(&client).await;
-    let waiting = waiting
-        .iter()
-        .find(|pod| name_of(pod).starts_with("ours") && node_of(pod).is_none());
+    let waiting = waiting.iter().find(|pod| name_of(pod).starts_with("ours") && node_of(pod).is_none());
     bind_by_hand(&client, name_of(waiting.expect("one is left over")), "far").await;
     berth.await_counted(SOON, 5).await;
-    assert_eq!(
-        berth
-            .metric(r#"scheduler_pending_pods{queue="unschedulable"}"#)
-            .await,
-        0.0
-    );
+    assert_eq!(berth.metric(r#"scheduler_pending_pods{queue="unschedulable"}"#).await, 0.0);
     patch_node(&client, "far", json!({"spec": {"unschedulable": null}})).await;
     let api: Api<Pod> = Api::default_namespaced(client.clone());
     let open = Patch::Merge(json!({"spec": {"schedulingGates": null}}));
-    api.patch("gated-0", &PatchParams::default(), &open)
-        .await
-        .expect("the gate is opened");
+    api.patch("gated-0", &PatchParams::default(), &open).await.expect("the gate is opened");
     let message = await_message(&client, "default", "gated-0", |told| told.contains("available")).await;
-    assert!(
-        message.starts_with("0/2 nodes are available: 2 Insufficient cpu."),
-        "{message}"
-    );
+    assert!(message.starts_with("0/2 nodes are available: 2 Insufficient cpu."), "{message}");
     assert_no_overcommit(&client).await;
     log.assert_none_moved();
 }
@@ -252,10 +202,8 @@ async fn bind_by_hand(client: &Client, pod: &str, node: &str) {
     let binding = json!({"metadata": {"name": pod}, "target": {"kind": "Node", "name": node}});
     let body = serde_json::to_vec(&binding).expect("plain data");
     let path = format!("/api/v1/namespaces/default/pods/{pod}/binding");
-    let request = http::Request::post(path)
-        .header("content-type", "application/json")
-        .body(body)
-        .expect("a request");
+    let request =
+        http::Request::post(path).header("content-type", "application/json").body(body).expect("a request");
     client.request_text(request).await.expect("the pod is bound");
 }
 
@@ -267,27 +215,14 @@ async fn a_node_that_vanishes_or_shrinks_under_its_pods_gets_no_more_and_others_
         create_node(&client, name, room("2"), json!({})).await;
     }
     let mut berth = Berth::start(&cluster.kubeconfig(), "");
-    let half = |prefix, count| Pods {
-        prefix,
-        count,
-        requests: json!({"cpu": "500m"}),
-        ..Pods::default()
-    };
+    let half = |prefix, count| Pods { prefix, count, requests: json!({"cpu": "500m"}), ..Pods::default() };
     create_pods(&client, &half("first", 6), |_, _| {}).await;
     await_bound(&client, SOON, 6, |_| true).await;
 
     // Two pods of 500m are on each node. One node goes, one has less than its pods take.
-    patch_node(
-        &client,
-        "shrinking",
-        json!({"status": {"allocatable": {"cpu": "500m"}}}),
-    )
-    .await;
+    patch_node(&client, "shrinking", json!({"status": {"allocatable": {"cpu": "500m"}}})).await;
     let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(client.clone());
-    nodes
-        .delete("doomed", &Default::default())
-        .await
-        .expect("deleted");
+    nodes.delete("doomed", &Default::default()).await.expect("deleted");
     await_until(SOON, "berth knows two nodes", async || {
         berth.metric(r#"scheduler_cache_size{type="nodes"}"#).await == 2.0
     })
@@ -302,17 +237,10 @@ async fn a_node_that_vanishes_or_shrinks_under_its_pods_gets_no_more_and_others_
         let told = |pod: &&Pod| scheduled_condition(pod).is_some_and(|(_, _, told)| told == message);
         pods.iter().filter(told).count() == count
     };
-    await_until(SOON, "two pods are told that there is no room", async || {
-        parked(2).await
-    })
-    .await;
+    await_until(SOON, "two pods are told that there is no room", async || parked(2).await).await;
     for pod in all_pods(&client).await {
         if name_of(&pod).starts_with("second") {
-            assert!(
-                node_of(&pod).is_none_or(|node| node == "steady"),
-                "{:?}",
-                node_of(&pod)
-            );
+            assert!(node_of(&pod).is_none_or(|node| node == "steady"), "{:?}", node_of(&pod));
         }
     }
 

@@ -85,11 +85,7 @@ impl Sim {
 
     /// Something happens that makes every parked class look again, but lets no pod fit.
     pub fn touch(&mut self) {
-        self.cluster.apply_node(Node {
-            name: "touch".into(),
-            unschedulable: true,
-            ..Node::default()
-        });
+        self.cluster.apply_node(Node { name: "touch".into(), unschedulable: true, ..Node::default() });
         for slot in 0..self.processes.len() {
             self.cut(slot, NODES);
         }
@@ -200,10 +196,7 @@ impl Sim {
         for process in &self.processes {
             others.extend(process.shadow.usage_on(&node.name, &pod.uid));
         }
-        let plain = PodSpec {
-            usage: pod.usage.clone(),
-            ..PodSpec::default()
-        };
+        let plain = PodSpec { usage: pod.usage.clone(), ..PodSpec::default() };
         invariants::admits(&Arc::new(plain), node, others.iter()).is_ok()
     }
 
@@ -304,9 +297,7 @@ fn node(name: &str, dice: &mut Dice) -> Node {
             ephemeral_storage: 0,
             pods: 3 + dice.below(12) as i64,
         },
-        extended: [(Arc::from("example.com/gpu"), dice.below(3) as i64)]
-            .into_iter()
-            .collect(),
+        extended: [(Arc::from("example.com/gpu"), dice.below(3) as i64)].into_iter().collect(),
         ..Node::default()
     }
 }
@@ -323,21 +314,11 @@ fn taints(dice: &mut Dice) -> Box<[Taint]> {
         2 => Effect::NoExecute,
         _ => Effect::NoSchedule,
     };
-    [Taint {
-        key: "dedicated".into(),
-        value: "".into(),
-        effect,
-    }]
-    .into()
+    [Taint { key: "dedicated".into(), value: "".into(), effect }].into()
 }
 
 fn tolerate_everything() -> Toleration {
-    Toleration {
-        key: "".into(),
-        operator: TolerationOperator::Exists,
-        value: "".into(),
-        effect: None,
-    }
+    Toleration { key: "".into(), operator: TolerationOperator::Exists, value: "".into(), effect: None }
 }
 
 fn pod(kind: u64, uid: &str, name: &str, dice: &mut Dice) -> Pod {
@@ -371,18 +352,9 @@ fn pod(kind: u64, uid: &str, name: &str, dice: &mut Dice) -> Pod {
 }
 
 fn usage(cpu_milli: i64, memory: i64, gpus: i64, port: Option<u16>) -> Arc<Usage> {
-    let port = port.map(|port| HostPort {
-        ip: None,
-        protocol: Protocol::Tcp,
-        port,
-    });
+    let port = port.map(|port| HostPort { ip: None, protocol: Protocol::Tcp, port });
     Arc::new(Usage {
-        requests: Amounts {
-            cpu_milli,
-            memory,
-            ephemeral_storage: 0,
-            pods: 1,
-        },
+        requests: Amounts { cpu_milli, memory, ephemeral_storage: 0, pods: 1 },
         extended: [(Arc::from("example.com/gpu"), gpus)].into_iter().collect(),
         nonzero_cpu_milli: cpu_milli.max(100),
         nonzero_memory: memory.max(200 << 20),
@@ -391,51 +363,21 @@ fn usage(cpu_milli: i64, memory: i64, gpus: i64, port: Option<u16>) -> Arc<Usage
 }
 
 fn spec(kind: u64) -> Result<Arc<PodSpec>, SpecError> {
-    let plain = |cpu_milli| PodSpec {
-        usage: usage(cpu_milli, 0, 0, None),
-        ..PodSpec::default()
-    };
+    let plain = |cpu_milli| PodSpec { usage: usage(cpu_milli, 0, 0, None), ..PodSpec::default() };
     let in_zone = |zone: &str| {
-        let requirement = Requirement {
-            key: "zone".into(),
-            operator: Operator::In([zone.into()].into()),
-        };
-        let term = NodeSelectorTerm {
-            expressions: [requirement].into(),
-            fields: [].into(),
-        };
-        NodeAffinity {
-            required: Some([term].into()),
-            preferred: [].into(),
-        }
+        let requirement = Requirement { key: "zone".into(), operator: Operator::In([zone.into()].into()) };
+        let term = NodeSelectorTerm { expressions: [requirement].into(), fields: [].into() };
+        NodeAffinity { required: Some([term].into()), preferred: [].into() }
     };
     Ok(Arc::new(match kind {
         0 => plain(300),
-        1 => PodSpec {
-            usage: usage(900, GIB, 0, None),
-            ..PodSpec::default()
-        },
-        2 => PodSpec {
-            usage: usage(100, 0, 0, Some(8080)),
-            ..PodSpec::default()
-        },
-        3 => PodSpec {
-            node_selector: [("zone", "a")].into_iter().collect(),
-            ..plain(400)
-        },
-        4 => PodSpec {
-            usage: usage(100, 0, 1, None),
-            ..PodSpec::default()
-        },
-        5 => PodSpec {
-            tolerations: [tolerate_everything()].into(),
-            ..plain(700)
-        },
+        1 => PodSpec { usage: usage(900, GIB, 0, None), ..PodSpec::default() },
+        2 => PodSpec { usage: usage(100, 0, 0, Some(8080)), ..PodSpec::default() },
+        3 => PodSpec { node_selector: [("zone", "a")].into_iter().collect(), ..plain(400) },
+        4 => PodSpec { usage: usage(100, 0, 1, None), ..PodSpec::default() },
+        5 => PodSpec { tolerations: [tolerate_everything()].into(), ..plain(700) },
         6 => plain(100_000),
-        7 => PodSpec {
-            unsupported: [Unsupported::Volumes].into(),
-            ..plain(100)
-        },
+        7 => PodSpec { unsupported: [Unsupported::Volumes].into(), ..plain(100) },
         8 => {
             return Err(SpecError {
                 field: "spec.containers[0].resources.requests[cpu]".into(),

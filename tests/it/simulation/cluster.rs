@@ -45,10 +45,7 @@ impl Cluster {
     }
 
     pub fn update_pod(&mut self, pod: &Pod, change: impl FnOnce(&mut Pod)) {
-        if self
-            .store
-            .get(&pod.namespace, &pod.name)
-            .is_some_and(|now| now.uid == pod.uid)
+        if self.store.get(&pod.namespace, &pod.name).is_some_and(|now| now.uid == pod.uid)
             && let Some(pod) = self.store.update(&pod.namespace, &pod.name, change)
         {
             self.pod_log.push(PodEvent::Applied(pod.into()));
@@ -56,10 +53,7 @@ impl Cluster {
     }
 
     pub fn delete_pod(&mut self, pod: &Pod) {
-        if self
-            .store
-            .get(&pod.namespace, &pod.name)
-            .is_some_and(|now| now.uid == pod.uid)
+        if self.store.get(&pod.namespace, &pod.name).is_some_and(|now| now.uid == pod.uid)
             && self.store.delete(&pod.namespace, &pod.name).is_some()
         {
             self.pod_log.push(PodEvent::Deleted(pod.uid.clone()));

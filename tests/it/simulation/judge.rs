@@ -30,15 +30,9 @@ impl Sim {
             return Err(format!("{} was seen on {at} before", pod.uid));
         }
         if shadow.assumed.contains_key(&binding.uid) {
-            return Err(format!(
-                "I1 violated: {} is bound while a bind of it is not settled",
-                pod.uid
-            ));
+            return Err(format!("I1 violated: {} is bound while a bind of it is not settled", pod.uid));
         }
-        let spec = pod
-            .spec
-            .as_ref()
-            .map_err(|error| format!("{} is bound though {error}", pod.uid))?;
+        let spec = pod.spec.as_ref().map_err(|error| format!("{} is bound though {error}", pod.uid))?;
         let gone = || format!("{} is bound to {}, which is gone", pod.uid, binding.node);
         let node = shadow.nodes.get(&binding.node).ok_or_else(gone)?;
         let others = shadow.usage_on(&node.name, &pod.uid);
@@ -67,10 +61,7 @@ impl Sim {
         pods.iter().for_each(|usage| sum.add(&usage.requests));
         let all = node.allocatable;
         if sum.cpu_milli > all.cpu_milli || sum.memory > all.memory || sum.pods > all.pods {
-            return Err(format!(
-                "I2 violated: {name} holds {sum:?} of {:?}",
-                node.allocatable
-            ));
+            return Err(format!("I2 violated: {name} holds {sum:?} of {:?}", node.allocatable));
         }
         Ok(())
     }
@@ -90,10 +81,7 @@ impl Sim {
         let there = (self.cluster.store.get(&binding.namespace, &binding.name))
             .is_some_and(|pod| pod.uid == binding.uid && pod.node_name.as_ref() == Some(&binding.node));
         if freed && self.effected.contains(&id) && there {
-            return Err(format!(
-                "I1 violated: {} is freed, but is bound to {}",
-                binding.uid, binding.node
-            ));
+            return Err(format!("I1 violated: {} is freed, but is bound to {}", binding.uid, binding.node));
         }
         Ok(())
     }
@@ -121,11 +109,7 @@ impl Sim {
             }
         }
         let leader = &self.processes[self.leader.ok_or("nobody leads")?];
-        if leader
-            .workers
-            .iter()
-            .any(|worker| !matches!(worker.doing, Doing::Sleeping))
-        {
+        if leader.workers.iter().any(|worker| !matches!(worker.doing, Doing::Sleeping)) {
             return Err("an agent never comes to rest".into());
         }
         // Nothing is stuck: everyone who waits waits for something to change.
@@ -189,13 +173,7 @@ impl Sim {
         cold.retain_nodes(&self.cluster.nodes.keys().cloned().collect());
         for pod in pods {
             let scheduled = None;
-            cold.apply_pod(
-                Pod {
-                    scheduled,
-                    ..pod.clone()
-                },
-                self.now,
-            );
+            cold.apply_pod(Pod { scheduled, ..pod.clone() }, self.now);
         }
         cold.retain_pods(&pods.iter().map(|pod| pod.uid.clone()).collect::<HashSet<_>>());
         let refusals = cold.take_actions().into_iter().filter_map(|action| match action {

@@ -78,19 +78,14 @@ fn report(seed: u64) -> String {
         Ok(Err(why)) => writeln!(text, "{why}"),
         Err(_) => writeln!(text, "panicked (see above)"),
     };
-    let _ = write!(
-        text,
-        "to reproduce: BERTH_SIM_SEED={seed} cargo test --test it simulation -- --nocapture"
-    );
+    let _ =
+        write!(text, "to reproduce: BERTH_SIM_SEED={seed} cargo test --test it simulation -- --nocapture");
     text
 }
 
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
-    Some(
-        text.parse()
-            .unwrap_or_else(|_| panic!("{variable}={text} is not a number")),
-    )
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is not a number")))
 }
 
 #[test]

@@ -134,10 +134,7 @@ impl Settings {
             agents: self.agents,
             max_waiting_binds: self.max_waiting_binds,
             max_tries: self.max_tries,
-            backoff: BackoffLimits {
-                initial: Duration::from_secs(1),
-                max: Duration::from_secs(10),
-            },
+            backoff: BackoffLimits { initial: Duration::from_secs(1), max: Duration::from_secs(10) },
             refresh: Duration::from_secs(60),
         };
         Scheduler::new(config, Estimator::default())
@@ -148,17 +145,10 @@ impl Settings {
             let config = AgentConfig {
                 packing: self.packing,
                 candidate_width: self.candidate_width,
-                cache: CacheLimits {
-                    bytes: self.cache_bytes,
-                    age: Duration::from_secs(5),
-                },
+                cache: CacheLimits { bytes: self.cache_bytes, age: Duration::from_secs(5) },
                 seed: seed.wrapping_add(at as u64),
             };
-            Worker {
-                agent: Agent::new(config),
-                config,
-                doing: Doing::Sleeping,
-            }
+            Worker { agent: Agent::new(config), config, doing: Doing::Sleeping }
         };
         Process {
             life,

@@ -209,9 +209,7 @@ impl Sim {
 
     /// The process, if it is still the same.
     pub fn process(&mut self, who: Who) -> Option<&mut Process> {
-        self.processes
-            .get_mut(who.0)
-            .filter(|process| process.life == who.1)
+        self.processes.get_mut(who.0).filter(|process| process.life == who.1)
     }
 
     fn step(&mut self) -> Step {
@@ -346,17 +344,9 @@ impl Sim {
     }
 
     fn deliver(&mut self, who: Who, kind: usize, epoch: u32) -> Step {
-        let batch = if self.strict {
-            usize::MAX
-        } else {
-            1 + self.delays.below(4) as usize
-        };
+        let batch = if self.strict { usize::MAX } else { 1 + self.delays.below(4) as usize };
         let now = self.now;
-        let Some(process) = self
-            .processes
-            .get_mut(who.0)
-            .filter(|process| process.life == who.1)
-        else {
+        let Some(process) = self.processes.get_mut(who.0).filter(|process| process.life == who.1) else {
             return Ok(());
         };
         let watch = &mut process.watches[kind];
@@ -461,11 +451,7 @@ impl Sim {
     fn agent(&mut self, who: Who, at: usize) -> Step {
         let now = self.now;
         let compare = self.interleaving.percent(6);
-        let Some(process) = self
-            .processes
-            .get_mut(who.0)
-            .filter(|process| process.life == who.1)
-        else {
+        let Some(process) = self.processes.get_mut(who.0).filter(|process| process.life == who.1) else {
             return Ok(());
         };
         let (scheduler, worker) = (&mut process.scheduler, &mut process.workers[at]);
@@ -494,9 +480,7 @@ impl Sim {
             Doing::Choosing(task, conflicts) => {
                 let mut laps = Vec::new();
                 worker.agent.expire(now);
-                let choice = worker
-                    .agent
-                    .choose(task.class(), now, |part| laps.push((part, 10 * MS / 1000)));
+                let choice = worker.agent.choose(task.class(), now, |part| laps.push((part, 10 * MS / 1000)));
                 let answer = Answer {
                     choice,
                     seen: worker.agent.revision(),
@@ -579,10 +563,7 @@ impl Sim {
         let id = self.next_bind;
         let process = &mut self.processes[who.0];
         let usage = process.shadow.pods[&binding.uid].usage.clone();
-        process
-            .shadow
-            .assumed
-            .insert(binding.uid.clone(), (binding.node.clone(), usage));
+        process.shadow.assumed.insert(binding.uid.clone(), (binding.node.clone(), usage));
         let attempt = BindAttempt::new(binding.node.clone());
         process.binds.insert(id, (binding, attempt));
         let pause = self.delays.up_to(20 * MS);
@@ -603,9 +584,7 @@ impl Sim {
                     ));
                 }
             }
-            Report::Failed {
-                pod, reason, message, ..
-            } => {
+            Report::Failed { pod, reason, message, .. } => {
                 self.note(|| format!("p{} tells {}: {message}", who.0, pod.uid));
                 if !self.processes[who.0].scheduler.leading() {
                     return Err(format!("p{} tells {} but does not lead", who.0, pod.uid));
@@ -619,13 +598,8 @@ impl Sim {
                 if let Some(truth) = self.cluster.store.get(&pod.namespace, &pod.name)
                     && truth.uid == pod.uid
                 {
-                    let condition = ScheduledCondition {
-                        status: false,
-                        reason: reason.into(),
-                        message,
-                    };
-                    self.cluster
-                        .update_pod(&truth, |pod| pod.scheduled = Some(condition));
+                    let condition = ScheduledCondition { status: false, reason: reason.into(), message };
+                    self.cluster.update_pod(&truth, |pod| pod.scheduled = Some(condition));
                 }
             }
         }

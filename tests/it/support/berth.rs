@@ -47,10 +47,7 @@ impl Berth {
 
     /// Where it serves, once it does.
     pub async fn address(&self) -> SocketAddr {
-        await_until(Duration::from_secs(20), "berth serves", async || {
-            self.find_address().is_some()
-        })
-        .await;
+        await_until(Duration::from_secs(20), "berth serves", async || self.find_address().is_some()).await;
         self.find_address().expect("just seen")
     }
 
@@ -64,19 +61,13 @@ impl Berth {
     pub async fn get(&self, path: &str) -> (bool, String) {
         let url = format!("http://{}{path}", self.address().await);
         match reqwest::get(&url).await {
-            Ok(answer) => (
-                answer.status().is_success(),
-                answer.text().await.unwrap_or_default(),
-            ),
+            Ok(answer) => (answer.status().is_success(), answer.text().await.unwrap_or_default()),
             Err(error) => (false, error.to_string()),
         }
     }
 
     pub async fn await_ready(&self) {
-        await_until(Duration::from_secs(30), "berth is ready", async || {
-            self.get("/readyz").await.0
-        })
-        .await;
+        await_until(Duration::from_secs(30), "berth is ready", async || self.get("/readyz").await.0).await;
     }
 
     /// The value of a metric, by its name with labels as it stands in the scrape.
@@ -89,9 +80,7 @@ impl Berth {
     async fn try_metric(&self, name: &str) -> Option<f64> {
         let url = format!("http://{}/metrics", self.find_address()?);
         let scrape = async { reqwest::get(url).await.ok()?.text().await.ok() };
-        let text = tokio::time::timeout(Duration::from_secs(2), scrape)
-            .await
-            .ok()??;
+        let text = tokio::time::timeout(Duration::from_secs(2), scrape).await.ok()??;
         value_in(&text, name)
     }
 
@@ -103,9 +92,7 @@ impl Berth {
     pub async fn unsettled(&self) -> f64 {
         let mut sum = self.metric("berth_binds_pending").await;
         for queue in ["active", "backoff", "unschedulable", "gated"] {
-            sum += self
-                .metric(&format!(r#"scheduler_pending_pods{{queue="{queue}"}}"#))
-                .await;
+            sum += self.metric(&format!(r#"scheduler_pending_pods{{queue="{queue}"}}"#)).await;
         }
         sum
     }
@@ -113,15 +100,11 @@ impl Berth {
     /// Waits until nothing waits, and every pod on a node is counted and none only assumed; panics when the number of
     /// pods is another one.
     pub async fn await_settled(&self, limit: Duration, pods: usize) {
-        await_until(
-            limit,
-            &format!("berth counts {pods} pods and has nothing left to do"),
-            async || {
-                self.unsettled().await == 0.0
-                    && self.metric(r#"scheduler_cache_size{type="assumed_pods"}"#).await == 0.0
-                    && self.metric(r#"scheduler_cache_size{type="pods"}"#).await == pods as f64
-            },
-        )
+        await_until(limit, &format!("berth counts {pods} pods and has nothing left to do"), async || {
+            self.unsettled().await == 0.0
+                && self.metric(r#"scheduler_cache_size{type="assumed_pods"}"#).await == 0.0
+                && self.metric(r#"scheduler_cache_size{type="pods"}"#).await == pods as f64
+        })
         .await;
     }
 
@@ -163,11 +146,7 @@ impl Berth {
 fn value_in(scrape: &str, name: &str) -> Option<f64> {
     let value = |line: &str| {
         let rest = line.strip_prefix(name)?;
-        rest.strip_prefix("{}")
-            .unwrap_or(rest)
-            .strip_prefix(' ')?
-            .parse()
-            .ok()
+        rest.strip_prefix("{}").unwrap_or(rest).strip_prefix(' ')?.parse().ok()
     };
     scrape.lines().find_map(value)
 }

@@ -20,18 +20,11 @@ use super::await_until;
 
 pub async fn all_pods(client: &Client) -> Vec<Pod> {
     let api: Api<Pod> = Api::all(client.clone());
-    api.list(&ListParams::default())
-        .await
-        .expect("pods are listed")
-        .items
+    api.list(&ListParams::default()).await.expect("pods are listed").items
 }
 
 pub fn node_of(pod: &Pod) -> Option<&str> {
-    pod.spec
-        .as_ref()?
-        .node_name
-        .as_deref()
-        .filter(|name| !name.is_empty())
+    pod.spec.as_ref()?.node_name.as_deref().filter(|name| !name.is_empty())
 }
 
 pub fn name_of(pod: &Pod) -> &str {
@@ -41,27 +34,16 @@ pub fn name_of(pod: &Pod) -> &str {
 /// The condition `PodScheduled`: status, reason and message.
 pub fn scheduled_condition(pod: &Pod) -> Option<(String, String, String)> {
     let conditions = pod.status.as_ref()?.conditions.as_ref()?;
-    let condition = conditions
-        .iter()
-        .find(|condition| condition.type_ == "PodScheduled")?;
+    let condition = conditions.iter().find(|condition| condition.type_ == "PodScheduled")?;
     let (reason, message) = (condition.reason.clone(), condition.message.clone());
-    Some((
-        condition.status.clone(),
-        reason.unwrap_or_default(),
-        message.unwrap_or_default(),
-    ))
+    Some((condition.status.clone(), reason.unwrap_or_default(), message.unwrap_or_default()))
 }
 
 /// Waits until this many of the pods that `of` selects have a node.
 pub async fn await_bound(client: &Client, limit: Duration, count: usize, of: impl Fn(&Pod) -> bool) {
     let what = format!("{count} pods are bound");
     await_until(limit, &what, async || {
-        all_pods(client)
-            .await
-            .iter()
-            .filter(|pod| of(pod) && node_of(pod).is_some())
-            .count()
-            == count
+        all_pods(client).await.iter().filter(|pod| of(pod) && node_of(pod).is_some()).count() == count
     })
     .await;
 }
@@ -75,33 +57,21 @@ pub async fn await_message(
 ) -> String {
     let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let mut message = String::new();
-    await_until(
-        Duration::from_secs(30),
-        &format!("pod {name} is told why it waits"),
-        async || {
-            let pod = api.get(name).await.expect("the pod exists");
-            message = scheduled_condition(&pod)
-                .map(|(_, _, message)| message)
-                .unwrap_or_default();
-            holds(&message)
-        },
-    )
+    await_until(Duration::from_secs(30), &format!("pod {name} is told why it waits"), async || {
+        let pod = api.get(name).await.expect("the pod exists");
+        message = scheduled_condition(&pod).map(|(_, _, message)| message).unwrap_or_default();
+        holds(&message)
+    })
     .await;
     message
 }
 
 pub async fn events_of(client: &Client, pod: &Pod) -> Vec<Event> {
-    let api: Api<Event> = Api::namespaced(
-        client.clone(),
-        pod.metadata.namespace.as_deref().unwrap_or("default"),
-    );
+    let api: Api<Event> =
+        Api::namespaced(client.clone(), pod.metadata.namespace.as_deref().unwrap_or("default"));
     let events = api.list(&ListParams::default()).await.expect("events are listed");
     let about = |event: &Event| event.regarding.as_ref().and_then(|about| about.uid.clone());
-    events
-        .items
-        .into_iter()
-        .filter(|event| about(event) == pod.metadata.uid)
-        .collect()
+    events.items.into_iter().filter(|event| about(event) == pod.metadata.uid).collect()
 }
 
 /// Panics if the requests of a node's pods exceed its allocatable CPU, memory or pods. Counts the requests of containers
@@ -116,10 +86,7 @@ pub async fn assert_no_overcommit(client: &Client) {
         let sums = used.entry(node.to_owned()).or_default();
         sums[2] += 1;
         for container in &spec.containers {
-            let requests = container
-                .resources
-                .as_ref()
-                .and_then(|resources| resources.requests.clone());
+            let requests = container.resources.as_ref().and_then(|resources| resources.requests.clone());
             let amount = |name: &str| {
                 let quantity = requests.as_ref()?.get(name)?;
                 Some(Quantity::parse(&quantity.0).expect("the API server checked it"))
@@ -128,18 +95,10 @@ pub async fn assert_no_overcommit(client: &Client) {
             sums[1] += amount("memory").map_or(0, Quantity::value);
         }
     }
-    for node in nodes
-        .list(&ListParams::default())
-        .await
-        .expect("nodes are listed")
-        .items
-    {
+    for node in nodes.list(&ListParams::default()).await.expect("nodes are listed").items {
         let name = node.metadata.name.unwrap_or_default();
         let Some(sums) = used.get(&name) else { continue };
-        let allocatable = node
-            .status
-            .and_then(|status| status.allocatable)
-            .unwrap_or_default();
+        let allocatable = node.status.and_then(|status| status.allocatable).unwrap_or_default();
         let of = |name: &str| Quantity::parse(&allocatable[name].0).expect("the API server checked it");
         let all = [of("cpu").milli_value(), of("memory").value(), of("pods").value()];
         assert!(
@@ -162,9 +121,7 @@ pub async fn create_node(client: &Client, name: &str, allocatable: Value, spec: 
     });
     let node = serde_json::from_value(node).expect("a node");
     let api: Api<Node> = Api::all(client.clone());
-    api.create(&PostParams::default(), &node)
-        .await
-        .expect("the node is created");
+    api.create(&PostParams::default(), &node).await.expect("the node is created");
 }
 
 /// Merges `patch` into a node; its part `status` goes to the subresource.
@@ -188,10 +145,7 @@ pub async fn delete_pods(client: &Client, names: impl IntoIterator<Item = String
         let (api, now) = (api.clone(), now.clone());
         async move { api.delete(&name, &now).await.expect("the pod is deleted") }
     });
-    stream::iter(deletions)
-        .buffer_unordered(16)
-        .for_each(|_| async {})
-        .await;
+    stream::iter(deletions).buffer_unordered(16).for_each(|_| async {}).await;
 }
 
 /// A pod was first seen on a node.
@@ -252,10 +206,7 @@ impl BindLog {
 
     /// Waits until at least so many binds were seen.
     pub async fn await_len(&self, limit: Duration, count: usize) {
-        await_until(limit, &format!("{count} binds are seen"), async || {
-            self.len() >= count
-        })
-        .await;
+        await_until(limit, &format!("{count} binds are seen"), async || self.len() >= count).await;
     }
 
     /// Panics if a pod was ever seen on a second node.

@@ -53,19 +53,13 @@ pub async fn start_control_plane() -> TestControlPlane {
 
 /// The right to one control plane, for a test whose child process starts it. Waits for a place among the running ones.
 pub async fn reserve_control_plane() -> SemaphorePermit<'static> {
-    CONTROL_PLANES
-        .acquire()
-        .await
-        .expect("nobody closes the semaphore")
+    CONTROL_PLANES.acquire().await.expect("nobody closes the semaphore")
 }
 
 pub async fn start_control_plane_with(options: Options) -> TestControlPlane {
     let permit = reserve_control_plane().await;
     match ControlPlane::start(options).await {
-        Ok(control_plane) => TestControlPlane {
-            control_plane,
-            _permit: permit,
-        },
+        Ok(control_plane) => TestControlPlane { control_plane, _permit: permit },
         Err(error) => panic!("{error:#}"),
     }
 }
@@ -180,10 +174,7 @@ where
 pub async fn await_until(limit: Duration, what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let started = Instant::now();
     while !condition().await {
-        assert!(
-            started.elapsed() < limit,
-            "after {limit:?} still not true: {what}"
-        );
+        assert!(started.elapsed() < limit, "after {limit:?} still not true: {what}");
         tokio::time::sleep(POLL_INTERVAL).await;
     }
 }

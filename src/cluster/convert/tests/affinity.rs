@@ -30,19 +30,10 @@ fn only_operator(terms: Value) -> Operator {
 #[test]
 fn every_operator_is_understood() {
     let texts = |texts: &[&str]| -> Box<[Arc<str>]> { texts.iter().map(|text| Arc::from(*text)).collect() };
-    assert_eq!(
-        only_operator(expression("zone", "In", &["b", "a", "b"])),
-        Operator::In(texts(&["a", "b"]))
-    );
-    assert_eq!(
-        only_operator(expression("zone", "NotIn", &["b", ""])),
-        Operator::NotIn(texts(&["", "b"]))
-    );
+    assert_eq!(only_operator(expression("zone", "In", &["b", "a", "b"])), Operator::In(texts(&["a", "b"])));
+    assert_eq!(only_operator(expression("zone", "NotIn", &["b", ""])), Operator::NotIn(texts(&["", "b"])));
     assert_eq!(only_operator(expression("zone", "Exists", &[])), Operator::Exists);
-    assert_eq!(
-        only_operator(expression("zone", "DoesNotExist", &[])),
-        Operator::DoesNotExist
-    );
+    assert_eq!(only_operator(expression("zone", "DoesNotExist", &[])), Operator::DoesNotExist);
     assert_eq!(only_operator(expression("cores", "Gt", &["8"])), Operator::Gt(8));
     assert_eq!(only_operator(expression("cores", "Lt", &["08"])), Operator::Lt(8));
 }
@@ -65,11 +56,7 @@ fn an_expression_that_upstream_refuses_is_refused_with_its_path() {
         ("no good", "Exists", &[], "key"),
     ] {
         let (field, problem) = error(required(expression(key, operator, values)));
-        assert_eq!(
-            field,
-            format!("{TERMS}[0].matchExpressions[0].{wrong}"),
-            "{problem}"
-        );
+        assert_eq!(field, format!("{TERMS}[0].matchExpressions[0].{wrong}"), "{problem}");
     }
 }
 
@@ -79,14 +66,8 @@ fn nodes_are_selected_by_the_field_name_and_by_no_other() {
         required(json!([{"matchFields": [{"key": key, "operator": operator, "values": values}]}]))
     };
     let fields = |pod| affinity(pod).required.unwrap()[0].fields.clone();
-    assert_eq!(
-        *fields(field("metadata.name", "In", &["n1"])),
-        [FieldRequirement::NameIs("n1".into())]
-    );
-    assert_eq!(
-        *fields(field("metadata.name", "NotIn", &["n1"])),
-        [FieldRequirement::NameIsNot("n1".into())]
-    );
+    assert_eq!(*fields(field("metadata.name", "In", &["n1"])), [FieldRequirement::NameIs("n1".into())]);
+    assert_eq!(*fields(field("metadata.name", "NotIn", &["n1"])), [FieldRequirement::NameIsNot("n1".into())]);
     for (pod, wrong) in [
         (field("metadata.uid", "In", &["n1"]), "key"),
         (field("metadata.name", "Exists", &["n1"]), "operator"),
@@ -101,13 +82,8 @@ fn nodes_are_selected_by_the_field_name_and_by_no_other() {
 #[test]
 fn an_empty_required_term_matches_nothing_and_so_does_a_list_without_terms() {
     let labels = Labels::default();
-    let matches = |affinity: NodeAffinity| {
-        affinity
-            .required
-            .unwrap()
-            .iter()
-            .any(|term| term.matches("n", &labels))
-    };
+    let matches =
+        |affinity: NodeAffinity| affinity.required.unwrap().iter().any(|term| term.matches("n", &labels));
     assert!(!matches(affinity(required(json!([])))));
     assert!(!matches(affinity(required(json!(null)))));
     assert!(!matches(affinity(required(json!([{}])))));
@@ -143,10 +119,7 @@ fn preferred_terms_without_weight_or_demand_are_ignored_and_equal_ones_count_twi
         {"weight": 7, "preference": wanted}
     ])));
     let term = NodeSelectorTerm {
-        expressions: Box::new([Requirement {
-            key: "a".into(),
-            operator: Operator::Exists,
-        }]),
+        expressions: Box::new([Requirement { key: "a".into(), operator: Operator::Exists }]),
         fields: Box::default(),
     };
     assert_eq!(affinity.preferred.len(), 2);
@@ -155,10 +128,7 @@ fn preferred_terms_without_weight_or_demand_are_ignored_and_equal_ones_count_twi
     }
     let path = "spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution";
     let (field, _) = error(preferred(json!([{"weight": 1, "preference": broken}])));
-    assert_eq!(
-        field,
-        format!("{path}[0].preference.matchExpressions[0].operator")
-    );
+    assert_eq!(field, format!("{path}[0].preference.matchExpressions[0].operator"));
     let (field, _) = error(preferred(json!([{"weight": 101, "preference": wanted}])));
     assert_eq!(field, format!("{path}[0].weight"));
 }

@@ -29,26 +29,13 @@ fn a_node_keeps_what_scheduling_needs() {
     assert_eq!(&*node.name, "n1");
     assert_eq!(node.labels.get("zone"), Some("a"));
     assert!(node.unschedulable);
-    let taint = |key: &str, value: &str, effect| Taint {
-        key: key.into(),
-        value: value.into(),
-        effect,
-    };
-    assert_eq!(
-        *node.taints,
-        [
-            taint("gpu", "yes", Effect::NoSchedule),
-            taint("old", "", Effect::NoExecute)
-        ]
-    );
+    let taint = |key: &str, value: &str, effect| Taint { key: key.into(), value: value.into(), effect };
+    assert_eq!(*node.taints, [taint("gpu", "yes", Effect::NoSchedule), taint("old", "", Effect::NoExecute)]);
     let amounts = node.allocatable;
     assert_eq!((amounts.cpu_milli, amounts.memory), (3920, 3 << 29));
     assert_eq!((amounts.ephemeral_storage, amounts.pods), (100, 110));
     assert_eq!((node.extended.get("nvidia.com/gpu"), node.extended.len()), (4, 1));
-    let image = |name: &str, size_bytes| Image {
-        name: name.into(),
-        size_bytes,
-    };
+    let image = |name: &str, size_bytes| Image { name: name.into(), size_bytes };
     assert_eq!(*node.images, [image("a:1", 7), image("b@sha256:1", 7)]);
     assert!(node.problems.is_empty());
 }
@@ -56,13 +43,7 @@ fn a_node_keeps_what_scheduling_needs() {
 #[test]
 fn an_empty_node_holds_nothing() {
     let node = node(json!({"metadata": {"name": "n"}}));
-    assert_eq!(
-        node,
-        Node {
-            name: "n".into(),
-            ..Node::default()
-        }
-    );
+    assert_eq!(node, Node { name: "n".into(), ..Node::default() });
 }
 
 #[test]
@@ -74,10 +55,7 @@ fn what_cannot_be_understood_of_a_node_counts_as_nothing_and_is_told() {
     assert_eq!(amounts.ephemeral_storage, 5);
     for name in ["cpu", "memory", "pods"] {
         let path = format!("status.allocatable[{name}]: ");
-        assert!(
-            node.problems.iter().any(|problem| problem.starts_with(&path)),
-            "{name}"
-        );
+        assert!(node.problems.iter().any(|problem| problem.starts_with(&path)), "{name}");
     }
     assert_eq!(node.problems.len(), 3);
 }
@@ -100,10 +78,7 @@ fn a_heartbeat_changes_nothing() {
             }
         }))
     };
-    assert_eq!(
-        beat("1", "2026-01-01T00:00:00Z"),
-        beat("2", "2026-01-01T00:00:10Z")
-    );
+    assert_eq!(beat("1", "2026-01-01T00:00:00Z"), beat("2", "2026-01-01T00:00:10Z"));
     assert_ne!(beat("1", ""), allocatable(json!({"cpu": "5"})));
 }
 

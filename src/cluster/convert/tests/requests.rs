@@ -44,13 +44,7 @@ fn the_greatest_init_container_counts_if_it_is_greater_than_the_sum() {
     let containers = json!([container(json!({"cpu": "1"})), container(json!({"cpu": "1"}))]);
     let with_init = |init: Value| cpu(json!({"containers": containers, "initContainers": init}));
     assert_eq!(with_init(json!([container(json!({"cpu": "1500m"}))])), 2000);
-    assert_eq!(
-        with_init(json!([
-            container(json!({"cpu": "3"})),
-            container(json!({"cpu": "2500m"}))
-        ])),
-        3000
-    );
+    assert_eq!(with_init(json!([container(json!({"cpu": "3"})), container(json!({"cpu": "2500m"}))])), 3000);
 }
 
 /// KEP-753: `InitContainerUse(i)` adds the sidecars that were started before it.
@@ -100,10 +94,7 @@ fn resources_that_are_not_counted_by_name_are_ignored() {
 
 #[test]
 fn a_container_that_requests_nothing_counts_as_a_little_for_spreading() {
-    let (named, silent) = (
-        container(json!({"cpu": "1", "memory": "0"})),
-        container(json!({})),
-    );
+    let (named, silent) = (container(json!({"cpu": "1", "memory": "0"})), container(json!({})));
     assert_eq!(nonzero(json!({"containers": [silent, silent]})), (200, 400 * MI));
     // An explicit zero stays zero.
     assert_eq!(nonzero(json!({"containers": [named, silent]})), (1100, 200 * MI));
@@ -113,10 +104,7 @@ fn a_container_that_requests_nothing_counts_as_a_little_for_spreading() {
         nonzero(json!({"containers": [silent], "initContainers": [sidecar(json!({})), silent]})),
         (200, 400 * MI)
     );
-    assert_eq!(
-        nonzero(json!({"containers": [silent], "overhead": {"cpu": "1"}})).0,
-        1100
-    );
+    assert_eq!(nonzero(json!({"containers": [silent], "overhead": {"cpu": "1"}})).0, 1100);
 }
 
 /// Upstream: `getNonMissingContainerRequests`.
@@ -124,15 +112,9 @@ fn a_container_that_requests_nothing_counts_as_a_little_for_spreading() {
 fn with_pod_level_requests_only_a_resource_that_nobody_names_counts_as_a_little() {
     let silent = container(json!({}));
     let level = json!({"requests": {"memory": "50Mi"}});
-    assert_eq!(
-        nonzero(json!({"containers": [silent, silent], "resources": level})),
-        (200, 50 * MI)
-    );
+    assert_eq!(nonzero(json!({"containers": [silent, silent], "resources": level})), (200, 50 * MI));
     let one_names_cpu = json!([container(json!({"cpu": "30m"})), silent]);
-    assert_eq!(
-        nonzero(json!({"containers": one_names_cpu, "resources": level})),
-        (30, 50 * MI)
-    );
+    assert_eq!(nonzero(json!({"containers": one_names_cpu, "resources": level})), (30, 50 * MI));
 }
 
 fn resized(node: &str, conditions: Value) -> i64 {
@@ -179,14 +161,8 @@ fn pod_level_requests_are_resized_too() {
         pod_with_status(spec, status).usage.requests.cpu_milli
     };
     assert_eq!(count("n", json!([])), 3000);
-    assert_eq!(
-        count("n", json!([{"type": "PodResizePending", "reason": "Infeasible"}])),
-        2000
-    );
-    assert_eq!(
-        count("", json!([{"type": "PodResizePending", "reason": "Infeasible"}])),
-        3000
-    );
+    assert_eq!(count("n", json!([{"type": "PodResizePending", "reason": "Infeasible"}])), 2000);
+    assert_eq!(count("", json!([{"type": "PodResizePending", "reason": "Infeasible"}])), 3000);
 }
 
 #[test]
@@ -196,17 +172,11 @@ fn a_malformed_quantity_is_told_with_its_path_and_the_rest_still_counts() {
     let error = broken.spec.unwrap_err();
     assert_eq!(error.field, "spec.containers[1].resources.requests[cpu]");
     assert!(error.problem.contains("\"lots\""), "{error}");
-    assert_eq!(
-        (broken.usage.requests.cpu_milli, broken.usage.requests.memory),
-        (1000, MI)
-    );
+    assert_eq!((broken.usage.requests.cpu_milli, broken.usage.requests.memory), (1000, MI));
 
     for (spec, field) in [
         (json!({"overhead": {"cpu": ""}}), "spec.overhead[cpu]"),
-        (
-            json!({"resources": {"requests": {"memory": [1]}}}),
-            "spec.resources.requests[memory]",
-        ),
+        (json!({"resources": {"requests": {"memory": [1]}}}), "spec.resources.requests[memory]"),
         (
             json!({"initContainers": [container(json!({"a/b": true}))]}),
             "spec.initContainers[0].resources.requests[a/b]",
@@ -229,9 +199,6 @@ fn a_negative_quantity_is_told_and_counts_nothing() {
 fn quantities_may_be_numbers_null_or_have_spaces_around_them() {
     assert_eq!(cpu(json!({"containers": [container(json!({"cpu": 2}))]})), 2000);
     assert_eq!(cpu(json!({"containers": [container(json!({"cpu": 0.25}))]})), 250);
-    assert_eq!(
-        cpu(json!({"containers": [container(json!({"cpu": " 1 "}))]})),
-        1000
-    );
+    assert_eq!(cpu(json!({"containers": [container(json!({"cpu": " 1 "}))]})), 1000);
     assert_eq!(cpu(json!({"containers": [container(json!({"cpu": null}))]})), 0);
 }

@@ -1,0 +1,37 @@
+//! The measured latencies of the dispatcher, kept over a restart.
+
+use std::path::Path;
+
+use crate::dispatch::Estimator;
+use crate::engine::Engine;
+
+pub(super) fn read(file: Option<&Path>) -> Estimator {
+    let Some(file) = file else {
+        return Estimator::default();
+    };
+    match std::fs::read_to_string(file) {
+        Ok(text) => serde_json::from_str(&text).unwrap_or_else(|error| {
+            tracing::warn!(file = %file.display(), %error, "the estimator file cannot be used; latencies are measured anew");
+            Estimator::default()
+        }),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Estimator::default(),
+        Err(error) => {
+            tracing::warn!(file = %file.display(), %error, "the estimator file cannot be read; latencies are measured anew");
+            Estimator::default()
+        }
+    }
+}
+
+/// Written whole or not at all.
+pub(super) fn save(file: Option<&Path>, engine: &Engine) {
+    let Some(file) = file else { return };
+    let estimator = engine.with(|scheduler, _| scheduler.estimator().clone());
+    let fresh = file.with_extension("new");
+    let written = serde_json::to_string(&estimator)
+        .map_err(std::io::Error::other)
+        .and_then(|text| std::fs::write(&fresh, text))
+        .and_then(|()| std::fs::rename(&fresh, file));
+    if let Err(error) = written {
+        tracing::warn!(file = %file.display(), %error, "the measured latencies could not be saved");
+    }
+}

@@ -1,0 +1,88 @@
+//! The watches, and how what they see reaches the scheduler.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use kube::Client;
+
+use super::tasks::Tasks;
+use crate::cluster::{
+    Change, ClusterSink, LIVE_PODS, LeanNode, LeanPod, NodeIndex, PodIndex, watch as watch_objects,
+};
+use crate::engine::Engine;
+use crate::model::{Node, Pod};
+use crate::serve::Health;
+use crate::serve::metrics::Sources;
+
+/// Passes on to the scheduler what the watches see.
+struct ToScheduler<'a>(&'a Engine, &'a Health);
+
+impl ToScheduler<'_> {
+    fn synced(&self, synced: bool) {
+        if synced {
+            self.1.set_synced();
+        }
+    }
+}
+
+impl ClusterSink for ToScheduler<'_> {
+    fn apply_pod(&mut self, pod: Pod) {
+        self.0.with(|scheduler, now| scheduler.apply_pod(pod, now));
+    }
+
+    fn delete_pod(&mut self, uid: &Arc<str>) {
+        self.0.with(|scheduler, _| scheduler.delete_pod(uid));
+    }
+
+    fn retain_pods(&mut self, uids: &HashSet<Arc<str>>) {
+        let synced = self.0.with(|scheduler, _| {
+            scheduler.retain_pods(uids);
+            scheduler.synced()
+        });
+        tracing::info!(pods = uids.len(), "pods are listed");
+        self.synced(synced);
+    }
+
+    fn apply_node(&mut self, node: Node) {
+        for problem in &node.problems {
+            tracing::warn!(node = %node.name, problem, "a part of a node cannot be understood and counts as nothing");
+        }
+        self.0.with(|scheduler, _| scheduler.apply_node(node));
+    }
+
+    fn delete_node(&mut self, name: &str) {
+        self.0.with(|scheduler, _| scheduler.delete_node(name));
+    }
+
+    fn retain_nodes(&mut self, names: &HashSet<Arc<str>>) {
+        let synced = self.0.with(|scheduler, _| {
+            scheduler.retain_nodes(names);
+            scheduler.synced()
+        });
+        tracing::info!(nodes = names.len(), "nodes are listed");
+        self.synced(synced);
+    }
+}
+
+pub(super) fn watch_cluster(
+    tasks: &mut Tasks,
+    engine: &Engine,
+    client: &Client,
+    sources: &Sources,
+    health: &Health,
+) {
+    let (to, client_of, counters, healthy) =
+        (engine.clone(), client.clone(), sources.node_watch.clone(), health.clone());
+    tasks.spawn("watch of nodes", async move {
+        let mut index = NodeIndex::default();
+        let sink = |change: Change<LeanNode>| index.take(change, &mut ToScheduler(&to, &healthy));
+        watch_objects(client_of, None, &counters, sink).await;
+    });
+    let (to, client_of, counters, healthy) =
+        (engine.clone(), client.clone(), sources.pod_watch.clone(), health.clone());
+    tasks.spawn("watch of pods", async move {
+        let mut index = PodIndex::default();
+        let sink = |change: Change<LeanPod>| index.take(change, &mut ToScheduler(&to, &healthy));
+        watch_objects(client_of, Some(LIVE_PODS), &counters, sink).await;
+    });
+}
