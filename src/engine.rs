@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use crate::agent::{Agent, AgentConfig, CacheStats, Choice, Part};
-use crate::cluster::Report;
 use crate::dispatch::Estimator;
+use crate::model::Report;
 use crate::placement::{Binding, Outcome};
 use crate::scheduler::{Action, AttemptResult, Sample, Scheduler, SchedulerConfig, Settled, Task};
 

@@ -19,9 +19,10 @@ use tokio::sync::{mpsc, watch};
 
 use crate::agent::{AgentConfig, CacheLimits};
 use crate::cluster::client::without_retries;
-use crate::cluster::{Deadline, Elector, LeaseConfig, Report, Reporter};
+use crate::cluster::{Deadline, Elector, LeaseConfig, Reporter};
 use crate::config::{Config, NAMESPACE_FILE};
 use crate::engine::{AgentThreads, Engine, Outlet};
+use crate::model::Report;
 use crate::placement::{BindCounters, Binding, KubeStore, drive};
 use crate::queue::BackoffLimits;
 use crate::scheduler::{Sample, SchedulerConfig};

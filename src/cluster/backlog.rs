@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::report::{PodRef, Report};
+use crate::model::{PodRef, Report};
 
 /// The condition `PodScheduled=False`.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -170,7 +170,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::cluster::PodRef;
+    use crate::model::PodRef;
 
     fn pod() -> PodRef {
         PodRef {

@@ -20,8 +20,8 @@ use tokio::time::Instant;
 
 use super::backlog::{Backlog, Item};
 use super::client::{self, Answer};
-use super::report::Report;
 use super::report_json::{ConditionPatch, EventBody};
+use crate::model::Report;
 
 /// At about 1 KiB an entry this is 64 MiB at worst: a condition and an event for each of 32,768 pods.
 const BACKLOG_MAX: usize = 65_536;
@@ -281,7 +281,7 @@ mod tests {
     use tokio::sync::Semaphore;
 
     use super::*;
-    use crate::cluster::PodRef;
+    use crate::model::PodRef;
 
     /// An API server that holds every request until it gets a permit, and answers by script, then with 201.
     #[derive(Clone)]

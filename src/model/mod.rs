@@ -7,6 +7,7 @@ mod labels;
 mod node;
 mod pod;
 mod quantity;
+mod report;
 mod resources;
 mod selector;
 mod taints;
@@ -17,6 +18,7 @@ pub use pod::{
     HostPort, Pod, PodSpec, PreemptionPolicy, Protocol, ScheduledCondition, SpecError, Unsupported,
 };
 pub use quantity::{Quantity, QuantityError};
+pub use report::{PodRef, Report};
 pub use resources::{Amounts, Extended, Usage};
 pub use selector::{FieldRequirement, NodeAffinity, NodeSelectorTerm, Operator, PreferredTerm, Requirement};
 pub use taints::{Effect, Taint, Toleration, TolerationOperator};

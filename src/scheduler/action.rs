@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::cluster::Report;
+use crate::model::Report;
 use crate::placement::Binding;
 
 /// Something to do in the world, carried out by the I/O rooms.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Action, AttemptResult, Sample, Scheduler, State};
-use crate::cluster::Report;
+use crate::model::Report;
 use crate::placement::{Binding, Outcome};
 
 impl Scheduler {

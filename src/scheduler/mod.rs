@@ -24,11 +24,11 @@ pub use audit::Difference;
 pub use work::{Settled, Task};
 
 use crate::class::{Class, ClassId, Classifier};
-use crate::cluster::{PodRef, Report};
+
 use crate::dispatch::{Dispatcher, Estimator, Ticket};
 use crate::invariants::Violation;
 use crate::inventory::{Inventory, Ledger, Revision};
-use crate::model::{Pod, PreemptionPolicy, Unsupported, Usage};
+use crate::model::{Pod, PodRef, PreemptionPolicy, Report, Unsupported, Usage};
 use crate::queue::{Backoff, BackoffLimits, Parked, Place};
 
 /// What the scheduler needs to know of its configuration.

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use berth::cluster::{
-    BadObject, Change, Elector, LIVE_PODS, LeaseConfig, ObjectId, PodRef, Report, Reporter, WatchCounters,
-    client, watch,
+    BadObject, Change, Elector, LIVE_PODS, LeaseConfig, ObjectId, Reporter, WatchCounters, client, watch,
 };
 use berth::control_plane::Options;
+use berth::model::{PodRef, Report};
 use berth::placement::{BindCounters, Binding, KubeStore, Outcome, PlacementStore, Reply, Truth, drive};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Pod};

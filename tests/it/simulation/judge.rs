@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use berth::cluster::Report;
 use berth::invariants::{self, Violation};
+use berth::model::Report;
 use berth::model::{Amounts, Pod};
 use berth::placement::{Binding, Outcome};
 use berth::scheduler::{Action, Scheduler};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth::agent::Agent;
-use berth::cluster::Report;
 use berth::invariants::{self, Violation};
+use berth::model::Report;
 use berth::model::{Node, Pod, ScheduledCondition};
 use berth::placement::{BindAttempt, Binding, Reply, Truth};
 use berth::scheduler::{Action, Settled, Task};
