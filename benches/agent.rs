@@ -13,8 +13,8 @@ use berth::cluster::Interner;
 use berth::dispatch::Estimator;
 use berth::inventory::{Ledger, NodeId, Row};
 use berth::model::{
-    Amounts, Effect, Node, NodeAffinity, NodeSelectorTerm, Operator, Pod, PodSpec, PreemptionPolicy,
-    PreferredTerm, Requirement, Taint, Usage,
+    Amounts, Effect, Node, NodeAffinity, NodeSelectorTerm, Operator, Pod, PodSpec, PreferredTerm,
+    Requirement, Taint, Usage,
 };
 use berth::placement::Outcome;
 use berth::queue::BackoffLimits;
@@ -384,18 +384,10 @@ fn pod(at: usize, spec: Arc<PodSpec>) -> Pod {
         uid: format!("pod-{at}").into(),
         namespace: "default".into(),
         name: format!("pod-{at}").into(),
-        labels: Default::default(),
         scheduler_name: "berth".into(),
-        node_name: None,
-        priority: 0,
-        preemption_policy: PreemptionPolicy::default(),
-        created_s: 0,
         generation: 1,
-        deleting: false,
-        finished: false,
-        gates: [].into(),
-        scheduled: None,
         usage: spec.usage.clone(),
         spec: Ok(spec),
+        ..Pod::default()
     }
 }

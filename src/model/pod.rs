@@ -33,6 +33,31 @@ pub struct Pod {
     pub spec: Result<Arc<PodSpec>, SpecError>,
 }
 
+impl Default for Pod {
+    /// A pod without a name that asks for nothing and waits.
+    fn default() -> Self {
+        let nothing: Arc<str> = Arc::from("");
+        Pod {
+            uid: nothing.clone(),
+            namespace: nothing.clone(),
+            name: nothing.clone(),
+            labels: Labels::default(),
+            scheduler_name: nothing,
+            node_name: None,
+            priority: 0,
+            preemption_policy: PreemptionPolicy::default(),
+            created_s: 0,
+            generation: 0,
+            deleting: false,
+            finished: false,
+            gates: [].into(),
+            scheduled: None,
+            usage: Arc::default(),
+            spec: Ok(Arc::default()),
+        }
+    }
+}
+
 /// What a pod asks of a node: the input of every rule.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct PodSpec {

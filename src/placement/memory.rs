@@ -129,26 +129,15 @@ impl PlacementStore for MemoryStore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::PreemptionPolicy;
 
     fn pod(uid: &str) -> Pod {
         Pod {
             uid: uid.into(),
             namespace: "ns".into(),
             name: "p".into(),
-            labels: Default::default(),
             scheduler_name: "berth".into(),
-            node_name: None,
-            priority: 0,
-            preemption_policy: PreemptionPolicy::default(),
-            created_s: 0,
             generation: 1,
-            deleting: false,
-            finished: false,
-            gates: [].into(),
-            scheduled: None,
-            usage: Default::default(),
-            spec: Ok(Default::default()),
+            ..Pod::default()
         }
     }
 

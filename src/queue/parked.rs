@@ -133,11 +133,6 @@ impl Parked {
         }
     }
 
-    /// It is not certain any more that pods were told what was found.
-    pub fn untell(&mut self) {
-        self.groups.values_mut().for_each(|group| group.told = false);
-    }
-
     /// Adds a pod to the group of its class, which must exist. If it was the probe, it is not any more.
     pub fn join(&mut self, class: ClassId, place: Place, uid: &Arc<str>) {
         let Some(group) = self.groups.get_mut(&class) else {

@@ -3,7 +3,7 @@ use super::*;
 use std::collections::HashSet;
 
 use crate::agent::{Agent, AgentConfig, CacheLimits, Choice};
-use crate::model::{Amounts, Labels, Node, PodSpec, SpecError};
+use crate::model::{Amounts, Node, PodSpec, SpecError};
 use crate::placement::{Binding, Outcome};
 use crate::rules::Packing;
 
@@ -172,19 +172,11 @@ fn pod(uid: &str, cpu_milli: i64) -> Pod {
         uid: uid.into(),
         namespace: "ns".into(),
         name: uid.into(),
-        labels: Labels::default(),
         scheduler_name: "berth".into(),
-        node_name: None,
-        priority: 0,
-        preemption_policy: PreemptionPolicy::default(),
-        created_s: 0,
         generation: 1,
-        deleting: false,
-        finished: false,
-        gates: [].into(),
-        scheduled: None,
         usage: usage.clone(),
         spec: Ok(Arc::new(PodSpec { usage, ..PodSpec::default() })),
+        ..Pod::default()
     }
 }
 

@@ -332,22 +332,16 @@ fn pod(kind: u64, uid: &str, name: &str, dice: &mut Dice) -> Pod {
         uid: uid.into(),
         namespace: "ns".into(),
         name: name.into(),
-        labels: Labels::default(),
         scheduler_name: "berth".into(),
-        node_name: None,
         priority: dice.below(3) as i32 * 100,
         preemption_policy: match never {
             true => PreemptionPolicy::Never,
             false => PreemptionPolicy::PreemptLowerPriority,
         },
-        created_s: 0,
         generation: 1,
-        deleting: false,
-        finished: false,
-        gates: [].into(),
-        scheduled: None,
         usage,
         spec,
+        ..Pod::default()
     }
 }
 
