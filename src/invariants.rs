@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::agent::RankedList;
 use crate::class::Classifier;
 use crate::inventory::{Inventory, Ledger, Row};
-use crate::model::{Node, Pod, PodSpec, Usage};
+use crate::model::{Identity, Node, Pod, PodSpec, Usage};
 use crate::placement::Binding;
 use crate::rules::{self, Key, Packing};
 
@@ -139,7 +139,7 @@ pub fn admits<'a>(spec: &Arc<PodSpec>, node: &Node, others: impl Iterator<Item =
     for (at, usage) in others.enumerate() {
         ledger.bound(&Arc::from(at.to_string()), &node.name, usage);
     }
-    let class = Classifier::default().classify(spec);
+    let class = Classifier::default().classify(spec, &Identity::default());
     let inventory = ledger.inventory();
     let key = (inventory.find(&node.name))
         .map(|id| rules::rank_uncached(&class, Packing::default(), inventory.row(id)));
@@ -156,7 +156,7 @@ pub fn evaluate(
     policy: crate::model::PreemptionPolicy,
     inventory: &Inventory,
 ) -> (bool, String) {
-    let class = Classifier::default().classify(spec);
+    let class = Classifier::default().classify(spec, &Identity::default());
     let keys: Vec<_> = (0..inventory.len() as u32)
         .map(|id| inventory.row(crate::inventory::NodeId(id)))
         .map(|row| rules::rank_uncached(&class, Packing::default(), row))

@@ -271,7 +271,7 @@ mod tests {
     use super::*;
     use crate::class::Classifier;
     use crate::inventory::Ledger;
-    use crate::model::{Labels, Node, PodSpec};
+    use crate::model::{Identity, Labels, Node, PodSpec};
     use crate::rules::{Packing, Salt};
 
     const ORDER: Order = Order { packing: Packing::LeastAllocated, salt: Salt(1) };
@@ -298,7 +298,7 @@ mod tests {
         let node_selector: Labels = [("a", a)].into_iter().collect();
         let spec =
             PodSpec { node_selector, images: [Arc::from(format!("{a}{b}"))].into(), ..PodSpec::default() };
-        classifier.classify(&Arc::new(spec))
+        classifier.classify(&Arc::new(spec), &Identity::default())
     }
 
     fn parts(cache: &mut Cache, class: &Arc<Class>, view: &View, at_s: u64) -> Vec<Part> {

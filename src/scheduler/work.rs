@@ -45,6 +45,7 @@ impl Scheduler {
         if !self.synced() || !self.leading {
             return None;
         }
+        self.classify_again(now);
         let checked = std::mem::replace(&mut self.checked_last[agent], false);
         let mut next = if checked { self.next_placement(agent, now) } else { None };
         next = next.or_else(|| self.next_check(agent));
@@ -193,9 +194,10 @@ impl Scheduler {
         };
         let class = waiting.class.clone();
         let fits = |row: &crate::inventory::Row| rules::still_admits(&class, row, seen);
-        match self.ledger.commit(uid, &waiting.usage, node, fits) {
+        match self.ledger.commit(uid, &waiting.holding, node, fits) {
             Ok(host) => {
-                if let Err(violation) = within_allocatable(self.ledger.inventory().row(node), &waiting.usage)
+                if let Err(violation) =
+                    within_allocatable(self.ledger.inventory().row(node), &waiting.holding.usage)
                 {
                     self.stats.violations += 1;
                     self.overcommitted = Some(violation);

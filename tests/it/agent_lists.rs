@@ -11,7 +11,7 @@ use std::time::Duration;
 use berth::agent::{Agent, AgentConfig, CacheLimits, Choice};
 use berth::class::{Class, Classifier};
 use berth::inventory::{Ledger, NodeId, Revision};
-use berth::model::{Amounts, Node, PodSpec, Usage};
+use berth::model::{Amounts, Identity, Node, PodSpec, Usage};
 use berth::rules::{Diagnosis, Key, Packing, rank_uncached, still_admits};
 use proptest::collection::vec;
 use proptest::option;
@@ -99,7 +99,10 @@ impl World {
         World {
             nodes: BTreeMap::new(),
             pods: BTreeMap::new(),
-            classes: specs.into_iter().map(|spec| classifier.classify(&Arc::new(spec))).collect(),
+            classes: specs
+                .into_iter()
+                .map(|spec| classifier.classify(&Arc::new(spec), &Identity::default()))
+                .collect(),
             ledger: Ledger::default(),
             agents: configs.iter().map(|config| Agent::new(*config)).collect(),
             configs,
@@ -261,7 +264,7 @@ proptest! {
         for (at, node) in nodes.into_iter().enumerate() {
             ledger.apply_node(Node { name: name(at), ..node });
         }
-        let class = Classifier::default().classify(&Arc::new(spec));
+        let class = Classifier::default().classify(&Arc::new(spec), &Identity::default());
         let mut agent = agent(7, width);
         agent.catch_up(ledger.inventory());
         let mut chosen = BTreeSet::new();
@@ -289,7 +292,7 @@ fn agents_of_different_seeds_choose_different_nodes_among_equals() {
         let allocatable = Amounts { cpu_milli: 4000, memory: 1 << 35, ephemeral_storage: 0, pods: 110 };
         ledger.apply_node(Node { name: name(at), allocatable, ..Node::default() });
     }
-    let class = Classifier::default().classify(&Arc::new(PodSpec::default()));
+    let class = Classifier::default().classify(&Arc::new(PodSpec::default()), &Identity::default());
     let choose = |seed| {
         let mut agent = agent(seed, 1);
         agent.catch_up(ledger.inventory());
