@@ -12,10 +12,12 @@ mod pod_terms;
 mod requests;
 
 pub use interner::Interner;
+pub(crate) use names::is_label_key;
 
-use super::lean::{LeanPod, LeanPodSpec};
+use super::lean::{LeanLabelSelector, LeanPod, LeanPodSpec};
 use crate::model::{
-    Identity, Labels, Owner, Peer, Pod, PodSpec, PreemptionPolicy, ScheduledCondition, SpecError, Unsupported,
+    Identity, LabelSelector, Labels, Owner, Peer, Pod, PodSpec, PreemptionPolicy, ScheduledCondition,
+    SpecError, Unsupported,
 };
 
 /// The first problem met in a pod.
@@ -107,6 +109,19 @@ impl LeanPod {
             spec,
         }
     }
+}
+
+/// A label selector of an object other than a pod.
+///
+/// # Errors
+/// The first thing in it that is not allowed, with its path.
+pub(super) fn label_selector(
+    lean: Option<&LeanLabelSelector>,
+    interner: &mut Interner,
+) -> Result<LabelSelector, SpecError> {
+    let mut problems = Problems::default();
+    let selector = pod_terms::selector(lean, &|| "spec.selector".to_owned(), interner, &mut problems);
+    problems.0.map_or(Ok(selector), Err)
 }
 
 fn unsupported(spec: &LeanPodSpec) -> Box<[Unsupported]> {
