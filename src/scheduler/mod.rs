@@ -9,6 +9,7 @@ mod audit;
 mod binds;
 mod check;
 mod cluster_events;
+mod verdict;
 mod work;
 
 #[cfg(test)]
@@ -21,6 +22,7 @@ use std::time::Duration;
 
 pub use action::{Action, AttemptResult, Sample, Stats};
 pub use audit::Difference;
+pub use verdict::{Candidate, Verdict};
 pub use work::{Settled, Task};
 
 use crate::class::{Class, ClassId, Classifier};
