@@ -28,5 +28,5 @@ pub use objects::{
     ObjectIndex, ObjectSink,
 };
 pub use reporter::{ReportCounters, Reporter};
-pub use self_check::list_cluster;
+pub use self_check::{list_all, list_cluster};
 pub use watch::{Change, LIVE_PODS, WatchCounters, watch};

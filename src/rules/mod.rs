@@ -19,7 +19,7 @@ mod resources_balanced_allocation;
 mod resources_fit;
 mod taint_toleration;
 
-pub use key::{GOLDEN, Key, Salt, Standing, mix};
+pub use key::{GOLDEN, Key, Salt, Scores, Standing, mix};
 pub use node_affinity::applies as node_affinity_applies;
 pub use node_unschedulable::tolerated as tolerates_unschedulable;
 pub use reasons::{Diagnosis, Reasons};
