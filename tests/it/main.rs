@@ -8,5 +8,6 @@ mod cluster_io;
 mod control_plane;
 mod demo;
 mod docs;
+mod explain;
 mod scheduling;
 mod simulation;
