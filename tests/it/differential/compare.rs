@@ -1,0 +1,115 @@
+//! Where berth and kube-scheduler must agree, and what they say when they do not.
+
+use std::fmt::Write;
+
+use super::oracle::{Oracle, Says as Upstream};
+use super::scenario::Step;
+use super::subject::{Says as Berth, Subject};
+
+/// kube-scheduler's score plugins in the order in which berth compares preferences.
+const PREFERENCES: [&str; 4] = ["TaintToleration", "NodeAffinity", "InterPodAffinity", "PodTopologySpread"];
+
+const FAILS: &str = "kube-scheduler fails:";
+
+/// The first pod of a scenario about which the two do not agree.
+#[derive(Debug)]
+pub struct Difference {
+    pub step: usize,
+    pub question: usize,
+    /// What is different, and all that both said.
+    pub text: String,
+}
+
+impl Difference {
+    /// It is not about an answer: a plugin of kube-scheduler failed.
+    pub fn is_failure(&self) -> bool {
+        self.text.starts_with(FAILS)
+    }
+}
+
+/// Takes both through the whole history.
+///
+/// # Errors
+/// When the oracle cannot be asked.
+pub fn first_difference(scenario: &[Step], oracle: &mut Oracle) -> anyhow::Result<Option<Difference>> {
+    let mut subject = Subject::new(7);
+    for (at, step) in scenario.iter().enumerate() {
+        let (upstream, berth) = (oracle.step(step)?, subject.step(step));
+        for (question, (upstream, berth)) in upstream.iter().zip(&berth).enumerate() {
+            if let Some(text) = difference(upstream, berth) {
+                return Ok(Some(Difference { step: at, question, text }));
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn difference(upstream: &Upstream, berth: &Berth) -> Option<String> {
+    let mut text = String::new();
+    if let Some(error) = &upstream.error {
+        let _ = writeln!(text, "{FAILS} {error}");
+    } else if let Some(message) = &upstream.pre_filter {
+        if berth.refused.as_ref() != Some(message) {
+            let _ = writeln!(text, "kube-scheduler looks at no node: {message}; berth: {:?}", berth.refused);
+        }
+    } else {
+        node_differences(upstream, berth, &mut text);
+        choice_difference(upstream, berth, &mut text);
+    }
+    (!text.is_empty()).then(|| format!("{text}kube-scheduler: {upstream:?}\nberth: {berth:?}\n"))
+}
+
+fn node_differences(upstream: &Upstream, berth: &Berth, text: &mut String) {
+    if let Some(refused) = &berth.refused {
+        let _ = writeln!(text, "berth looks at no node: {refused}");
+        return;
+    }
+    let (no_nodes, no_reasons) = (Vec::new(), Default::default());
+    let feasible = upstream.feasible.as_ref().unwrap_or(&no_nodes);
+    let rejected = upstream.rejected.as_ref().unwrap_or(&no_reasons);
+    for node in feasible.iter().filter(|node| !berth.feasible.contains(*node)) {
+        let _ = writeln!(text, "{node}: kube-scheduler takes it, berth says {:?}", berth.rejected.get(node));
+    }
+    for (node, rejection) in rejected {
+        let sorted = |reasons: &[String]| {
+            let mut reasons = reasons.to_vec();
+            reasons.sort();
+            reasons
+        };
+        let upstream = sorted(&rejection.reasons);
+        let berth = berth.rejected.get(node).map(|reasons| sorted(reasons));
+        if berth.as_ref() != Some(&upstream) {
+            let _ = writeln!(text, "{node}: kube-scheduler says {upstream:?}, berth {berth:?}");
+        }
+    }
+    let known = feasible.len() + rejected.len();
+    if berth.feasible.len() + berth.rejected.len() > known {
+        let _ = writeln!(text, "berth knows of more than {known} nodes");
+    }
+}
+
+/// The chosen node is one that kube-scheduler takes too. In the first preference that tells nodes apart, it is one that no
+/// other has a higher score than.
+fn choice_difference(upstream: &Upstream, berth: &Berth, text: &mut String) {
+    let feasible = upstream.feasible.iter().flatten();
+    let Some(chosen) = &berth.chosen else {
+        if feasible.count() > 0 {
+            let _ = writeln!(text, "berth chooses no node");
+        }
+        return;
+    };
+    if !feasible.into_iter().any(|node| node == chosen) {
+        let _ = writeln!(text, "berth chooses {chosen}");
+        return;
+    }
+    let all_scores = PREFERENCES.iter().filter_map(|plugin| Some((plugin, upstream.scores.get(*plugin)?)));
+    for (plugin, scores) in all_scores {
+        let best = scores.values().max();
+        if scores.values().any(|score| Some(score) != best) {
+            if scores.get(chosen) != best {
+                let _ = writeln!(text, "berth chooses {chosen}, which is not the best for {plugin}: {scores:?}");
+            }
+            return;
+        }
+    }
+}
