@@ -13,7 +13,7 @@ use berth::cluster::Interner;
 use berth::dispatch::Estimator;
 use berth::inventory::{Ledger, NodeId, Row};
 use berth::model::{
-    Amounts, Effect, Node, NodeAffinity, NodeSelectorTerm, Operator, Pod, PodSpec, PreferredTerm,
+    Amounts, Effect, Identity, Node, NodeAffinity, NodeSelectorTerm, Operator, Pod, PodSpec, PreferredTerm,
     Requirement, Taint, Usage,
 };
 use berth::placement::Outcome;
@@ -171,7 +171,7 @@ impl Bench {
     }
 
     fn class(&mut self, spec: PodSpec) -> Arc<Class> {
-        self.classifier.classify(&Arc::new(spec))
+        self.classifier.classify(&Arc::new(spec), &Identity::default())
     }
 
     /// Really changes `count` nodes: a guest comes or goes.
@@ -325,6 +325,7 @@ fn end_to_end(nodes: usize, classes: usize, pods: usize) {
         max_tries: 10,
         backoff: BackoffLimits { initial: Duration::from_secs(1), max: Duration::from_secs(10) },
         refresh: Duration::from_secs(60),
+        objects: Default::default(),
     };
     let mut scheduler = Scheduler::new(config, Estimator::default());
     let mut shared = Interner::default();
@@ -367,7 +368,8 @@ fn drive(scheduler: &mut Scheduler, start: Instant) {
                 laps.push((part, now - std::mem::replace(&mut last, now)));
             });
             scheduler.learn(0, &task, &laps, &agent.cache_changes());
-            if scheduler.settle(0, &task, choice, agent.revision(), start.elapsed()) == Settled::Done {
+            let seen = agent.revision();
+            if scheduler.settle(0, &mut agent, &task, choice, seen, start.elapsed()) == Settled::Done {
                 break;
             }
         }

@@ -1,13 +1,15 @@
 //! Classes: pods that every rule treats alike.
 //!
-//! The key of a class is the whole [`PodSpec`] in canonical form, which holds exactly what rules read. Each cached rule
+//! The key of a class is the whole [`PodSpec`] in canonical form, which holds exactly what rules read of the pod itself,
+//! and of the pod's namespace and labels as much as affinity terms of other pods could read: labels that no such term
+//! names are left out, so that the pods of a StatefulSet, each labelled with its own name, are one class. Each cached rule
 //! has a trait, the part of the spec it reads; classes with an equal trait share that rule's answers.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::Hash;
 use std::sync::Arc;
 
-use crate::model::{Labels, NodeAffinity, PodSpec, Toleration};
+use crate::model::{Identity, Labels, NodeAffinity, PodAffinity, PodSpec, Toleration};
 use crate::rules::CachedRule;
 
 /// Identifies a class for as long as the process runs; never used again.
@@ -23,6 +25,10 @@ pub struct TraitId(pub u64);
 pub struct Class {
     pub id: ClassId,
     pub spec: Arc<PodSpec>,
+    /// What affinity terms of other pods can tell of these pods.
+    pub identity: Identity,
+    /// Each of these pods is one that its own required affinity asks for: the first of them needs no other.
+    pub self_affine: bool,
     /// By rule: the trait's value, or `None` where the rule does not apply to this class.
     pub traits: [Option<TraitId>; CachedRule::COUNT],
     pub tolerates_unschedulable: bool,
@@ -34,9 +40,30 @@ impl Class {
         CachedRule::ALL.into_iter().filter_map(|rule| Some((rule, self.traits[rule.index()]?)))
     }
 
+    /// Whether where its pods may go depends on pods of other nodes.
+    pub fn looks_at_pods(&self) -> bool {
+        let spec = &self.spec;
+        // Terms of other pods can only tell of pods whose namespace counts for their class.
+        let named = self.identity != Identity::default();
+        named || !spec.pod_affinity.is_empty() || !spec.spread.constraints.is_empty()
+    }
+
+    /// Whether a pod like this, where it comes, may open nodes to the class: one that its affinity asks for, or that makes the
+    /// emptiest domain of its spread less empty.
+    pub fn welcomes(&self, pod: &Identity) -> bool {
+        let required = &self.spec.pod_affinity.required;
+        let hard = self.spec.spread.constraints.iter().filter(|constraint| constraint.hard);
+        required.iter().any(|term| term.selector.matches(pod))
+            || hard.into_iter().any(|c| c.selector.matches(pod))
+    }
+
+    fn key(&self) -> ClassKey {
+        ClassKey { spec: self.spec.clone(), identity: self.identity.clone(), self_affine: self.self_affine }
+    }
+
     #[cfg(test)]
     pub(crate) fn for_test(spec: PodSpec) -> Class {
-        let class = Classifier::default().classify(&Arc::new(spec));
+        let class = Classifier::default().classify(&Arc::new(spec), &Identity::default());
         Arc::into_inner(class).expect("the classifier is gone")
     }
 }
@@ -49,10 +76,43 @@ enum Trait {
     Images(Box<[Arc<str>]>, u32),
 }
 
+/// What makes pods one class.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct ClassKey {
+    spec: Arc<PodSpec>,
+    identity: Identity,
+    self_affine: bool,
+}
+
+/// What the terms of any pod name. It only grows.
+#[derive(Debug, Default)]
+struct Named {
+    terms: bool,
+    label_keys: BTreeSet<Arc<str>>,
+    namespace_label_keys: BTreeSet<Arc<str>>,
+}
+
+impl Named {
+    fn of(&self, pod: &Identity) -> Identity {
+        if !self.terms {
+            return Identity::default();
+        }
+        let only = |labels: &Labels, keys: &BTreeSet<Arc<str>>| {
+            labels.pairs().filter(|(key, _)| keys.contains(key)).cloned().collect()
+        };
+        Identity {
+            namespace: pod.namespace.clone(),
+            namespace_labels: only(&pod.namespace_labels, &self.namespace_label_keys),
+            labels: only(&pod.labels, &self.label_keys),
+        }
+    }
+}
+
 /// Gives every pod its class. Remembers the classes in use and, bounded, those used last.
 #[derive(Debug, Default)]
 pub struct Classifier {
-    classes: HashMap<Arc<PodSpec>, Arc<Class>>,
+    classes: HashMap<ClassKey, Arc<Class>>,
+    named: Named,
     traits: HashMap<Trait, TraitId>,
     /// Classes in the order they were made, to forget the unused ones first.
     order: VecDeque<Arc<Class>>,
@@ -64,8 +124,36 @@ pub struct Classifier {
 const MOST_UNUSED: usize = 4096;
 
 impl Classifier {
-    pub fn classify(&mut self, spec: &Arc<PodSpec>) -> Arc<Class> {
-        if let Some(class) = self.classes.get(spec) {
+    /// Notes which labels the terms of some pod read. Returns whether that is news: then pods classified before may be of
+    /// other classes now.
+    pub fn note_terms(&mut self, affinity: &PodAffinity) -> bool {
+        if affinity.is_empty() {
+            return false;
+        }
+        let named = &mut self.named;
+        let mut news = !std::mem::replace(&mut named.terms, true);
+        for term in affinity.terms() {
+            let selector = &term.selector;
+            for (keys, into) in [
+                (&selector.labels, &mut named.label_keys),
+                (&selector.namespace_selector, &mut named.namespace_label_keys),
+            ] {
+                for key in keys.keys() {
+                    if !into.contains(key) {
+                        news |= into.insert(key.clone());
+                    }
+                }
+            }
+        }
+        news
+    }
+
+    /// The class of a pod with this spec, which other pods see so.
+    pub fn classify(&mut self, spec: &Arc<PodSpec>, pod: &Identity) -> Arc<Class> {
+        let required = &spec.pod_affinity.required;
+        let self_affine = !required.is_empty() && required.iter().all(|term| term.selector.matches(pod));
+        let key = ClassKey { spec: spec.clone(), identity: self.named.of(pod), self_affine };
+        if let Some(class) = self.classes.get(&key) {
             return class.clone();
         }
         let mut traits = [None; CachedRule::COUNT];
@@ -78,10 +166,12 @@ impl Classifier {
         let class = Arc::new(Class {
             id: ClassId(self.next_class),
             spec: spec.clone(),
+            identity: key.identity.clone(),
+            self_affine,
             traits,
             tolerates_unschedulable: crate::rules::tolerates_unschedulable(&spec.tolerations),
         });
-        self.classes.insert(spec.clone(), class.clone());
+        self.classes.insert(key, class.clone());
         self.order.push_back(class.clone());
         self.forget_unused();
         class
@@ -119,7 +209,7 @@ impl Classifier {
                 self.order.push_back(class);
                 continue;
             }
-            self.classes.remove(&class.spec);
+            self.classes.remove(&class.key());
         }
         if self.traits.len() > 2 * CachedRule::COUNT * self.classes.len() {
             let classes = &self.classes;
@@ -145,17 +235,22 @@ fn trait_of(rule: CachedRule, spec: &PodSpec) -> Option<Trait> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{LabelSelector, Operator, PodSelector, PodTerm, Requirement, WeightedPodTerm};
 
     fn with_images(images: &[&str]) -> Arc<PodSpec> {
         Arc::new(PodSpec { images: images.iter().map(|i| Arc::from(*i)).collect(), ..PodSpec::default() })
     }
 
+    fn classify(classifier: &mut Classifier, spec: &Arc<PodSpec>) -> Arc<Class> {
+        classifier.classify(spec, &Identity::default())
+    }
+
     #[test]
     fn equal_specs_are_one_class_and_equal_parts_one_trait() {
         let mut classifier = Classifier::default();
-        let a = classifier.classify(&with_images(&["a"]));
-        let again = classifier.classify(&with_images(&["a"]));
-        let b = classifier.classify(&with_images(&["b"]));
+        let a = classify(&mut classifier, &with_images(&["a"]));
+        let again = classify(&mut classifier, &with_images(&["a"]));
+        let b = classify(&mut classifier, &with_images(&["b"]));
         assert_eq!(a.id, again.id);
         assert_ne!(a.id, b.id);
         let (taints, images) = (CachedRule::TaintToleration.index(), CachedRule::ImageLocality.index());
@@ -167,12 +262,53 @@ mod tests {
     #[test]
     fn unused_classes_are_forgotten_beyond_the_bound_but_used_ones_never() {
         let mut classifier = Classifier::default();
-        let kept = classifier.classify(&with_images(&["kept"]));
+        let kept = classify(&mut classifier, &with_images(&["kept"]));
         for at in 0..3 * MOST_UNUSED {
-            classifier.classify(&with_images(&[&format!("image-{at}")]));
+            classify(&mut classifier, &with_images(&[&format!("image-{at}")]));
         }
         assert!(classifier.len() <= MOST_UNUSED + 2, "{} classes", classifier.len());
         assert!(classifier.traits.len() <= 8 * MOST_UNUSED, "{} traits", classifier.traits.len());
-        assert_eq!(classifier.classify(&with_images(&["kept"])).id, kept.id);
+        assert_eq!(classify(&mut classifier, &with_images(&["kept"])).id, kept.id);
+    }
+
+    fn pod(namespace: &str, labels: &[(&str, &str)]) -> Identity {
+        let labels = labels.iter().copied().collect();
+        Identity { namespace: namespace.into(), labels, ..Identity::default() }
+    }
+
+    fn term(key: &str) -> PodTerm {
+        let requirement = Requirement { key: key.into(), operator: Operator::Exists };
+        let labels = LabelSelector::All([requirement].into());
+        let selector = PodSelector { namespaces: ["x".into()].into(), labels, ..PodSelector::default() };
+        PodTerm { selector, topology_key: "zone".into() }
+    }
+
+    #[test]
+    fn only_labels_that_some_pods_term_names_tell_classes_apart() {
+        let mut classifier = Classifier::default();
+        let spec = Arc::new(PodSpec::default());
+        let one = pod("x", &[("app", "db"), ("pod-name", "db-0")]);
+        let two = pod("y", &[("app", "web"), ("pod-name", "web-0")]);
+        let three = pod("x", &[("app", "db"), ("pod-name", "db-1")]);
+        let class = |classifier: &mut Classifier, pod| classifier.classify(&spec, pod).id;
+        assert_eq!(class(&mut classifier, &one), class(&mut classifier, &two));
+        let affinity = PodAffinity { required_anti: [term("app")].into(), ..PodAffinity::default() };
+        assert!(classifier.note_terms(&affinity));
+        assert!(!classifier.note_terms(&affinity));
+        assert_ne!(class(&mut classifier, &one), class(&mut classifier, &two));
+        assert_eq!(class(&mut classifier, &one), class(&mut classifier, &three));
+        let preferred = [WeightedPodTerm { weight: 1, term: term("pod-name") }].into();
+        assert!(classifier.note_terms(&PodAffinity { preferred, ..PodAffinity::default() }));
+        assert_ne!(class(&mut classifier, &one), class(&mut classifier, &three));
+    }
+
+    #[test]
+    fn a_pod_that_its_own_affinity_asks_for_is_told_from_one_that_it_does_not() {
+        let mut classifier = Classifier::default();
+        let affinity = PodAffinity { required: [term("app")].into(), ..PodAffinity::default() };
+        let spec = Arc::new(PodSpec { pod_affinity: Arc::new(affinity), ..PodSpec::default() });
+        assert!(classifier.classify(&spec, &pod("x", &[("app", "db")])).self_affine);
+        assert!(!classifier.classify(&spec, &pod("x", &[])).self_affine);
+        assert!(!classifier.classify(&spec, &pod("y", &[("app", "db")])).self_affine);
     }
 }

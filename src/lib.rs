@@ -14,6 +14,7 @@ pub mod engine;
 pub mod invariants;
 pub mod inventory;
 pub mod model;
+pub mod objects;
 pub mod placement;
 pub mod process;
 pub mod queue;

@@ -23,6 +23,7 @@ use crate::cluster::{Deadline, Elector, LeaseConfig, Reporter};
 use crate::config::{Config, NAMESPACE_FILE};
 use crate::engine::{AgentThreads, Engine, Outlet};
 use crate::model::Report;
+use crate::objects::Kind;
 use crate::placement::{BindCounters, Binding, KubeStore, drive};
 use crate::queue::BackoffLimits;
 use crate::scheduler::{Sample, SchedulerConfig};
@@ -139,6 +140,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         binds: Arc::default(),
         pod_watch: Arc::default(),
         node_watch: Arc::default(),
+        object_watches: Arc::default(),
         self_checks: Arc::default(),
     };
     let health = Health::default();
@@ -227,6 +229,7 @@ fn scheduler_config(config: &Config) -> SchedulerConfig {
         max_tries: config.max_placement_tries,
         backoff: BackoffLimits { initial: config.backoff.initial.get(), max: config.backoff.max.get() },
         refresh: REFRESH,
+        objects: [Kind::Namespace].into(),
     }
 }
 

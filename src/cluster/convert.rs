@@ -8,14 +8,15 @@ mod interner;
 mod names;
 mod node;
 mod placing;
+mod pod_terms;
 mod requests;
 
 pub use interner::Interner;
 
-use std::collections::BTreeMap;
-
-use super::lean::{LeanPod, LeanPodSpec, LeanPodTerms};
-use crate::model::{Labels, Pod, PodSpec, PreemptionPolicy, ScheduledCondition, SpecError, Unsupported};
+use super::lean::{LeanPod, LeanPodSpec};
+use crate::model::{
+    Identity, Labels, Owner, Peer, Pod, PodSpec, PreemptionPolicy, ScheduledCondition, SpecError, Unsupported,
+};
 
 /// The first problem met in a pod.
 #[derive(Default)]
@@ -36,16 +37,34 @@ impl LeanPod {
         let mut problems = Problems::default();
         let usage = requests::usage(&self, interner, &mut problems);
         let usage = interner.usage(usage);
+        let namespace = interner.text(self.metadata.namespace.as_deref().unwrap_or_default());
+        let labels_of = self.metadata.labels.as_ref();
+        let identity = Identity {
+            namespace: namespace.clone(),
+            namespace_labels: Labels::default(),
+            labels: labels_of.map(|all| interner.labels(all)).unwrap_or_default(),
+        };
+        let pod_affinity = pod_terms::affinity(&self.spec.affinity, &namespace, interner, &mut problems);
+        let pod_affinity = interner.pod_affinity(pod_affinity);
+        let constraints = &self.spec.topology_spread_constraints;
+        let spread = pod_terms::spread(constraints, &identity, interner, &mut problems);
+        let peer = Peer {
+            identity,
+            terminating: self.metadata.deletion_timestamp.is_some(),
+            affinity: pod_affinity.clone(),
+        };
 
         let spec = PodSpec {
             usage: usage.clone(),
             tolerations: placing::tolerations(&self.spec.tolerations, interner, &mut problems),
-            node_selector: labels(&self.spec.node_selector, interner),
+            node_selector: interner.labels(&self.spec.node_selector),
             node_affinity: affinity::node_affinity(
                 &self.spec.affinity.node_affinity,
                 interner,
                 &mut problems,
             ),
+            pod_affinity,
+            spread,
             images: placing::images(&self.spec, interner),
             containers: (self.spec.containers.len() + self.spec.init_containers.len()) as u32,
             unsupported: unsupported(&self.spec),
@@ -58,9 +77,8 @@ impl LeanPod {
         let (metadata, lean, status) = (self.metadata, self.spec, self.status);
         Pod {
             uid: metadata.uid.unwrap_or_default().into(),
-            namespace: interner.text(&metadata.namespace.unwrap_or_default()),
+            namespace,
             name: metadata.name.unwrap_or_default().into(),
-            labels: labels(&metadata.labels.unwrap_or_default(), interner),
             // The API server defaults it.
             scheduler_name: interner.text(&lean.scheduler_name.unwrap_or_default()),
             node_name: lean.node_name.filter(|name| !name.is_empty()).map(|name| interner.text(&name)),
@@ -79,24 +97,21 @@ impl LeanPod {
                 reason: interner.text(&condition.reason),
                 message: interner.text(&condition.message),
             }),
+            peer: interner.peer(peer),
+            owner: metadata.owner_references.unwrap_or_default().pop().map(|owner| Owner {
+                api_version: interner.text(&owner.api_version),
+                kind: interner.text(&owner.kind),
+                name: interner.text(&owner.name),
+            }),
             usage,
             spec,
         }
     }
 }
 
-fn labels(labels: &BTreeMap<String, String>, interner: &mut Interner) -> Labels {
-    labels.iter().map(|(key, value)| (interner.text(key), interner.text(value))).collect()
-}
-
 fn unsupported(spec: &LeanPodSpec) -> Box<[Unsupported]> {
-    let affinity = &spec.affinity;
-    let some = |terms: &LeanPodTerms| !(terms.required.is_empty() && terms.preferred.is_empty());
     // In the order of the enumeration, so sorted.
     [
-        (some(&affinity.pod_affinity), Unsupported::PodAffinity),
-        (some(&affinity.pod_anti_affinity), Unsupported::PodAntiAffinity),
-        (!spec.topology_spread_constraints.is_empty(), Unsupported::TopologySpreadConstraints),
         (spec.volumes.iter().any(|volume| volume.constrains), Unsupported::Volumes),
         (!spec.resource_claims.is_empty(), Unsupported::ResourceClaims),
         (spec.scheduling_group.is_some() || spec.workload_ref.is_some(), Unsupported::SchedulingGroup),

@@ -11,14 +11,15 @@ use std::{borrow::Cow, collections::BTreeMap};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, de::IgnoredAny};
 
-use self::read::{lean_meta, nullable};
+pub(super) use self::read::lean_meta;
+use self::read::nullable;
 use crate::model::{Quantity, QuantityError};
 
 /// A pod to watch with `Api<LeanPod>`; see `into_pod`.
 #[derive(Debug, Clone, Default, Deserialize, kube::Resource)]
 #[resource(inherit = "k8s_openapi::api::core::v1::Pod")]
 pub struct LeanPod {
-    /// Only name, namespace, uid, resource version, generation, labels and the two timestamps.
+    /// Only name, namespace, uid, resource version, generation, labels, the controller and the two timestamps.
     #[serde(deserialize_with = "lean_meta")]
     pub metadata: ObjectMeta,
     #[serde(default, deserialize_with = "nullable")]
@@ -63,7 +64,7 @@ pub(super) struct LeanPodSpec {
     #[serde(deserialize_with = "nullable")]
     pub tolerations: Vec<LeanToleration>,
     #[serde(deserialize_with = "nullable")]
-    pub topology_spread_constraints: Vec<IgnoredAny>,
+    pub topology_spread_constraints: Vec<LeanSpreadConstraint>,
     #[serde(deserialize_with = "nullable")]
     pub volumes: Vec<LeanVolume>,
     #[serde(deserialize_with = "nullable")]
@@ -116,9 +117,50 @@ pub(super) struct LeanAffinity {
 #[serde(default)]
 pub(super) struct LeanPodTerms {
     #[serde(rename = "requiredDuringSchedulingIgnoredDuringExecution", deserialize_with = "nullable")]
-    pub required: Vec<IgnoredAny>,
+    pub required: Vec<LeanPodTerm>,
     #[serde(rename = "preferredDuringSchedulingIgnoredDuringExecution", deserialize_with = "nullable")]
-    pub preferred: Vec<IgnoredAny>,
+    pub preferred: Vec<LeanWeightedPodTerm>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct LeanPodTerm {
+    pub label_selector: Option<LeanLabelSelector>,
+    #[serde(deserialize_with = "nullable")]
+    pub namespaces: Vec<String>,
+    pub namespace_selector: Option<LeanLabelSelector>,
+    pub topology_key: String,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct LeanWeightedPodTerm {
+    pub weight: i64,
+    #[serde(deserialize_with = "nullable")]
+    pub pod_affinity_term: LeanPodTerm,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct LeanLabelSelector {
+    #[serde(deserialize_with = "nullable")]
+    pub match_labels: BTreeMap<String, String>,
+    #[serde(deserialize_with = "nullable")]
+    pub match_expressions: Vec<LeanRequirement>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct LeanSpreadConstraint {
+    pub max_skew: i64,
+    pub topology_key: String,
+    pub when_unsatisfiable: String,
+    pub label_selector: Option<LeanLabelSelector>,
+    pub min_domains: Option<i64>,
+    pub node_affinity_policy: Option<String>,
+    pub node_taints_policy: Option<String>,
+    #[serde(deserialize_with = "nullable")]
+    pub match_label_keys: Vec<String>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]

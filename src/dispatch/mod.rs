@@ -268,7 +268,7 @@ impl<K: Hash + Eq> Counts<K> {
 mod tests {
     use super::*;
     use crate::class::Classifier;
-    use crate::model::PodSpec;
+    use crate::model::{Identity, PodSpec};
     use proptest::prelude::*;
 
     fn classes(count: usize) -> Vec<Arc<Class>> {
@@ -278,7 +278,10 @@ mod tests {
                 // Every second class shares its node selector with a neighbour, so that low-level hits occur.
                 let node_selector = [("pool", format!("{}", at / 2))].into_iter().collect();
                 let images = [Arc::from(format!("image-{at}"))].into();
-                classifier.classify(&Arc::new(PodSpec { node_selector, images, ..PodSpec::default() }))
+                classifier.classify(
+                    &Arc::new(PodSpec { node_selector, images, ..PodSpec::default() }),
+                    &Identity::default(),
+                )
             })
             .collect()
     }

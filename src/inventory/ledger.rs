@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::{Inventory, NodeId, Row};
-use crate::model::{Node, Usage};
+use crate::model::{Holding, Node};
 
 /// What one pod takes of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Charge {
     pub node: NodeId,
-    pub usage: Arc<Usage>,
+    pub holding: Holding,
     /// We chose the node and asked the store to bind; nobody has seen the pod there yet. An assumption ends when the
     /// truth is known, never by a timer.
     pub assumed: bool,
@@ -70,33 +70,51 @@ impl Ledger {
     pub fn commit(
         &mut self,
         uid: &Arc<str>,
-        usage: &Arc<Usage>,
+        holding: impl Into<Holding>,
         node: NodeId,
         fits: impl FnOnce(&Row) -> bool,
     ) -> Result<Arc<str>, Conflict> {
         if self.charges.contains_key(uid) || !fits(self.inventory.row(node)) {
             return Err(Conflict);
         }
-        self.insert(uid, Charge { node, usage: usage.clone(), assumed: true });
+        self.insert(uid, Charge { node, holding: holding.into(), assumed: true });
         Ok(self.inventory.name(node).clone())
     }
 
-    /// The store says that the pod `uid` is on the node `node_name` and takes `usage`.
-    pub fn bound(&mut self, uid: &Arc<str>, node_name: &Arc<str>, usage: &Arc<Usage>) {
+    /// The store says that the pod `uid` is on the node `node_name` and holds this of it.
+    pub fn bound(&mut self, uid: &Arc<str>, node_name: &Arc<str>, holding: impl Into<Holding>) {
+        let holding = holding.into();
         let node = self.inventory.id_of(node_name);
         if let Some(charge) = self.charges.get_mut(uid)
             && charge.node == node
-            && charge.usage == *usage
+            && charge.holding == holding
         {
             self.assumed -= usize::from(std::mem::take(&mut charge.assumed));
             return;
         }
         // The new charge goes first, so that the row is never vacant in between.
         let old = self.charges.remove(uid);
-        self.insert(uid, Charge { node, usage: usage.clone(), assumed: false });
+        self.insert(uid, Charge { node, holding, assumed: false });
         if let Some(old) = old {
             self.assumed -= usize::from(old.assumed);
             self.release(&old);
+        }
+    }
+
+    /// Pods for which `news` gives something hold that from now on, where they are.
+    pub fn rehold(&mut self, mut news: impl FnMut(&Holding) -> Option<Holding>) {
+        let mut changed: Vec<_> = (self.charges.iter())
+            .filter_map(|(uid, charge)| Some((uid.clone(), charge.node, news(&charge.holding)?)))
+            .collect();
+        changed.sort_by(|a, b| a.0.cmp(&b.0));
+        for (uid, node, holding) in changed {
+            if let Some(charge) = self.charges.get(&uid).cloned()
+                && charge.holding != holding
+            {
+                self.inventory.charge(node, &holding);
+                self.charges.insert(uid, Charge { holding, ..charge.clone() });
+                self.release(&charge);
+            }
         }
     }
 
@@ -120,20 +138,23 @@ impl Ledger {
     /// Takes `charge`, which is not in the books any more, off its row.
     fn release(&mut self, charge: &Charge) {
         let saturated = self.inventory.row(charge.node).is_saturated();
-        self.inventory.discharge(charge.node, &charge.usage);
+        self.inventory.discharge(charge.node, &charge.holding);
         if saturated {
             let mut fresh = Row::default();
             for other in self.charges.values().filter(|other| other.node == charge.node) {
-                fresh.charge(&other.usage);
+                fresh.charge(&other.holding);
             }
             self.inventory.replace_sums(charge.node, fresh);
         }
     }
 
     fn insert(&mut self, uid: &Arc<str>, charge: Charge) {
-        debug_assert!(charge.usage.requests.pods > 0, "a row counts its pods to know when it is vacant");
+        debug_assert!(
+            charge.holding.usage.requests.pods > 0,
+            "a row counts its pods to know when it is vacant"
+        );
         self.assumed += usize::from(charge.assumed);
-        self.inventory.charge(charge.node, &charge.usage);
+        self.inventory.charge(charge.node, &charge.holding);
         self.charges.insert(uid.clone(), charge);
     }
 
@@ -172,7 +193,7 @@ impl Ledger {
     fn recount(&self) -> BTreeMap<NodeId, Row> {
         let mut rows: BTreeMap<NodeId, Row> = BTreeMap::new();
         for charge in self.charges.values() {
-            rows.entry(charge.node).or_default().charge(&charge.usage);
+            rows.entry(charge.node).or_default().charge(&charge.holding);
         }
         rows
     }
@@ -189,13 +210,18 @@ fn sums(row: &Row) -> String {
     let mut ports = row.ports.as_ref().map(|p| p.to_vec()).unwrap_or_default();
     ports.sort();
     let extended = row.extended.as_deref().cloned().unwrap_or_default();
-    format!("{:?} {} {} {extended:?} {ports:?}", row.requested, row.nonzero_cpu_milli, row.nonzero_memory)
+    let mut peers: Vec<_> = row.peers.iter().map(|(peer, pods)| (Arc::as_ptr(peer), pods)).collect();
+    peers.sort();
+    format!(
+        "{:?} {} {} {extended:?} {ports:?} {peers:?}",
+        row.requested, row.nonzero_cpu_milli, row.nonzero_memory
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Amounts, HostPort, Protocol};
+    use crate::model::{Amounts, HostPort, Protocol, Usage};
     use proptest::prelude::*;
 
     fn usage(cpu_milli: i64, port: Option<u16>) -> Arc<Usage> {

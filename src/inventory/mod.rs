@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 pub use journal::Journal;
 pub use ledger::{Charge, Conflict, Discrepancy, Ledger};
-pub use row::Row;
+pub use row::{Peers, Row};
 
-use crate::model::{Node, Usage};
+use crate::model::{Holding, Node};
 
 /// A number that grows with every change of any row; 0 is before everything.
 pub type Revision = u64;
@@ -130,13 +130,13 @@ impl Inventory {
         self.revision
     }
 
-    fn charge(&mut self, id: NodeId, usage: &Usage) {
-        self.rows[id.index()].charge(usage);
+    fn charge(&mut self, id: NodeId, holding: &Holding) {
+        self.rows[id.index()].charge(holding);
         self.touch(id);
     }
 
-    fn discharge(&mut self, id: NodeId, usage: &Usage) {
-        self.rows[id.index()].discharge(usage);
+    fn discharge(&mut self, id: NodeId, holding: &Holding) {
+        self.rows[id.index()].discharge(holding);
         self.touch(id);
         self.loosened = self.revision;
         self.vacate(id);

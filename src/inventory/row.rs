@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Revision;
-use crate::model::{Amounts, Extended, HostPort, Node, Usage};
+use crate::model::{Amounts, Extended, Holding, HostPort, Node, Peer, Usage};
 
 /// A row is cheap to copy: numbers, and shared pointers to what seldom changes.
 #[derive(Debug, Clone, Default)]
@@ -25,6 +25,54 @@ pub struct Row {
     pub extended: Option<Arc<Extended>>,
     /// Ports taken; `None`: none. A port stands once for every pod that has it.
     pub ports: Option<Arc<Vec<HostPort>>>,
+    /// The pods here as other pods' rules see them.
+    pub peers: Peers,
+}
+
+/// Pods of one node by what they show, each kind once, with how many pods are of it. `None`: no pod.
+///
+/// Kinds are told apart by their address, and sorted by it, so that two states of a node are compared without looking at a
+/// label; nothing may depend on this order.
+#[derive(Debug, Clone, Default)]
+pub struct Peers(Option<Arc<Vec<(Arc<Peer>, u32)>>>);
+
+impl Peers {
+    pub fn iter(&self) -> impl Iterator<Item = &(Arc<Peer>, u32)> {
+        self.0.iter().flat_map(|kinds| kinds.iter())
+    }
+
+    /// For a quick look whether anything changed.
+    pub fn same(&self, other: &Peers) -> bool {
+        match (&self.0, &other.0) {
+            (None, None) => true,
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
+
+    fn add(&mut self, peer: &Arc<Peer>) {
+        let kinds = Arc::make_mut(self.0.get_or_insert_default());
+        match kinds.binary_search_by_key(&Arc::as_ptr(peer), |(kind, _)| Arc::as_ptr(kind)) {
+            Ok(at) => kinds[at].1 += 1,
+            Err(at) => kinds.insert(at, (peer.clone(), 1)),
+        }
+    }
+
+    fn remove(&mut self, peer: &Arc<Peer>) {
+        let Some(kinds) = &mut self.0 else {
+            return;
+        };
+        let kinds = Arc::make_mut(kinds);
+        if let Ok(at) = kinds.binary_search_by_key(&Arc::as_ptr(peer), |(kind, _)| Arc::as_ptr(kind)) {
+            kinds[at].1 -= 1;
+            if kinds[at].1 == 0 {
+                kinds.remove(at);
+            }
+        }
+        if kinds.is_empty() {
+            self.0 = None;
+        }
+    }
 }
 
 impl Row {
@@ -36,7 +84,9 @@ impl Row {
     }
 
     /// Accounts for one more pod.
-    pub(crate) fn charge(&mut self, usage: &Usage) {
+    pub(crate) fn charge(&mut self, holding: &Holding) {
+        let usage = &*holding.usage;
+        self.peers.add(&holding.peer);
         self.requested.add(&usage.requests);
         self.nonzero_cpu_milli = self.nonzero_cpu_milli.saturating_add(usage.nonzero_cpu_milli);
         self.nonzero_memory = self.nonzero_memory.saturating_add(usage.nonzero_memory);
@@ -47,7 +97,9 @@ impl Row {
     }
 
     /// Takes back what [`Row::charge`] did.
-    pub(super) fn discharge(&mut self, usage: &Usage) {
+    pub(super) fn discharge(&mut self, holding: &Holding) {
+        let usage = &*holding.usage;
+        self.peers.remove(&holding.peer);
         self.requested.sub(&usage.requests);
         self.nonzero_cpu_milli = self.nonzero_cpu_milli.saturating_sub(usage.nonzero_cpu_milli);
         self.nonzero_memory = self.nonzero_memory.saturating_sub(usage.nonzero_memory);

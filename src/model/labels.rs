@@ -16,6 +16,11 @@ impl Labels {
         self.0.iter().map(|(k, v)| (&**k, &**v))
     }
 
+    /// The pairs as they are shared.
+    pub fn pairs(&self) -> impl Iterator<Item = &(Arc<str>, Arc<str>)> {
+        self.0.iter()
+    }
+
     pub fn len(&self) -> usize {
         self.0.len()
     }

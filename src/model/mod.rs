@@ -3,20 +3,30 @@
 //! May not know: kube, tokio, clocks. Everything here is cheap to move, compares by value, and was checked when
 //! it was made: a `Pod` whose spec could not be understood carries the error instead of the spec.
 
+mod affinity;
 mod labels;
 mod node;
 mod pod;
+mod pool;
 mod quantity;
 mod report;
 mod resources;
 mod selector;
 mod taints;
 
+pub use affinity::{
+    Identity, LabelSelector, Peer, PodAffinity, PodSelector, PodTerm, Spread, SpreadConstraint,
+    WeightedPodTerm,
+};
 pub use labels::Labels;
 pub use node::{Image, Node};
 pub use pod::{
-    HostPort, Pod, PodSpec, PreemptionPolicy, Protocol, ScheduledCondition, SpecError, Unsupported,
+    Holding, HostPort, Owner, Pod, PodSpec, PreemptionPolicy, Protocol, ScheduledCondition, SpecError,
+    Unsupported,
 };
+pub use pool::Pool;
+#[cfg(test)]
+pub(crate) use pool::SWEEP_AT_MIN;
 pub use quantity::{Quantity, QuantityError};
 pub use report::{PodRef, Report};
 pub use resources::{Amounts, Extended, Usage};

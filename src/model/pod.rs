@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Labels, NodeAffinity, Toleration, Usage};
+use super::{Labels, NodeAffinity, Peer, PodAffinity, Spread, Toleration, Usage};
 
 /// A pod as the scheduler sees it. Identity is `uid`: a recreated pod of the same name is another pod.
 #[derive(Debug, Clone, PartialEq)]
@@ -10,7 +10,6 @@ pub struct Pod {
     pub uid: Arc<str>,
     pub namespace: Arc<str>,
     pub name: Arc<str>,
-    pub labels: Labels,
     pub scheduler_name: Arc<str>,
     /// The node it is bound to.
     pub node_name: Option<Arc<str>>,
@@ -27,6 +26,10 @@ pub struct Pod {
     pub gates: Box<[Arc<str>]>,
     /// The `PodScheduled` condition as it stands in the API server.
     pub scheduled: Option<ScheduledCondition>,
+    /// What other pods' rules see of it; the labels of its namespace are not known here yet.
+    pub peer: Arc<Peer>,
+    /// Its controller, for the default spreading.
+    pub owner: Option<Owner>,
     /// What it takes. Known even when `spec` is not (then as far as it could be understood).
     pub usage: Arc<Usage>,
     /// What it asks of a node, or why that could not be understood.
@@ -41,7 +44,6 @@ impl Default for Pod {
             uid: nothing.clone(),
             namespace: nothing.clone(),
             name: nothing.clone(),
-            labels: Labels::default(),
             scheduler_name: nothing,
             node_name: None,
             priority: 0,
@@ -52,9 +54,31 @@ impl Default for Pod {
             finished: false,
             gates: [].into(),
             scheduled: None,
+            peer: Arc::default(),
+            owner: None,
             usage: Arc::default(),
             spec: Ok(Arc::default()),
         }
+    }
+}
+
+/// What a pod holds of its node, and shows to other pods there. Cheap to copy.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Holding {
+    pub usage: Arc<Usage>,
+    pub peer: Arc<Peer>,
+}
+
+impl From<&Holding> for Holding {
+    fn from(holding: &Holding) -> Self {
+        holding.clone()
+    }
+}
+
+impl From<&Arc<Usage>> for Holding {
+    /// A pod without a name or labels.
+    fn from(usage: &Arc<Usage>) -> Self {
+        Holding { usage: usage.clone(), peer: Arc::default() }
     }
 }
 
@@ -67,6 +91,8 @@ pub struct PodSpec {
     /// `spec.nodeSelector`: every pair must be a label of the node.
     pub node_selector: Labels,
     pub node_affinity: NodeAffinity,
+    pub pod_affinity: Arc<PodAffinity>,
+    pub spread: Spread,
     /// Images of all containers and image volumes, normalised as ImageLocality does (`:latest` added); sorted, each
     /// once.
     pub images: Box<[Arc<str>]>,
@@ -100,12 +126,17 @@ pub struct SpecError {
     pub problem: String,
 }
 
+/// The controller of a pod (`metadata.ownerReferences[controller=true]`), in the pod's namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Owner {
+    pub api_version: Arc<str>,
+    pub kind: Arc<str>,
+    pub name: Arc<str>,
+}
+
 /// A feature of the pod that berth does not schedule yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Unsupported {
-    PodAffinity,
-    PodAntiAffinity,
-    TopologySpreadConstraints,
     Volumes,
     ResourceClaims,
     SchedulingGroup,
@@ -115,9 +146,6 @@ impl Unsupported {
     /// The field of the pod that asks for it.
     pub fn field(self) -> &'static str {
         match self {
-            Unsupported::PodAffinity => "spec.affinity.podAffinity",
-            Unsupported::PodAntiAffinity => "spec.affinity.podAntiAffinity",
-            Unsupported::TopologySpreadConstraints => "spec.topologySpreadConstraints",
             Unsupported::Volumes => "spec.volumes",
             Unsupported::ResourceClaims => "spec.resourceClaims",
             Unsupported::SchedulingGroup => "spec.schedulingGroup",

@@ -12,7 +12,7 @@ use crate::model::PreemptionPolicy;
 pub struct Reasons(u64);
 
 /// Extended resources of a class beyond this many share the last reason.
-pub(super) const MAX_EXTENDED: usize = 40;
+pub(super) const MAX_EXTENDED: usize = 24;
 
 const FIRST_EXTENDED: u32 = 8;
 
@@ -33,6 +33,13 @@ impl Reasons {
     pub const NOT_NAMED: Reasons = Reasons(1 << 50);
     /// More is asked than the node has in all: taking pods away from it cannot help.
     pub const UNRESOLVABLE: Reasons = Reasons(1 << 51);
+    pub const SPREAD: Reasons = Reasons(1 << 52);
+    /// The node lacks a label that topology spread asks for.
+    pub const SPREAD_LABEL: Reasons = Reasons(1 << 53);
+    pub const POD_AFFINITY: Reasons = Reasons(1 << 54);
+    pub const POD_ANTI_AFFINITY: Reasons = Reasons(1 << 55);
+    /// Pods that are there already refuse this one.
+    pub const EXISTING_ANTI_AFFINITY: Reasons = Reasons(1 << 56);
 
     /// Too little of the `at`-th extended resource that the class requests.
     pub fn extended(at: usize) -> Reasons {
@@ -47,18 +54,29 @@ impl Reasons {
         Reasons(bits)
     }
 
+    /// Of PodTopologySpread and InterPodAffinity, which come last.
+    pub fn are_of_domains(self) -> bool {
+        const OF_DOMAINS: u64 = 0b11111 << 52;
+        self.0 & OF_DOMAINS != 0
+    }
+
     fn has(self, other: Reasons) -> bool {
         self.0 & other.0 != 0
     }
 
     /// Whether the node could become valid if pods left it (upstream: `Unschedulable`, not `…AndUnresolvable`).
     fn resolvable_by_eviction(self) -> bool {
-        const BY_EVICTION: u64 = (1 << (FIRST_EXTENDED + MAX_EXTENDED as u32)) - (1 << 3);
+        const PORTS_AND_RESOURCES: u64 = (1 << (FIRST_EXTENDED + MAX_EXTENDED as u32)) - (1 << 3);
+        const BY_EVICTION: u64 = PORTS_AND_RESOURCES
+            | Reasons::SPREAD.0
+            | Reasons::POD_ANTI_AFFINITY.0
+            | Reasons::EXISTING_ANTI_AFFINITY.0;
         self.0 & BY_EVICTION != 0 && !self.has(Reasons::UNRESOLVABLE)
     }
 
-    fn texts(self, class: &Class) -> Vec<String> {
-        const FIXED: [(Reasons, &str); 9] = [
+    /// In kube-scheduler's words.
+    pub fn texts(self, class: &Class) -> Vec<String> {
+        const FIXED: [(Reasons, &str); 14] = [
             (Reasons::UNSCHEDULABLE, "node(s) were unschedulable"),
             (Reasons::TAINTS, "node(s) had untolerated taint(s)"),
             (Reasons::AFFINITY, "node(s) didn't match Pod's node affinity/selector"),
@@ -68,6 +86,14 @@ impl Reasons {
             (Reasons::CPU, "Insufficient cpu"),
             (Reasons::MEMORY, "Insufficient memory"),
             (Reasons::EPHEMERAL_STORAGE, "Insufficient ephemeral-storage"),
+            (Reasons::SPREAD, "node(s) didn't match pod topology spread constraints"),
+            (
+                Reasons::SPREAD_LABEL,
+                "node(s) didn't match pod topology spread constraints (missing required label)",
+            ),
+            (Reasons::POD_AFFINITY, "node(s) didn't match pod affinity rules"),
+            (Reasons::POD_ANTI_AFFINITY, "node(s) didn't match pod anti-affinity rules"),
+            (Reasons::EXISTING_ANTI_AFFINITY, "node(s) didn't satisfy existing pods anti-affinity rules"),
         ];
         let fixed = FIXED.iter().filter(|(reason, _)| self.has(*reason)).map(|(_, text)| (*text).to_owned());
         let extended = class.spec.usage.extended.iter().take(MAX_EXTENDED).enumerate();

@@ -89,7 +89,7 @@ pub fn preference(packing: Packing, shares: &Shares) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Amounts, Node};
+    use crate::model::{Amounts, Holding, Node};
     use std::sync::Arc;
 
     fn row(cpu_milli: i64, memory: i64, pods: i64) -> Row {
@@ -123,14 +123,14 @@ mod tests {
     #[test]
     fn what_other_pods_hold_could_be_freed_so_that_is_not_unresolvable() {
         let mut row = row(1000, 100, 1);
-        row.charge(&usage(500, 0, 0));
+        row.charge(&Holding::from(&Arc::new(usage(500, 0, 0))));
         assert_eq!(insufficient(&usage(600, 0, 0), &row), Some(Reasons::CPU | Reasons::PODS));
     }
 
     #[test]
     fn a_pod_that_requests_nothing_fits_an_overcommitted_node_as_upstream_has_it() {
         let mut row = row(1000, 100, 2);
-        row.charge(&usage(5000, 0, 0));
+        row.charge(&Holding::from(&Arc::new(usage(5000, 0, 0))));
         assert_eq!(insufficient(&usage(0, 0, 0), &row), None);
     }
 

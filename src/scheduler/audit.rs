@@ -55,7 +55,7 @@ impl Scheduler {
         match &pod.node_name {
             _ if pod.finished => charge.is_none(),
             Some(node) => charge.is_some_and(|charge| {
-                self.inventory().name(charge.node) == node && charge.usage == pod.usage
+                self.inventory().name(charge.node) == node && charge.holding.usage == pod.usage
             }),
             None if !self.is_ours(pod) || pod.deleting => true,
             // Assumed on a node, or waiting.

@@ -27,8 +27,8 @@ impl Scheduler {
             }
             Outcome::BoundElsewhere(node) => {
                 if let Some(charge) = self.ledger.charge_of(uid) {
-                    let usage = charge.usage.clone();
-                    self.ledger.bound(uid, &node, &usage);
+                    let holding = charge.holding.clone();
+                    self.ledger.bound(uid, &node, holding);
                 }
                 self.waiting.remove(uid);
             }

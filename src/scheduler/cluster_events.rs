@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::{Action, Scheduler, State, Waiting, told_so_far, unsupported_message};
 use crate::inventory::Discrepancy;
-use crate::model::{Node, Pod, PodSpec, SpecError};
+use crate::model::{Identity, Node, Pod, PodAffinity, PodSpec, SpecError};
+use crate::objects::{Affected, Kind, Object, ObjectName};
 
 impl Scheduler {
     /// The node is now so. Returns whether that changes anything.
@@ -46,8 +47,14 @@ impl Scheduler {
             self.delete_pod(&pod.uid);
             return;
         }
+        self.note_terms(&pod.peer.affinity);
         if let Some(node) = &pod.node_name {
-            self.ledger.bound(&pod.uid, node, &pod.usage);
+            let holding = self.objects.holding(&pod);
+            let before = self.inventory().revision();
+            self.ledger.bound(&pod.uid, node, &holding);
+            if self.inventory().revision() != before {
+                self.arrived(&holding.peer.identity);
+            }
             // While our own bind is under way, its end will tell; else nobody waits for it any more.
             if self.waiting.get(&pod.uid).is_some_and(|waiting| waiting.state != State::Binding) {
                 self.forget(&pod.uid);
@@ -94,6 +101,67 @@ impl Scheduler {
         self.wake_all();
     }
 
+    /// Another object is now so.
+    pub fn apply_object(&mut self, object: Object) {
+        let affected = self.objects.apply(object);
+        self.heed(affected);
+    }
+
+    pub fn delete_object(&mut self, kind: Kind, object: &ObjectName) {
+        let affected = self.objects.delete(kind, object);
+        self.heed(affected);
+    }
+
+    /// A list of all objects of this kind is complete: the others are gone.
+    pub fn retain_objects(&mut self, kind: Kind, listed: &HashSet<ObjectName>) {
+        for affected in self.objects.retain(kind, listed) {
+            self.heed(affected);
+        }
+        self.unlisted.remove(&kind);
+        self.wake_all();
+    }
+
+    /// Looks again at the pods that a change concerns: at those with a node now, at waiting ones before the next decision.
+    fn heed(&mut self, affected: Affected) {
+        let namespace = match affected {
+            Affected::Nothing => return,
+            Affected::Waiting(namespace) => namespace,
+            Affected::Everyone(namespace) => {
+                let objects = &mut self.objects;
+                self.ledger.rehold(|holding| {
+                    let theirs = holding.peer.identity.namespace == namespace;
+                    theirs.then(|| objects.renewed(holding))
+                });
+                namespace
+            }
+        };
+        self.stale.namespaces.insert(namespace);
+        self.wake_for_parked();
+        self.wake_all();
+    }
+
+    fn note_terms(&mut self, affinity: &PodAffinity) {
+        self.stale.everyone |= self.classifier.note_terms(affinity);
+    }
+
+    /// Classifies again the waiting pods that something changed for.
+    pub(super) fn classify_again(&mut self, now: Duration) {
+        let stale = std::mem::take(&mut self.stale);
+        if !stale.everyone && stale.namespaces.is_empty() {
+            return;
+        }
+        let concerns = |pod: &&Waiting| {
+            pod.state != State::Binding
+                && (stale.everyone || stale.namespaces.contains(&pod.source.peer.identity.namespace))
+        };
+        let mut pods: Vec<_> =
+            self.waiting.values().filter(concerns).map(|pod| (pod.seq, pod.source.clone())).collect();
+        pods.sort_by_key(|(seq, _)| *seq);
+        for (_, pod) in pods {
+            self.wait(*pod, now);
+        }
+    }
+
     /// Recounts the ledger and mends what is wrong.
     pub fn heal(&mut self) -> Vec<Discrepancy> {
         let wrong = self.ledger.heal();
@@ -106,11 +174,15 @@ impl Scheduler {
 
     /// A pod of ours has no node.
     fn wait(&mut self, pod: Pod, now: Duration) {
-        let spec = pod.spec.clone().unwrap_or_default();
-        let class = self.classifier.classify(&spec);
+        let spec = self.objects.wishes(&pod.spec.clone().unwrap_or_default(), &pod);
+        let holding = self.objects.holding(&pod);
+        let class = self.classifier.classify(&spec, &holding.peer.identity);
         let refusal = refusal(&pod.spec);
         if let Some(known) = self.waiting.get_mut(&pod.uid) {
             known.generation = pod.generation;
+            // Labels that are in no class may still count for pods to come.
+            known.holding = holding.clone();
+            *known.source = pod.clone();
             if !self.leading {
                 // The leader tells it things.
                 known.told = told_so_far(&pod);
@@ -131,11 +203,11 @@ impl Scheduler {
         let uid = pod.uid.clone();
         match self.waiting.get_mut(&uid) {
             Some(known) => {
-                (known.class, known.usage, known.priority) = (class, spec.usage.clone(), pod.priority);
+                (known.class, known.priority) = (class, pod.priority);
             }
             None => {
                 self.next_seq += 1;
-                let waiting = Waiting::new(pod.clone(), class, self.next_seq, now);
+                let waiting = Waiting::new(pod.clone(), class, holding, self.next_seq, now);
                 self.waiting.insert(uid.clone(), waiting);
             }
         }
@@ -154,6 +226,14 @@ impl Scheduler {
         }
     }
 
+    /// A pod like this has come to a node: parked classes that were waiting for such a pod are looked at again.
+    pub(super) fn arrived(&mut self, pod: &Identity) {
+        let revision = self.inventory().revision();
+        for agent in self.parked.arrived(pod, revision) {
+            self.actions.push(Action::WakeAgent(agent));
+        }
+    }
+
     /// Wakes the agents if something changed that parked classes may care about.
     pub(super) fn wake_for_parked(&mut self) {
         let loosened = self.inventory().loosened();
@@ -169,7 +249,7 @@ impl Scheduler {
 }
 
 /// Why a pod cannot be scheduled at all, for the person who made it.
-fn refusal(spec: &Result<Arc<PodSpec>, SpecError>) -> Option<Arc<str>> {
+pub(super) fn refusal(spec: &Result<Arc<PodSpec>, SpecError>) -> Option<Arc<str>> {
     match spec {
         Err(error) => Some(format!("the pod's spec cannot be understood: {error}").into()),
         Ok(spec) if !spec.unsupported.is_empty() => Some(unsupported_message(&spec.unsupported).into()),

@@ -9,18 +9,20 @@ mod audit;
 mod binds;
 mod check;
 mod cluster_events;
+mod verdict;
 mod work;
 
 #[cfg(test)]
 mod tests;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use action::{Action, AttemptResult, Sample, Stats};
 pub use audit::Difference;
+pub use verdict::{Candidate, Verdict};
 pub use work::{Settled, Task};
 
 use crate::class::{Class, ClassId, Classifier};
@@ -28,7 +30,8 @@ use crate::class::{Class, ClassId, Classifier};
 use crate::dispatch::{Dispatcher, Estimator, Ticket};
 use crate::invariants::Violation;
 use crate::inventory::{Inventory, Ledger, Revision};
-use crate::model::{Pod, PodRef, PreemptionPolicy, Report, Unsupported, Usage};
+use crate::model::{Holding, Pod, PodRef, PreemptionPolicy, Report, Unsupported};
+use crate::objects::{Kind, Objects};
 use crate::queue::{Backoff, BackoffLimits, Parked, Place};
 
 /// What the scheduler needs to know of its configuration.
@@ -45,6 +48,8 @@ pub struct SchedulerConfig {
     pub backoff: BackoffLimits,
     /// Pods that wait are told of a new diagnosis of their class at most this often.
     pub refresh: Duration,
+    /// Nothing is scheduled before these have been listed once, besides pods and nodes.
+    pub objects: BTreeSet<Kind>,
 }
 
 /// A pod of ours that has no node yet, or whose bind is not finished.
@@ -52,7 +57,10 @@ pub struct SchedulerConfig {
 struct Waiting {
     pod: PodRef,
     class: Arc<Class>,
-    usage: Arc<Usage>,
+    /// What it would hold of its node.
+    holding: Holding,
+    /// As it was last seen, to classify it again when what it depends on changes.
+    source: Box<Pod>,
     priority: i32,
     policy: PreemptionPolicy,
     generation: i64,
@@ -89,11 +97,19 @@ enum State {
     Woken(Ticket),
 }
 
+/// Waiting pods that are to be classified again.
+#[derive(Debug, Default)]
+struct Stale {
+    everyone: bool,
+    namespaces: BTreeSet<Arc<str>>,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Scheduler {
     config: SchedulerConfig,
     classifier: Classifier,
+    objects: Objects,
     ledger: Ledger,
     dispatcher: Dispatcher,
     parked: Parked,
@@ -108,6 +124,10 @@ pub struct Scheduler {
     leading: bool,
     pods_synced: bool,
     nodes_synced: bool,
+    /// Kinds of objects that have not been listed yet.
+    unlisted: BTreeSet<Kind>,
+    /// Classes of waiting pods that something changed for.
+    stale: Stale,
     /// The loosening that agents were last woken for.
     woken_for: Revision,
     /// By agent: its last task was the check of a parked class.
@@ -120,8 +140,10 @@ impl Scheduler {
     pub fn new(config: SchedulerConfig, estimator: Estimator) -> Self {
         let agents = config.agents.max(1);
         Scheduler {
+            unlisted: config.objects.clone(),
             config,
             classifier: Classifier::default(),
+            objects: Objects::default(),
             ledger: Ledger::default(),
             dispatcher: Dispatcher::new(agents, estimator),
             parked: Parked::new(agents),
@@ -135,6 +157,7 @@ impl Scheduler {
             leading: false,
             pods_synced: false,
             nodes_synced: false,
+            stale: Stale::default(),
             woken_for: 0,
             checked_last: vec![false; agents],
             overcommitted: None,
@@ -162,9 +185,9 @@ impl Scheduler {
         std::mem::take(&mut self.actions)
     }
 
-    /// Whether all nodes and pods have been seen once. Nothing is scheduled before.
+    /// Whether all nodes, pods and other objects have been seen once. Nothing is scheduled before.
     pub fn synced(&self) -> bool {
-        self.pods_synced && self.nodes_synced
+        self.pods_synced && self.nodes_synced && self.unlisted.is_empty()
     }
 
     /// Only a leader places pods, and tells them why they wait. Binds that are under way when leadership is lost settle on
@@ -220,6 +243,7 @@ impl Scheduler {
 
     /// Moves on what only time moves: pods whose backoff is over, and diagnoses that are to be told again.
     pub fn tick(&mut self, now: Duration) {
+        self.classify_again(now);
         while let Some(uid) = self.backoff.pop_due(now) {
             self.admit(&uid, now);
         }
@@ -390,12 +414,16 @@ pub struct QueueLengths {
 
 impl Waiting {
     /// A pod that was just seen: not to be scheduled until its state says so.
-    fn new(pod: Pod, class: Arc<Class>, seq: u64, now: Duration) -> Self {
+    fn new(pod: Pod, class: Arc<Class>, holding: Holding, seq: u64, now: Duration) -> Self {
         let told = told_so_far(&pod);
-        let scheduler_name = pod.scheduler_name;
         Waiting {
-            usage: class.spec.usage.clone(),
-            pod: PodRef { namespace: pod.namespace, name: pod.name, uid: pod.uid, scheduler_name },
+            holding,
+            pod: PodRef {
+                namespace: pod.namespace.clone(),
+                name: pod.name.clone(),
+                uid: pod.uid.clone(),
+                scheduler_name: pod.scheduler_name.clone(),
+            },
             class,
             priority: pod.priority,
             policy: pod.preemption_policy,
@@ -408,6 +436,7 @@ impl Waiting {
             told,
             news: None,
             state: State::Gated,
+            source: Box::new(pod),
         }
     }
 

@@ -3,7 +3,7 @@ use super::*;
 use std::collections::HashSet;
 
 use crate::agent::{Agent, AgentConfig, CacheLimits, Choice};
-use crate::model::{Amounts, Node, PodSpec, SpecError};
+use crate::model::{Amounts, Node, PodSpec, SpecError, Usage};
 use crate::placement::{Binding, Outcome};
 use crate::rules::Packing;
 
@@ -46,6 +46,7 @@ impl Bench {
             max_tries: 3,
             backoff: BackoffLimits { initial: S, max: 10 * S },
             refresh: 60 * S,
+            objects: Default::default(),
         };
         let agent = |seed: usize| {
             Agent::new(AgentConfig {
@@ -105,7 +106,7 @@ impl Bench {
     }
 
     fn settle(&mut self, agent: usize, task: &Task, (choice, seen): (Choice, Revision)) -> Settled {
-        let settled = self.scheduler.settle(agent, task, choice, seen, self.now);
+        let settled = self.scheduler.settle(agent, &mut self.agents[agent], task, choice, seen, self.now);
         self.collect();
         settled
     }

@@ -94,6 +94,8 @@ pub struct Sources {
     pub binds: Arc<BindCounters>,
     pub pod_watch: Arc<WatchCounters>,
     pub node_watch: Arc<WatchCounters>,
+    /// All other kinds together.
+    pub object_watches: Arc<WatchCounters>,
     pub self_checks: Arc<SelfCheckCounters>,
 }
 
@@ -304,7 +306,7 @@ impl Scrape {
     }
 
     fn outside(&self, to: &mut DescriptorEncoder) -> fmt::Result {
-        let Sources { engine, reporter, binds, pod_watch, node_watch, self_checks } = &self.0;
+        let Sources { engine, reporter, binds, pod_watch, node_watch, object_watches, self_checks } = &self.0;
         let pending = engine.pending_binds().load(Relaxed);
         gauges(to, "berth_binds_pending", "Binds decided and not settled", &[(&[], pending)])?;
         counters(
@@ -336,7 +338,7 @@ impl Scrape {
                 (&[("result", "dropped")], reporter.dropped()),
             ],
         )?;
-        let watches = [("pods", pod_watch), ("nodes", node_watch)];
+        let watches = [("pods", pod_watch), ("nodes", node_watch), ("others", object_watches)];
         type Read = fn(&WatchCounters) -> &AtomicU64;
         let kinds: [(&str, &str, Read); 4] = [
             ("berth_watch_events", "Objects seen by a watch, its lists included", |watch| &watch.events),

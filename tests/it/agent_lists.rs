@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use berth::agent::{Agent, AgentConfig, CacheLimits, Choice};
 use berth::class::{Class, Classifier};
+use berth::invariants::same_list;
 use berth::inventory::{Ledger, NodeId, Revision};
-use berth::model::{Amounts, Node, PodSpec, Usage};
-use berth::rules::{Diagnosis, Key, Packing, rank_uncached, still_admits};
+use berth::model::{Amounts, Identity, Node, PodSpec, Usage};
+use berth::rules::{Packing, rank_uncached, still_admits};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -99,7 +100,10 @@ impl World {
         World {
             nodes: BTreeMap::new(),
             pods: BTreeMap::new(),
-            classes: specs.into_iter().map(|spec| classifier.classify(&Arc::new(spec))).collect(),
+            classes: specs
+                .into_iter()
+                .map(|spec| classifier.classify(&Arc::new(spec), &Identity::default()))
+                .collect(),
             ledger: Ledger::default(),
             agents: configs.iter().map(|config| Agent::new(*config)).collect(),
             configs,
@@ -190,28 +194,25 @@ impl World {
     /// The cached list of `class`, which is up to date, against a fresh one and against the books.
     fn check_list(&self, agent: usize, class: &Arc<Class>) -> TestCaseResult {
         let inventory = self.ledger.inventory();
-        let list = self.agents[agent].list(class.id).expect("it was just used");
+        let repaired = &self.agents[agent];
+        let list = repaired.list(class.id).expect("it was just used");
         prop_assert_eq!(list.revision(), inventory.revision());
         let mut fresh = Agent::new(AgentConfig { cache: UNLIMITED, ..self.configs[agent] });
         fresh.catch_up(inventory);
         fresh.choose(class, Duration::ZERO, |_| {});
-        let fresh = fresh.list(class.id).expect("it was just made");
-        // They may differ in the room they have for nodes to come.
-        let (keys, room) = list.keys().split_at(inventory.len());
-        let (fresh_keys, fresh_room) = fresh.keys().split_at(inventory.len());
-        prop_assert_eq!(keys, fresh_keys);
-        prop_assert!(room.iter().chain(fresh_room).all(|key| *key == Key::VACANT));
+        prop_assert_eq!(same_list(repaired, &fresh, class.id), Ok(()));
 
-        let valid = keys.iter().enumerate().filter(|(_, key)| key.is_valid());
-        let best = valid.clone().min_by_key(|(id, key)| (**key, *id));
-        prop_assert_eq!(list.best(), best.map(|(id, _)| NodeId(id as u32)));
-
-        let rows = (0..inventory.len()).map(|id| inventory.row(NodeId(id as u32)));
+        let standings = repaired.standings(class.id);
+        let best = standings.iter().filter_map(|(id, standing)| Some((standing.ok()?, *id))).min();
+        prop_assert_eq!(repaired.best(class.id), best.map(|(_, id)| id));
         let packing = self.configs[agent].packing;
-        let reasons = rows.filter_map(|row| rank_uncached(class, packing, row).reasons());
-        prop_assert_eq!(list.diagnose(), reasons.collect::<Diagnosis>());
+        for (id, standing) in &standings {
+            let reasons = rank_uncached(class, packing, inventory.row(*id)).reasons();
+            prop_assert_eq!(standing.err(), reasons);
+        }
 
-        let mut valid: Vec<_> = valid.map(|(id, _)| inventory.name(NodeId(id as u32))).collect();
+        let valid = standings.iter().filter(|(_, standing)| standing.is_ok());
+        let mut valid: Vec<_> = valid.map(|(id, _)| inventory.name(*id)).collect();
         valid.sort();
         let expected: Vec<_> = self.nodes.keys().filter(|name| self.expected_valid(class, name)).collect();
         prop_assert_eq!(valid, expected);
@@ -261,7 +262,7 @@ proptest! {
         for (at, node) in nodes.into_iter().enumerate() {
             ledger.apply_node(Node { name: name(at), ..node });
         }
-        let class = Classifier::default().classify(&Arc::new(spec));
+        let class = Classifier::default().classify(&Arc::new(spec), &Identity::default());
         let mut agent = agent(7, width);
         agent.catch_up(ledger.inventory());
         let mut chosen = BTreeSet::new();
@@ -270,10 +271,10 @@ proptest! {
                 chosen.insert(node);
             }
         }
-        let keys = agent.list(class.id).expect("it was just used").keys();
-        let mut best: Vec<_> = (0..).map(NodeId).zip(keys).filter(|(_, key)| key.is_valid()).collect();
-        best.sort_by_key(|(id, key)| (**key, *id));
-        let best: BTreeSet<_> = best.into_iter().take(width).map(|(id, _)| id).collect();
+        let standings = agent.standings(class.id).into_iter();
+        let mut best: Vec<_> = standings.filter_map(|(id, standing)| Some((standing.ok()?, id))).collect();
+        best.sort();
+        let best: BTreeSet<_> = best.into_iter().take(width).map(|(_, id)| id).collect();
         prop_assert_eq!(chosen, best);
     }
 }
@@ -289,7 +290,7 @@ fn agents_of_different_seeds_choose_different_nodes_among_equals() {
         let allocatable = Amounts { cpu_milli: 4000, memory: 1 << 35, ephemeral_storage: 0, pods: 110 };
         ledger.apply_node(Node { name: name(at), allocatable, ..Node::default() });
     }
-    let class = Classifier::default().classify(&Arc::new(PodSpec::default()));
+    let class = Classifier::default().classify(&Arc::new(PodSpec::default()), &Identity::default());
     let choose = |seed| {
         let mut agent = agent(seed, 1);
         agent.catch_up(ledger.inventory());

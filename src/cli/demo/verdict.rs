@@ -65,7 +65,7 @@ pub fn problems(pods_expected: usize, pods: &[Pod], nodes: &[Node]) -> Vec<Strin
 }
 
 pub fn class_of(pod: &Pod) -> Option<&'static Class> {
-    let name = pod.labels.get(CLASS_LABEL)?;
+    let name = pod.peer.identity.labels.get(CLASS_LABEL)?;
     CLASSES.iter().find(|class| class.name == name)
 }
 
@@ -154,7 +154,7 @@ mod tests {
     }
 
     fn first<'a>(pods: &'a mut [Pod], class: &str) -> &'a mut Pod {
-        pods.iter_mut().find(|pod| pod.labels.get(CLASS_LABEL) == Some(class)).unwrap()
+        pods.iter_mut().find(|pod| pod.peer.identity.labels.get(CLASS_LABEL) == Some(class)).unwrap()
     }
 
     #[test]

@@ -1,16 +1,20 @@
 //! The watches, and how what they see reaches the scheduler.
 
 use std::collections::HashSet;
+use std::fmt::Debug;
 use std::sync::Arc;
 
-use kube::Client;
+use kube::{Client, Resource};
+use serde::de::DeserializeOwned;
 
 use super::tasks::Tasks;
 use crate::cluster::{
-    Change, ClusterSink, LIVE_PODS, LeanNode, LeanPod, NodeIndex, PodIndex, watch as watch_objects,
+    Change, ClusterSink, LIVE_PODS, LeanNamespace, LeanNode, LeanObject, LeanPod, NodeIndex, ObjectIndex,
+    ObjectSink, PodIndex, watch as watch_objects,
 };
 use crate::engine::Engine;
 use crate::model::{Node, Pod};
+use crate::objects::{Kind, Object, ObjectName};
 use crate::serve::Health;
 use crate::serve::metrics::Sources;
 
@@ -64,6 +68,39 @@ impl ClusterSink for ToScheduler<'_> {
     }
 }
 
+impl ObjectSink for ToScheduler<'_> {
+    fn apply_object(&mut self, object: Object) {
+        self.0.with(|scheduler, _| scheduler.apply_object(object));
+    }
+
+    fn delete_object(&mut self, kind: Kind, object: &ObjectName) {
+        self.0.with(|scheduler, _| scheduler.delete_object(kind, object));
+    }
+
+    fn retain_objects(&mut self, kind: Kind, listed: &HashSet<ObjectName>) {
+        let synced = self.0.with(|scheduler, _| {
+            scheduler.retain_objects(kind, listed);
+            scheduler.synced()
+        });
+        tracing::info!(?kind, objects = listed.len(), "objects are listed");
+        self.synced(synced);
+    }
+}
+
+/// Watches one kind of other objects.
+fn watch_kind<K>(tasks: &mut Tasks, engine: &Engine, client: &Client, sources: &Sources, health: &Health)
+where
+    K: LeanObject + Resource<DynamicType: Default> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+{
+    let (to, client, counters, healthy) =
+        (engine.clone(), client.clone(), sources.object_watches.clone(), health.clone());
+    tasks.spawn("watch of other objects", async move {
+        let mut index = ObjectIndex::default();
+        let sink = |change: Change<K>| index.take(change, &mut ToScheduler(&to, &healthy));
+        watch_objects(client, None, &counters, sink).await;
+    });
+}
+
 pub(super) fn watch_cluster(
     tasks: &mut Tasks,
     engine: &Engine,
@@ -71,6 +108,7 @@ pub(super) fn watch_cluster(
     sources: &Sources,
     health: &Health,
 ) {
+    watch_kind::<LeanNamespace>(tasks, engine, client, sources, health);
     let (to, client_of, counters, healthy) =
         (engine.clone(), client.clone(), sources.node_watch.clone(), health.clone());
     tasks.spawn("watch of nodes", async move {

@@ -90,10 +90,10 @@ fn term(
 }
 
 /// The field of a requirement that is wrong, and why.
-type Wrong = (&'static str, String);
+pub(super) type Wrong = (&'static str, String);
 
 /// Upstream: `labels.NewRequirement`.
-fn operator(lean: &LeanRequirement, interner: &mut Interner) -> Result<Operator, Wrong> {
+pub(super) fn operator(lean: &LeanRequirement, interner: &mut Interner) -> Result<Operator, Wrong> {
     if !names::is_label_key(&lean.key) {
         return Err(("key", format!("{:?} is not a label key", lean.key)));
     }

@@ -1,8 +1,9 @@
 //! One copy of values that many objects hold.
 
-use std::{collections::HashSet, hash::Hash, sync::Arc};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use crate::model::{PodSpec, Usage};
+use crate::model::{Labels, Peer, PodAffinity, PodSpec, Pool, Usage};
 
 /// Shares equal texts, usages and specs. What nobody else holds any more is dropped whenever a pool has doubled
 /// since it was last swept, so a pool is never much larger than twice what lived at its last sweep.
@@ -11,6 +12,8 @@ pub struct Interner {
     texts: Pool<str>,
     usages: Pool<Usage>,
     specs: Pool<PodSpec>,
+    peers: Pool<Peer>,
+    pod_affinities: Pool<PodAffinity>,
 }
 
 impl Interner {
@@ -18,50 +21,31 @@ impl Interner {
         self.texts.get(text).unwrap_or_else(|| self.texts.add(text.into()))
     }
 
+    pub fn labels(&mut self, labels: &BTreeMap<String, String>) -> Labels {
+        labels.iter().map(|(key, value)| (self.text(key), self.text(value))).collect()
+    }
+
     pub fn usage(&mut self, usage: Usage) -> Arc<Usage> {
-        self.usages.get(&usage).unwrap_or_else(|| self.usages.add(usage.into()))
+        self.usages.share(usage)
     }
 
     pub fn spec(&mut self, spec: PodSpec) -> Arc<PodSpec> {
-        self.specs.get(&spec).unwrap_or_else(|| self.specs.add(spec.into()))
-    }
-}
-
-#[derive(Debug)]
-struct Pool<T: ?Sized> {
-    values: HashSet<Arc<T>>,
-    /// Sweep before growing beyond this.
-    sweep_at: usize,
-}
-
-/// Small pools are not worth sweeping.
-const SWEEP_AT_MIN: usize = 1024;
-
-impl<T: ?Sized> Default for Pool<T> {
-    fn default() -> Self {
-        Pool { values: HashSet::new(), sweep_at: SWEEP_AT_MIN }
-    }
-}
-
-impl<T: ?Sized + Eq + Hash> Pool<T> {
-    fn get(&self, value: &T) -> Option<Arc<T>> {
-        self.values.get(value).cloned()
+        self.specs.share(spec)
     }
 
-    fn add(&mut self, value: Arc<T>) -> Arc<T> {
-        if self.values.len() >= self.sweep_at {
-            self.values.retain(|held| Arc::strong_count(held) > 1);
-            self.sweep_at = (self.values.len() * 2).max(SWEEP_AT_MIN);
-            self.values.shrink_to(self.sweep_at);
-        }
-        self.values.insert(value.clone());
-        value
+    pub fn peer(&mut self, peer: Peer) -> Arc<Peer> {
+        self.peers.share(peer)
+    }
+
+    pub fn pod_affinity(&mut self, affinity: PodAffinity) -> Arc<PodAffinity> {
+        self.pod_affinities.share(affinity)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::SWEEP_AT_MIN;
 
     #[test]
     fn equal_values_share_memory() {
@@ -82,7 +66,7 @@ mod tests {
         for i in 0..100_000 {
             interner.text(&format!("passing {i}"));
         }
-        let held = interner.texts.values.len();
+        let held = interner.texts.len();
         assert!((2000..=4000).contains(&held), "{held} held for 2000 in use");
         for (i, text) in kept.iter().enumerate() {
             assert!(Arc::ptr_eq(text, &interner.text(&format!("kept {i}"))));
@@ -91,6 +75,6 @@ mod tests {
         for i in 0..5000 {
             interner.text(&format!("later {i}"));
         }
-        assert!(interner.texts.values.len() <= SWEEP_AT_MIN);
+        assert!(interner.texts.len() <= SWEEP_AT_MIN);
     }
 }

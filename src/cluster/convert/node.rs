@@ -1,6 +1,6 @@
 //! Nodes.
 
-use super::{Interner, labels, names::is_scalar_resource, placing, requests::COUNTED_MAX};
+use super::{Interner, names::is_scalar_resource, placing, requests::COUNTED_MAX};
 use crate::{
     cluster::lean::LeanNode,
     model::{Amounts, Extended, Image, Node, Taint},
@@ -67,7 +67,7 @@ impl LeanNode {
 
         Node {
             name: interner.text(&self.metadata.name.unwrap_or_default()),
-            labels: labels(&self.metadata.labels.unwrap_or_default(), interner),
+            labels: interner.labels(&self.metadata.labels.unwrap_or_default()),
             taints: taints.into_boxed_slice(),
             unschedulable: self.spec.unschedulable.unwrap_or(false),
             allocatable,

@@ -61,7 +61,7 @@ fn a_pod_keeps_what_scheduling_needs() {
     }))
     .into_pod(&mut Interner::default());
     assert_eq!((&*pod.namespace, &*pod.name, &*pod.uid), ("shop", "web-1", "u-1"));
-    assert_eq!(pod.labels.get("app"), Some("web"));
+    assert_eq!(pod.peer.identity.labels.get("app"), Some("web"));
     assert_eq!(pod.node_name.as_deref(), Some("n1"));
     assert_eq!(&*pod.scheduler_name, "berth");
     assert_eq!((pod.priority, pod.generation), (-5, 3));
@@ -206,26 +206,14 @@ fn images_are_named_as_nodes_name_them_and_counted_per_container() {
 
 #[test]
 fn what_is_not_scheduled_yet_is_named() {
-    let terms = json!([{}]);
-    let required = json!({"requiredDuringSchedulingIgnoredDuringExecution": terms});
-    let preferred = json!({"preferredDuringSchedulingIgnoredDuringExecution": terms});
     for (asked, what) in [
-        (json!({"affinity": {"podAffinity": required}}), Unsupported::PodAffinity),
-        (json!({"affinity": {"podAffinity": preferred}}), Unsupported::PodAffinity),
-        (json!({"affinity": {"podAntiAffinity": required}}), Unsupported::PodAntiAffinity),
-        (json!({"affinity": {"podAntiAffinity": preferred}}), Unsupported::PodAntiAffinity),
-        (json!({"topologySpreadConstraints": terms}), Unsupported::TopologySpreadConstraints),
         (json!({"resourceClaims": [{"name": "gpu"}]}), Unsupported::ResourceClaims),
         (json!({"schedulingGroup": {"podGroupName": "g"}}), Unsupported::SchedulingGroup),
         (json!({"workloadRef": {"name": "w"}}), Unsupported::SchedulingGroup),
     ] {
         assert_eq!(*spec(asked.clone()).unsupported, [what], "{asked}");
     }
-    let empty = json!({"requiredDuringSchedulingIgnoredDuringExecution": []});
-    let none = spec(json!({"affinity": {"podAffinity": empty, "podAntiAffinity": {}}, "resourceClaims": []}));
-    assert_eq!(*none.unsupported, []);
-    let both = spec(json!({"topologySpreadConstraints": terms, "affinity": {"podAffinity": required}}));
-    assert_eq!(*both.unsupported, [Unsupported::PodAffinity, Unsupported::TopologySpreadConstraints]);
+    assert_eq!(*spec(json!({"resourceClaims": []})).unsupported, []);
 }
 
 /// Upstream: VolumeRestrictions' `needsRestrictionsCheck`, VolumeBinding's `isVolumeBound`, and NodeVolumeLimits'

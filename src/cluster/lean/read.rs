@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, collections::BTreeMap, fmt};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use serde::{
     Deserialize, Deserializer,
     de::{IgnoredAny, MapAccess, SeqAccess, Visitor},
@@ -20,7 +20,9 @@ where
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
-pub(super) fn lean_meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+pub(in crate::cluster) fn lean_meta<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<ObjectMeta, D::Error> {
     #[derive(Default, Deserialize)]
     #[serde(default, rename_all = "camelCase")]
     struct Meta {
@@ -32,8 +34,29 @@ pub(super) fn lean_meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Ob
         labels: Option<BTreeMap<String, String>>,
         creation_timestamp: Option<LenientTime>,
         deletion_timestamp: Option<LenientTime>,
+        #[serde(deserialize_with = "nullable")]
+        owner_references: Vec<Owner>,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Owner {
+        #[serde(default)]
+        api_version: String,
+        #[serde(default)]
+        kind: String,
+        #[serde(default)]
+        name: String,
+        controller: Option<bool>,
     }
     let meta = Meta::deserialize(deserializer)?;
+    let controller = meta.owner_references.into_iter().find(|owner| owner.controller == Some(true));
+    let controller = controller.map(|owner| OwnerReference {
+        api_version: owner.api_version,
+        kind: owner.kind,
+        name: owner.name,
+        controller: Some(true),
+        ..OwnerReference::default()
+    });
     Ok(ObjectMeta {
         name: meta.name,
         namespace: meta.namespace,
@@ -43,6 +66,7 @@ pub(super) fn lean_meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Ob
         labels: meta.labels,
         creation_timestamp: meta.creation_timestamp.map(|time| Time(time.0)),
         deletion_timestamp: meta.deletion_timestamp.map(|time| Time(time.0)),
+        owner_references: controller.map(|controller| vec![controller]),
         ..ObjectMeta::default()
     })
 }

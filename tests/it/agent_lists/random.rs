@@ -151,6 +151,7 @@ pub fn spec() -> impl Strategy<Value = PodSpec> {
             images: images.into_iter().map(|(name, _)| Arc::from(name)).collect(),
             containers: 1,
             unsupported: [].into(),
+            ..PodSpec::default()
         },
     )
 }

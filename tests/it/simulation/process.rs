@@ -136,6 +136,7 @@ impl Settings {
             max_tries: self.max_tries,
             backoff: BackoffLimits { initial: Duration::from_secs(1), max: Duration::from_secs(10) },
             refresh: Duration::from_secs(60),
+            objects: Default::default(),
         };
         Scheduler::new(config, Estimator::default())
     }

@@ -1,0 +1,152 @@
+//! The other objects of a cluster that decide what a pod wants and what other pods see of it: namespaces, and what makes
+//! pods belong together.
+//!
+//! May not know: kube, tokio, clocks, nodes. Each store answers whether a change changes anything, and for whom.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::model::{Holding, Identity, Labels, Peer, Pod, PodSpec, Pool};
+
+/// What kind of object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    Namespace,
+}
+
+/// An object by all its names.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectName {
+    /// Empty for objects that belong to no namespace.
+    pub namespace: Arc<str>,
+    pub name: Arc<str>,
+}
+
+/// The part of an object that scheduling reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Object {
+    Namespace { name: Arc<str>, labels: Labels },
+}
+
+/// Which pods must be looked at again after a change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Affected {
+    Nothing,
+    /// Waiting pods of this namespace.
+    Waiting(Arc<str>),
+    /// All pods of this namespace, those with a node too: others see them differently now.
+    Everyone(Arc<str>),
+}
+
+/// Everything known.
+#[derive(Debug, Default)]
+pub struct Objects {
+    namespaces: HashMap<Arc<str>, Labels>,
+    /// Pods made from one template share what others see of them.
+    peers: Pool<Peer>,
+}
+
+impl Objects {
+    /// The object is now so.
+    pub fn apply(&mut self, object: Object) -> Affected {
+        match object {
+            Object::Namespace { name, labels } => {
+                let known = self.namespaces.insert(name.clone(), labels.clone());
+                if known.as_ref() == Some(&labels) { Affected::Nothing } else { Affected::Everyone(name) }
+            }
+        }
+    }
+
+    /// The object is gone.
+    pub fn delete(&mut self, kind: Kind, object: &ObjectName) -> Affected {
+        match kind {
+            // Its pods are going, too; what is known of it stands until then.
+            Kind::Namespace => {
+                self.namespaces.remove(&object.name);
+                Affected::Nothing
+            }
+        }
+    }
+
+    /// A list of all objects of this kind is complete: the others are gone.
+    pub fn retain(&mut self, kind: Kind, listed: &HashSet<ObjectName>) -> Vec<Affected> {
+        let gone: Vec<_> = self.names(kind).into_iter().filter(|name| !listed.contains(name)).collect();
+        gone.iter().map(|name| self.delete(kind, name)).collect()
+    }
+
+    /// Sorted.
+    fn names(&self, kind: Kind) -> Vec<ObjectName> {
+        let mut names: Vec<_> = match kind {
+            Kind::Namespace => {
+                let name = |name: &Arc<str>| ObjectName { namespace: Arc::from(""), name: name.clone() };
+                self.namespaces.keys().map(name).collect()
+            }
+        };
+        names.sort();
+        names
+    }
+
+    /// What the pod takes of its node and shows there, with the labels of its namespace.
+    pub fn holding(&mut self, pod: &Pod) -> Holding {
+        Holding { usage: pod.usage.clone(), peer: self.peer(&pod.peer) }
+    }
+
+    fn peer(&mut self, bare: &Arc<Peer>) -> Arc<Peer> {
+        let known = self.namespaces.get(&bare.identity.namespace);
+        let namespace_labels = known.cloned().unwrap_or_default();
+        if bare.identity.namespace_labels == namespace_labels {
+            return bare.clone();
+        }
+        let identity = Identity { namespace_labels, ..bare.identity.clone() };
+        self.peers.share(Peer { identity, ..Peer::clone(bare) })
+    }
+
+    /// The same for a pod that is charged already, after its namespace changed.
+    pub fn renewed(&mut self, holding: &Holding) -> Holding {
+        Holding { usage: holding.usage.clone(), peer: self.peer(&holding.peer) }
+    }
+
+    /// What the pod wants, with what the cluster adds to that.
+    pub fn wishes(&self, spec: &Arc<PodSpec>, _pod: &Pod) -> Arc<PodSpec> {
+        spec.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn namespace(name: &str, team: &str) -> Object {
+        Object::Namespace { name: name.into(), labels: [("team", team)].into_iter().collect() }
+    }
+
+    fn pod(namespace: &str) -> Pod {
+        let identity = Identity { namespace: namespace.into(), ..Identity::default() };
+        Pod { peer: Arc::new(Peer { identity, ..Peer::default() }), ..Pod::default() }
+    }
+
+    #[test]
+    fn a_namespace_that_is_relabelled_changes_what_others_see_of_all_its_pods() {
+        let mut objects = Objects::default();
+        assert_eq!(objects.apply(namespace("x", "a")), Affected::Everyone("x".into()));
+        assert_eq!(objects.apply(namespace("x", "a")), Affected::Nothing);
+        let before = objects.holding(&pod("x"));
+        assert_eq!(before.peer.identity.namespace_labels.get("team"), Some("a"));
+        assert!(Arc::ptr_eq(&before.peer, &objects.holding(&pod("x")).peer), "pods alike share it");
+        assert_eq!(objects.apply(namespace("x", "b")), Affected::Everyone("x".into()));
+        let after = objects.renewed(&before);
+        assert_eq!(after.peer.identity.namespace_labels.get("team"), Some("b"));
+        assert!(objects.holding(&pod("y")).peer.identity.namespace_labels.is_empty());
+    }
+
+    #[test]
+    fn a_namespace_missing_from_a_list_is_forgotten() {
+        let mut objects = Objects::default();
+        objects.apply(namespace("x", "a"));
+        objects.apply(namespace("y", "a"));
+        let y = ObjectName { namespace: "".into(), name: "y".into() };
+        objects.retain(Kind::Namespace, &HashSet::from([y]));
+        assert_eq!(objects.apply(namespace("y", "a")), Affected::Nothing);
+        assert_eq!(objects.apply(namespace("x", "a")), Affected::Everyone("x".into()));
+    }
+}
