@@ -60,7 +60,7 @@ fn on_random_clusters_every_answer_is_kube_schedulers() {
 
 /// A report of the first difference on the cluster of this seed.
 fn check(seed: u64, oracle: &mut Oracle) -> Option<String> {
-    let scenario = generator::scenario(seed, Features { domains: false });
+    let scenario = generator::scenario(seed, Features { domains: true, owners: false });
     let difference = first_difference(&scenario, oracle).expect("the oracle answers")?;
     let Difference { step, question, text } = &difference;
     let mut report = format!("BERTH_DIFF_SEED={seed}, step {step}, question {question}:\n{text}");

@@ -1,16 +1,17 @@
-//! berth's side: one scheduler state and one agent over a cluster's whole history, so that lists are repaired.
+//! berth's side: one scheduler and one agent over a cluster's whole history, so that lists are repaired.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth::agent::{Agent, AgentConfig, CacheLimits, Choice};
-use berth::class::Classifier;
-use berth::cluster::{Interner, LeanNode, LeanPod};
-use berth::inventory::{Ledger, NodeId};
-use berth::model::PreemptionPolicy;
-use berth::rules::{Diagnosis, Packing, Reasons};
-use serde::Deserialize;
+use berth::agent::{Agent, AgentConfig, CacheLimits};
+use berth::cluster::{Interner, LeanNamespace, LeanNode, LeanObject, LeanPod};
+use berth::dispatch::Estimator;
+use berth::objects::{Kind, ObjectName};
+use berth::queue::BackoffLimits;
+use berth::rules::Packing;
+use berth::scheduler::{Scheduler, SchedulerConfig};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::scenario::{Step, key_of};
@@ -20,6 +21,7 @@ use super::scenario::{Step, key_of};
 pub struct Says {
     /// Why it waits whatever the nodes are.
     pub refused: Option<String>,
+    /// The node it would get.
     pub chosen: Option<String>,
     pub feasible: BTreeSet<String>,
     pub rejected: BTreeMap<String, Vec<String>>,
@@ -27,21 +29,29 @@ pub struct Says {
 
 pub struct Subject {
     interner: Interner,
-    classifier: Classifier,
-    ledger: Ledger,
+    scheduler: Scheduler,
     agent: Agent,
+    /// Of the pods, by `namespace/name`.
     uids: HashMap<String, Arc<str>>,
 }
 
 impl Subject {
     pub fn new(seed: u64) -> Self {
+        let config = SchedulerConfig {
+            scheduler_names: vec!["berth".into()],
+            agents: 1,
+            max_waiting_binds: 64,
+            max_tries: 10,
+            backoff: BackoffLimits { initial: Duration::from_secs(1), max: Duration::from_secs(10) },
+            refresh: Duration::from_secs(60),
+            objects: BTreeSet::new(),
+        };
         let cache = CacheLimits { bytes: usize::MAX, age: Duration::MAX };
-        let config = AgentConfig { packing: Packing::LeastAllocated, candidate_width: 1, cache, seed };
+        let packing = Packing::LeastAllocated;
         Subject {
             interner: Interner::default(),
-            classifier: Classifier::default(),
-            ledger: Ledger::default(),
-            agent: Agent::new(config),
+            scheduler: Scheduler::new(config, Estimator::default()),
+            agent: Agent::new(AgentConfig { packing, candidate_width: 1, cache, seed }),
             uids: HashMap::new(),
         }
     }
@@ -60,64 +70,56 @@ impl Subject {
     fn apply(&mut self, resource: &str, object: &Value) {
         match resource {
             "nodes" => {
-                let node = LeanNode::deserialize(object).expect("a node").into_node(&mut self.interner);
-                self.ledger.apply_node(node);
+                let node = read::<LeanNode>(object).into_node(&mut self.interner);
+                self.scheduler.apply_node(node);
             }
             "pods" => {
-                let pod = LeanPod::deserialize(object).expect("a pod").into_pod(&mut self.interner);
-                let old = self.uids.insert(key_of(object), pod.uid.clone());
-                if let Some(old) = old.filter(|old| *old != pod.uid || pod.finished) {
-                    self.ledger.discharge(&old);
-                }
-                if let Some(node) = pod.node_name.as_ref().filter(|_| !pod.finished) {
-                    self.ledger.bound(&pod.uid, node, &pod.usage);
-                }
+                let pod = read::<LeanPod>(object).into_pod(&mut self.interner);
+                self.uids.insert(key_of(object), pod.uid.clone());
+                self.scheduler.apply_pod(pod, Duration::ZERO);
             }
-            _ => {}
+            "namespaces" => self.apply_object::<LeanNamespace>(object),
+            other => panic!("{other} are not handed to the scheduler yet"),
         }
+    }
+
+    fn apply_object<K: LeanObject + DeserializeOwned>(&mut self, object: &Value) {
+        let object = read::<K>(object).into_object(&mut self.interner);
+        self.scheduler.apply_object(object);
     }
 
     fn delete(&mut self, resource: &str, key: &str) {
-        match resource {
+        let (namespace, name) = key.split_once('/').unwrap_or(("", key));
+        let kind = match resource {
             "nodes" => {
-                self.ledger.delete_node(key);
+                self.scheduler.delete_node(key);
+                return;
             }
             "pods" => {
-                if let Some(uid) = self.uids.remove(key) {
-                    self.ledger.discharge(&uid);
-                }
+                self.uids.remove(key).iter().for_each(|uid| self.scheduler.delete_pod(uid));
+                return;
             }
-            _ => {}
-        }
+            "namespaces" => Kind::Namespace,
+            other => panic!("{other} are not handed to the scheduler yet"),
+        };
+        let object = ObjectName { namespace: namespace.into(), name: name.into() };
+        self.scheduler.delete_object(kind, &object);
     }
 
     fn ask(&mut self, pod: &Value) -> Says {
-        let pod = LeanPod::deserialize(pod).expect("a pod").into_pod(&mut self.interner);
-        let spec = pod.spec.expect("the generator makes pods that the API server would take");
-        let class = self.classifier.classify(&spec);
-        self.agent.catch_up(self.ledger.inventory());
-        let chosen = match self.agent.choose(&class, Duration::ZERO, |_| {}) {
-            Choice::Node { node, .. } => Some(self.ledger.inventory().name(node).to_string()),
-            Choice::Nowhere(_) => None,
-        };
-        let mut says = Says { chosen, ..Says::default() };
-        let inventory = self.ledger.inventory();
-        let keys = self.agent.list(class.id).expect("it was just used").keys();
-        for (id, key) in (0..inventory.len() as u32).map(NodeId).zip(keys) {
-            let name = inventory.name(id).to_string();
-            if key.is_valid() {
-                says.feasible.insert(name);
-            } else if let Some(reasons) = key.reasons() {
-                says.rejected.insert(name, texts(reasons, &class));
-            }
+        let pod = read::<LeanPod>(pod).into_pod(&mut self.interner);
+        let verdict = self.scheduler.verdict(&mut self.agent, &pod);
+        // Nobody carries them out.
+        self.scheduler.take_actions();
+        Says {
+            refused: verdict.refused.map(|text| text.to_string()),
+            chosen: verdict.chosen.map(|node| node.to_string()),
+            feasible: verdict.feasible.iter().map(|candidate| candidate.node.to_string()).collect(),
+            rejected: verdict.reasons.into_iter().map(|(node, texts)| (node.to_string(), texts)).collect(),
         }
-        says
     }
 }
 
-fn texts(reasons: Reasons, class: &berth::class::Class) -> Vec<String> {
-    let message = [reasons].into_iter().collect::<Diagnosis>().message(class, PreemptionPolicy::Never);
-    let text = message.strip_prefix("0/1 nodes are available: ").unwrap_or(&message);
-    let text = text.split(". no new claims").next().unwrap_or(text);
-    text.split(", ").map(|text| text.strip_prefix("1 ").unwrap_or(text).to_owned()).collect()
+fn read<T: DeserializeOwned>(object: &Value) -> T {
+    T::deserialize(object).unwrap_or_else(|error| panic!("{error} in {object}"))
 }

@@ -79,8 +79,11 @@ impl Generator {
             0 | 1 => term["namespaceSelector"] = json!({}),
             2 => term["namespaceSelector"] = json!({"matchLabels": {"team": self.one(&["red", "blue"])}}),
             3 => {
+                // What must be there keeps the selector from matching no labels at all: kube-scheduler 1.36 forgets to
+                // put the namespaces it found in the place of such a selector, and then matches it with every pod.
+                let any = json!({"key": "kubernetes.io/metadata.name", "operator": "Exists"});
                 let expression = json!({"key": "env", "operator": self.one(&["Exists", "DoesNotExist"])});
-                term["namespaceSelector"] = json!({"matchExpressions": [expression]});
+                term["namespaceSelector"] = json!({"matchExpressions": [any, expression]});
             }
             _ => {}
         }

@@ -37,7 +37,7 @@ impl Generator {
                 forget(step, "namespaces", name);
                 self.relabel_namespace(name, step);
             }
-            _ if self.theme.spread > 0 => self.change_owners(step),
+            _ if self.theme.owners > 0 => self.change_owners(step),
             _ => {}
         }
     }

@@ -21,8 +21,10 @@ const ROUNDS: u64 = 10;
 /// What may occur in a cluster.
 #[derive(Clone, Copy, Debug)]
 pub struct Features {
-    /// Topology spread, pod affinity and anti-affinity; what the default spreading looks at.
+    /// Topology spread, pod affinity and anti-affinity.
     pub domains: bool,
+    /// Services and what else groups pods for the default spreading.
+    pub owners: bool,
 }
 
 /// How common things are in one cluster, in percent, so that clusters differ in more than details.
@@ -33,6 +35,7 @@ struct Theme {
     /// Of the pods: big ones, that a node takes few of.
     big: u64,
     spread: u64,
+    owners: u64,
     pod_affinity: u64,
     /// Nodes that lack one of the topology labels.
     unlabelled: u64,
@@ -72,6 +75,7 @@ impl Generator {
             ports: dial(true, 60),
             big: dial(true, 60),
             spread: dial(features.domains, 100),
+            owners: dial(features.owners, 60),
             pod_affinity: dial(features.domains, 100),
             unlabelled: dial(true, 30),
         };
@@ -96,8 +100,8 @@ impl Generator {
             let template = self.template();
             self.templates.push(template);
         }
-        if self.theme.spread > 0 {
-            for _ in 0..self.dice.below(4) {
+        for _ in 0..self.dice.below(6) {
+            if self.dice.percent(self.theme.owners) {
                 self.add_owner(&mut step);
             }
         }

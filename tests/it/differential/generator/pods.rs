@@ -26,7 +26,7 @@ impl Generator {
             "spec": {"schedulerName": "berth", "containers": self.containers()},
             "status": {"phase": "Pending"},
         });
-        if self.dice.percent(30) {
+        if self.dice.percent(self.theme.owners) {
             let kind = self.one(&["ReplicaSet", "StatefulSet", "ReplicationController", "Job"]);
             let version = if kind == "ReplicationController" { "v1" } else { "apps/v1" };
             let (name, controls) = (self.one(OWNER_NAMES), self.dice.percent(80));
