@@ -1,5 +1,6 @@
 //! Where berth and kube-scheduler must agree, and what they say when they do not.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::oracle::{Oracle, Says as Upstream};
@@ -27,21 +28,53 @@ impl Difference {
     }
 }
 
+/// How often kube-scheduler said a thing: what was compared. Reasons and messages by their text, feasible nodes as
+/// [`FEASIBLE`], scores that told nodes apart by their plugin.
+pub type Seen = BTreeMap<String, u64>;
+
+pub const FEASIBLE: &str = "feasible";
+
 /// Takes both through the whole history.
 ///
 /// # Errors
 /// When the oracle cannot be asked.
-pub fn first_difference(scenario: &[Step], oracle: &mut Oracle) -> anyhow::Result<Option<Difference>> {
+pub fn first_difference(
+    scenario: &[Step],
+    oracle: &mut Oracle,
+    seen: &mut Seen,
+) -> anyhow::Result<Option<Difference>> {
     let mut subject = Subject::new(7);
     for (at, step) in scenario.iter().enumerate() {
         let (upstream, berth) = (oracle.step(step)?, subject.step(step));
         for (question, (upstream, berth)) in upstream.iter().zip(&berth).enumerate() {
+            note(upstream, seen);
             if let Some(text) = difference(upstream, berth) {
                 return Ok(Some(Difference { step: at, question, text }));
             }
         }
     }
     Ok(None)
+}
+
+fn note(upstream: &Upstream, seen: &mut Seen) {
+    let mut count = |what: &str| match seen.get_mut(what) {
+        Some(count) => *count += 1,
+        None => _ = seen.insert(what.to_owned(), 1),
+    };
+    upstream.pre_filter.iter().for_each(|message| count(message));
+    upstream.feasible.iter().flatten().for_each(|_| count(FEASIBLE));
+    let rejected = upstream.rejected.iter().flat_map(BTreeMap::values);
+    rejected.flat_map(|rejection| &rejection.reasons).for_each(|reason| count(reason));
+    if let Some((plugin, _)) = deciding(upstream) {
+        count(plugin);
+    }
+}
+
+/// The first preference that tells nodes apart, with the score of each node.
+fn deciding(upstream: &Upstream) -> Option<(&'static str, &BTreeMap<String, i64>)> {
+    let scores = PREFERENCES.iter().filter_map(|plugin| Some((*plugin, upstream.scores.get(*plugin)?)));
+    let mut telling = scores.filter(|(_, scores)| scores.values().max() != scores.values().min());
+    telling.next()
 }
 
 fn difference(upstream: &Upstream, berth: &Berth) -> Option<String> {
@@ -102,14 +135,9 @@ fn choice_difference(upstream: &Upstream, berth: &Berth, text: &mut String) {
         let _ = writeln!(text, "berth chooses {chosen}");
         return;
     }
-    let all_scores = PREFERENCES.iter().filter_map(|plugin| Some((plugin, upstream.scores.get(*plugin)?)));
-    for (plugin, scores) in all_scores {
-        let best = scores.values().max();
-        if scores.values().any(|score| Some(score) != best) {
-            if scores.get(chosen) != best {
-                let _ = writeln!(text, "berth chooses {chosen}, which is not the best for {plugin}: {scores:?}");
-            }
-            return;
-        }
+    if let Some((plugin, scores)) = deciding(upstream)
+        && scores.get(chosen) != scores.values().max()
+    {
+        let _ = writeln!(text, "berth chooses {chosen}, which is not the best for {plugin}: {scores:?}");
     }
 }

@@ -27,7 +27,10 @@ pub struct Says {
 pub struct Rejection {
     pub reasons: Vec<String>,
     /// Taking pods away from the node would not help.
-    #[allow(dead_code, reason = "berth's verdict does not tell it apart; a person who reads a difference wants it")]
+    #[allow(
+        dead_code,
+        reason = "berth's verdict does not tell it apart; a person who reads a difference wants it"
+    )]
     pub unresolvable: bool,
 }
 

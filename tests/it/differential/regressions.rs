@@ -2,13 +2,14 @@
 
 use berth::control_plane::binaries::filter_oracle;
 
-use super::compare::first_difference;
+use super::compare::{Seen, first_difference};
 use super::oracle::Oracle;
 use super::scenario;
 
 fn agree(requests: &str) {
     let mut oracle = Oracle::start(&filter_oracle().expect("the oracle can be built"));
-    let difference = first_difference(&scenario::parse(requests), &mut oracle).expect("the oracle answers");
+    let scenario = scenario::parse(requests);
+    let difference = first_difference(&scenario, &mut oracle, &mut Seen::new()).expect("the oracle answers");
     assert!(difference.is_none(), "{}", difference.unwrap().text);
 }
 

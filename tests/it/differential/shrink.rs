@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::compare::{Difference, first_difference};
+use super::compare::{Difference, Seen, first_difference};
 use super::oracle::Oracle;
 use super::scenario::{Scenario, Step, print};
 
@@ -36,7 +36,7 @@ const NOT_EMPTY: &[&str] = &["values", "nodeSelectorTerms"];
 
 /// Leaves out what can be left out while there is still a difference. Takes some seconds.
 pub fn shrink(mut scenario: Scenario, found: &Difference, oracle: &mut Oracle) -> Scenario {
-    let mut differs = |smaller: &Scenario| match first_difference(smaller, oracle) {
+    let mut differs = |smaller: &Scenario| match first_difference(smaller, oracle, &mut Seen::new()) {
         Ok(Some(difference)) => difference.is_failure() == found.is_failure(),
         Ok(None) | Err(_) => false,
     };

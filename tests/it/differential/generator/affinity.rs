@@ -24,8 +24,7 @@ impl Generator {
                 spec["affinity"][kind][REQUIRED] = json!(terms);
             }
             if self.dice.percent(often) {
-                let weighted =
-                    |it: &mut Self| json!({"weight": 1 + it.dice.below(100), "podAffinityTerm": it.pod_term(labels)});
+                let weighted = |it: &mut Self| json!({"weight": 1 + it.dice.below(100), "podAffinityTerm": it.pod_term(labels)});
                 let terms: Vec<_> = (0..self.few()).map(|_| weighted(self)).collect();
                 spec["affinity"][kind][PREFERRED] = json!(terms);
             }
@@ -97,8 +96,10 @@ impl Generator {
             1 => Some(json!({})),
             2..=11 => {
                 let labels = labels.as_object().into_iter().flatten();
-                let some: serde_json::Map<_, _> =
-                    labels.filter(|_| self.dice.percent(60)).map(|(key, value)| (key.clone(), value.clone())).collect();
+                let some: serde_json::Map<_, _> = labels
+                    .filter(|_| self.dice.percent(60))
+                    .map(|(key, value)| (key.clone(), value.clone()))
+                    .collect();
                 Some(json!({"matchLabels": some}))
             }
             _ => Some(self.selector()),

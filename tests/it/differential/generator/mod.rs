@@ -68,15 +68,15 @@ pub fn scenario(seed: u64, features: Features) -> Scenario {
 impl Generator {
     fn new(seed: u64, features: Features) -> Self {
         let mut dice = Dice::new(seed, 0);
-        let mut dial = |on: bool, most: u64| if on && dice.percent(70) { dice.below(most) } else { 0 };
+        let mut dial = |on: bool, most: u64| if on && dice.percent(60) { dice.below(most) } else { 0 };
         let theme = Theme {
-            taints: dial(true, 60),
+            taints: dial(true, 50),
             node_affinity: dial(true, 80),
             ports: dial(true, 60),
             big: dial(true, 60),
             spread: dial(features.domains, 100),
             owners: dial(features.owners, 60),
-            pod_affinity: dial(features.domains, 100),
+            pod_affinity: dial(features.domains, 80),
             unlabelled: dial(true, 30),
         };
         Generator {
@@ -133,7 +133,7 @@ impl Generator {
         for template in self.templates.clone() {
             if self.dice.percent(60) {
                 let pod = self.pod_of(&template);
-                step.ask.push(Question { pod, scores: self.dice.percent(30) });
+                step.ask.push(Question { pod, scores: self.dice.percent(50) });
             }
         }
     }
@@ -168,7 +168,8 @@ impl Generator {
     /// Something that groups pods for the default spreading.
     fn add_owner(&mut self, step: &mut Step) {
         let selector = self.pod_labels();
-        let resource = self.one(&["services", "services", "replicasets", "statefulsets", "replicationcontrollers"]);
+        let resource =
+            self.one(&["services", "services", "replicasets", "statefulsets", "replicationcontrollers"]);
         let mut metadata = json!({"namespace": self.one(&NAMESPACES[..3])});
         let spec = match resource {
             "services" | "replicationcontrollers" => json!({"selector": selector}),

@@ -63,7 +63,7 @@ impl Generator {
     pub(super) fn taint(&mut self, node: &mut Value) {
         let (some, mut taints) = (self.theme.taints, Vec::new());
         for key in self.some(TAINT_KEYS, some) {
-            let effect = self.one(&["NoSchedule", "NoSchedule", "PreferNoSchedule", "NoExecute"]);
+            let effect = self.one(&["NoSchedule", "NoSchedule", "NoExecute", "PreferNoSchedule"]);
             taints.push(json!({"key": key, "value": self.one(TAINT_VALUES), "effect": effect}));
         }
         let cordoned = self.dice.percent(some / 4);
@@ -79,7 +79,7 @@ impl Generator {
             "cpu": self.one(&["1", "2", "4000m", "16"]),
             "memory": self.one(&["1Gi", "4Gi", "16Gi", "64G"]),
             "ephemeral-storage": self.one(&["0", "10Gi", "100Gi"]),
-            "pods": self.one(&["2", "5", "20", "110"]),
+            "pods": self.one(&["3", "10", "20", "110"]),
         });
         if self.dice.percent(40) {
             allocatable[GPU] = json!(self.one(&["0", "1", "4"]));

@@ -30,8 +30,7 @@ impl Generator {
             let kind = self.one(&["ReplicaSet", "StatefulSet", "ReplicationController", "Job"]);
             let version = if kind == "ReplicationController" { "v1" } else { "apps/v1" };
             let (name, controls) = (self.one(OWNER_NAMES), self.dice.percent(80));
-            pod["metadata"]["ownerReferences"] =
-                json!([{"apiVersion": version, "kind": kind, "name": name, "uid": name, "controller": controls}]);
+            pod["metadata"]["ownerReferences"] = json!([{"apiVersion": version, "kind": kind, "name": name, "uid": name, "controller": controls}]);
         }
         let spec = &mut pod["spec"];
         self.tolerations(spec);
@@ -165,7 +164,8 @@ impl Generator {
             affinity["requiredDuringSchedulingIgnoredDuringExecution"] = json!({"nodeSelectorTerms": terms});
         }
         if self.dice.percent(often / 3) {
-            let weighted = |it: &mut Self| json!({"weight": 1 + it.dice.below(100), "preference": it.node_term()});
+            let weighted =
+                |it: &mut Self| json!({"weight": 1 + it.dice.below(100), "preference": it.node_term()});
             let terms: Vec<_> = (0..1 + self.dice.below(3)).map(|_| weighted(self)).collect();
             affinity["preferredDuringSchedulingIgnoredDuringExecution"] = json!(terms);
         }
@@ -177,8 +177,7 @@ impl Generator {
     /// Bounds of Gt and Lt are numbers: of others, which the API server lets pass, berth makes an error of the whole pod.
     fn node_term(&mut self) -> Value {
         let mut term = json!({});
-        let expressions: Vec<_> =
-            (0..self.dice.below(4).min(2)).map(|_| self.node_requirement()).collect();
+        let expressions: Vec<_> = (0..self.dice.below(4).min(2)).map(|_| self.node_requirement()).collect();
         if !expressions.is_empty() {
             term["matchExpressions"] = json!(expressions);
         }
