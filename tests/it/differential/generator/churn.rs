@@ -8,7 +8,7 @@ use crate::differential::scenario::Step;
 impl Generator {
     /// One event. Whatever happens to an object twice in a step, only its last state is told.
     pub(super) fn churn(&mut self, step: &mut Step) {
-        match self.dice.below(20) {
+        match self.dice.below(22) {
             0 => self.add_node(step),
             1 => self.remove_node(step),
             2 | 3 => self.change_node(step, |it, name, node| {
@@ -37,6 +37,7 @@ impl Generator {
                 forget(step, "namespaces", name);
                 self.relabel_namespace(name, step);
             }
+            _ if self.theme.volumes > 0 && self.dice.percent(70) => self.change_storage(step),
             _ if self.theme.owners > 0 => self.change_owners(step),
             _ => {}
         }
@@ -77,7 +78,7 @@ impl Generator {
     }
 
     fn change_owners(&mut self, step: &mut Step) {
-        let known: Vec<_> = self.owners.keys().cloned().collect();
+        let known: Vec<_> = self.owners.iter().cloned().collect();
         match self.dice.pick(&known) {
             Some(owner @ (resource, key)) if self.dice.percent(50) => {
                 self.owners.remove(owner);
@@ -90,7 +91,7 @@ impl Generator {
 }
 
 /// Takes out of the step what it says of this object so far: deletions come before additions, whatever happened first.
-fn forget(step: &mut Step, resource: &str, key: &str) {
+pub(super) fn forget(step: &mut Step, resource: &str, key: &str) {
     if let Some(objects) = step.apply.get_mut(resource) {
         objects.retain(|object| crate::differential::scenario::key_of(object) != key);
     }

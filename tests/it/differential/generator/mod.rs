@@ -5,8 +5,9 @@ mod affinity;
 mod churn;
 mod nodes;
 mod pods;
+mod volumes;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
@@ -25,6 +26,8 @@ pub struct Features {
     pub domains: bool,
     /// Services and what else groups pods for the default spreading.
     pub owners: bool,
+    /// Claims, persistent volumes and their kin.
+    pub volumes: bool,
 }
 
 /// How common things are in one cluster, in percent, so that clusters differ in more than details.
@@ -36,6 +39,7 @@ struct Theme {
     big: u64,
     spread: u64,
     owners: u64,
+    volumes: u64,
     pod_affinity: u64,
     /// Nodes that lack one of the topology labels.
     unlabelled: u64,
@@ -49,7 +53,9 @@ pub struct Generator {
     pods: BTreeMap<String, Value>,
     namespaces: BTreeMap<String, Value>,
     /// Services and what else groups pods, by resource and key.
-    owners: BTreeMap<(&'static str, String), Value>,
+    owners: BTreeSet<(&'static str, String)>,
+    /// Claims and what else is about storage, by resource and key.
+    storage: BTreeSet<(&'static str, String)>,
     /// Pods without node and name: one workload each.
     templates: Vec<Value>,
     named: u64,
@@ -76,6 +82,7 @@ impl Generator {
             big: dial(true, 60),
             spread: dial(features.domains, 100),
             owners: dial(features.owners, 60),
+            volumes: dial(features.volumes, 80),
             pod_affinity: dial(features.domains, 80),
             unlabelled: dial(true, 30),
         };
@@ -85,7 +92,8 @@ impl Generator {
             nodes: BTreeMap::new(),
             pods: BTreeMap::new(),
             namespaces: BTreeMap::new(),
-            owners: BTreeMap::new(),
+            owners: BTreeSet::new(),
+            storage: BTreeSet::new(),
             templates: Vec::new(),
             named: 0,
         }
@@ -107,6 +115,9 @@ impl Generator {
         }
         for _ in 0..5 + self.dice.below(36) {
             self.add_node(&mut step);
+        }
+        if self.theme.volumes > 0 {
+            self.add_storage(&mut step);
         }
         let (nodes, crowd) = (self.nodes.len() as u64, 1 + self.dice.below(4));
         for _ in 0..nodes * crowd {
@@ -179,7 +190,7 @@ impl Generator {
         metadata["name"] = json!(self.one(pods::OWNER_NAMES));
         metadata["uid"] = json!(format!("{resource}-{}", metadata["name"]));
         let owner = json!({"metadata": metadata, "spec": spec});
-        self.owners.insert((resource, key_of(&owner)), owner.clone());
+        self.owners.insert((resource, key_of(&owner)));
         step.apply(resource, owner);
     }
 }

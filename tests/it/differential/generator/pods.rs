@@ -36,6 +36,7 @@ impl Generator {
         self.tolerations(spec);
         self.select_nodes(spec);
         self.select_pods(&labels, spec);
+        self.mount(spec);
         pod
     }
 
