@@ -312,7 +312,7 @@ fn the_chart_and_the_image_are_of_this_version_and_toolchain() {
 }
 
 /// A role, what is accessed, the verbs, and what they are for.
-const ACCESS: [(&str, &str, &[&str], &str); 7] = [
+const ACCESS: [(&str, &str, &[&str], &str); 8] = [
     (
         "ClusterRole",
         "/pods",
@@ -325,6 +325,7 @@ const ACCESS: [(&str, &str, &[&str], &str); 7] = [
         &["get", "list", "watch"],
         "sees nodes; compares single ones in the self-check",
     ),
+    ("ClusterRole", "/namespaces", &["get", "list", "watch"], "reads the labels of namespaces"),
     ("ClusterRole", "/pods/binding", &["create"], "places pods"),
     ("ClusterRole", "/pods/status", &["patch"], "sets the condition PodScheduled=False"),
     (
