@@ -82,8 +82,11 @@ fn difference(upstream: &Upstream, berth: &Berth) -> Option<String> {
     if let Some(error) = &upstream.error {
         let _ = writeln!(text, "{FAILS} {error}");
     } else if let Some(message) = &upstream.pre_filter {
-        if berth.refused.as_ref() != Some(message) {
-            let _ = writeln!(text, "kube-scheduler looks at no node: {message}; berth: {:?}", berth.refused);
+        let nodes = berth.feasible.len() + berth.rejected.len();
+        let told = berth.message.as_deref().unwrap_or_default();
+        // Without any node, kube-scheduler does not ask its plugins.
+        if nodes > 0 && !told.starts_with(&format!("0/{nodes} nodes are available: {message}. ")) {
+            let _ = writeln!(text, "kube-scheduler looks at no node: {message}; berth says: {told}");
         }
     } else {
         node_differences(upstream, berth, &mut text);
@@ -94,7 +97,7 @@ fn difference(upstream: &Upstream, berth: &Berth) -> Option<String> {
 
 fn node_differences(upstream: &Upstream, berth: &Berth, text: &mut String) {
     if let Some(refused) = &berth.refused {
-        let _ = writeln!(text, "berth looks at no node: {refused}");
+        let _ = writeln!(text, "berth does not schedule it: {refused}");
         return;
     }
     let (no_nodes, no_reasons) = (Vec::new(), Default::default());

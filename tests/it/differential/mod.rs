@@ -32,6 +32,7 @@ const FEATURES: Features = Features { domains: true, owners: false, volumes: fal
 /// What must have been compared often for the test to mean something.
 const MUST_BE_SEEN: &[&str] = &[
     FEASIBLE,
+    "pod affinity terms conflict",
     "node(s) were unschedulable",
     "node(s) had untolerated taint(s)",
     "node(s) didn't match Pod's node affinity/selector",
@@ -53,7 +54,7 @@ const MUST_BE_SEEN: &[&str] = &[
     "PodTopologySpread",
 ];
 /// In at least this many clusters each of them is seen this often.
-const ENOUGH: (u64, u64) = (500, 100);
+const ENOUGH: (u64, u64) = (500, 20);
 
 #[test]
 fn on_random_clusters_every_answer_is_kube_schedulers() {

@@ -19,8 +19,10 @@ use super::scenario::{Step, key_of};
 /// What berth says of one pod.
 #[derive(Clone, Debug, Default)]
 pub struct Says {
-    /// Why it waits whatever the nodes are.
+    /// Why berth does not schedule it at all, whatever the cluster is.
     pub refused: Option<String>,
+    /// What the pod is told if there is no node for it.
+    pub message: Option<String>,
     /// The node it would get.
     pub chosen: Option<String>,
     pub feasible: BTreeSet<String>,
@@ -113,6 +115,7 @@ impl Subject {
         self.scheduler.take_actions();
         Says {
             refused: verdict.refused.map(|text| text.to_string()),
+            message: verdict.message,
             chosen: verdict.chosen.map(|node| node.to_string()),
             feasible: verdict.feasible.iter().map(|candidate| candidate.node.to_string()).collect(),
             rejected: verdict.reasons.into_iter().map(|(node, texts)| (node.to_string(), texts)).collect(),

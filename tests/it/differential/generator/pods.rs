@@ -183,9 +183,13 @@ impl Generator {
             term["matchExpressions"] = json!(expressions);
         }
         if self.dice.percent(10) {
-            let operator = self.one(&["In", "In", "NotIn"]);
-            let name = format!("node-{}", self.dice.below(8));
-            term["matchFields"] = json!([{"key": "metadata.name", "operator": operator, "values": [name]}]);
+            let named = |it: &mut Self| {
+                let operator = it.one(&["In", "In", "NotIn"]);
+                json!({"key": "metadata.name", "operator": operator, "values": [format!("node-{}", it.dice.below(8))]})
+            };
+            // Two names at once are possible, and match nothing.
+            let fields: Vec<_> = (0..1 + self.dice.below(6) / 5).map(|_| named(self)).collect();
+            term["matchFields"] = json!(fields);
         }
         term
     }
