@@ -12,12 +12,14 @@ mod pod_terms;
 mod requests;
 
 pub use interner::Interner;
+pub(crate) use names::is_label_key;
 
 use std::sync::Arc;
 
-use super::lean::{LeanPod, LeanPodSpec};
+use super::lean::{LeanLabelSelector, LeanPod, LeanPodSpec};
 use crate::model::{
-    Identity, Labels, Owner, Peer, Pod, PodSpec, PreemptionPolicy, ScheduledCondition, SpecError, Unsupported,
+    Identity, LabelSelector, Labels, Owner, Peer, Pod, PodSpec, PreemptionPolicy, ScheduledCondition,
+    SpecError, Unsupported,
 };
 
 /// The first problem met in a pod.
@@ -124,6 +126,19 @@ fn features(spec: &LeanPodSpec, interner: &mut Interner) -> Box<[Arc<str>]> {
         .into_iter()
         .filter_map(|(needed, name)| needed.then(|| interner.text(name)))
         .collect()
+}
+
+/// A label selector of an object other than a pod.
+///
+/// # Errors
+/// The first thing in it that is not allowed, with its path.
+pub(super) fn label_selector(
+    lean: Option<&LeanLabelSelector>,
+    interner: &mut Interner,
+) -> Result<LabelSelector, SpecError> {
+    let mut problems = Problems::default();
+    let selector = pod_terms::selector(lean, &|| "spec.selector".to_owned(), interner, &mut problems);
+    problems.0.map_or(Ok(selector), Err)
 }
 
 fn unsupported(spec: &LeanPodSpec) -> Box<[Unsupported]> {

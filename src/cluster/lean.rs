@@ -11,8 +11,7 @@ use std::{borrow::Cow, collections::BTreeMap};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, de::IgnoredAny};
 
-pub(super) use self::read::lean_meta;
-use self::read::nullable;
+pub(super) use self::read::{lean_meta, nullable};
 use crate::model::{Quantity, QuantityError};
 
 /// A pod to watch with `Api<LeanPod>`; see `into_pod`.

@@ -130,6 +130,10 @@ impl Scheduler {
         let namespace = match affected {
             Affected::Nothing => return,
             Affected::Waiting(namespace) => namespace,
+            Affected::Owned { namespace, owner } => {
+                self.stale.owners.insert((namespace, owner));
+                return self.wake_all();
+            }
             Affected::Everyone(namespace) => {
                 let objects = &mut self.objects;
                 self.ledger.rehold(|holding| {
@@ -161,13 +165,10 @@ impl Scheduler {
     /// Classifies again the waiting pods that something changed for.
     pub(super) fn classify_again(&mut self, now: Duration) {
         let stale = std::mem::take(&mut self.stale);
-        if !stale.everyone && stale.namespaces.is_empty() {
+        if stale.is_empty() {
             return;
         }
-        let concerns = |pod: &&Waiting| {
-            pod.state != State::Binding
-                && (stale.everyone || stale.namespaces.contains(&pod.source.peer.identity.namespace))
-        };
+        let concerns = |pod: &&Waiting| pod.state != State::Binding && stale.concerns(&pod.source);
         let mut pods: Vec<_> =
             self.waiting.values().filter(concerns).map(|pod| (pod.seq, pod.source.clone())).collect();
         pods.sort_by_key(|(seq, _)| *seq);

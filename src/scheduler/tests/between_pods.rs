@@ -27,7 +27,8 @@ fn app(name: &str) -> LabelSelector {
 }
 
 fn near(name: &str) -> PodTerm {
-    let selector = PodSelector { namespaces: ["x".into()].into(), labels: app(name), ..PodSelector::default() };
+    let selector =
+        PodSelector { namespaces: ["x".into()].into(), labels: app(name), ..PodSelector::default() };
     PodTerm { selector, topology_key: "zone".into() }
 }
 
@@ -41,11 +42,7 @@ fn of_app(uid: &str, name: &str, affinity: PodAffinity) -> Pod {
     };
     let plain = pod(uid, 100);
     let spec = PodSpec { pod_affinity: affinity.clone(), ..PodSpec::clone(plain.spec.as_ref().unwrap()) };
-    Pod {
-        peer: Arc::new(Peer { identity, terminating: false, affinity }),
-        spec: Ok(Arc::new(spec)),
-        ..plain
-    }
+    Pod { peer: Arc::new(Peer { identity, terminating: false, affinity }), spec: Ok(Arc::new(spec)), ..plain }
 }
 
 fn on(node: &str, pod: Pod) -> Pod {
@@ -62,7 +59,9 @@ fn a_pod_that_waits_for_another_is_placed_as_soon_as_that_one_is() {
     let affinity = PodAffinity { required: [near("db")].into(), ..PodAffinity::default() };
     bench.apply(of_app("web", "web", affinity));
     bench.work();
-    assert!(bench.told[0].2.starts_with("0/2 nodes are available: 2 node(s) didn't match pod affinity rules."));
+    assert!(
+        bench.told[0].2.starts_with("0/2 nodes are available: 2 node(s) didn't match pod affinity rules.")
+    );
     bench.apply(on("b", of_app("cache", "cache", PodAffinity::default())));
     bench.work();
     assert_eq!(nodes_of(&bench), [], "another pod does not help");
