@@ -75,6 +75,9 @@ pub enum Resource {
     Extended(Arc<str>),
 }
 
+/// See [`Change::shape`].
+pub(super) type Shape<'a> = (&'static str, &'a str, &'a str);
+
 /// Taints that tell of a node's state; to tolerate them would only move the trouble.
 const CONDITION_TAINTS: &str = "node.kubernetes.io/";
 const CORDONED: &str = "node.kubernetes.io/unschedulable";
@@ -85,7 +88,7 @@ impl Change {
         match self {
             Change::Uncordon(_) => 1,
             Change::Tolerate(_) | Change::Label { .. } => 2,
-            Change::Lower { from, to, .. } => 3 + (10 * (from - to) / from.max(&1)) as u32,
+            Change::Lower { from, to, .. } => 3 + (5 * (from - to) / from.max(&1)) as u32,
             Change::Spread { max_skew, .. } => {
                 if max_skew.is_some() {
                     3
@@ -93,29 +96,29 @@ impl Change {
                     4
                 }
             }
-            Change::Remove(removed) => {
-                if removed.deleting {
-                    1
-                } else {
-                    6
-                }
-            }
-            Change::Unselect { .. } | Change::DropNodeAffinity => 7,
-            Change::DropPodAffinity { .. } | Change::DropPodAntiAffinity { .. } | Change::Unlabel { .. } => 7,
+            Change::Remove(removed) if removed.deleting => 1,
+            Change::Unselect { .. } | Change::DropNodeAffinity | Change::Unlabel { .. } => 7,
             Change::Untaint { .. } => 8,
+            Change::Remove(_) => 9,
+            Change::DropPodAffinity { .. } | Change::DropPodAntiAffinity { .. } => 10,
         }
     }
 
-    /// What it is without the node it is done to: of changes of one shape, one is enough to show.
-    pub(super) fn shape(&self) -> String {
+    /// What it is without the node it is done to, and without amounts: of changes of one shape, one is enough to show.
+    pub(super) fn shape(&self) -> Shape<'_> {
         match self {
-            Change::Lower { resource, .. } => format!("lower {resource}"),
-            Change::Uncordon(_) => "uncordon".to_owned(),
-            Change::Untaint { taint, .. } => format!("untaint {}", Shown(taint)),
-            Change::Label { key, value, .. } => format!("label {key}={value}"),
-            Change::Unlabel { key, .. } => format!("unlabel {key}"),
-            Change::Remove(_) => "remove".to_owned(),
-            change => change.to_string(),
+            Change::Tolerate(taint) => ("tolerate", &taint.key, &taint.value),
+            Change::Lower { resource, .. } => ("lower", resource.name(), ""),
+            Change::Unselect { key, value } => ("unselect", key, value),
+            Change::DropNodeAffinity => ("drop node affinity", "", ""),
+            Change::Spread { key, .. } => ("spread", key, ""),
+            Change::DropPodAffinity { key, .. } => ("drop affinity", key, ""),
+            Change::DropPodAntiAffinity { key, .. } => ("drop anti-affinity", key, ""),
+            Change::Uncordon(_) => ("uncordon", "", ""),
+            Change::Untaint { taint, .. } => ("untaint", &taint.key, &taint.value),
+            Change::Label { key, value, .. } => ("label", key, value),
+            Change::Unlabel { key, .. } => ("unlabel", key, ""),
+            Change::Remove(_) => ("remove", "", ""),
         }
     }
 
@@ -201,6 +204,15 @@ impl Change {
 }
 
 impl Resource {
+    fn name(&self) -> &str {
+        match self {
+            Resource::Cpu => "cpu",
+            Resource::Memory => "memory",
+            Resource::EphemeralStorage => "ephemeral-storage",
+            Resource::Extended(name) => name,
+        }
+    }
+
     fn lower(&self, usage: &mut Usage, from: i64, to: i64) {
         match self {
             Resource::Cpu => {
@@ -269,12 +281,7 @@ impl fmt::Display for Shown<'_> {
 
 impl fmt::Display for Resource {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str(match self {
-            Resource::Cpu => "cpu",
-            Resource::Memory => "memory",
-            Resource::EphemeralStorage => "ephemeral-storage",
-            Resource::Extended(name) => name,
-        })
+        f.write_str(self.name())
     }
 }
 

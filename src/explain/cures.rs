@@ -14,7 +14,7 @@ use crate::model::{Effect, Node, NodeSelectorTerm, Operator, Pod, PodSpec, Requi
 use crate::rules::{Reasons, tolerates_unschedulable};
 
 /// Whose change is looked for where either would help.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Side {
     Pod,
     Cluster,
@@ -24,9 +24,11 @@ pub enum Side {
 const MOST_REMOVED: usize = 4;
 
 /// Cures for everything that the node itself refuses; empty: it refuses nothing. `None`: there is no cure.
-pub(super) fn of_node(world: &World, spec: &PodSpec, id: NodeId, side: Side) -> Option<Vec<Change>> {
-    let row = world.row(id);
+pub(super) fn of_node(world: &World, class: &Class, id: NodeId, side: Side) -> Option<Vec<Change>> {
+    let (spec, row) = (&class.spec, world.row(id));
     let node = row.node.as_ref()?;
+    let reserved = row.with_reservations(class.priority);
+    let row = reserved.as_ref().unwrap_or(row);
     let mut changes = Vec::new();
     taints(spec, row, node, side, &mut changes);
     labels(spec, node, side, &mut changes)?;

@@ -51,6 +51,10 @@ pub enum DumpError {
     NoObject { line: usize, problem: String },
 }
 
+const MOST_THREADS: usize = 8;
+/// Objects; it takes some milliseconds to read them.
+const WORTH_A_THREAD: usize = 1000;
+
 impl Dump {
     /// # Errors
     /// The text as a whole is not what it should be; see [`DumpError`].
@@ -74,7 +78,7 @@ impl Dump {
             match (kind.strip_suffix("List"), document.items) {
                 (Some(of), Some(items)) => {
                     let of = Head { api_version: document.api_version, kind: Some(Cow::Borrowed(of)) };
-                    items.into_iter().for_each(|item| dump.take(&of, item.get()));
+                    dump.take_all(&of, &items);
                 }
                 // A list of nothing.
                 (Some(_), None) => {}
@@ -82,6 +86,37 @@ impl Dump {
             }
         }
         Ok(dump)
+    }
+
+    /// The items of a list; many are shared out among threads.
+    fn take_all(&mut self, list: &Head, items: &[&RawValue]) {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
+        let parts = std::thread::scope(|scope| {
+            let parts = items.chunks(items.len().div_ceil(threads).max(WORTH_A_THREAD)).map(|items| {
+                scope.spawn(move || {
+                    let mut part = Dump::default();
+                    items.iter().for_each(|item| part.take(list, item.get()));
+                    part
+                })
+            });
+            let parts: Vec<_> = parts.collect();
+            let ended = |part: std::thread::ScopedJoinHandle<_>| part.join();
+            parts.into_iter().map(ended).collect::<Vec<std::thread::Result<Dump>>>()
+        });
+        for part in parts {
+            self.append(part.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        }
+    }
+
+    fn append(&mut self, part: Dump) {
+        self.nodes.extend(part.nodes);
+        self.pods.extend(part.pods);
+        self.objects.extend(part.objects);
+        for (kind, count) in part.foreign {
+            *self.foreign.entry(kind).or_default() += count;
+        }
+        self.bad.extend(part.bad);
+        self.problems.extend(part.problems);
     }
 
     /// One object. `list` is what it is if it does not say: the items of a `PodList` are pods.

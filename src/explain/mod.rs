@@ -44,12 +44,15 @@ pub struct Group {
     /// How many nodes there are.
     pub nodes: usize,
     pub verdict: Verdict,
+    /// Remedies were looked for.
+    pub remedied: bool,
     /// If it fits nowhere: the smallest changes that are known to help, best first.
     pub remedies: Vec<Remedy>,
 }
 
-/// Groups that get remedies in one run: looking for them takes some milliseconds a group in a large cluster.
-const MOST_REMEDIED: usize = 100;
+/// Groups that get remedies in one run: the search takes some milliseconds in a large cluster. A pod asked for by its name
+/// always gets them.
+const MOST_REMEDIED: usize = 32;
 
 /// The answer about each of these pods, in groups, sorted by their first pod.
 pub fn explain(world: &mut World, which: &Which) -> Vec<Group> {
@@ -60,18 +63,17 @@ pub fn explain(world: &mut World, which: &Which) -> Vec<Group> {
     }
     let mut groups: Vec<Group> = Vec::new();
     let mut known: HashMap<(_, Option<Arc<str>>), usize> = HashMap::new();
-    let mut remedied = 0;
+    let mut searches = 0;
     for pod in pods {
         let class = world.class_of(&pod);
-        // Bound pods stand for themselves: for each, the cluster is without it.
+        // For a pod that holds something, the cluster is another one: without it.
+        let alone = world::holds(&pod);
         let key = (class.id, world.refusal(&pod));
-        if pod.node_name.is_none()
-            && let Some(at) = known.get(&key)
-        {
+        if !alone && let Some(at) = known.get(&key) {
             groups[*at].pods.push(pod);
             continue;
         }
-        let (verdict, remedies) = world.without(&pod, |world| {
+        let (verdict, remedies, remedied) = world.without(&pod, |world| {
             let mut verdict = world.verdict(&pod);
             if let Some(refused) = &verdict.refused {
                 // The rules were asked about a pod that asks for nothing; the truth is that no node will do.
@@ -81,18 +83,21 @@ pub fn explain(world: &mut World, which: &Which) -> Vec<Group> {
                 verdict.chosen = None;
             }
             let hopeless = verdict.refused.is_none() && verdict.feasible.is_empty();
-            let look = hopeless && remedied < MOST_REMEDIED;
-            remedied += usize::from(look);
+            let look = hopeless && searches < MOST_REMEDIED;
+            searches += usize::from(look);
             let remedies = if look { remedy::remedies(world, &pod) } else { Vec::new() };
-            (verdict, remedies)
+            (verdict, remedies, look || !hopeless)
         });
-        known.insert(key, groups.len());
+        if !alone {
+            known.insert(key, groups.len());
+        }
         groups.push(Group {
             class: format!("{:016x}", class.fingerprint()),
             waiting: waiting.get(&class.id).copied().unwrap_or(0),
             nodes: world.nodes(),
             pods: vec![pod],
             verdict,
+            remedied,
             remedies,
         });
     }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::World;
-use super::change::Change;
+use super::change::{Change, Shape};
 use super::cures::{self, Side};
 use super::world::Undo;
 use crate::inventory::NodeId;
@@ -24,10 +24,10 @@ pub struct Remedy {
 }
 
 const SHOWN: usize = 3;
-/// Drafts that are tried for one pod.
-const TRIES: usize = 24;
+/// Drafts that are tried for one pod; each asks the scheduler at least twice.
+const TRIES: usize = 10;
 /// Drafts of one shape that are tried until one helps.
-const TRIES_OF_SHAPE: usize = 3;
+const TRIES_OF_SHAPE: usize = 2;
 /// A scheduler tells one kind of objection at a time.
 const ROUNDS: usize = 5;
 const MOST_CHANGES: usize = 6;
@@ -46,34 +46,46 @@ struct Draft {
 
 /// At most three, best first. `pod` fits nowhere.
 pub(super) fn remedies(world: &mut World, pod: &Pod) -> Vec<Remedy> {
+    let drafts = drafts(world, pod);
     let mut found: Vec<(Cost, Remedy)> = Vec::new();
-    let mut tries_of: HashMap<String, usize> = HashMap::new();
+    let mut tries_of: HashMap<(Vec<Shape>, Option<(Side, Reasons)>), usize> = HashMap::new();
     let mut tries = 0;
-    for draft in drafts(world, pod) {
+    for draft in &drafts {
         let settled = found.get(SHOWN - 1).is_some_and(|(cost, _)| *cost <= draft.cost);
         if settled || tries == TRIES {
             break;
         }
-        let drafted = match draft.changes.is_empty() {
-            true => format!("{:?} {:?}", draft.side, draft.reasons),
-            false => shape(&draft.changes),
-        };
-        let of_shape = tries_of.entry(drafted).or_default();
+        let drafted = shapes(&draft.changes);
+        if is_known(&found, &drafted) {
+            continue;
+        }
+        let unknown = draft.changes.is_empty().then_some((draft.side, draft.reasons));
+        let of_shape = tries_of.entry((drafted, unknown)).or_default();
         if *of_shape == TRIES_OF_SHAPE {
             continue;
         }
         (tries, *of_shape) = (tries + 1, *of_shape + 1);
-        let Some(remedy) = attempt(world, pod, draft.node, draft.side) else {
-            continue;
-        };
-        *of_shape = TRIES_OF_SHAPE;
-        let (cost, made) = (cost(&remedy.changes), shape(&remedy.changes));
-        if !found.iter().any(|(_, other)| shape(&other.changes) == made) {
-            found.push((cost, remedy));
+        if let Some(remedy) = attempt(world, pod, draft.node, draft.side)
+            && !is_known(&found, &shapes(&remedy.changes))
+        {
+            found.push((cost(&remedy.changes), remedy));
             found.sort_by_key(|(cost, _)| *cost);
         }
     }
     found.into_iter().take(SHOWN).map(|(_, remedy)| remedy).collect()
+}
+
+/// Sorted.
+fn shapes(changes: &[Change]) -> Vec<Shape<'_>> {
+    let mut shapes: Vec<_> = changes.iter().map(Change::shape).collect();
+    shapes.sort_unstable();
+    shapes
+}
+
+/// Whether a part of these changes is enough, as far as we know.
+fn is_known(found: &[(Cost, Remedy)], shapes: &[Shape]) -> bool {
+    let within = |shape: &Shape| shapes.binary_search(shape).is_ok();
+    found.iter().any(|(_, remedy)| remedy.changes.iter().all(|change| within(&change.shape())))
 }
 
 /// For each node that is out, from either side; most promising first.
@@ -85,7 +97,7 @@ fn drafts(world: &mut World, pod: &Pod) -> Vec<Draft> {
             continue;
         };
         for side in [Side::Pod, Side::Cluster] {
-            if let Some(changes) = cures::of_node(world, &class.spec, node, side) {
+            if let Some(changes) = cures::of_node(world, &class, node, side) {
                 let unknown = usize::from(changes.is_empty());
                 let (count, weight) = cost(&changes);
                 drafts.push(Draft { cost: (count + unknown, weight), node, side, reasons, changes });
@@ -125,7 +137,7 @@ impl Trial {
             }
             Some((_, Err(reasons))) => *reasons,
         };
-        let local = cures::of_node(world, &class.spec, node, side);
+        let local = cures::of_node(world, &class, node, side);
         let changes = match local {
             Some(changes) if changes.is_empty() => {
                 cures::of_domains(world, self, &class, node, reasons, side)
@@ -165,10 +177,4 @@ fn wanted(world: &mut World, pod: &Pod) -> Arc<PodSpec> {
 
 fn cost(changes: &[Change]) -> Cost {
     (changes.len(), changes.iter().map(Change::weight).sum())
-}
-
-fn shape(changes: &[Change]) -> String {
-    let mut shapes: Vec<_> = changes.iter().map(Change::shape).collect();
-    shapes.sort();
-    shapes.join(", ")
 }

@@ -66,6 +66,11 @@ fn block(group: &Group, style: Style, out: &mut impl Write) -> io::Result<()> {
     wrapped(out, "  ", &format!("{fits}{best}"), width)?;
     candidates(&verdict.feasible, style, out)?;
     outsiders(&verdict.reasons, style, out)?;
+    if !group.remedied {
+        let name = name(pod);
+        let hint = format!("to see what would help, ask for it by name: berth explain {name}");
+        wrapped(out, "  ", &hint, width)?;
+    }
     remedies(&group.remedies, width, out)
 }
 
@@ -90,7 +95,7 @@ fn notes(pod: &Pod) -> Vec<String> {
 /// The feasible nodes with their scores.
 fn candidates(feasible: &[Candidate], style: Style, out: &mut impl Write) -> io::Result<()> {
     const HEADS: [&str; 8] =
-        ["", "taints", "node affinity", "pod affinity", "spread", "share", "balance", "images"];
+        ["node", "taints", "node affinity", "pod affinity", "spread", "share", "balance", "images"];
     if feasible.is_empty() {
         return Ok(());
     }
@@ -148,9 +153,9 @@ fn outsiders(
         writeln!(out, "  out:")?;
     }
     for (why, nodes) in groups {
-        let why = why.join(", ");
+        let (count, why) = (nodes.len(), why.join(", "));
         let nodes = some(&nodes, 3, style.all_nodes);
-        wrapped(out, "    ", &format!("{why}: {nodes}"), style.width.max(60))?;
+        wrapped(out, "    ", &format!("{count} {why}: {nodes}"), style.width.max(60))?;
     }
     Ok(())
 }
@@ -167,7 +172,7 @@ fn remedies(remedies: &[Remedy], width: usize, out: &mut impl Write) -> io::Resu
     Ok(())
 }
 
-/// `2: a, b`, or `17: a, b and 15 more`.
+/// `a, b`, or `a, b and 15 more`.
 fn some(names: &[impl AsRef<str>], most: usize, all: bool) -> String {
     // One more than shown is named rather than counted.
     let shown = if all || names.len() <= most + 1 { names.len() } else { most };
@@ -236,7 +241,9 @@ struct Answer<'a> {
 #[derive(Serialize)]
 struct JsonRemedy<'a> {
     changes: Vec<String>,
-    /// Where it fits then.
+    /// On how many nodes it fits then.
+    fits: usize,
+    /// The first of these nodes.
     nodes: &'a [Arc<str>],
 }
 
@@ -245,7 +252,8 @@ impl<'a> Answer<'a> {
         let verdict = &group.verdict;
         let remedy = |remedy: &'a Remedy| JsonRemedy {
             changes: remedy.changes.iter().map(ToString::to_string).collect(),
-            nodes: &remedy.nodes,
+            fits: remedy.nodes.len(),
+            nodes: &remedy.nodes[..remedy.nodes.len().min(SHOWN_NODES)],
         };
         Answer {
             pod: name(pod),

@@ -115,7 +115,7 @@ impl World {
 
     /// Asks `question` while `pod` holds nothing.
     pub(super) fn without<T>(&mut self, pod: &Pod, question: impl FnOnce(&mut World) -> T) -> T {
-        if pod.node_name.is_none() {
+        if !holds(pod) {
             return question(self);
         }
         self.scheduler.delete_pod(&pod.uid);
@@ -176,6 +176,11 @@ impl World {
         }
         self.scheduler.take_actions();
     }
+}
+
+/// The pod is on a node, or has room kept there.
+pub(super) fn holds(pod: &Pod) -> bool {
+    pod.node_name.is_some() || pod.nominated_node.is_some()
 }
 
 /// What was before some changes.

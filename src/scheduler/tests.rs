@@ -1,3 +1,5 @@
+mod between_pods;
+
 use super::*;
 
 use std::collections::HashSet;

@@ -69,7 +69,7 @@ impl Scheduler {
         let spec = self.objects.wishes(&pod.spec.clone().unwrap_or_default(), pod);
         let holding = self.objects.holding(pod);
         self.classifier.note_terms(&pod.peer.affinity);
-        self.classifier.classify(&spec, &holding.peer.identity)
+        self.classifier.classify(&spec, &holding.peer.identity, pod.priority)
     }
 
     /// Where each node stands for the pod, or why it is out, by id: what a verdict is made of, without the words.
