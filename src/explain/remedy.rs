@@ -35,6 +35,9 @@ const MOST_CHANGES: usize = 6;
 /// Number of changes, then their weight.
 type Cost = (usize, u32);
 
+/// Drafts of one kind are as promising as each other: their shapes and, where the node itself refuses nothing, what else does.
+type Kind<'a> = (Vec<Shape<'a>>, Option<(Side, Reasons)>);
+
 /// What seems to be needed for one node.
 struct Draft {
     cost: Cost,
@@ -48,7 +51,7 @@ struct Draft {
 pub(super) fn remedies(world: &mut World, pod: &Pod) -> Vec<Remedy> {
     let drafts = drafts(world, pod);
     let mut found: Vec<(Cost, Remedy)> = Vec::new();
-    let mut tries_of: HashMap<(Vec<Shape>, Option<(Side, Reasons)>), usize> = HashMap::new();
+    let mut tries_of: HashMap<Kind, usize> = HashMap::new();
     let mut tries = 0;
     for draft in &drafts {
         let settled = found.get(SHOWN - 1).is_some_and(|(cost, _)| *cost <= draft.cost);

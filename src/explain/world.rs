@@ -13,8 +13,8 @@ use crate::inventory::{Inventory, NodeId, Row};
 use crate::model::{Node, Peer, Pod, Spread};
 use crate::objects::Object;
 use crate::queue::BackoffLimits;
-use crate::rules::{Packing, Reasons, Standing};
-use crate::scheduler::{Scheduler, SchedulerConfig, Verdict};
+use crate::rules::Packing;
+use crate::scheduler::{Scheduler, SchedulerConfig, Standings, Verdict};
 
 /// What an answer depends on besides the cluster.
 #[derive(Debug, Clone)]
@@ -109,7 +109,7 @@ impl World {
     }
 
     /// See [`Scheduler::standings`].
-    pub(super) fn ask(&mut self, pod: &Pod) -> (Arc<Class>, Vec<(NodeId, Result<Standing, Reasons>)>) {
+    pub(super) fn ask(&mut self, pod: &Pod) -> (Arc<Class>, Standings) {
         self.scheduler.standings(&mut self.agent, pod)
     }
 

@@ -34,6 +34,9 @@ pub struct Candidate {
     pub standing: Standing,
 }
 
+/// Where each node stands, or why it is out, by id.
+pub type Standings = Vec<(NodeId, Result<Standing, Reasons>)>;
+
 impl Scheduler {
     /// Asks `agent`, which sees the cluster through its own lists, about `pod`, which need not be known. Changes nothing but
     /// what the agent and the classifier remember.
@@ -73,11 +76,7 @@ impl Scheduler {
     }
 
     /// Where each node stands for the pod, or why it is out, by id: what a verdict is made of, without the words.
-    pub fn standings(
-        &mut self,
-        agent: &mut Agent,
-        pod: &Pod,
-    ) -> (Arc<Class>, Vec<(NodeId, Result<Standing, Reasons>)>) {
+    pub fn standings(&mut self, agent: &mut Agent, pod: &Pod) -> (Arc<Class>, Standings) {
         let class = self.class_of(pod);
         agent.catch_up(self.ledger.inventory());
         agent.choose(&class, Duration::ZERO, |_| {});

@@ -247,7 +247,7 @@ fn the_table_is_no_wider_than_asked_and_groups_pods_and_nodes_that_are_alike() {
         " and 32 more",
         "(40 waiting pods)",
         "fits 15 of 30 nodes; the best is node-",
-        "node      ",
+        "    node     taints  node affinity  pod affinity  spread  share  balance  images\n",
         "and 5 more",
         "15 node(s) had untolerated taint(s): node-15, node-16, node-17 and 12 more",
     ] {
