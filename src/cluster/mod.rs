@@ -22,7 +22,11 @@ pub use guarded::{BadObject, Guarded, ObjectId};
 pub use index::{ClusterSink, NodeIndex, PodIndex};
 pub use lean::{LeanNode, LeanPod};
 pub use lease::{LeaseConfig, LeaseConfigError};
-pub use objects::{LeanNamespace, LeanObject, ObjectIndex, ObjectSink};
+pub(crate) use objects::SELECTED_NODE;
+pub use objects::{
+    LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity, LeanNamespace, LeanObject, LeanPersistentVolume,
+    LeanPersistentVolumeClaim, LeanStorageClass, LeanVolumeAttachment, ObjectIndex, ObjectSink,
+};
 pub use reporter::{ReportCounters, Reporter};
 pub use self_check::list_cluster;
 pub use watch::{Change, LIVE_PODS, WatchCounters, watch};

@@ -30,6 +30,7 @@ impl Config {
         within("maxWaitingBinds", self.max_waiting_binds, 1..=65_536)?;
         within("maxPlacementTries", self.max_placement_tries, 1..=100)?;
         self.backoff.validate()?;
+        lasts("volumeBindTimeout", self.volume_bind_timeout, SECOND..=DAY)?;
         lasts("selfCheckInterval", self.self_check_interval, SECOND..=DAY)?;
         self.leader_election.validate()?;
         match &self.estimator_file {

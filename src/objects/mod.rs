@@ -3,15 +3,29 @@
 //!
 //! May not know: kube, tokio, clocks, nodes. Each store answers whether a change changes anything, and for whom.
 
+mod volumes;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::model::{Holding, Identity, Labels, Peer, Pod, PodSpec, Pool};
+pub use volumes::{
+    Attachment, Capacity, Claim, ClaimRef, ClaimRequest, Progress, Resolved, StorageClass, Volume,
+    VolumeNews, Volumes, Wanted,
+};
+
+use crate::model::{ClaimName, Holding, Identity, Labels, Peer, Pod, PodSpec, Pool};
 
 /// What kind of object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     Namespace,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+    CsiNode,
+    CsiDriver,
+    CsiStorageCapacity,
+    VolumeAttachment,
 }
 
 /// An object by all its names.
@@ -25,7 +39,24 @@ pub struct ObjectName {
 /// The part of an object that scheduling reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Object {
-    Namespace { name: Arc<str>, labels: Labels },
+    Namespace {
+        name: Arc<str>,
+        labels: Labels,
+    },
+    Volume(Volume),
+    Claim(Claim),
+    StorageClass(StorageClass),
+    /// How many volumes the node of this name can have attached, by driver; sorted.
+    CsiNode {
+        name: Arc<str>,
+        limits: Box<[(Arc<str>, i64)]>,
+    },
+    CsiDriver {
+        name: Arc<str>,
+        tells_capacity: bool,
+    },
+    Capacity(Capacity),
+    Attachment(Attachment),
 }
 
 /// Which pods must be looked at again after a change.
@@ -36,12 +67,21 @@ pub enum Affected {
     Waiting(Arc<str>),
     /// All pods of this namespace, those with a node too: others see them differently now.
     Everyone(Arc<str>),
+    /// See there.
+    Volumes(Box<VolumeNews>),
+}
+
+impl From<VolumeNews> for Affected {
+    fn from(news: VolumeNews) -> Self {
+        if news.is_empty() { Affected::Nothing } else { Affected::Volumes(news.into()) }
+    }
 }
 
 /// Everything known.
 #[derive(Debug, Default)]
 pub struct Objects {
     namespaces: HashMap<Arc<str>, Labels>,
+    pub volumes: Volumes,
     /// Pods made from one template share what others see of them.
     peers: Pool<Peer>,
 }
@@ -54,6 +94,15 @@ impl Objects {
                 let known = self.namespaces.insert(name.clone(), labels.clone());
                 if known.as_ref() == Some(&labels) { Affected::Nothing } else { Affected::Everyone(name) }
             }
+            Object::Volume(volume) => self.volumes.apply_volume(volume).into(),
+            Object::Claim(claim) => self.volumes.apply_claim(claim).into(),
+            Object::StorageClass(class) => self.volumes.apply_class(class).into(),
+            Object::CsiNode { name, limits } => self.volumes.apply_limits(&name, limits).into(),
+            Object::CsiDriver { name, tells_capacity } => {
+                self.volumes.apply_driver(&name, tells_capacity).into()
+            }
+            Object::Capacity(capacity) => self.volumes.apply_capacity(capacity).into(),
+            Object::Attachment(attachment) => self.volumes.apply_attachment(attachment).into(),
         }
     }
 
@@ -65,6 +114,7 @@ impl Objects {
                 self.namespaces.remove(&object.name);
                 Affected::Nothing
             }
+            _ => self.volumes.delete(kind, object).into(),
         }
     }
 
@@ -81,6 +131,7 @@ impl Objects {
                 let name = |name: &Arc<str>| ObjectName { namespace: Arc::from(""), name: name.clone() };
                 self.namespaces.keys().map(name).collect()
             }
+            _ => self.volumes.names(kind),
         };
         names.sort();
         names
@@ -88,7 +139,8 @@ impl Objects {
 
     /// What the pod takes of its node and shows there, with the labels of its namespace.
     pub fn holding(&mut self, pod: &Pod) -> Holding {
-        Holding { usage: pod.usage.clone(), peer: self.peer(&pod.peer) }
+        let volumes = pod.volumes.as_ref().map(|volumes| Arc::new(self.volumes.held(pod, volumes)));
+        Holding { usage: pod.usage.clone(), peer: self.peer(&pod.peer), volumes }
     }
 
     fn peer(&mut self, bare: &Arc<Peer>) -> Arc<Peer> {
@@ -101,14 +153,24 @@ impl Objects {
         self.peers.share(Peer { identity, ..Peer::clone(bare) })
     }
 
-    /// The same for a pod that is charged already, after its namespace changed.
+    /// The same for a pod that is charged already, after its namespace or a claim of it changed.
     pub fn renewed(&mut self, holding: &Holding) -> Holding {
-        Holding { usage: holding.usage.clone(), peer: self.peer(&holding.peer) }
+        let volumes = holding.volumes.as_ref().map(|held| Arc::new(self.volumes.renewed(held)));
+        Holding { usage: holding.usage.clone(), peer: self.peer(&holding.peer), volumes }
     }
 
-    /// What the pod wants, with what the cluster adds to that.
-    pub fn wishes(&self, spec: &Arc<PodSpec>, _pod: &Pod) -> Arc<PodSpec> {
-        spec.clone()
+    /// What the pod wants, with what the cluster adds to that. `used` tells whether a pod that has a node uses a claim.
+    pub fn wishes(
+        &mut self,
+        spec: &Arc<PodSpec>,
+        pod: &Pod,
+        used: &dyn Fn(&ClaimName) -> bool,
+    ) -> Arc<PodSpec> {
+        let Some(volumes) = &pod.volumes else {
+            return spec.clone();
+        };
+        let needs = self.volumes.resolve(pod, volumes, used).needs;
+        Arc::new(PodSpec { volumes: Some(Arc::new(needs)), ..PodSpec::clone(spec) })
     }
 }
 

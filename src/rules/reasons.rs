@@ -12,7 +12,7 @@ use crate::model::PreemptionPolicy;
 pub struct Reasons(u64);
 
 /// Extended resources of a class beyond this many share the last reason.
-pub(super) const MAX_EXTENDED: usize = 40;
+pub(super) const MAX_EXTENDED: usize = 24;
 
 const FIRST_EXTENDED: u32 = 8;
 
@@ -34,6 +34,20 @@ impl Reasons {
     /// More is asked than the node has in all: taking pods away from it cannot help.
     pub const UNRESOLVABLE: Reasons = Reasons(1 << 51);
 
+    /// A disk of the pod is taken by another pod of the node.
+    pub const DISK: Reasons = Reasons(1 << 40);
+    /// A claim that only one pod may use is used by another one, wherever.
+    pub const CLAIM_IN_USE: Reasons = Reasons(1 << 41);
+    pub const TOO_MANY_VOLUMES: Reasons = Reasons(1 << 42);
+    /// A bound volume does not reach the node.
+    pub const VOLUME_NOT_REACHED: Reasons = Reasons(1 << 43);
+    pub const NO_FREE_VOLUME: Reasons = Reasons(1 << 44);
+    pub const NO_SPACE: Reasons = Reasons(1 << 45);
+    pub const VOLUME_MISSING: Reasons = Reasons(1 << 46);
+    pub const VOLUME_ZONE: Reasons = Reasons(1 << 47);
+    /// Its claims keep the pod from every node; the class knows why.
+    pub const VOLUMES_REFUSED: Reasons = Reasons(1 << 48);
+
     /// Too little of the `at`-th extended resource that the class requests.
     pub fn extended(at: usize) -> Reasons {
         Reasons(1 << (FIRST_EXTENDED + at as u32))
@@ -53,12 +67,15 @@ impl Reasons {
 
     /// Whether the node could become valid if pods left it (upstream: `Unschedulable`, not `…AndUnresolvable`).
     fn resolvable_by_eviction(self) -> bool {
-        const BY_EVICTION: u64 = (1 << (FIRST_EXTENDED + MAX_EXTENDED as u32)) - (1 << 3);
+        const BY_EVICTION: u64 = (1 << (FIRST_EXTENDED + MAX_EXTENDED as u32)) - (1 << 3)
+            | Reasons::DISK.0
+            | Reasons::CLAIM_IN_USE.0
+            | Reasons::TOO_MANY_VOLUMES.0;
         self.0 & BY_EVICTION != 0 && !self.has(Reasons::UNRESOLVABLE)
     }
 
     fn texts(self, class: &Class) -> Vec<String> {
-        const FIXED: [(Reasons, &str); 9] = [
+        const FIXED: [(Reasons, &str); 17] = [
             (Reasons::UNSCHEDULABLE, "node(s) were unschedulable"),
             (Reasons::TAINTS, "node(s) had untolerated taint(s)"),
             (Reasons::AFFINITY, "node(s) didn't match Pod's node affinity/selector"),
@@ -68,6 +85,21 @@ impl Reasons {
             (Reasons::CPU, "Insufficient cpu"),
             (Reasons::MEMORY, "Insufficient memory"),
             (Reasons::EPHEMERAL_STORAGE, "Insufficient ephemeral-storage"),
+            (Reasons::DISK, "node(s) had no available disk"),
+            (
+                Reasons::CLAIM_IN_USE,
+                "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by \
+                 another pod",
+            ),
+            (Reasons::TOO_MANY_VOLUMES, "node(s) exceed max volume count"),
+            (Reasons::VOLUME_NOT_REACHED, "node(s) didn't match PersistentVolume's node affinity"),
+            (Reasons::NO_FREE_VOLUME, "node(s) didn't find available persistent volumes to bind"),
+            (Reasons::NO_SPACE, "node(s) did not have enough free storage"),
+            (
+                Reasons::VOLUME_MISSING,
+                "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)",
+            ),
+            (Reasons::VOLUME_ZONE, "node(s) had no available volume zone"),
         ];
         let fixed = FIXED.iter().filter(|(reason, _)| self.has(*reason)).map(|(_, text)| (*text).to_owned());
         let extended = class.spec.usage.extended.iter().take(MAX_EXTENDED).enumerate();
@@ -137,6 +169,11 @@ impl Diagnosis {
             // Upstream's PreFilter ends here, so that DynamicResources does not find its own state in PostFilter and
             // fails with these two last words.
             text.push_str("pod affinity terms conflict. not found");
+            return text;
+        }
+        // The same.
+        if let Some(refusal) = class.spec.volumes.as_ref().and_then(|needs| needs.refusal.as_ref()) {
+            let _ = write!(text, "{refusal}. not found");
             return text;
         }
         let mut by_text: BTreeMap<String, usize> = BTreeMap::new();

@@ -15,6 +15,7 @@ struct Bench {
     agents: Vec<Agent>,
     now: Duration,
     binds: Vec<Binding>,
+    orders: Vec<crate::placement::ClaimOrder>,
     /// Uid, reason, message, event.
     told: Vec<(String, &'static str, String, bool)>,
     scheduled: Vec<String>,
@@ -47,6 +48,7 @@ impl Bench {
             backoff: BackoffLimits { initial: S, max: 10 * S },
             refresh: 60 * S,
             objects: Default::default(),
+            volume_bind_timeout: 600 * S,
         };
         let agent = |seed: usize| {
             Agent::new(AgentConfig {
@@ -61,6 +63,7 @@ impl Bench {
             agents: (0..agents).map(agent).collect(),
             now: Duration::ZERO,
             binds: Vec::new(),
+            orders: Vec::new(),
             told: Vec::new(),
             scheduled: Vec::new(),
             woken: HashSet::new(),
@@ -77,6 +80,7 @@ impl Bench {
         for action in self.scheduler.take_actions() {
             match action {
                 Action::Bind(binding) => self.binds.push(binding),
+                Action::Claim(order) => self.orders.push(order),
                 Action::Report(Report::Scheduled { pod, .. }) => self.scheduled.push(pod.uid.to_string()),
                 Action::Report(Report::Failed { pod, reason, message, event, .. }) => {
                     self.told.push((pod.uid.to_string(), reason, message.to_string(), event))

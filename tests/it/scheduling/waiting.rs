@@ -107,10 +107,6 @@ async fn pods_that_cannot_go_on_say_why_and_stop_nobody_else() {
                 "labelSelector": selector,
             }]}),
         ),
-        (
-            "spec.volumes",
-            json!({"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]}),
-        ),
         ("spec.resourceClaims", json!({"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]})),
     ];
     let pods = Pods { prefix: "later", count: unsupported.len(), ..Pods::default() };
