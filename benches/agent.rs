@@ -369,7 +369,8 @@ fn drive(scheduler: &mut Scheduler, start: Instant) {
                 laps.push((part, now - std::mem::replace(&mut last, now)));
             });
             scheduler.learn(0, &task, &laps, &agent.cache_changes());
-            if scheduler.settle(0, &task, choice, agent.revision(), start.elapsed()) == Settled::Done {
+            let seen = agent.revision();
+            if scheduler.settle(0, &mut agent, &task, choice, seen, start.elapsed()) == Settled::Done {
                 break;
             }
         }

@@ -42,6 +42,23 @@ impl Class {
         CachedRule::ALL.into_iter().filter_map(|rule| Some((rule, self.traits[rule.index()]?)))
     }
 
+    /// Whether where its pods may go depends on pods of other nodes.
+    pub fn looks_at_pods(&self) -> bool {
+        let spec = &self.spec;
+        // Terms of other pods can only tell of pods whose namespace counts for their class.
+        let named = self.identity != Identity::default();
+        named || !spec.pod_affinity.is_empty() || !spec.spread.constraints.is_empty()
+    }
+
+    /// Whether a pod like this, where it comes, may open nodes to the class: one that its affinity asks for, or that makes the
+    /// emptiest domain of its spread less empty.
+    pub fn welcomes(&self, pod: &Identity) -> bool {
+        let required = &self.spec.pod_affinity.required;
+        let hard = self.spec.spread.constraints.iter().filter(|constraint| constraint.hard);
+        required.iter().any(|term| term.selector.matches(pod))
+            || hard.into_iter().any(|c| c.selector.matches(pod))
+    }
+
     fn key(&self) -> ClassKey {
         ClassKey { spec: self.spec.clone(), identity: self.identity.clone(), self_affine: self.self_affine }
     }

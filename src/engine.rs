@@ -224,7 +224,7 @@ impl AgentThread {
             // `Err`: the rows copied for another try.
             let settled = shared.with(|scheduler, now| {
                 scheduler.learn(self.index, &task, &self.laps, &changes);
-                if scheduler.settle(self.index, &task, choice, seen, now) == Settled::Again {
+                if scheduler.settle(self.index, &mut self.agent, &task, choice, seen, now) == Settled::Again {
                     return Err(self.agent.catch_up(scheduler.inventory()));
                 }
                 if matches!(task, Task::Place { .. }) {

@@ -6,9 +6,10 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::agent::RankedList;
-use crate::class::Classifier;
+use crate::agent::{Agent, AgentConfig, CacheLimits, Choice};
+use crate::class::{ClassId, Classifier};
 use crate::inventory::{Inventory, Ledger, Row};
 use crate::model::{Identity, Node, Pod, PodSpec, Usage};
 use crate::placement::Binding;
@@ -82,19 +83,17 @@ pub fn may_be_bound(pod: &Pod) -> Checked {
     })
 }
 
-/// I5: a list that was repaired is the one that would be made now. Both of agents with the same seed, at the same revision.
-pub fn same_list(repaired: &RankedList, fresh: &RankedList) -> Checked {
-    let (a, b) = (repaired.keys(), fresh.keys());
-    let nodes = a.len().max(b.len());
-    let key = |keys: &[Key], at: usize| keys.get(at).copied().unwrap_or(Key::VACANT);
-    let differs = (0..nodes).find(|at| key(a, *at) != key(b, *at));
+/// I5: a list that was repaired is the one that would be made now. Both of agents with the same seed, at the same revision,
+/// which have it cached.
+pub fn same_list(repaired: &Agent, fresh: &Agent, class: ClassId) -> Checked {
+    let (a, b) = (repaired.standings(class), fresh.standings(class));
+    let differs = (0..a.len().max(b.len())).find(|at| a.get(*at) != b.get(*at));
     match differs {
-        None => ensure(5, repaired.best() == fresh.best(), || {
-            format!("repaired best {:?}, fresh {:?}", repaired.best(), fresh.best())
-        }),
-        Some(at) => {
-            Err(Violation::new(5, format!("node {at}: repaired {:?}, fresh {:?}", key(a, at), key(b, at))))
+        None => {
+            let (a, b) = (repaired.best(class), fresh.best(class));
+            ensure(5, a == b, || format!("repaired best {a:?}, fresh {b:?}"))
         }
+        Some(at) => Err(Violation::new(5, format!("repaired {:?}, fresh {:?}", a.get(at), b.get(at)))),
     }
 }
 
@@ -157,13 +156,19 @@ pub fn evaluate(
     inventory: &Inventory,
 ) -> (bool, String) {
     let class = Classifier::default().classify(spec, &Identity::default());
-    let keys: Vec<_> = (0..inventory.len() as u32)
-        .map(|id| inventory.row(crate::inventory::NodeId(id)))
-        .map(|row| rules::rank_uncached(&class, Packing::default(), row))
-        .collect();
-    let fits = keys.iter().any(|key| key.is_valid());
-    let diagnosis: rules::Diagnosis = keys.iter().filter_map(|key| key.reasons()).collect();
-    (fits, diagnosis.message(&class, policy))
+    match fresh_agent(inventory).choose(&class, Duration::ZERO, |_| {}) {
+        Choice::Node { .. } => (true, String::new()),
+        Choice::Nowhere(diagnosis) => (false, diagnosis.message(&class, policy)),
+    }
+}
+
+/// An agent without a past.
+fn fresh_agent(inventory: &Inventory) -> Agent {
+    let cache = CacheLimits { bytes: usize::MAX, age: Duration::MAX };
+    let mut agent =
+        Agent::new(AgentConfig { packing: Packing::default(), candidate_width: 1, cache, seed: 1 });
+    agent.catch_up(inventory);
+    agent
 }
 
 /// I6: what pods were told is what is true. Both by uid.

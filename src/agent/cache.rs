@@ -8,8 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Part;
-use super::list::{Objects, Order, RankedList};
+use super::domains::Domains;
+use super::list::{Objects, Order, RankedList, Sources};
 use super::object::RuleObject;
+use super::scoped::Scoped;
 use super::view::View;
 use crate::class::{Class, ClassId, TraitId};
 use crate::rules::CachedRule;
@@ -17,7 +19,7 @@ use crate::rules::CachedRule;
 /// The bounds of one agent's caches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheLimits {
-    /// Lists and rule objects together. The list in use may exceed it alone.
+    /// Lists, rule objects and counts in domains together. The list in use may exceed it alone.
     pub bytes: usize,
     pub age: Duration,
 }
@@ -99,6 +101,7 @@ impl Cache {
         class: &Arc<Class>,
         order: Order,
         view: &View,
+        domains: &mut Domains,
         now: Duration,
         mut lap: impl FnMut(Part),
     ) -> &RankedList {
@@ -108,19 +111,20 @@ impl Cache {
             self.lists_by_use.remove(&entry.used.order);
             entry.used = used;
             self.lists_by_use.insert(used.order, class.id);
-            self.refresh(class.id, order, view);
+            self.refresh(class.id, order, view, domains);
             // It may have grown with the cluster.
-            self.shrink(class.id);
+            self.shrink(class.id, domains);
             lap(Part::ListHit);
         } else {
             self.make_objects(class, view, used, &mut lap);
+            let scoped = Scoped::acquire(class, domains, view);
             let objects = objects_of(&self.objects, class);
-            let list = RankedList::build(class, order, &objects, view);
+            let list = RankedList::build(class, scoped, Sources { order, objects, view, domains });
             self.bytes += list.bytes();
             self.lists.insert(class.id, ListEntry { list, used });
             self.lists_by_use.insert(used.order, class.id);
             self.changes.push(CacheChange::ListAdded(class.id));
-            self.shrink(class.id);
+            self.shrink(class.id, domains);
             lap(Part::ListMiss);
         }
         &self.lists[&class.id].list
@@ -150,7 +154,8 @@ impl Cache {
     }
 
     /// Repairs the list of `class` and its rule objects, if it is cached. Not a use.
-    pub fn refresh(&mut self, class: ClassId, order: Order, view: &View) -> bool {
+    pub fn refresh(&mut self, class: ClassId, order: Order, view: &View, domains: &mut Domains) -> bool {
+        domains.advance(view);
         let Some(entry) = self.lists.get_mut(&class) else {
             return false;
         };
@@ -164,16 +169,29 @@ impl Cache {
         }
         let objects = objects_of(&self.objects, class);
         let before = entry.list.bytes();
-        entry.list.repair(order, &objects, view);
+        if entry.list.revision() == view.revision() {
+            return true;
+        }
+        if entry.list.is_outdated(view, domains) {
+            let class = entry.list.class.clone();
+            // The new one first, so that what both count is kept.
+            let scoped = Scoped::acquire(&class, domains, view);
+            if let Some(old) = entry.list.take_scoped() {
+                old.release(&class, domains);
+            }
+            entry.list = RankedList::build(&class, scoped, Sources { order, objects, view, domains });
+        } else {
+            entry.list.repair(Sources { order, objects, view, domains });
+        }
         self.bytes = self.bytes + entry.list.bytes() - before;
         true
     }
 
     /// Repairs the least recently used list that is behind, if any is.
-    pub fn repair_one(&mut self, order: Order, view: &View) -> bool {
+    pub fn repair_one(&mut self, order: Order, view: &View, domains: &mut Domains) -> bool {
         let behind = |class: &&ClassId| self.lists[class].list.revision() != view.revision();
         match self.lists_by_use.values().find(behind).copied() {
-            Some(class) => self.refresh(class, order, view),
+            Some(class) => self.refresh(class, order, view, domains),
             None => false,
         }
     }
@@ -183,13 +201,13 @@ impl Cache {
     }
 
     /// Evicts what was not used since `now - age`.
-    pub fn expire(&mut self, now: Duration) {
+    pub fn expire(&mut self, now: Duration, domains: &mut Domains) {
         let age = self.limits.age;
         let old = |used: Used| now.saturating_sub(used.at) > age;
         while let Some(class) = self.lists_by_use.values().next().copied()
             && old(self.lists[&class].used)
         {
-            self.evict_list(class);
+            self.evict_list(class, domains);
         }
         while let Some(key) = self.free_objects_by_use.values().next().copied()
             && old(self.objects[&key].used)
@@ -199,25 +217,28 @@ impl Cache {
     }
 
     /// Evicts until the limit is kept; never the list of `keep`.
-    fn shrink(&mut self, keep: ClassId) {
-        while self.bytes > self.limits.bytes {
+    fn shrink(&mut self, keep: ClassId, domains: &mut Domains) {
+        while self.bytes + domains.bytes() > self.limits.bytes {
             if let Some(key) = self.free_objects_by_use.values().next().copied() {
                 self.evict_object(key);
                 continue;
             }
             match self.lists_by_use.values().next().copied() {
-                Some(class) if class != keep => self.evict_list(class),
+                Some(class) if class != keep => self.evict_list(class, domains),
                 _ => return,
             }
         }
     }
 
-    fn evict_list(&mut self, class: ClassId) {
-        let Some(entry) = self.lists.remove(&class) else {
+    fn evict_list(&mut self, class: ClassId, domains: &mut Domains) {
+        let Some(mut entry) = self.lists.remove(&class) else {
             return;
         };
         self.lists_by_use.remove(&entry.used.order);
         self.bytes -= entry.list.bytes();
+        if let Some(scoped) = entry.list.take_scoped() {
+            scoped.release(&entry.list.class, domains);
+        }
         self.evictions += 1;
         self.changes.push(CacheChange::ListEvicted(class));
         for key in entry.list.class.cached_rules() {
@@ -248,11 +269,11 @@ impl Cache {
         std::mem::take(&mut self.changes)
     }
 
-    pub fn stats(&self) -> CacheStats {
+    pub fn stats(&self, domains: &Domains) -> CacheStats {
         CacheStats {
             lists: self.lists.len(),
             objects: self.objects.len(),
-            bytes: self.bytes,
+            bytes: self.bytes + domains.bytes(),
             evictions: self.evictions,
         }
     }
@@ -303,7 +324,9 @@ mod tests {
 
     fn parts(cache: &mut Cache, class: &Arc<Class>, view: &View, at_s: u64) -> Vec<Part> {
         let mut parts = Vec::new();
-        cache.list(class, ORDER, view, Duration::from_secs(at_s), |part| parts.push(part));
+        cache.list(class, ORDER, view, &mut Domains::default(), Duration::from_secs(at_s), |part| {
+            parts.push(part)
+        });
         parts
     }
 
@@ -337,12 +360,13 @@ mod tests {
         for class in [&a, &b] {
             parts(&mut probe, class, &view, 0);
         }
-        let mut cache = Cache::new(CacheLimits { bytes: probe.stats().bytes, age: Duration::MAX });
+        let mut cache =
+            Cache::new(CacheLimits { bytes: probe.stats(&Domains::default()).bytes, age: Duration::MAX });
         for class in [&a, &b, &a, &c] {
             parts(&mut cache, class, &view, 0);
         }
         assert!(cache.peek(b.id).is_none() && cache.peek(a.id).is_some() && cache.peek(c.id).is_some());
-        assert!(cache.stats().bytes <= probe.stats().bytes);
+        assert!(cache.stats(&Domains::default()).bytes <= probe.stats(&Domains::default()).bytes);
         let evicted: Vec<_> = cache
             .take_changes()
             .into_iter()
@@ -362,16 +386,20 @@ mod tests {
         let mut ledger = ledger(100);
         let mut view = View::default();
         view.catch_up(ledger.inventory());
-        let mut cache = Cache::new(CacheLimits { bytes: 5000, age: Duration::MAX });
+        let mut cache = Cache::new(CacheLimits { bytes: 6500, age: Duration::MAX });
         for class in [&a, &b] {
             parts(&mut cache, class, &view, 0);
         }
-        assert_eq!(cache.stats().evictions, 0);
+        assert_eq!(cache.stats(&Domains::default()).evictions, 0);
         (100..200).for_each(|at| add_node(&mut ledger, at));
         view.catch_up(ledger.inventory());
         assert_eq!(parts(&mut cache, &a, &view, 1), [Part::ListHit]);
         assert!(cache.peek(a.id).is_some() && cache.peek(b.id).is_none());
-        assert!(cache.stats().bytes <= 5000, "{} bytes", cache.stats().bytes);
+        assert!(
+            cache.stats(&Domains::default()).bytes <= 6500,
+            "{} bytes",
+            cache.stats(&Domains::default()).bytes
+        );
     }
 
     #[test]
@@ -381,9 +409,9 @@ mod tests {
         let (a, b) = (class(&mut classifier, "a", "1"), class(&mut classifier, "b", "1"));
         parts(&mut cache, &a, &view, 0);
         parts(&mut cache, &b, &view, 50);
-        cache.expire(Duration::from_secs(70));
+        cache.expire(Duration::from_secs(70), &mut Domains::default());
         assert!(cache.peek(a.id).is_none() && cache.peek(b.id).is_some());
-        cache.expire(Duration::from_secs(200));
-        assert_eq!(cache.stats(), CacheStats { evictions: 2, ..CacheStats::default() });
+        cache.expire(Duration::from_secs(200), &mut Domains::default());
+        assert_eq!(cache.stats(&Domains::default()), CacheStats { evictions: 2, ..CacheStats::default() });
     }
 }

@@ -1,13 +1,16 @@
 //! Ranked lists: all nodes in order of preference for one class (the top cache level).
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::domains::{Domain, Domains};
 use super::object::RuleObject;
+use super::scoped::{Globals, Scope, Scoped, Weights};
 use super::tree::WinnerTree;
 use super::view::View;
 use crate::class::Class;
 use crate::inventory::{NodeId, Revision};
-use crate::rules::{self, Answers, CachedRule, Diagnosis, Key, NEUTRAL, Packing, Salt};
+use crate::rules::{self, Answers, CachedRule, Diagnosis, Key, NEUTRAL, Packing, Reasons, Salt, Standing};
 
 /// The rule objects that a list is made from, by rule; `None` where a rule does not apply.
 pub type Objects<'a> = [Option<&'a RuleObject>; CachedRule::COUNT];
@@ -19,50 +22,235 @@ pub struct Order {
     pub salt: Salt,
 }
 
-/// One class's nodes in order, as of one revision. All rules of today are node-local, so one tree holds all nodes; a rule
-/// that is domain-scoped will want one tree a cell.
+/// What lists are made from.
+#[derive(Clone, Copy)]
+pub struct Sources<'a> {
+    pub order: Order,
+    pub objects: Objects<'a>,
+    pub view: &'a View,
+    pub domains: &'a Domains,
+}
+
+/// One class's nodes in order, as of one revision.
+///
+/// Without domain-scoped rules there is one cell, and a node's place in it is its id. Else nodes that have all coarse domains
+/// in common are a cell with a tree of its own: what these domains say is asked once for a cell, when a node is chosen, so
+/// that a count that changes in a zone moves no node of it.
 #[derive(Debug)]
 pub struct RankedList {
     pub class: Arc<Class>,
-    tree: WinnerTree,
+    scoped: Option<Scoped>,
+    cells: Vec<Cell>,
+    /// By coarse domains.
+    cell_of: HashMap<Box<[Domain]>, u32>,
+    /// By node; empty while there is one cell.
+    places: Vec<Place>,
+    globals: Globals,
     revision: Revision,
 }
 
+#[derive(Debug, Default)]
+struct Cell {
+    domains: Box<[Domain]>,
+    tree: WinnerTree,
+    /// By place in the tree; empty where that is the id.
+    nodes: Vec<NodeId>,
+    vacant: Vec<u32>,
+    valid: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place {
+    cell: u32,
+    slot: u32,
+}
+
+const NO_PLACE: Place = Place { cell: u32::MAX, slot: 0 };
+
+/// Room for nodes to come, so that a growing cluster does not mean a new tree for each of them.
+fn with_room(nodes: usize) -> usize {
+    nodes + nodes / 16 + 8
+}
+
 impl RankedList {
-    /// Ranks every node.
-    pub fn build(class: &Arc<Class>, order: Order, objects: &Objects, view: &View) -> Self {
-        let nodes = view.rows().len();
-        // Room for nodes to come, so that a growing cluster does not mean a new tree for each of them.
-        let capacity = nodes + nodes / 16 + 8;
-        let mut keys = Vec::with_capacity(capacity);
-        keys.extend((0..nodes as u32).map(|id| rank(class, order, objects, view, NodeId(id))));
-        keys.resize(capacity, Key::VACANT);
-        RankedList { class: class.clone(), tree: WinnerTree::build(keys), revision: view.revision() }
+    /// Ranks every node. `scoped` is what [`Scoped::acquire`] gave for the class.
+    pub fn build(class: &Arc<Class>, scoped: Option<Scoped>, from: Sources) -> Self {
+        let mut list = RankedList {
+            class: class.clone(),
+            scoped,
+            cells: Vec::new(),
+            cell_of: HashMap::new(),
+            places: Vec::new(),
+            globals: Globals::new(),
+            revision: from.view.revision(),
+        };
+        list.rebuild(from);
+        list
+    }
+
+    fn rebuild(&mut self, from: Sources) {
+        let nodes = from.view.rows().len();
+        self.cells.clear();
+        self.cell_of.clear();
+        self.places.clear();
+        self.globals = self.scoped.as_ref().map_or(Globals::new(), |s| s.globals(&self.class, from.domains));
+        let keys: Vec<Key> = (0..nodes as u32).map(|id| self.rank(from, NodeId(id))).collect();
+        if !self.has_cells() {
+            let mut cell =
+                Cell { valid: keys.iter().filter(|key| key.is_valid()).count(), ..Cell::default() };
+            let mut room = Vec::with_capacity(with_room(nodes));
+            room.extend(keys);
+            room.resize(with_room(nodes), Key::VACANT);
+            cell.tree = WinnerTree::build(room);
+            self.cells.push(cell);
+            return;
+        }
+        let mut by_cell: Vec<Vec<Key>> = Vec::new();
+        self.places.resize(nodes, NO_PLACE);
+        for (at, key) in keys.into_iter().enumerate() {
+            let id = NodeId(at as u32);
+            if key == Key::VACANT {
+                continue;
+            }
+            let cell = self.cell_for(from.domains, id);
+            by_cell.resize(self.cells.len(), Vec::new());
+            let keys = &mut by_cell[cell as usize];
+            self.places[at] = Place { cell, slot: keys.len() as u32 };
+            keys.push(key);
+            self.cells[cell as usize].nodes.push(id);
+        }
+        for (cell, mut keys) in self.cells.iter_mut().zip(by_cell) {
+            cell.valid = keys.iter().filter(|key| key.is_valid()).count();
+            keys.resize(with_room(keys.len()), Key::VACANT);
+            cell.vacant = (cell.nodes.len() as u32..keys.len() as u32).rev().collect();
+            cell.nodes.resize(keys.len(), NodeId(u32::MAX));
+            cell.tree = WinnerTree::build(keys);
+        }
+    }
+
+    fn has_cells(&self) -> bool {
+        self.scoped.as_ref().is_some_and(|scoped| !scoped.coarse().is_empty())
+    }
+
+    /// Whether [`RankedList::repair`] cannot bring it up to date, so that it must be made anew from a new [`Scoped`].
+    pub fn is_outdated(&self, view: &View, domains: &Domains) -> bool {
+        self.scoped.as_ref().is_some_and(|scoped| scoped.is_outdated(&self.class, domains, view))
+    }
+
+    /// Takes out what it keeps of the domains, to be released.
+    pub fn take_scoped(&mut self) -> Option<Scoped> {
+        self.scoped.take()
     }
 
     /// Ranks again the nodes that changed since the list was last used. Returns how many.
-    /// The rule objects must be repaired already.
-    pub fn repair(&mut self, order: Order, objects: &Objects, view: &View) -> usize {
+    /// The rule objects and domains must be up to date already.
+    pub fn repair(&mut self, from: Sources) -> usize {
+        let view = from.view;
         if self.revision == view.revision() {
             return 0;
         }
-        if view.rows().len() > self.tree.capacity() {
-            *self = RankedList::build(&self.class, order, objects, view);
-            return view.rows().len();
+        let nodes = view.rows().len();
+        let before = std::mem::replace(&mut self.revision, view.revision());
+        let changed = view.changed_since(before).count();
+        let anew = match &self.scoped {
+            None => nodes > self.cells[0].tree.capacity(),
+            Some(scoped) => {
+                let reshaped = |topology: &_| from.domains.reshaped(*topology) > before;
+                scoped.globals(&self.class, from.domains) != self.globals
+                    || scoped.fine().iter().any(reshaped)
+                    || (self.has_cells() && changed > nodes / 8)
+                    || (!self.has_cells() && nodes > self.cells[0].tree.capacity())
+            }
+        };
+        if anew {
+            self.rebuild(from);
+            return nodes;
         }
-        let class = &self.class;
         // Beyond this many, deciding every match once is cheaper than a path to the root for each.
-        let bulk = self.tree.capacity() / 8;
-        let changed = view.changed_since(self.revision).count();
-        let changes =
-            view.changed_since(self.revision).map(|id| (id.0, rank(class, order, objects, view, id)));
-        if changed > bulk {
-            self.tree.set_all(changes);
-        } else {
-            changes.for_each(|(id, key)| self.tree.set(id, key));
+        if self.scoped.is_none() && changed > nodes / 8 {
+            let mut cell = self.cells.remove(0);
+            cell.tree.set_all(view.changed_since(before).map(|id| (id.0, self.rank(from, id))));
+            cell.valid = cell.tree.keys().iter().filter(|key| key.is_valid()).count();
+            self.cells.push(cell);
+            return changed;
         }
-        self.revision = view.revision();
+        for id in view.changed_since(before) {
+            self.update(from, id);
+            self.update_neighbours(from, id);
+        }
         changed
+    }
+
+    /// Ranks again the nodes that share a fine domain with one that changed.
+    fn update_neighbours(&mut self, from: Sources, id: NodeId) {
+        let Some(scoped) = &self.scoped else {
+            return;
+        };
+        let neighbours: Vec<NodeId> = (scoped.fine().iter())
+            .flat_map(|topology| from.domains.members(*topology, from.domains.domain_of(*topology, id)))
+            .copied()
+            .filter(|neighbour| *neighbour != id)
+            .collect();
+        for neighbour in neighbours {
+            self.update(from, neighbour);
+        }
+    }
+
+    fn update(&mut self, from: Sources, id: NodeId) {
+        let key = self.rank(from, id);
+        if !self.has_cells() {
+            self.cells[0].set(id.0, key);
+            return;
+        }
+        if self.places.len() <= id.index() {
+            self.places.resize(id.index() + 1, NO_PLACE);
+        }
+        let old = self.places[id.index()];
+        let cell = if key == Key::VACANT { NO_PLACE.cell } else { self.cell_for(from.domains, id) };
+        if old.cell == cell {
+            if cell != NO_PLACE.cell {
+                self.cells[cell as usize].set(old.slot, key);
+            }
+            return;
+        }
+        if old.cell != NO_PLACE.cell {
+            let left = &mut self.cells[old.cell as usize];
+            left.set(old.slot, Key::VACANT);
+            left.vacant.push(old.slot);
+        }
+        self.places[id.index()] = match cell {
+            u32::MAX => NO_PLACE,
+            _ => Place { cell, slot: self.cells[cell as usize].add(id, key) },
+        };
+    }
+
+    /// The cell that the node belongs to; made if it is the first there.
+    fn cell_for(&mut self, domains: &Domains, id: NodeId) -> u32 {
+        let topologies = self.scoped.as_ref().map_or(&[][..], Scoped::coarse);
+        let of: Box<[Domain]> = topologies.iter().map(|topology| domains.domain_of(*topology, id)).collect();
+        if let Some(cell) = self.cell_of.get(&of) {
+            return *cell;
+        }
+        let cell = self.cells.len() as u32;
+        self.cells.push(Cell { domains: of.clone(), ..Cell::default() });
+        self.cell_of.insert(of, cell);
+        cell
+    }
+
+    /// The node's key: all that is not the same for its whole cell.
+    fn rank(&self, from: Sources, id: NodeId) -> Key {
+        let mut answers: Answers = [NEUTRAL; CachedRule::COUNT];
+        for (answer, object) in answers.iter_mut().zip(&from.objects) {
+            if let Some(object) = object {
+                *answer = object.answers()[id.index()];
+            }
+        }
+        let order = from.order;
+        let key = rules::rank(&self.class, order.packing, from.view.row(id), &answers, order.salt.tie(id.0));
+        match &self.scoped {
+            None => key,
+            Some(scoped) => scoped.apply_fine(&self.class, from.domains, id, key),
+        }
     }
 
     pub fn revision(&self) -> Revision {
@@ -70,38 +258,167 @@ impl RankedList {
     }
 
     /// The best valid node.
-    pub fn best(&self) -> Option<NodeId> {
-        let (id, key) = self.tree.best()?;
-        key.is_valid().then_some(NodeId(id))
+    pub fn best(&self, domains: &Domains) -> Option<NodeId> {
+        let Some(scoped) = &self.scoped else {
+            let (id, key) = self.cells[0].tree.best()?;
+            return key.is_valid().then_some(NodeId(id));
+        };
+        let weights = self.weigh(scoped, domains);
+        let open = self.open_cells(scoped, domains);
+        let best = open.filter_map(|cell| {
+            let (slot, key) = cell.tree.best()?;
+            Some((self.standing_in(scoped, domains, &weights, cell, key)?, cell.node(slot)))
+        });
+        best.min().map(|(_, id)| id)
     }
 
     /// The best `k` valid nodes, best first, into `into`.
-    pub fn best_k(&self, k: usize, into: &mut Vec<(u32, Key)>) {
-        self.tree.best_k(k, into);
-        into.retain(|(_, key)| key.is_valid());
+    pub fn best_k(&self, domains: &Domains, k: usize, into: &mut Vec<NodeId>) {
+        into.clear();
+        let mut of_cell = Vec::new();
+        let Some(scoped) = &self.scoped else {
+            self.cells[0].tree.best_k(k, &mut of_cell);
+            into.extend(of_cell.iter().filter(|(_, key)| key.is_valid()).map(|(id, _)| NodeId(*id)));
+            return;
+        };
+        let weights = self.weigh(scoped, domains);
+        let mut found = Vec::new();
+        for cell in self.open_cells(scoped, domains) {
+            cell.tree.best_k(k, &mut of_cell);
+            found.extend(of_cell.iter().filter_map(|(slot, key)| {
+                Some((self.standing_in(scoped, domains, &weights, cell, *key)?, cell.node(*slot)))
+            }));
+        }
+        found.sort_unstable();
+        into.extend(found.into_iter().take(k).map(|(_, id)| id));
+    }
+
+    /// Cells that have a valid node and that no coarse count closes.
+    fn open_cells<'a>(
+        &'a self,
+        scoped: &'a Scoped,
+        domains: &'a Domains,
+    ) -> impl Iterator<Item = &'a Cell> + Clone {
+        self.cells.iter().filter(move |cell| {
+            let domain = |topology| scoped.domain_in(&cell.domains, topology);
+            cell.valid > 0 && scoped.refusal(&self.class, domains, Scope::Coarse, domain).is_none()
+        })
+    }
+
+    fn weigh(&self, scoped: &Scoped, domains: &Domains) -> Weights {
+        scoped.weigh(self.open_cells(scoped, domains).map(|cell| (&*cell.domains, cell.valid)))
+    }
+
+    fn standing_in(
+        &self,
+        scoped: &Scoped,
+        domains: &Domains,
+        weights: &Weights,
+        cell: &Cell,
+        key: Key,
+    ) -> Option<Standing> {
+        let standing = key.standing()?;
+        let (pods, spread) = scoped.cell(&self.class, domains, weights, &cell.domains);
+        let fine = scoped.fine_spread(&self.class, weights, standing.spread);
+        Some(Standing { pods: standing.pods + pods, spread: spread.saturating_add(fine), ..standing })
+    }
+
+    /// Each node that exists: where it stands, or why it is out, by id.
+    pub fn standings(&self, domains: &Domains) -> Vec<(NodeId, Result<Standing, Reasons>)> {
+        let weights = self.scoped.as_ref().map(|scoped| self.weigh(scoped, domains));
+        let nodes = if self.has_cells() { self.places.len() } else { self.cells[0].tree.capacity() };
+        (0..nodes as u32)
+            .filter_map(|id| Some((NodeId(id), self.standing(domains, weights.as_ref(), NodeId(id))?)))
+            .collect()
+    }
+
+    /// `None`: there is no such node.
+    fn standing(
+        &self,
+        domains: &Domains,
+        weights: Option<&Weights>,
+        id: NodeId,
+    ) -> Option<Result<Standing, Reasons>> {
+        let (cell, key) = self.find(id)?;
+        if key == Key::VACANT {
+            return None;
+        }
+        let (Some(scoped), Some(weights)) = (&self.scoped, weights) else {
+            return key.standing().map(Ok).or_else(|| key.reasons().map(Err));
+        };
+        if let Some(reasons) = key.reasons().filter(|reasons| !reasons.are_of_domains()) {
+            return Some(Err(reasons));
+        }
+        let refusal =
+            scoped.refusal(&self.class, domains, Scope::All, |topology| domains.domain_of(topology, id));
+        Some(match refusal {
+            Some(reasons) => Err(reasons),
+            None => self.standing_in(scoped, domains, weights, cell, key).ok_or(Reasons::NONE),
+        })
+    }
+
+    fn find(&self, id: NodeId) -> Option<(&Cell, Key)> {
+        let (cell, slot) = match self.has_cells() {
+            false => (&self.cells[0], id.0),
+            true => {
+                let place = self.places.get(id.index()).filter(|place| **place != NO_PLACE)?;
+                (&self.cells[place.cell as usize], place.slot)
+            }
+        };
+        Some((cell, cell.tree.keys().get(slot as usize).copied()?))
+    }
+
+    /// Whether the class may go to this node.
+    pub fn admits(&self, domains: &Domains, id: NodeId) -> bool {
+        let domain = |topology| domains.domain_of(topology, id);
+        let refused = |scoped: &Scoped| scoped.refusal(&self.class, domains, Scope::Coarse, domain).is_some();
+        self.find(id).is_some_and(|(_, key)| key.is_valid()) && !self.scoped.as_ref().is_some_and(refused)
     }
 
     /// Why no node is valid (or: why those are not that are not).
-    pub fn diagnose(&self) -> Diagnosis {
-        self.tree.keys().iter().filter_map(|key| key.reasons()).collect()
-    }
-
-    /// The keys of all nodes, by id.
-    pub fn keys(&self) -> &[Key] {
-        self.tree.keys()
+    pub fn diagnose(&self, domains: &Domains) -> Diagnosis {
+        if self.scoped.is_none() {
+            return self.cells[0].tree.keys().iter().filter_map(|key| key.reasons()).collect();
+        }
+        self.standings(domains).into_iter().filter_map(|(_, standing)| standing.err()).collect()
     }
 
     pub fn bytes(&self) -> usize {
-        self.tree.bytes()
+        let cells: usize = self.cells.iter().map(Cell::bytes).sum();
+        cells + self.places.capacity() * size_of::<Place>()
     }
 }
 
-fn rank(class: &Class, order: Order, objects: &Objects, view: &View, id: NodeId) -> Key {
-    let mut answers: Answers = [NEUTRAL; CachedRule::COUNT];
-    for (answer, object) in answers.iter_mut().zip(objects) {
-        if let Some(object) = object {
-            *answer = object.answers()[id.index()];
-        }
+impl Cell {
+    fn set(&mut self, slot: u32, key: Key) {
+        let before = self.tree.key(slot);
+        self.valid = self.valid + usize::from(key.is_valid()) - usize::from(before.is_valid());
+        self.tree.set(slot, key);
     }
-    rules::rank(class, order.packing, view.row(id), &answers, order.salt.tie(id.0))
+
+    /// Returns the node's slot.
+    fn add(&mut self, id: NodeId, key: Key) -> u32 {
+        if self.vacant.is_empty() {
+            let mut keys = self.tree.keys().to_vec();
+            let nodes = keys.len();
+            keys.resize(with_room(nodes), Key::VACANT);
+            self.vacant.extend((nodes as u32..keys.len() as u32).rev());
+            self.nodes.resize(keys.len(), NodeId(u32::MAX));
+            self.tree = WinnerTree::build(keys);
+        }
+        let slot = self.vacant.pop().unwrap_or_default();
+        self.nodes[slot as usize] = id;
+        self.set(slot, key);
+        slot
+    }
+
+    fn node(&self, slot: u32) -> NodeId {
+        self.nodes.get(slot as usize).copied().unwrap_or(NodeId(slot))
+    }
+
+    fn bytes(&self) -> usize {
+        self.tree.bytes()
+            + self.nodes.capacity() * size_of::<NodeId>()
+            + self.vacant.capacity() * size_of::<u32>()
+    }
 }

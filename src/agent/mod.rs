@@ -4,8 +4,10 @@
 //! repair something while idle.
 
 mod cache;
+mod domains;
 mod list;
 mod object;
+mod scoped;
 mod tree;
 mod view;
 
@@ -19,8 +21,9 @@ pub use view::View;
 
 use crate::class::{Class, ClassId};
 use crate::inventory::{Inventory, NodeId, Revision};
-use crate::rules::{Diagnosis, GOLDEN, Key, Packing, Salt, mix};
+use crate::rules::{Diagnosis, GOLDEN, Packing, Reasons, Salt, Standing, mix};
 use cache::Cache;
+use domains::Domains;
 
 /// How an agent works; the same for its whole life.
 #[derive(Debug, Clone, Copy)]
@@ -61,8 +64,9 @@ pub struct Agent {
     candidate_width: usize,
     rng: Rng,
     view: View,
+    domains: Domains,
     cache: Cache,
-    candidates: Vec<(u32, Key)>,
+    candidates: Vec<NodeId>,
 }
 
 impl Agent {
@@ -73,6 +77,7 @@ impl Agent {
             candidate_width: config.candidate_width.max(1),
             rng,
             view: View::default(),
+            domains: Domains::default(),
             cache: Cache::new(config.cache),
             candidates: Vec::new(),
         }
@@ -86,33 +91,50 @@ impl Agent {
     /// The best node for `class` in the view, from the class's ranked list: repaired if it is cached, else made.
     pub fn choose(&mut self, class: &Arc<Class>, now: Duration, lap: impl FnMut(Part)) -> Choice {
         let seen = self.view.revision();
-        let list = self.cache.list(class, self.order, &self.view, now, lap);
+        let list = self.cache.list(class, self.order, &self.view, &mut self.domains, now, lap);
         let best = if self.candidate_width == 1 {
-            list.best()
+            list.best(&self.domains)
         } else {
-            list.best_k(self.candidate_width, &mut self.candidates);
+            list.best_k(&self.domains, self.candidate_width, &mut self.candidates);
             let count = self.candidates.len() as u64;
-            (count > 0).then(|| NodeId(self.candidates[(self.rng.next() % count) as usize].0))
+            (count > 0).then(|| self.candidates[(self.rng.next() % count) as usize])
         };
         match best {
             Some(node) => Choice::Node { node, seen },
-            None => Choice::Nowhere(list.diagnose()),
+            None => Choice::Nowhere(list.diagnose(&self.domains)),
         }
     }
 
     /// Brings the list of `class` up to date if it is cached. Returns whether it was.
     pub fn refresh(&mut self, class: ClassId) -> bool {
-        self.cache.refresh(class, self.order, &self.view)
+        self.cache.refresh(class, self.order, &self.view, &mut self.domains)
+    }
+
+    /// Whether `class`, whose list is cached, may still go to `node` after everything that happened since it was chosen: for
+    /// rules that look at other nodes than this one. Catches up first.
+    pub fn still_admits(&mut self, class: ClassId, node: NodeId, inventory: &Inventory) -> bool {
+        self.catch_up(inventory);
+        self.refresh(class) && self.list(class).is_some_and(|list| list.admits(&self.domains, node))
+    }
+
+    /// The best node of the cached list of a class.
+    pub fn best(&self, class: ClassId) -> Option<NodeId> {
+        self.list(class)?.best(&self.domains)
+    }
+
+    /// Where each node stands in the cached list of a class, or why it is out, by id. Empty if the list is not cached.
+    pub fn standings(&self, class: ClassId) -> Vec<(NodeId, Result<Standing, Reasons>)> {
+        self.list(class).map_or(Vec::new(), |list| list.standings(&self.domains))
     }
 
     /// Repairs the cached list that is most behind, if any is. For idle time: keeps the next catch-up of each list small.
     pub fn repair_one(&mut self) -> bool {
-        self.cache.repair_one(self.order, &self.view)
+        self.cache.repair_one(self.order, &self.view, &mut self.domains)
     }
 
     /// Forgets what was not used for longer than the limit.
     pub fn expire(&mut self, now: Duration) {
-        self.cache.expire(now);
+        self.cache.expire(now, &mut self.domains);
     }
 
     /// What came into and went out of the caches since the last call, in order.
@@ -121,7 +143,7 @@ impl Agent {
     }
 
     pub fn cache_stats(&self) -> CacheStats {
-        self.cache.stats()
+        self.cache.stats(&self.domains)
     }
 
     pub fn revision(&self) -> Revision {

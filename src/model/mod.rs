@@ -34,6 +34,6 @@ pub use resources::{Amounts, Extended, Usage};
 pub use selector::{FieldRequirement, NodeAffinity, NodeSelectorTerm, Operator, PreferredTerm, Requirement};
 pub use taints::{Effect, Taint, Toleration, TolerationOperator};
 pub use volumes::{
-    AccessModes, ClaimName, CsiVolume, Disk, HeldVolumes, NodeStorage, PodClaim, PodVolumes, Provision,
-    Shared, StaticVolume, UnboundClaim, VolumeKind, VolumeNeeds, VolumeZone, admits,
+    AccessModes, AttachLimits, ClaimName, CsiVolume, Disk, HeldVolumes, NodeStorage, PodClaim, PodVolumes,
+    Provision, Shared, StaticVolume, UnboundClaim, VolumeKind, VolumeNeeds, VolumeZone, admits,
 };

@@ -210,11 +210,13 @@ pub struct Provision {
     pub segments: Option<Shared<Vec<LabelSelector>>>,
 }
 
+/// By CSI driver, sorted: how many volumes a node can have attached.
+pub type AttachLimits = Box<[(Arc<str>, i64)]>;
+
 /// What a node offers to volumes, besides being reached by some.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeStorage {
-    /// By CSI driver, sorted: how many volumes the node can have attached.
-    pub limits: Box<[(Arc<str>, i64)]>,
+    pub limits: AttachLimits,
     /// What is attached according to the attach controller; sorted, each once.
     pub attachments: Box<[CsiVolume]>,
 }

@@ -13,7 +13,7 @@ pub use volumes::{
     VolumeNews, Volumes, Wanted,
 };
 
-use crate::model::{ClaimName, Holding, Identity, Labels, Peer, Pod, PodSpec, Pool};
+use crate::model::{AttachLimits, ClaimName, Holding, Identity, Labels, Peer, Pod, PodSpec, Pool};
 
 /// What kind of object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -49,7 +49,7 @@ pub enum Object {
     /// How many volumes the node of this name can have attached, by driver; sorted.
     CsiNode {
         name: Arc<str>,
-        limits: Box<[(Arc<str>, i64)]>,
+        limits: AttachLimits,
     },
     CsiDriver {
         name: Arc<str>,

@@ -19,7 +19,8 @@ pub use progress::{ClaimRequest, Progress, Wanted};
 
 use super::{Kind, ObjectName};
 use crate::model::{
-    ClaimName, CsiVolume, LabelSelector, NodeStorage, Operator, Requirement, Shared, StaticVolume, VolumeKind,
+    AttachLimits, ClaimName, CsiVolume, LabelSelector, NodeStorage, Operator, Requirement, Shared,
+    StaticVolume, VolumeKind,
 };
 
 /// `v1.PersistentVolume`.
@@ -154,7 +155,7 @@ pub struct Volumes {
     volumes: HashMap<Arc<str>, Volume>,
     claims: HashMap<ClaimName, Claim>,
     classes: HashMap<Arc<str>, StorageClass>,
-    limits: HashMap<Arc<str>, Box<[(Arc<str>, i64)]>>,
+    limits: HashMap<Arc<str>, AttachLimits>,
     /// Drivers that tell where they have room.
     drivers_with_capacity: BTreeSet<Arc<str>>,
     /// By storage class.
@@ -355,7 +356,7 @@ impl Volumes {
     }
 
     /// How many volumes a node can have attached, by driver; sorted.
-    pub fn apply_limits(&mut self, node: &Arc<str>, limits: Box<[(Arc<str>, i64)]>) -> VolumeNews {
+    pub fn apply_limits(&mut self, node: &Arc<str>, limits: AttachLimits) -> VolumeNews {
         let known = self.limits.insert(node.clone(), limits);
         let same = known.as_ref() == self.limits.get(node);
         VolumeNews { nodes: (!same).then(|| node.clone()).into_iter().collect(), ..VolumeNews::default() }

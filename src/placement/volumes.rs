@@ -192,6 +192,8 @@ fn object(answer: Result<Answer, String>) -> Result<Found, Failed> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
     use http::{Request, Response};
     use parking_lot::Mutex;
 
@@ -217,10 +219,10 @@ mod tests {
         leads: bool,
     ) -> (Result<Vec<u64>, String>, Vec<Value>) {
         let written: Arc<Mutex<Vec<Value>>> = Arc::default();
-        let (log, mut statuses) = (written.clone(), statuses.to_vec().into_iter());
+        let (log, mut statuses) = (written.clone(), VecDeque::from(statuses.to_vec()));
         let service = tower::service_fn(move |request: Request<Body>| {
             let (is_read, found, log) = (request.method() == Method::GET, found.clone(), log.clone());
-            let status = if is_read { Some(200) } else { statuses.next() };
+            let status = if is_read { Some(200) } else { statuses.pop_front() };
             async move {
                 let body = request.into_body().collect_bytes().await.expect("whole");
                 let mut answer = found;

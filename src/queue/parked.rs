@@ -5,13 +5,13 @@
 //! periodic flush. When the list is not empty any more, pods wake one by one: each that finds a place wakes the next.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::class::{Class, ClassId};
 use crate::inventory::Revision;
-use crate::model::PreemptionPolicy;
+use crate::model::{Identity, PreemptionPolicy};
 use crate::rules::Diagnosis;
 
 /// A pod's place within its class: by priority, then arrival.
@@ -25,6 +25,8 @@ pub struct Group {
     pub agent: usize,
     /// The list was empty as of this revision.
     pub checked: Revision,
+    /// A pod that may open nodes to this class came at this revision.
+    pub arrived: Revision,
     pub pods: BTreeMap<Place, Arc<str>>,
     /// The pod that was woken and has not come back yet.
     pub probe: Option<Arc<str>>,
@@ -41,7 +43,7 @@ pub struct Group {
 impl Group {
     /// Whether it is known that no pod of the class fits now, given the latest change that could matter.
     pub fn is_certain(&self, loosened: Revision) -> bool {
-        self.probe.is_none() && self.checked >= loosened
+        self.probe.is_none() && self.checked >= loosened.max(self.arrived)
     }
 
     /// The text for a pod of this group; made once for all of them.
@@ -119,6 +121,7 @@ impl Parked {
                     class: class.clone(),
                     agent,
                     checked,
+                    arrived: 0,
                     pods: BTreeMap::new(),
                     probe: None,
                     diagnosis,
@@ -185,6 +188,17 @@ impl Parked {
         true
     }
 
+    /// A pod like this came at `revision`: the classes that were waiting for such a pod are due. Returns their agents.
+    pub fn arrived(&mut self, pod: &Identity, revision: Revision) -> BTreeSet<usize> {
+        let mut agents = BTreeSet::new();
+        for group in self.groups.values_mut().filter(|group| group.class.welcomes(pod)) {
+            group.arrived = revision;
+            self.settled[group.agent] = 0;
+            agents.insert(group.agent);
+        }
+        agents
+    }
+
     fn forget_if_empty(&mut self, class: ClassId) {
         if self.groups.get(&class).is_some_and(|group| group.pods.is_empty() && group.probe.is_none()) {
             self.groups.remove(&class);
@@ -198,7 +212,7 @@ impl Parked {
         }
         let is_due = |group: &&Group| {
             group.agent == agent
-                && group.checked < loosened
+                && group.checked < loosened.max(group.arrived)
                 && group.probe.is_none()
                 && !group.pods.is_empty()
         };

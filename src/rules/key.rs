@@ -10,10 +10,13 @@ use super::resources_balanced_allocation;
 use super::resources_fit;
 
 /// Smaller is better. An invalid node is larger than every valid one, and carries its reasons.
+///
+/// 16 bytes: pods and spread count pods, and what upstream would call better by one pod must be better here, so these two
+/// are not quantised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key(u64);
+pub struct Key(u128);
 
-/// What the rules prefer, each 0 = best, in order of importance.
+/// What the node-local rules prefer, each 0 = best, in order of importance.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Preferences {
     pub untolerated: u16,
@@ -21,41 +24,83 @@ pub(super) struct Preferences {
     pub share: u16,
     pub balance: u16,
     pub image: u16,
-    /// Any number; its low bits order nodes that are equal otherwise.
-    pub tie: u64,
+    /// Orders nodes that are equal otherwise; below 2^28, another one for each node.
+    pub tie: u32,
 }
 
-const INVALID: u64 = 1 << 63;
-const TIE_BITS: u32 = 12;
+const INVALID: u128 = 1 << 127;
 const UNTOLERATED_BITS: u32 = 4;
+const TIE_BITS: u32 = 28;
+/// Share, balance, image and tie: what stands behind the preferences about pods.
+const REST_BITS: u32 = 6 + 4 + 3 + TIE_BITS;
+const SPREAD_BITS: u32 = 34;
+const PODS_BITS: u32 = 36;
+const PODS_SHIFT: u32 = REST_BITS + SPREAD_BITS;
 
 // Each preference has the bits its range needs.
 const _: () = assert!(node_affinity::WORST < 1 << 12);
 const _: () = assert!(resources_fit::STEPS <= 1 << 6);
 const _: () = assert!(resources_balanced_allocation::STEPS <= 1 << 4);
 const _: () = assert!(image_locality::WORST < 1 << 3);
+const _: () = assert!(PODS_SHIFT + PODS_BITS + 12 + UNTOLERATED_BITS < 128);
+
+/// A valid key taken apart, so that what a node's topology domains are worth can be added to what the node itself is. Better
+/// ones are smaller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Standing {
+    /// Untolerated taints and missed node affinity.
+    pub nodes: u16,
+    /// Pods that are liked or disliked near by: the negated sum of weights (upstream: the score of InterPodAffinity).
+    pub pods: i64,
+    /// Pods of the same kind near by (upstream: the score of PodTopologySpread), in the units of whoever added it up.
+    pub spread: i64,
+    /// Share, balance, images and chance.
+    pub rest: u64,
+}
 
 impl Key {
     /// No node has this id.
-    pub const VACANT: Key = Key(u64::MAX);
+    pub const VACANT: Key = Key(u128::MAX);
+    /// What [`Standing::spread`] of one node can be at most.
+    pub const MOST_SPREAD: i64 = (1 << SPREAD_BITS) - 1;
+    const MOST_PODS: i64 = (1 << (PODS_BITS - 1)) - 1;
 
     pub(super) fn valid(p: Preferences) -> Key {
-        let untolerated = u64::from(p.untolerated.min((1 << UNTOLERATED_BITS) - 1));
-        let mut packed = untolerated;
-        packed = packed << 12 | u64::from(p.affinity);
-        packed = packed << 6 | u64::from(p.share);
-        packed = packed << 4 | u64::from(p.balance);
-        packed = packed << 3 | u64::from(p.image);
-        Key(packed << TIE_BITS | p.tie & ((1 << TIE_BITS) - 1))
+        let untolerated = u128::from(p.untolerated.min((1 << UNTOLERATED_BITS) - 1));
+        let nodes = untolerated << 12 | u128::from(p.affinity);
+        let mut rest = u128::from(p.share);
+        rest = rest << 4 | u128::from(p.balance);
+        rest = rest << 3 | u128::from(p.image);
+        rest = rest << TIE_BITS | u128::from(p.tie) & ((1 << TIE_BITS) - 1);
+        Key(nodes << (PODS_SHIFT + PODS_BITS) | rest).with_pods(0, 0)
     }
 
-    pub(super) fn invalid(reasons: Reasons) -> Key {
-        Key(INVALID | reasons.bits())
+    /// The same node with other pods around it. Both are cut to what there is room for.
+    pub fn with_pods(self, pods: i64, spread: i64) -> Key {
+        const MASK: u128 = ((1 << (PODS_BITS + SPREAD_BITS)) - 1) << REST_BITS;
+        let pods = pods.clamp(-Self::MOST_PODS, Self::MOST_PODS) + Self::MOST_PODS;
+        let spread = spread.clamp(0, Self::MOST_SPREAD);
+        Key(self.0 & !MASK | (pods as u128) << PODS_SHIFT | (spread as u128) << REST_BITS)
+    }
+
+    /// `None` for an invalid node.
+    pub fn standing(self) -> Option<Standing> {
+        let bits = |shift: u32, width: u32| (self.0 >> shift) as u64 & ((1 << width) - 1);
+        self.is_valid().then(|| Standing {
+            nodes: bits(PODS_SHIFT + PODS_BITS, 12 + UNTOLERATED_BITS) as u16,
+            pods: bits(PODS_SHIFT, PODS_BITS) as i64 - Self::MOST_PODS,
+            spread: bits(REST_BITS, SPREAD_BITS) as i64,
+            rest: bits(0, REST_BITS),
+        })
+    }
+
+    pub fn invalid(reasons: Reasons) -> Key {
+        Key(INVALID | u128::from(reasons.bits()))
     }
 
     #[cfg(test)]
     pub(crate) fn for_test(bits: u64) -> Key {
-        Key(bits)
+        Key(u128::from(bits))
     }
 
     pub fn is_valid(self) -> bool {
@@ -64,7 +109,7 @@ impl Key {
 
     /// Why the node is invalid; `None` for a valid one and where there is no node.
     pub fn reasons(self) -> Option<Reasons> {
-        (!self.is_valid() && self != Key::VACANT).then(|| Reasons::from_bits(self.0 & !INVALID))
+        (!self.is_valid() && self != Key::VACANT).then(|| Reasons::from_bits(self.0 as u64))
     }
 }
 
@@ -73,9 +118,16 @@ impl Key {
 pub struct Salt(pub u64);
 
 impl Salt {
-    /// A well mixed number for the node with this id.
-    pub fn tie(self, id: u32) -> u64 {
-        mix(self.0 ^ u64::from(id).wrapping_mul(GOLDEN))
+    /// A well mixed number below 2^28 for the node with this id; another one for each of the first 2^28 nodes: every step can
+    /// be undone.
+    pub fn tie(self, id: u32) -> u32 {
+        const MASK: u32 = (1 << TIE_BITS) - 1;
+        let mut x = (id ^ self.0 as u32) & MASK;
+        x = x.wrapping_mul(0x0E35_79B9) & MASK;
+        x ^= x >> 15;
+        x = x.wrapping_mul(((self.0 >> 32) as u32) | 1) & MASK;
+        x ^= x >> 13;
+        x.wrapping_mul(0x0A4C_6E6D) & MASK
     }
 }
 
@@ -100,11 +152,14 @@ mod tests {
     #[test]
     fn a_more_important_preference_outweighs_all_lesser_ones_together() {
         let worst_below =
-            Preferences { affinity: 4095, share: 63, balance: 15, image: 7, tie: u64::MAX, ..preferences() };
-        assert!(Key::valid(worst_below) < Key::valid(Preferences { untolerated: 1, ..preferences() }));
-        let worst_below = Preferences { share: 63, balance: 15, image: 7, tie: u64::MAX, ..preferences() };
+            Preferences { affinity: 4095, share: 63, balance: 15, image: 7, tie: u32::MAX, ..preferences() };
+        assert!(
+            Key::valid(worst_below).with_pods(i64::MAX, i64::MAX)
+                < Key::valid(Preferences { untolerated: 1, ..preferences() })
+        );
+        let worst_below = Preferences { share: 63, balance: 15, image: 7, tie: u32::MAX, ..preferences() };
         assert!(Key::valid(worst_below) < Key::valid(Preferences { affinity: 1, ..preferences() }));
-        let worst_below = Preferences { tie: u64::MAX, ..preferences() };
+        let worst_below = Preferences { tie: u32::MAX, ..preferences() };
         assert!(Key::valid(worst_below) < Key::valid(Preferences { image: 1, ..preferences() }));
     }
 
@@ -116,12 +171,40 @@ mod tests {
             share: 63,
             balance: 15,
             image: 7,
-            tie: u64::MAX,
+            tie: u32::MAX,
         };
         assert!(Key::valid(worst).is_valid());
         let invalid = Key::invalid(Reasons::CPU);
         assert!(Key::valid(worst) < invalid && invalid < Key::VACANT);
         assert_eq!(invalid.reasons(), Some(Reasons::CPU));
         assert_eq!(Key::VACANT.reasons(), None);
+    }
+
+    #[test]
+    fn pods_near_by_come_after_node_affinity_and_before_free_share_and_can_be_read_back() {
+        let key = Key::valid(Preferences { share: 63, ..preferences() });
+        let liked = key.with_pods(-5, 7);
+        assert!(liked < Key::valid(preferences()), "a liked neighbour outweighs an empty node");
+        assert!(Key::valid(Preferences { affinity: 1, ..preferences() }).with_pods(-100, 0) > key);
+        assert!(key.with_pods(-5, 8) > liked && key.with_pods(-6, 9) < liked);
+        let standing = liked.standing().unwrap();
+        assert_eq!((standing.nodes, standing.pods, standing.spread), (0, -5, 7));
+        assert_eq!(Key::invalid(Reasons::CPU).standing(), None);
+        let cut = key.with_pods(i64::MIN, -1).standing().unwrap();
+        assert!(cut.pods < -1_000_000_000 && cut.spread == 0);
+    }
+
+    #[test]
+    fn ties_are_never_equal_and_another_order_for_each_salt() {
+        let order = |salt: u64| {
+            let mut ids: Vec<u32> = (0..5000).collect();
+            ids.sort_by_key(|id| Salt(salt).tie(*id));
+            let ties: std::collections::HashSet<u32> = ids.iter().map(|id| Salt(salt).tie(*id)).collect();
+            assert_eq!(ties.len(), 5000);
+            ids
+        };
+        assert_ne!(order(1), order(2));
+        assert_ne!(order(mix(1)), order(mix(2)));
+        assert_ne!(order(mix(1)), (0..5000).collect::<Vec<_>>());
     }
 }

@@ -6,12 +6,15 @@
 //!
 //! `NodeName` needs no file: a pod that names its node is bound, and never waits here.
 
+pub mod counted;
 mod image_locality;
+pub mod inter_pod_affinity;
 mod key;
 mod node_affinity;
 mod node_ports;
 mod node_unschedulable;
 mod node_volume_limits;
+pub mod pod_topology_spread;
 mod reasons;
 mod resources_balanced_allocation;
 mod resources_fit;
@@ -20,7 +23,7 @@ mod volume_binding;
 mod volume_restrictions;
 mod volume_zone;
 
-pub use key::{GOLDEN, Key, Salt, mix};
+pub use key::{GOLDEN, Key, Salt, Standing, mix};
 pub use node_affinity::applies as node_affinity_applies;
 pub use node_unschedulable::tolerated as tolerates_unschedulable;
 pub use reasons::{Diagnosis, Reasons};
@@ -96,7 +99,7 @@ pub const NEUTRAL: Answer = 0;
 /// The place of the node `id` among all nodes for `class`: its reasons when it is not valid, else its preferences.
 ///
 /// The first rule that fails gives the reason, in kube-scheduler's order.
-pub fn rank(class: &Class, packing: Packing, row: &Row, answers: &Answers, tie: u64) -> Key {
+pub fn rank(class: &Class, packing: Packing, row: &Row, answers: &Answers, tie: u32) -> Key {
     if row.node.is_none() {
         return Key::VACANT;
     }

@@ -1,7 +1,7 @@
 //! NodeAffinity: `nodeSelector` and required node affinity exclude nodes; matched preferred terms make them better.
 
 use super::Answer;
-use crate::model::{FieldRequirement, Node, NodeSelectorTerm, PodSpec};
+use crate::model::{FieldRequirement, Labels, Node, NodeSelectorTerm, PodSpec};
 
 /// The node does not match. Answers below this are preferences: lower is better.
 pub const NO_MATCH: Answer = Answer::MAX - 1;
@@ -12,16 +12,18 @@ pub const NOT_NAMED: Answer = Answer::MAX;
 /// The most that the preference can say; weights beyond this are scaled.
 pub const WORST: Answer = (1 << 12) - 1;
 
+/// Whether the node is one that a pod with this selector and these terms may run on (upstream: `RequiredNodeAffinity`).
+pub fn required_match(selector: &Labels, terms: Option<&[NodeSelectorTerm]>, node: &Node) -> bool {
+    selector.iter().all(|(key, value)| node.labels.get(key) == Some(value))
+        && terms.is_none_or(|terms| terms.iter().any(|term| term.matches(&node.name, &node.labels)))
+}
+
 pub fn answer(spec: &PodSpec, node: &Node) -> Answer {
-    if let Some(required) = &spec.node_affinity.required {
-        if excluded_by_name(required, &node.name) {
-            return NOT_NAMED;
-        }
-        if !required.iter().any(|term| term.matches(&node.name, &node.labels)) {
-            return NO_MATCH;
-        }
+    let required = spec.node_affinity.required.as_deref();
+    if required.is_some_and(|required| excluded_by_name(required, &node.name)) {
+        return NOT_NAMED;
     }
-    if !spec.node_selector.iter().all(|(key, value)| node.labels.get(key) == Some(value)) {
+    if !required_match(&spec.node_selector, required, node) {
         return NO_MATCH;
     }
     let (mut total, mut missed) = (0u64, 0u64);
@@ -68,7 +70,7 @@ pub fn names_conflict(spec: &PodSpec) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Labels, NodeAffinity, Operator, PreferredTerm, Requirement};
+    use crate::model::{NodeAffinity, Operator, PreferredTerm, Requirement};
 
     fn node(name: &str, zone: &str) -> Node {
         Node { name: name.into(), labels: [("zone", zone)].into_iter().collect(), ..Node::default() }

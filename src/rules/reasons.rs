@@ -33,7 +33,13 @@ impl Reasons {
     pub const NOT_NAMED: Reasons = Reasons(1 << 50);
     /// More is asked than the node has in all: taking pods away from it cannot help.
     pub const UNRESOLVABLE: Reasons = Reasons(1 << 51);
-
+    pub const SPREAD: Reasons = Reasons(1 << 52);
+    /// The node lacks a label that topology spread asks for.
+    pub const SPREAD_LABEL: Reasons = Reasons(1 << 53);
+    pub const POD_AFFINITY: Reasons = Reasons(1 << 54);
+    pub const POD_ANTI_AFFINITY: Reasons = Reasons(1 << 55);
+    /// Pods that are there already refuse this one.
+    pub const EXISTING_ANTI_AFFINITY: Reasons = Reasons(1 << 56);
     /// A disk of the pod is taken by another pod of the node.
     pub const DISK: Reasons = Reasons(1 << 40);
     /// A claim that only one pod may use is used by another one, wherever.
@@ -61,21 +67,32 @@ impl Reasons {
         Reasons(bits)
     }
 
+    /// Of PodTopologySpread and InterPodAffinity, which come last.
+    pub fn are_of_domains(self) -> bool {
+        const OF_DOMAINS: u64 = 0b11111 << 52;
+        self.0 & OF_DOMAINS != 0
+    }
+
     fn has(self, other: Reasons) -> bool {
         self.0 & other.0 != 0
     }
 
     /// Whether the node could become valid if pods left it (upstream: `Unschedulable`, not `…AndUnresolvable`).
     fn resolvable_by_eviction(self) -> bool {
-        const BY_EVICTION: u64 = (1 << (FIRST_EXTENDED + MAX_EXTENDED as u32)) - (1 << 3)
+        const PORTS_AND_RESOURCES: u64 = (1 << (FIRST_EXTENDED + MAX_EXTENDED as u32)) - (1 << 3);
+        const BY_EVICTION: u64 = PORTS_AND_RESOURCES
+            | Reasons::SPREAD.0
+            | Reasons::POD_ANTI_AFFINITY.0
+            | Reasons::EXISTING_ANTI_AFFINITY.0
             | Reasons::DISK.0
             | Reasons::CLAIM_IN_USE.0
             | Reasons::TOO_MANY_VOLUMES.0;
         self.0 & BY_EVICTION != 0 && !self.has(Reasons::UNRESOLVABLE)
     }
 
-    fn texts(self, class: &Class) -> Vec<String> {
-        const FIXED: [(Reasons, &str); 17] = [
+    /// In kube-scheduler's words.
+    pub fn texts(self, class: &Class) -> Vec<String> {
+        const FIXED: [(Reasons, &str); 22] = [
             (Reasons::UNSCHEDULABLE, "node(s) were unschedulable"),
             (Reasons::TAINTS, "node(s) had untolerated taint(s)"),
             (Reasons::AFFINITY, "node(s) didn't match Pod's node affinity/selector"),
@@ -100,6 +117,14 @@ impl Reasons {
                 "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)",
             ),
             (Reasons::VOLUME_ZONE, "node(s) had no available volume zone"),
+            (Reasons::SPREAD, "node(s) didn't match pod topology spread constraints"),
+            (
+                Reasons::SPREAD_LABEL,
+                "node(s) didn't match pod topology spread constraints (missing required label)",
+            ),
+            (Reasons::POD_AFFINITY, "node(s) didn't match pod affinity rules"),
+            (Reasons::POD_ANTI_AFFINITY, "node(s) didn't match pod anti-affinity rules"),
+            (Reasons::EXISTING_ANTI_AFFINITY, "node(s) didn't satisfy existing pods anti-affinity rules"),
         ];
         let fixed = FIXED.iter().filter(|(reason, _)| self.has(*reason)).map(|(_, text)| (*text).to_owned());
         let extended = class.spec.usage.extended.iter().take(MAX_EXTENDED).enumerate();

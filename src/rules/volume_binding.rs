@@ -6,7 +6,9 @@ use std::sync::Arc;
 use super::Answer;
 use super::reasons::Reasons;
 use crate::inventory::Row;
-use crate::model::{Node, NodeSelectorTerm, Provision, StaticVolume, UnboundClaim, VolumeNeeds, admits};
+use crate::model::{
+    Node, NodeSelectorTerm, Provision, Requirement, StaticVolume, UnboundClaim, VolumeNeeds, admits,
+};
 
 /// A bound volume does not reach the node.
 pub const NOT_REACHED: Answer = 1;
@@ -109,10 +111,10 @@ fn find<'a>(
 /// Whether a volume can be made on this node (upstream: `checkVolumeProvisions`).
 fn can_be_made(provision: Option<&Provision>, node: &Node) -> Result<(), Reasons> {
     let provision = provision.ok_or(Reasons::NO_FREE_VOLUME)?;
-    let matches = |term: &Box<[crate::model::Requirement]>| {
+    let matches = |term: &[Requirement]| {
         !term.is_empty() && term.iter().all(|requirement| requirement.matches(&node.labels))
     };
-    if !provision.topologies.is_empty() && !provision.topologies.iter().any(matches) {
+    if !provision.topologies.is_empty() && !provision.topologies.iter().any(|term| matches(term)) {
         return Err(Reasons::NO_FREE_VOLUME);
     }
     match &provision.segments {
@@ -126,7 +128,7 @@ fn can_be_made(provision: Option<&Provision>, node: &Node) -> Result<(), Reasons
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{LabelSelector, Operator, Requirement, Shared, VolumeKind};
+    use crate::model::{LabelSelector, Operator, Shared, VolumeKind};
 
     fn requirement(key: &str, value: &str) -> Requirement {
         Requirement { key: key.into(), operator: Operator::In([value.into()].into()) }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{Action, Scheduler, State, Waiting, told_so_far, unsupported_message};
 use crate::inventory::Discrepancy;
-use crate::model::{ClaimName, Node, Pod, PodAffinity, PodSpec, SpecError};
+use crate::model::{ClaimName, Identity, Node, Pod, PodAffinity, PodSpec, SpecError};
 use crate::objects::{Affected, Kind, Object, ObjectName};
 
 impl Scheduler {
@@ -50,7 +50,11 @@ impl Scheduler {
         self.note_terms(&pod.peer.affinity);
         if let Some(node) = &pod.node_name {
             let holding = self.objects.holding(&pod);
-            self.ledger.bound(&pod.uid, node, holding);
+            let before = self.inventory().revision();
+            self.ledger.bound(&pod.uid, node, &holding);
+            if self.inventory().revision() != before {
+                self.arrived(&holding.peer.identity);
+            }
             // While our own bind is under way, its end will tell; else nobody waits for it any more.
             if self.waiting.get(&pod.uid).is_some_and(|waiting| waiting.state != State::Binding) {
                 self.forget(&pod.uid);
@@ -247,6 +251,14 @@ impl Scheduler {
         }
     }
 
+    /// A pod like this has come to a node: parked classes that were waiting for such a pod are looked at again.
+    pub(super) fn arrived(&mut self, pod: &Identity) {
+        let revision = self.inventory().revision();
+        for agent in self.parked.arrived(pod, revision) {
+            self.actions.push(Action::WakeAgent(agent));
+        }
+    }
+
     /// Wakes the agents if something changed that parked classes may care about.
     pub(super) fn wake_for_parked(&mut self) {
         let loosened = self.inventory().loosened();
@@ -262,7 +274,7 @@ impl Scheduler {
 }
 
 /// Why a pod cannot be scheduled at all, for the person who made it.
-fn refusal(spec: &Result<Arc<PodSpec>, SpecError>) -> Option<Arc<str>> {
+pub(super) fn refusal(spec: &Result<Arc<PodSpec>, SpecError>) -> Option<Arc<str>> {
     match spec {
         Err(error) => Some(format!("the pod's spec cannot be understood: {error}").into()),
         Ok(spec) if !spec.unsupported.is_empty() => Some(unsupported_message(&spec.unsupported).into()),

@@ -10,6 +10,7 @@ mod binds;
 mod check;
 mod claims;
 mod cluster_events;
+mod verdict;
 mod work;
 
 #[cfg(test)]
@@ -22,6 +23,7 @@ use std::time::Duration;
 
 pub use action::{Action, AttemptResult, Sample, Stats};
 pub use audit::Difference;
+pub use verdict::{Candidate, Verdict};
 pub use work::{Settled, Task};
 
 use crate::class::{Class, ClassId, Classifier};

@@ -110,7 +110,7 @@ impl Bench {
     }
 
     fn settle(&mut self, agent: usize, task: &Task, (choice, seen): (Choice, Revision)) -> Settled {
-        let settled = self.scheduler.settle(agent, task, choice, seen, self.now);
+        let settled = self.scheduler.settle(agent, &mut self.agents[agent], task, choice, seen, self.now);
         self.collect();
         settled
     }

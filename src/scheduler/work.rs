@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Action, AttemptResult, Sample, Scheduler, State};
-use crate::agent::{CacheChange, Choice, Part};
+use crate::agent::{Agent, CacheChange, Choice, Part};
 use crate::class::Class;
 use crate::dispatch::Request;
 use crate::invariants::within_allocatable;
@@ -87,10 +87,11 @@ impl Scheduler {
         None
     }
 
-    /// The agent answered. `Again` is only said to placements.
+    /// The agent number `at` answered. `Again` is only said to placements.
     pub fn settle(
         &mut self,
-        agent: usize,
+        at: usize,
+        agent: &mut Agent,
         task: &Task,
         choice: Choice,
         seen: Revision,
@@ -98,13 +99,13 @@ impl Scheduler {
     ) -> Settled {
         match task {
             Task::Check { class } => {
-                self.settle_check(agent, class, choice, seen);
+                self.settle_check(at, class, choice, seen);
                 Settled::Done
             }
             Task::Place { request, work } => {
-                let settled = self.settle_place(agent, request, *work, choice, seen, now);
+                let settled = self.settle_place((at, agent), request, *work, choice, seen, now);
                 if settled == Settled::Done {
-                    self.dispatcher.finish(agent);
+                    self.dispatcher.finish(at);
                 }
                 settled
             }
@@ -142,7 +143,7 @@ impl Scheduler {
 
     fn settle_place(
         &mut self,
-        agent: usize,
+        by: (usize, &mut Agent),
         request: &Request,
         work: u64,
         choice: Choice,
@@ -161,10 +162,10 @@ impl Scheduler {
         }
         match choice {
             Choice::Nowhere(diagnosis) => {
-                self.found_nowhere(agent, request, diagnosis, seen, now);
+                self.found_nowhere(by.0, request, diagnosis, seen, now);
                 Settled::Done
             }
-            Choice::Node { node, seen } => self.commit(agent, request, node, seen, now),
+            Choice::Node { node, seen } => self.commit(by, request, node, seen, now),
         }
     }
 
@@ -183,7 +184,7 @@ impl Scheduler {
 
     fn commit(
         &mut self,
-        agent: usize,
+        (at, agent): (usize, &mut Agent),
         request: &Request,
         node: NodeId,
         seen: Revision,
@@ -201,7 +202,11 @@ impl Scheduler {
             return Settled::Done;
         };
         let class = waiting.class.clone();
-        let fits = |row: &crate::inventory::Row| rules::still_admits(&class, row, seen);
+        // Pods that came or went elsewhere may matter, too; the agent, which counts them, looks at what is new.
+        let inventory = self.ledger.inventory();
+        let alone = !class.looks_at_pods() || inventory.revision() == seen;
+        let admitted = alone || agent.still_admits(class.id, node, inventory);
+        let fits = |row: &crate::inventory::Row| admitted && rules::still_admits(&class, row, seen);
         match self.ledger.commit(uid, &waiting.holding, node, fits) {
             Ok(host) => {
                 if let Err(violation) =
@@ -210,6 +215,7 @@ impl Scheduler {
                     self.stats.violations += 1;
                     self.overcommitted = Some(violation);
                 }
+                let identity = waiting.holding.peer.clone();
                 match &class.spec.volumes {
                     Some(needs) if !claims.is_empty() => self.claim(uid, claims, needs, node, now),
                     _ => {
@@ -220,9 +226,10 @@ impl Scheduler {
                         self.actions.push(Action::Bind(binding));
                     }
                 }
+                self.arrived(&identity.identity);
                 // It found a place, so the next of its class may, too.
                 if self.parked.probe_ended(class.id, uid) {
-                    self.wake_one(&class, agent);
+                    self.wake_one(&class, at);
                 }
                 Settled::Done
             }

@@ -70,10 +70,7 @@ impl Volumes {
                 }
             }
         }
-        (bound.sort(), bound.dedup());
-        (zones.sort(), zones.dedup());
-        (shared.sort(), shared.dedup());
-        (needs.bound, needs.zones, needs.shared) = (bound.into(), zones.into(), shared.into());
+        (needs.bound, needs.zones, needs.shared) = (canonical(bound), canonical(zones), canonical(shared));
         needs.fresh = fresh.into_iter().collect();
         let mut unbound: Vec<_> = unbound.into_iter().filter_map(|name| self.unbound(name)).collect();
         unbound.sort_by(|(a, name), (b, other)| order(a).cmp(&order(b)).then_with(|| name.cmp(other)));
@@ -211,10 +208,15 @@ impl Volumes {
         let claims = held.claims.iter().filter_map(|name| self.claims.get(name));
         let mut attached: Vec<_> = claims.filter_map(|claim| self.attached_as(claim)).collect();
         attached.extend(held.inline.iter().cloned());
-        attached.sort();
-        attached.dedup();
-        HeldVolumes { attached: attached.into(), ..held.clone() }
+        HeldVolumes { attached: canonical(attached), ..held.clone() }
     }
+}
+
+/// Sorted, each once.
+fn canonical<T: Ord>(mut values: Vec<T>) -> Box<[T]> {
+    values.sort();
+    values.dedup();
+    values.into()
 }
 
 fn claim_name(pod: &Pod, claim: &PodClaim) -> ClaimName {

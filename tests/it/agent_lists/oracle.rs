@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use berth::model::{
-    Amounts, Effect, FieldRequirement, Node, NodeSelectorTerm, Operator, PodSpec, Requirement, Taint,
-    TolerationOperator, Usage,
+    Amounts, Effect, FieldRequirement, Identity, LabelSelector, Node, NodeSelectorTerm, Operator, Peer,
+    PodSelector, PodSpec, Requirement, SpreadConstraint, Taint, TolerationOperator, Usage,
 };
 
 pub const CORDON: &str = "node.kubernetes.io/unschedulable";
@@ -79,4 +79,80 @@ pub fn admits(spec: &PodSpec, node: &Node, pods: &[&Usage]) -> bool {
         && hard.all(|taint| tolerated(spec, taint))
         && selected(spec, node)
         && has_room(&spec.usage, node, pods)
+}
+
+/// A pod and the node it is on.
+pub type Placed<'a> = (&'a Node, &'a Peer);
+
+fn labelled(selector: &LabelSelector, labels: &berth::model::Labels) -> bool {
+    let labels: BTreeMap<&str, &str> = labels.iter().collect();
+    match selector {
+        LabelSelector::Nothing => false,
+        LabelSelector::All(requirements) => requirements.iter().all(|r| meets(r, &labels)),
+    }
+}
+
+fn means(selector: &PodSelector, pod: &Identity) -> bool {
+    let by_name = selector.namespaces.contains(&pod.namespace);
+    (by_name || labelled(&selector.namespace_selector, &pod.namespace_labels))
+        && labelled(&selector.labels, &pod.labels)
+}
+
+fn together(key: &str, a: &Node, b: &Node) -> bool {
+    a.labels.get(key).is_some() && a.labels.get(key) == b.labels.get(key)
+}
+
+/// Whether pods, wherever they are, let this one come to `node`.
+pub fn welcome(spec: &PodSpec, me: &Identity, node: &Node, nodes: &[&Node], pods: &[Placed]) -> bool {
+    let hard: Vec<_> = spec.spread.constraints.iter().filter(|constraint| constraint.hard).collect();
+    let spread = hard.iter().all(|constraint| evenly(constraint, &hard, spec, node, nodes, pods));
+    let terms = &spec.pod_affinity;
+    let wanted = |pod: &Identity| terms.required.iter().all(|term| means(&term.selector, pod));
+    let exists = |(at, pod): &Placed| {
+        wanted(&pod.identity) && terms.required.iter().any(|t| at.labels.get(&t.topology_key).is_some())
+    };
+    let first = wanted(me) && !pods.iter().any(exists);
+    let liked = terms.required.iter().all(|term| {
+        let near = |(at, pod): &Placed| wanted(&pod.identity) && together(&term.topology_key, at, node);
+        node.labels.get(&term.topology_key).is_some() && (first || pods.iter().any(near))
+    });
+    let disliked = pods.iter().any(|(at, pod)| {
+        let ours = terms.required_anti.iter().filter(|term| means(&term.selector, &pod.identity));
+        let theirs = pod.affinity.required_anti.iter().filter(|term| means(&term.selector, me));
+        ours.chain(theirs).any(|term| together(&term.topology_key, at, node))
+    });
+    spread && liked && !disliked
+}
+
+fn evenly(
+    constraint: &SpreadConstraint,
+    all: &[&SpreadConstraint],
+    spec: &PodSpec,
+    node: &Node,
+    nodes: &[&Node],
+    pods: &[Placed],
+) -> bool {
+    let key = &*constraint.topology_key;
+    let hard = |taint: &&Taint| taint.effect != Effect::PreferNoSchedule;
+    let counts = |node: &Node| {
+        all.iter().all(|constraint| node.labels.get(&constraint.topology_key).is_some())
+            && (!constraint.honor_affinity || selected(spec, node))
+            && (!constraint.honor_taints
+                || node.taints.iter().filter(hard).all(|taint| tolerated(spec, taint)))
+    };
+    let counted = |pod: &Peer| !pod.terminating && means(&constraint.selector, &pod.identity);
+    let mut domains: BTreeMap<&str, i32> = BTreeMap::new();
+    for node in nodes.iter().filter(|node| counts(node)) {
+        domains.entry(node.labels.get(key).expect("it has all keys")).or_default();
+    }
+    for (at, _) in pods.iter().filter(|(at, pod)| counts(at) && counted(pod)) {
+        *domains.entry(at.labels.get(key).expect("it has all keys")).or_default() += 1;
+    }
+    let Some(here) = node.labels.get(key) else {
+        return false;
+    };
+    let enough = domains.len() >= constraint.min_domains as usize;
+    let emptiest = if enough { domains.values().min().copied().unwrap_or(0) } else { 0 };
+    let here = domains.get(here).copied().unwrap_or(0);
+    here + i32::from(constraint.self_match) - emptiest <= constraint.max_skew
 }

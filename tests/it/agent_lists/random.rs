@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use berth::model::{
-    Amounts, Effect, FieldRequirement, HostPort, Image, Node, NodeAffinity, NodeSelectorTerm, Operator,
-    PodSpec, PreferredTerm, Protocol, Requirement, Taint, Toleration, TolerationOperator, Usage,
+    Amounts, Effect, FieldRequirement, HostPort, Identity, Image, LabelSelector, Node, NodeAffinity,
+    NodeSelectorTerm, Operator, Peer, PodAffinity, PodSelector, PodSpec, PodTerm, PreferredTerm, Protocol,
+    Requirement, Spread, SpreadConstraint, Taint, Toleration, TolerationOperator, Usage, WeightedPodTerm,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -132,6 +133,100 @@ fn term() -> impl Strategy<Value = NodeSelectorTerm> {
     (vec(requirement(), 0..3), fields).prop_map(|(expressions, fields)| NodeSelectorTerm {
         expressions: expressions.into(),
         fields: fields.into(),
+    })
+}
+
+fn labels_of_pods() -> impl Strategy<Value = LabelSelector> {
+    let is = |key: &'static str, value: &'static str| Requirement {
+        key: key.into(),
+        operator: Operator::In([value.into()].into()),
+    };
+    let absent = Requirement { key: "app".into(), operator: Operator::DoesNotExist };
+    select(vec![
+        LabelSelector::All([is("app", "web")].into()),
+        LabelSelector::All([is("app", "db")].into()),
+        LabelSelector::All([is("app", "web"), is("tier", "1")].into()),
+        LabelSelector::All([absent].into()),
+        LabelSelector::All([].into()),
+        LabelSelector::Nothing,
+    ])
+}
+
+fn pod_selector() -> impl Strategy<Value = PodSelector> {
+    let all = LabelSelector::All([].into());
+    let namespaces = select(vec![vec!["x"], vec!["y"], vec!["x", "y"], vec![]]);
+    (namespaces, select(vec![LabelSelector::Nothing, LabelSelector::Nothing, all]), labels_of_pods())
+        .prop_map(|(namespaces, namespace_selector, labels)| PodSelector {
+            namespaces: namespaces.into_iter().map(Arc::from).collect(),
+            namespace_selector,
+            labels,
+        })
+}
+
+fn topology() -> impl Strategy<Value = Arc<str>> {
+    select(vec!["zone", "disk", "host", "nowhere"]).prop_map(Arc::from)
+}
+
+fn pod_term() -> impl Strategy<Value = PodTerm> {
+    (pod_selector(), topology()).prop_map(|(selector, topology_key)| PodTerm { selector, topology_key })
+}
+
+fn pod_affinity() -> impl Strategy<Value = PodAffinity> {
+    let few = || prop_oneof![4 => vec(pod_term(), 0..1), 1 => vec(pod_term(), 1..3)];
+    let weight = prop_oneof![1i32..=100, -100i32..=-1];
+    let preferred = (weight, pod_term()).prop_map(|(weight, term)| WeightedPodTerm { weight, term });
+    (few(), few(), vec(preferred, 0..3)).prop_map(|(required, required_anti, preferred)| PodAffinity {
+        required: sorted(required),
+        required_anti: sorted(required_anti),
+        preferred: sorted(preferred),
+    })
+}
+
+fn spread(me: Identity) -> impl Strategy<Value = Spread> {
+    let constraint = (topology(), 1i32..4, 1i32..4, any::<[bool; 3]>(), labels_of_pods()).prop_map(
+        move |(topology_key, max_skew, min_domains, [hard, honor_affinity, honor_taints], labels)| {
+            let empty = labels == LabelSelector::All([].into());
+            let selector = PodSelector {
+                namespaces: [me.namespace.clone()].into(),
+                // An empty one counts nothing, which is how conversion has it.
+                labels: if empty { LabelSelector::Nothing } else { labels.clone() },
+                ..PodSelector::default()
+            };
+            SpreadConstraint {
+                topology_key,
+                max_skew,
+                min_domains,
+                hard,
+                self_match: labels.matches(&me.labels),
+                selector,
+                honor_affinity,
+                honor_taints,
+            }
+        },
+    );
+    let constraints = prop_oneof![3 => Just(vec![]), 2 => vec(constraint, 1..4)];
+    (constraints, proptest::bool::weighted(0.2))
+        .prop_map(|(constraints, defaulted)| Spread { constraints: constraints.into(), defaulted })
+}
+
+/// A template of pods: what they want, and what others see of them.
+pub fn template() -> impl Strategy<Value = (PodSpec, Peer)> {
+    let app = option::of(select(vec!["web", "db"]));
+    let identity = (select(vec!["x", "y"]), app, option::of(Just("1"))).prop_map(|(namespace, app, tier)| {
+        let labels = [("app", app), ("tier", tier)];
+        Identity {
+            namespace: namespace.into(),
+            namespace_labels: [("team", namespace)].into_iter().collect(),
+            labels: labels.into_iter().filter_map(|(key, value)| Some((key, value?))).collect(),
+        }
+    });
+    identity.prop_flat_map(|me| {
+        let peer = (Just(me.clone()), pod_affinity(), proptest::bool::weighted(0.1));
+        (spec(), spread(me), peer).prop_map(|(spec, spread, (identity, affinity, terminating))| {
+            let affinity = Arc::new(affinity);
+            let spec = PodSpec { spread, pod_affinity: affinity.clone(), ..spec };
+            (spec, Peer { identity, terminating, affinity })
+        })
     })
 }
 

@@ -469,9 +469,7 @@ impl Sim {
                         fresh.catch_up(scheduler.inventory());
                         fresh.choose(task.class(), now, |_| {});
                         let id = task.class().id;
-                        if let (Some(repaired), Some(fresh)) = (worker.agent.list(id), fresh.list(id)) {
-                            invariants::same_list(repaired, fresh).map_err(|v| v.to_string())?;
-                        }
+                        invariants::same_list(&worker.agent, &fresh, id).map_err(|v| v.to_string())?;
                     }
                     line = format!("p{slot} a{at} takes {}", brief(&task));
                     Doing::Choosing(task, 0)
@@ -492,7 +490,7 @@ impl Sim {
             }
             Doing::Settling(task, conflicts, answer) => {
                 scheduler.learn(at, &task, &answer.laps, &answer.changes);
-                match scheduler.settle(at, &task, answer.choice, answer.seen, now) {
+                match scheduler.settle(at, &mut worker.agent, &task, answer.choice, answer.seen, now) {
                     Settled::Done => Doing::Awake,
                     Settled::Again => {
                         if conflicts + 1 >= self.settings.max_tries {

@@ -1,0 +1,64 @@
+//! What the scheduler would decide about one pod, and why: for people who ask, and for tests that compare.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Scheduler;
+use super::cluster_events::refusal;
+use crate::agent::{Agent, Choice};
+use crate::class::ClassId;
+use crate::model::{ClaimName, Pod};
+use crate::rules::Standing;
+
+/// Everything there is to say of one pod on the cluster as it is.
+#[derive(Debug, Clone)]
+pub struct Verdict {
+    pub class: ClassId,
+    /// Why it is not scheduled at all, wherever there is room.
+    pub refused: Option<Arc<str>>,
+    /// The node it would get.
+    pub chosen: Option<Arc<str>>,
+    /// The nodes it may go to, best first.
+    pub feasible: Vec<Candidate>,
+    /// Why each other node is out, in kube-scheduler's words.
+    pub reasons: BTreeMap<Arc<str>, Vec<String>>,
+    /// What it is told if there is no node for it.
+    pub message: Option<String>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Candidate {
+    pub node: Arc<str>,
+    pub standing: Standing,
+}
+
+impl Scheduler {
+    /// Asks `agent`, which sees the cluster through its own lists, about `pod`, which need not be known. Changes nothing but
+    /// what the agent and the classifier remember.
+    pub fn verdict(&mut self, agent: &mut Agent, pod: &Pod) -> Verdict {
+        let used = |claim: &ClaimName| self.ledger.is_used(claim);
+        let spec = self.objects.wishes(&pod.spec.clone().unwrap_or_default(), pod, &used);
+        let holding = self.objects.holding(pod);
+        self.classifier.note_terms(&pod.peer.affinity);
+        let class = self.classifier.classify(&spec, &holding.peer.identity);
+        let inventory = self.ledger.inventory();
+        agent.catch_up(inventory);
+        let (chosen, message) = match agent.choose(&class, Duration::ZERO, |_| {}) {
+            Choice::Node { node, .. } => (Some(inventory.name(node).clone()), None),
+            Choice::Nowhere(diagnosis) => (None, Some(diagnosis.message(&class, pod.preemption_policy))),
+        };
+        let (mut feasible, mut reasons) = (Vec::new(), BTreeMap::new());
+        for (id, standing) in agent.standings(class.id) {
+            let node = inventory.name(id).clone();
+            match standing {
+                Ok(standing) => feasible.push(Candidate { node, standing }),
+                Err(why) => {
+                    reasons.insert(node, why.texts(&class));
+                }
+            }
+        }
+        feasible.sort_by_key(|candidate| candidate.standing);
+        Verdict { class: class.id, refused: refusal(&pod.spec), chosen, feasible, reasons, message }
+    }
+}
