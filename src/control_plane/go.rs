@@ -22,7 +22,9 @@ const TOOLS_GO: &str = include_str!("../../tools/control-plane/tools.go");
 pub(super) fn version(program: Program) -> &'static str {
     match program {
         Program::Etcd => "v3.6.8",
-        Program::KubeApiserver | Program::KubeScheduler => KUBERNETES_VERSION,
+        Program::KubeApiserver | Program::KubeScheduler | Program::KubeControllerManager => {
+            KUBERNETES_VERSION
+        }
         Program::Helm => "v3.22.0",
         Program::Kubeconform => "v0.8.0",
     }
@@ -33,6 +35,7 @@ fn package(program: Program) -> &'static str {
         Program::Etcd => "go.etcd.io/etcd/server/v3",
         Program::KubeApiserver => "k8s.io/kubernetes/cmd/kube-apiserver",
         Program::KubeScheduler => "k8s.io/kubernetes/cmd/kube-scheduler",
+        Program::KubeControllerManager => "k8s.io/kubernetes/cmd/kube-controller-manager",
         Program::Helm => "helm.sh/helm/v3/cmd/helm",
         Program::Kubeconform => "github.com/yannh/kubeconform/cmd/kubeconform",
     }
@@ -43,7 +46,7 @@ fn usual_time(program: Program) -> &'static str {
     match program {
         Program::KubeApiserver => "about 4 minutes",
         Program::Helm => "about 2 minutes",
-        Program::Etcd => "about a minute",
+        Program::Etcd | Program::KubeControllerManager => "about a minute",
         Program::KubeScheduler => "about half a minute",
         Program::Kubeconform => "some seconds",
     }
@@ -61,7 +64,7 @@ pub(super) fn build(program: Program, path: &Path, environment: &Environment) ->
 
     let mut command = go(folder, environment);
     match program {
-        Program::Etcd | Program::KubeApiserver | Program::KubeScheduler => {
+        Program::Etcd | Program::KubeApiserver | Program::KubeScheduler | Program::KubeControllerManager => {
             let stamp = "-X k8s.io/component-base/version.git";
             let flags = format!("-s -w {stamp}Version={KUBERNETES_VERSION} {stamp}Major=1 {stamp}Minor=36",);
             command.args([

@@ -1,5 +1,7 @@
 use super::*;
 
+mod claims;
+
 use std::collections::HashSet;
 
 use crate::agent::{Agent, AgentConfig, CacheLimits, Choice};

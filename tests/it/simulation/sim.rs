@@ -533,10 +533,7 @@ impl Sim {
                 Action::Bind(binding) => self.start_bind(who, binding)?,
                 // Pods of the simulation have no claims: there is nothing in it that could bind them.
                 Action::Claim(order) => {
-                    return Err(Violation::new(
-                        1,
-                        format!("pod {} asks for claims it does not have", order.uid),
-                    ));
+                    return Err(format!("pod {} asks for claims it does not have", order.uid));
                 }
                 Action::Report(report) => self.report(who, report)?,
                 Action::WakeAgent(at) => {
