@@ -376,7 +376,7 @@ fn selectors(nodes: usize, repeat: usize) {
     });
     let apps: Vec<(Arc<Class>, Holding)> = (mates.into_iter())
         .map(|(spec, peer)| {
-            let holding = Holding { usage: spec.usage.clone(), peer: peer.clone() };
+            let holding = Holding { usage: spec.usage.clone(), peer: peer.clone(), volumes: None };
             (classifier.classify(&Arc::new(spec), &peer.identity, 0), holding)
         })
         .collect();
@@ -438,6 +438,7 @@ fn end_to_end(nodes: usize, classes: usize, pods: usize) {
         refresh: Duration::from_secs(60),
         objects: Default::default(),
         default_spread: Default::default(),
+        volume_bind_timeout: Duration::from_secs(600),
     };
     let mut scheduler = Scheduler::new(config, Estimator::default());
     let mut shared = Interner::default();

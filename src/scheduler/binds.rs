@@ -30,10 +30,10 @@ impl Scheduler {
                     let holding = charge.holding.clone();
                     self.ledger.bound(uid, &node, holding);
                 }
-                self.waiting.remove(uid);
+                self.remove(uid);
             }
             Outcome::Vanished => {
-                self.waiting.remove(uid);
+                self.remove(uid);
                 self.ledger.discharge(uid);
             }
             Outcome::Refused(why) => match self.ledger.charge_of(uid) {
@@ -49,7 +49,7 @@ impl Scheduler {
                 }
                 // The watch has seen it bound, by somebody else or by a request we thought lost.
                 _ => {
-                    self.waiting.remove(uid);
+                    self.remove(uid);
                 }
             },
         }
@@ -57,7 +57,7 @@ impl Scheduler {
     }
 
     fn scheduled(&mut self, binding: &Binding, now: Duration) {
-        let Some(waiting) = self.waiting.remove(&binding.uid) else {
+        let Some(waiting) = self.remove(&binding.uid) else {
             return;
         };
         self.stats.scheduled += 1;

@@ -8,7 +8,7 @@ use super::Scheduler;
 use super::cluster_events::refusal;
 use crate::agent::{Agent, Choice};
 use crate::class::ClassId;
-use crate::model::Pod;
+use crate::model::{ClaimName, Pod};
 use crate::rules::Standing;
 
 /// Everything there is to say of one pod on the cluster as it is.
@@ -37,7 +37,8 @@ impl Scheduler {
     /// Asks `agent`, which sees the cluster through its own lists, about `pod`, which need not be known. Changes nothing but
     /// what the agent and the classifier remember.
     pub fn verdict(&mut self, agent: &mut Agent, pod: &Pod) -> Verdict {
-        let spec = self.objects.wishes(&pod.spec.clone().unwrap_or_default(), pod);
+        let used = |claim: &ClaimName| self.ledger.is_used(claim);
+        let spec = self.objects.wishes(&pod.spec.clone().unwrap_or_default(), pod, &used);
         let holding = self.objects.holding(pod);
         self.classifier.note_terms(&pod.peer.affinity);
         let class = self.classifier.classify(&spec, &holding.peer.identity, pod.priority);

@@ -9,9 +9,10 @@ use serde::de::DeserializeOwned;
 
 use super::tasks::Tasks;
 use crate::cluster::{
-    Change, ClusterSink, LIVE_PODS, LeanNamespace, LeanNode, LeanObject, LeanPod, LeanReplicaSet,
-    LeanReplicationController, LeanService, LeanStatefulSet, NodeIndex, ObjectIndex, ObjectSink, PodIndex,
-    watch as watch_objects,
+    Change, ClusterSink, LIVE_PODS, LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity, LeanNamespace,
+    LeanNode, LeanObject, LeanPersistentVolume, LeanPersistentVolumeClaim, LeanPod, LeanReplicaSet,
+    LeanReplicationController, LeanService, LeanStatefulSet, LeanStorageClass, LeanVolumeAttachment,
+    NodeIndex, ObjectIndex, ObjectSink, PodIndex, watch as watch_objects,
 };
 use crate::config::Config;
 use crate::engine::Engine;
@@ -118,6 +119,13 @@ pub(super) fn watch_cluster(
         watch_kind::<LeanReplicaSet>(tasks, engine, client, sources, health);
         watch_kind::<LeanStatefulSet>(tasks, engine, client, sources, health);
     }
+    watch_kind::<LeanPersistentVolume>(tasks, engine, client, sources, health);
+    watch_kind::<LeanPersistentVolumeClaim>(tasks, engine, client, sources, health);
+    watch_kind::<LeanStorageClass>(tasks, engine, client, sources, health);
+    watch_kind::<LeanCsiNode>(tasks, engine, client, sources, health);
+    watch_kind::<LeanCsiDriver>(tasks, engine, client, sources, health);
+    watch_kind::<LeanCsiStorageCapacity>(tasks, engine, client, sources, health);
+    watch_kind::<LeanVolumeAttachment>(tasks, engine, client, sources, health);
     let (to, client_of, counters, healthy) =
         (engine.clone(), client.clone(), sources.node_watch.clone(), health.clone());
     tasks.spawn("watch of nodes", async move {

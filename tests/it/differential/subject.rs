@@ -48,6 +48,7 @@ impl Subject {
             refresh: Duration::from_secs(60),
             objects: BTreeSet::new(),
             default_spread: berth::objects::system_defaults(),
+            volume_bind_timeout: Duration::from_secs(600),
         };
         let cache = CacheLimits { bytes: usize::MAX, age: Duration::MAX };
         let packing = Packing::LeastAllocated;
