@@ -5,6 +5,7 @@ mod self_check;
 mod sink;
 mod tasks;
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -156,7 +157,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     });
     let (leading, deadline) = lead(&mut tasks, &cluster, &config, working.clone())?;
     follow_leadership(&mut tasks, &engine, leading.clone());
-    sink::watch_cluster(&mut tasks, &engine, &client, &sources, &health);
+    sink::watch_cluster(&mut tasks, &engine, &client, &sources, &health, &config);
     keep_time(&mut tasks, &engine, &config);
     self_check::self_check(&mut tasks, &engine, &client, &config, sources.self_checks.clone());
     let store = KubeStore::new(cluster.clone())?;
@@ -222,6 +223,10 @@ fn host_name() -> String {
 }
 
 fn scheduler_config(config: &Config) -> SchedulerConfig {
+    let mut objects = BTreeSet::from([Kind::Namespace]);
+    if config.pod_topology_spread.adds_constraints() {
+        objects.extend(Kind::SPREADING);
+    }
     SchedulerConfig {
         scheduler_names: config.scheduler_names.iter().map(|name| Arc::from(name.as_str())).collect(),
         agents: config.agent_count(cores()),
@@ -229,7 +234,8 @@ fn scheduler_config(config: &Config) -> SchedulerConfig {
         max_tries: config.max_placement_tries,
         backoff: BackoffLimits { initial: config.backoff.initial.get(), max: config.backoff.max.get() },
         refresh: REFRESH,
-        objects: [Kind::Namespace].into(),
+        objects,
+        default_spread: config.pod_topology_spread.defaults(),
     }
 }
 

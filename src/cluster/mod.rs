@@ -17,12 +17,16 @@ mod self_check;
 mod watch;
 
 pub use convert::Interner;
+pub(crate) use convert::is_label_key;
 pub use elector::{Deadline, Elector};
 pub use guarded::{BadObject, Guarded, ObjectId};
 pub use index::{ClusterSink, NodeIndex, PodIndex};
 pub use lean::{LeanNode, LeanPod};
 pub use lease::{LeaseConfig, LeaseConfigError};
-pub use objects::{LeanNamespace, LeanObject, ObjectIndex, ObjectSink};
+pub use objects::{
+    LeanNamespace, LeanObject, LeanReplicaSet, LeanReplicationController, LeanService, LeanStatefulSet,
+    ObjectIndex, ObjectSink,
+};
 pub use reporter::{ReportCounters, Reporter};
 pub use self_check::list_cluster;
 pub use watch::{Change, LIVE_PODS, WatchCounters, watch};

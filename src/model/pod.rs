@@ -13,6 +13,8 @@ pub struct Pod {
     pub scheduler_name: Arc<str>,
     /// The node it is bound to.
     pub node_name: Option<Arc<str>>,
+    /// The node that another scheduler keeps room on for it (`status.nominatedNodeName`).
+    pub nominated_node: Option<Arc<str>>,
     pub priority: i32,
     pub preemption_policy: PreemptionPolicy,
     /// Creation time in seconds since the epoch.
@@ -46,6 +48,7 @@ impl Default for Pod {
             name: nothing.clone(),
             scheduler_name: nothing,
             node_name: None,
+            nominated_node: None,
             priority: 0,
             preemption_policy: PreemptionPolicy::default(),
             created_s: 0,
@@ -98,6 +101,8 @@ pub struct PodSpec {
     pub images: Box<[Arc<str>]>,
     /// Number of containers and init containers (ImageLocality's upper threshold grows with it).
     pub containers: u32,
+    /// What it needs of the kubelet (upstream: `nodedeclaredfeatures`); sorted.
+    pub features: Box<[Arc<str>]>,
     /// Things this version cannot decide yet; such a pod waits with a condition that names them. Sorted.
     pub unsupported: Box<[Unsupported]>,
 }

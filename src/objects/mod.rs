@@ -3,15 +3,30 @@
 //!
 //! May not know: kube, tokio, clocks, nodes. Each store answers whether a change changes anything, and for whom.
 
+mod spreading;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::model::{Holding, Identity, Labels, Peer, Pod, PodSpec, Pool};
+pub use spreading::{default_constraint, system_defaults};
+
+use crate::model::{Holding, Identity, LabelSelector, Labels, Peer, Pod, PodSpec, Pool, Spread};
+use spreading::Spreading;
 
 /// What kind of object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     Namespace,
+    Service,
+    ReplicationController,
+    ReplicaSet,
+    StatefulSet,
+}
+
+impl Kind {
+    /// What says which pods belong together.
+    pub const SPREADING: [Kind; 4] =
+        [Kind::Service, Kind::ReplicationController, Kind::ReplicaSet, Kind::StatefulSet];
 }
 
 /// An object by all its names.
@@ -25,7 +40,16 @@ pub struct ObjectName {
 /// The part of an object that scheduling reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Object {
-    Namespace { name: Arc<str>, labels: Labels },
+    Namespace {
+        name: Arc<str>,
+        labels: Labels,
+    },
+    /// One of [`Kind::SPREADING`], and the pods it selects; of a service single labels only.
+    Selecting {
+        kind: Kind,
+        name: ObjectName,
+        selector: LabelSelector,
+    },
 }
 
 /// Which pods must be looked at again after a change.
@@ -34,6 +58,11 @@ pub enum Affected {
     Nothing,
     /// Waiting pods of this namespace.
     Waiting(Arc<str>),
+    /// Waiting pods of this namespace whose controller has this name.
+    Owned {
+        namespace: Arc<str>,
+        owner: Arc<str>,
+    },
     /// All pods of this namespace, those with a node too: others see them differently now.
     Everyone(Arc<str>),
 }
@@ -44,9 +73,15 @@ pub struct Objects {
     namespaces: HashMap<Arc<str>, Labels>,
     /// Pods made from one template share what others see of them.
     peers: Pool<Peer>,
+    spreading: Spreading,
 }
 
 impl Objects {
+    /// With the constraints that pods get that have none of their own; their selectors are not read.
+    pub fn new(default_spread: Spread) -> Self {
+        Objects { spreading: Spreading::new(default_spread), ..Objects::default() }
+    }
+
     /// The object is now so.
     pub fn apply(&mut self, object: Object) -> Affected {
         match object {
@@ -54,6 +89,7 @@ impl Objects {
                 let known = self.namespaces.insert(name.clone(), labels.clone());
                 if known.as_ref() == Some(&labels) { Affected::Nothing } else { Affected::Everyone(name) }
             }
+            Object::Selecting { kind, name, selector } => self.spreading.apply(kind, name, selector),
         }
     }
 
@@ -64,6 +100,9 @@ impl Objects {
             Kind::Namespace => {
                 self.namespaces.remove(&object.name);
                 Affected::Nothing
+            }
+            Kind::Service | Kind::ReplicationController | Kind::ReplicaSet | Kind::StatefulSet => {
+                self.spreading.delete(kind, object)
             }
         }
     }
@@ -80,6 +119,9 @@ impl Objects {
             Kind::Namespace => {
                 let name = |name: &Arc<str>| ObjectName { namespace: Arc::from(""), name: name.clone() };
                 self.namespaces.keys().map(name).collect()
+            }
+            Kind::Service | Kind::ReplicationController | Kind::ReplicaSet | Kind::StatefulSet => {
+                self.spreading.names(kind)
             }
         };
         names.sort();
@@ -107,8 +149,8 @@ impl Objects {
     }
 
     /// What the pod wants, with what the cluster adds to that.
-    pub fn wishes(&self, spec: &Arc<PodSpec>, _pod: &Pod) -> Arc<PodSpec> {
-        spec.clone()
+    pub fn wishes(&mut self, spec: &Arc<PodSpec>, pod: &Pod) -> Arc<PodSpec> {
+        self.spreading.wishes(spec, pod)
     }
 }
 

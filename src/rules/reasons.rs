@@ -40,6 +40,8 @@ impl Reasons {
     pub const POD_ANTI_AFFINITY: Reasons = Reasons(1 << 67);
     /// Pods that are there already refuse this one.
     pub const EXISTING_ANTI_AFFINITY: Reasons = Reasons(1 << 68);
+    /// The kubelet lacks something.
+    pub const FEATURES: Reasons = Reasons(1 << 69);
 
     /// Too little of the `at`-th extended resource that the class requests.
     pub fn extended(at: usize) -> Reasons {
@@ -76,7 +78,7 @@ impl Reasons {
 
     /// In kube-scheduler's words.
     pub fn texts(self, class: &Class) -> Vec<String> {
-        const FIXED: [(Reasons, &str); 14] = [
+        const FIXED: [(Reasons, &str); 15] = [
             (Reasons::UNSCHEDULABLE, "node(s) were unschedulable"),
             (Reasons::TAINTS, "node(s) had untolerated taint(s)"),
             (Reasons::AFFINITY, "node(s) didn't match Pod's node affinity/selector"),
@@ -93,6 +95,7 @@ impl Reasons {
             ),
             (Reasons::POD_AFFINITY, "node(s) didn't match pod affinity rules"),
             (Reasons::POD_ANTI_AFFINITY, "node(s) didn't match pod anti-affinity rules"),
+            (Reasons::FEATURES, "node(s) didn't match Pod's required features"),
             (Reasons::EXISTING_ANTI_AFFINITY, "node(s) didn't satisfy existing pods anti-affinity rules"),
         ];
         let fixed = FIXED.iter().filter(|(reason, _)| self.has(*reason)).map(|(_, text)| (*text).to_owned());

@@ -48,6 +48,8 @@ impl Scheduler {
             return;
         }
         self.note_terms(&pod.peer.affinity);
+        let waits_elsewhere = pod.node_name.is_none() && !self.is_ours(&pod);
+        self.keep_room(&pod.uid, Some(&pod).filter(|_| waits_elsewhere));
         if let Some(node) = &pod.node_name {
             let holding = self.objects.holding(&pod);
             let before = self.inventory().revision();
@@ -82,6 +84,7 @@ impl Scheduler {
     /// The pod is gone.
     pub fn delete_pod(&mut self, uid: &Arc<str>) {
         self.forget(uid);
+        self.keep_room(uid, None);
         if self.ledger.discharge(uid) {
             self.wake_for_parked();
         }
@@ -91,7 +94,8 @@ impl Scheduler {
     pub fn retain_pods(&mut self, uids: &HashSet<Arc<str>>) {
         let mut gone: Vec<Arc<str>> =
             self.ledger.charged().filter(|uid| !uids.contains(*uid)).cloned().collect();
-        gone.extend(self.waiting.keys().filter(|uid| !uids.contains(*uid)).cloned());
+        let waiting = self.waiting.keys().chain(self.ledger.reserved());
+        gone.extend(waiting.filter(|uid| !uids.contains(*uid)).cloned());
         gone.sort();
         gone.dedup();
         for uid in gone {
@@ -126,6 +130,10 @@ impl Scheduler {
         let namespace = match affected {
             Affected::Nothing => return,
             Affected::Waiting(namespace) => namespace,
+            Affected::Owned { namespace, owner } => {
+                self.stale.owners.insert((namespace, owner));
+                return self.wake_all();
+            }
             Affected::Everyone(namespace) => {
                 let objects = &mut self.objects;
                 self.ledger.rehold(|holding| {
@@ -140,6 +148,16 @@ impl Scheduler {
         self.wake_all();
     }
 
+    /// Keeps room for a pod of another scheduler where that has nominated it, as it preempted others there.
+    fn keep_room(&mut self, uid: &Arc<str>, pod: Option<&Pod>) {
+        let wanted = pod.and_then(|pod| Some((pod.nominated_node.as_ref()?, pod.priority, &pod.usage)));
+        if self.ledger.reserve(uid, wanted) {
+            let any = self.ledger.reserved().next().is_some();
+            self.stale.everyone |= self.classifier.note_reservations(any);
+            self.wake_for_parked();
+        }
+    }
+
     fn note_terms(&mut self, affinity: &PodAffinity) {
         self.stale.everyone |= self.classifier.note_terms(affinity);
     }
@@ -147,13 +165,10 @@ impl Scheduler {
     /// Classifies again the waiting pods that something changed for.
     pub(super) fn classify_again(&mut self, now: Duration) {
         let stale = std::mem::take(&mut self.stale);
-        if !stale.everyone && stale.namespaces.is_empty() {
+        if stale.is_empty() {
             return;
         }
-        let concerns = |pod: &&Waiting| {
-            pod.state != State::Binding
-                && (stale.everyone || stale.namespaces.contains(&pod.source.peer.identity.namespace))
-        };
+        let concerns = |pod: &&Waiting| pod.state != State::Binding && stale.concerns(&pod.source);
         let mut pods: Vec<_> =
             self.waiting.values().filter(concerns).map(|pod| (pod.seq, pod.source.clone())).collect();
         pods.sort_by_key(|(seq, _)| *seq);
@@ -176,7 +191,7 @@ impl Scheduler {
     fn wait(&mut self, pod: Pod, now: Duration) {
         let spec = self.objects.wishes(&pod.spec.clone().unwrap_or_default(), &pod);
         let holding = self.objects.holding(&pod);
-        let class = self.classifier.classify(&spec, &holding.peer.identity);
+        let class = self.classifier.classify(&spec, &holding.peer.identity, pod.priority);
         let refusal = refusal(&pod.spec);
         if let Some(known) = self.waiting.get_mut(&pod.uid) {
             known.generation = pod.generation;

@@ -30,7 +30,7 @@ use crate::class::{Class, ClassId, Classifier};
 use crate::dispatch::{Dispatcher, Estimator, Ticket};
 use crate::invariants::Violation;
 use crate::inventory::{Inventory, Ledger, Revision};
-use crate::model::{Holding, Pod, PodRef, PreemptionPolicy, Report, Unsupported};
+use crate::model::{Holding, Owner, Pod, PodRef, PreemptionPolicy, Report, Spread, Unsupported};
 use crate::objects::{Kind, Objects};
 use crate::queue::{Backoff, BackoffLimits, Parked, Place};
 
@@ -50,6 +50,8 @@ pub struct SchedulerConfig {
     pub refresh: Duration,
     /// Nothing is scheduled before these have been listed once, besides pods and nodes.
     pub objects: BTreeSet<Kind>,
+    /// What pods get that have no topology spread constraints and belong together. Without selectors.
+    pub default_spread: Spread,
 }
 
 /// A pod of ours that has no node yet, or whose bind is not finished.
@@ -102,6 +104,22 @@ enum State {
 struct Stale {
     everyone: bool,
     namespaces: BTreeSet<Arc<str>>,
+    /// Namespace and name of a controller.
+    owners: BTreeSet<(Arc<str>, Arc<str>)>,
+}
+
+impl Stale {
+    fn is_empty(&self) -> bool {
+        !self.everyone && self.namespaces.is_empty() && self.owners.is_empty()
+    }
+
+    fn concerns(&self, pod: &Pod) -> bool {
+        let namespace = &pod.peer.identity.namespace;
+        let owned = |owner: &Owner| self.owners.contains(&(namespace.clone(), owner.name.clone()));
+        self.everyone
+            || self.namespaces.contains(namespace)
+            || !self.owners.is_empty() && pod.owner.as_ref().is_some_and(owned)
+    }
 }
 
 /// See the module.
@@ -141,9 +159,8 @@ impl Scheduler {
         let agents = config.agents.max(1);
         Scheduler {
             unlisted: config.objects.clone(),
-            config,
             classifier: Classifier::default(),
-            objects: Objects::default(),
+            objects: Objects::new(config.default_spread.clone()),
             ledger: Ledger::default(),
             dispatcher: Dispatcher::new(agents, estimator),
             parked: Parked::new(agents),
@@ -161,6 +178,7 @@ impl Scheduler {
             woken_for: 0,
             checked_last: vec![false; agents],
             overcommitted: None,
+            config,
         }
     }
 

@@ -9,9 +9,11 @@ use serde::de::DeserializeOwned;
 
 use super::tasks::Tasks;
 use crate::cluster::{
-    Change, ClusterSink, LIVE_PODS, LeanNamespace, LeanNode, LeanObject, LeanPod, NodeIndex, ObjectIndex,
-    ObjectSink, PodIndex, watch as watch_objects,
+    Change, ClusterSink, LIVE_PODS, LeanNamespace, LeanNode, LeanObject, LeanPod, LeanReplicaSet,
+    LeanReplicationController, LeanService, LeanStatefulSet, NodeIndex, ObjectIndex, ObjectSink, PodIndex,
+    watch as watch_objects,
 };
+use crate::config::Config;
 use crate::engine::Engine;
 use crate::model::{Node, Pod};
 use crate::objects::{Kind, Object, ObjectName};
@@ -107,8 +109,15 @@ pub(super) fn watch_cluster(
     client: &Client,
     sources: &Sources,
     health: &Health,
+    config: &Config,
 ) {
     watch_kind::<LeanNamespace>(tasks, engine, client, sources, health);
+    if config.pod_topology_spread.adds_constraints() {
+        watch_kind::<LeanService>(tasks, engine, client, sources, health);
+        watch_kind::<LeanReplicationController>(tasks, engine, client, sources, health);
+        watch_kind::<LeanReplicaSet>(tasks, engine, client, sources, health);
+        watch_kind::<LeanStatefulSet>(tasks, engine, client, sources, health);
+    }
     let (to, client_of, counters, healthy) =
         (engine.clone(), client.clone(), sources.node_watch.clone(), health.clone());
     tasks.spawn("watch of nodes", async move {

@@ -12,7 +12,7 @@ use super::{LeanConditions, LeanScheduled, LeanVolume, ResourceList};
 use crate::model::{Quantity, QuantityError};
 
 /// `null` is what it would be if it were absent: Go writes `null` for empty lists and maps.
-pub(super) fn nullable<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+pub(in crate::cluster) fn nullable<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
     T: Default + Deserialize<'de>,

@@ -47,6 +47,7 @@ impl Subject {
             backoff: BackoffLimits { initial: Duration::from_secs(1), max: Duration::from_secs(10) },
             refresh: Duration::from_secs(60),
             objects: BTreeSet::new(),
+            default_spread: berth::objects::system_defaults(),
         };
         let cache = CacheLimits { bytes: usize::MAX, age: Duration::MAX };
         let packing = Packing::LeastAllocated;
