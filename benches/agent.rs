@@ -13,8 +13,9 @@ use berth::cluster::Interner;
 use berth::dispatch::Estimator;
 use berth::inventory::{Ledger, NodeId, Row};
 use berth::model::{
-    Amounts, Effect, Identity, Node, NodeAffinity, NodeSelectorTerm, Operator, Pod, PodSpec, PreferredTerm,
-    Requirement, Taint, Usage,
+    Amounts, Effect, Holding, Identity, LabelSelector, Labels, Node, NodeAffinity, NodeSelectorTerm,
+    Operator, Peer, Pod, PodAffinity, PodSelector, PodSpec, PodTerm, PreferredTerm, Requirement, Spread,
+    SpreadConstraint, Taint, Usage, WeightedPodTerm,
 };
 use berth::placement::Outcome;
 use berth::queue::BackoffLimits;
@@ -38,6 +39,7 @@ fn main() {
         bench.hits(repeat);
         bench.misses(if quick { 5 } else { 31 });
         bench.memory();
+        selectors(nodes, repeat);
         for classes in [1, 10] {
             end_to_end(nodes, classes, if quick { 2_000 } else { 20_000 });
         }
@@ -171,7 +173,7 @@ impl Bench {
     }
 
     fn class(&mut self, spec: PodSpec) -> Arc<Class> {
-        self.classifier.classify(&Arc::new(spec), &Identity::default())
+        self.classifier.classify(&Arc::new(spec), &Identity::default(), 0)
     }
 
     /// Really changes `count` nodes: a guest comes or goes.
@@ -316,6 +318,115 @@ impl Bench {
     }
 }
 
+/// Applications with a selector of their own each.
+const APPS: usize = 200;
+
+/// A pod of one application, which wants something of its own kind.
+fn mate(app: usize, texts: &mut Interner) -> (PodSpec, Arc<Peer>) {
+    let name = texts.text(&format!("app-{app}"));
+    let requirement = Requirement { key: "app".into(), operator: Operator::In([name.clone()].into()) };
+    let selector = PodSelector {
+        namespaces: [texts.text("default")].into(),
+        namespace_selector: LabelSelector::Nothing,
+        labels: LabelSelector::All([requirement].into()),
+    };
+    let (zone, host) = ("topology.kubernetes.io/zone", "kubernetes.io/hostname");
+    let term = |key: &str| PodTerm { selector: selector.clone(), topology_key: key.into() };
+    let spread = |key: &str, hard| SpreadConstraint {
+        topology_key: key.into(),
+        max_skew: if hard { 1 } else { 3 },
+        min_domains: 1,
+        hard,
+        selector: selector.clone(),
+        self_match: true,
+        honor_affinity: true,
+        honor_taints: false,
+    };
+    let mut affinity = PodAffinity::default();
+    let mut constraints = Vec::new();
+    match app % 5 {
+        0 => constraints.push(spread(zone, true)),
+        1 => affinity.preferred = [WeightedPodTerm { weight: 10, term: term(zone) }].into(),
+        2 => affinity.required = [term(zone)].into(),
+        3 => affinity.required_anti = [term(host)].into(),
+        _ => constraints.extend([spread(zone, false), spread(host, false)]),
+    }
+    let affinity = Arc::new(affinity);
+    let identity = Identity {
+        namespace: texts.text("default"),
+        namespace_labels: Labels::default(),
+        labels: [(texts.text("app"), name)].into_iter().collect(),
+    };
+    let spread = Spread { constraints: constraints.into(), defaulted: false };
+    let spec = PodSpec { pod_affinity: affinity.clone(), spread, ..plain(100) };
+    (spec, Arc::new(Peer { identity, terminating: false, affinity }))
+}
+
+/// Pods of many applications come and go, two and a half a node: what it costs to place one, in a burst of its class and
+/// when the classes take turns at random.
+fn selectors(nodes: usize, repeat: usize) {
+    let (mut ledger, mut texts, mut rng) = (Ledger::default(), Interner::default(), Rng(11));
+    let mut classifier = Classifier::default();
+    (0..nodes).for_each(|at| {
+        ledger.apply_node(node(at, &mut texts));
+    });
+    let mates: Vec<_> = (0..APPS).map(|app| mate(app, &mut texts)).collect();
+    mates.iter().for_each(|(spec, _)| {
+        classifier.note_terms(&spec.pod_affinity);
+    });
+    let apps: Vec<(Arc<Class>, Holding)> = (mates.into_iter())
+        .map(|(spec, peer)| {
+            let holding = Holding { usage: spec.usage.clone(), peer: peer.clone() };
+            (classifier.classify(&Arc::new(spec), &peer.identity, 0), holding)
+        })
+        .collect();
+    let mut agent = new_agent(1);
+    let mut next = 0u64;
+    let mut pods: Vec<Arc<str>> = Vec::new();
+    let mut place = |ledger: &mut Ledger, agent: &mut Agent, app: usize, pods: &mut Vec<Arc<str>>| {
+        let (class, holding) = &apps[app];
+        next += 1;
+        let uid: Arc<str> = format!("pod-{next}").into();
+        let start = Instant::now();
+        agent.catch_up(ledger.inventory());
+        let Choice::Node { node, seen } = agent.choose(class, NOW, |_| {}) else {
+            panic!("app {app} fits nowhere");
+        };
+        let admitted = agent.still_admits(class.id, node, ledger.inventory());
+        let fits = |row: &Row| admitted && still_admits(class, row, seen);
+        ledger.commit(&uid, holding, node, fits).expect("nothing happened in between");
+        let took = start.elapsed();
+        pods.push(uid);
+        took
+    };
+    for at in 0..nodes * 5 / 2 {
+        place(&mut ledger, &mut agent, at % APPS, &mut pods);
+    }
+    for (what, burst) in [("in bursts of 100 of a class", 100), ("classes in turn, at random", 1)] {
+        let mut times = Vec::with_capacity(repeat);
+        while times.len() < repeat {
+            let app = (rng.next() % APPS as u64) as usize;
+            for _ in 0..burst {
+                let gone = (rng.next() % pods.len() as u64) as usize;
+                ledger.discharge(&pods.swap_remove(gone));
+                times.push(place(&mut ledger, &mut agent, app, &mut pods));
+            }
+        }
+        let [p50, p99] = [0.5, 0.99].map(|q| quantile(&mut times, q) / 1e3);
+        let target = (nodes == 20_000).then_some(20.0);
+        let shown = format!("p50 {p50:.2} p99 {p99:.2} us");
+        report(
+            nodes,
+            &format!("200 selectors: one of 2.5 pods a node replaced, {what}"),
+            target,
+            p50,
+            &shown,
+        );
+    }
+    let bytes = agent.cache_stats().bytes as f64 / (1 << 20) as f64;
+    report(nodes, "memory of its 200 lists and what they count", None, bytes, &format!("{bytes:.0} MiB"));
+}
+
 /// The whole scheduler with one agent, and a store that takes every bind at once, all in one thread.
 fn end_to_end(nodes: usize, classes: usize, pods: usize) {
     let config = SchedulerConfig {
@@ -327,6 +438,7 @@ fn end_to_end(nodes: usize, classes: usize, pods: usize) {
         refresh: Duration::from_secs(60),
         objects: Default::default(),
         volume_bind_timeout: Duration::from_secs(600),
+        default_spread: Default::default(),
     };
     let mut scheduler = Scheduler::new(config, Estimator::default());
     let mut shared = Interner::default();

@@ -31,6 +31,8 @@ pub struct Class {
     pub identity: Identity,
     /// Each of these pods is one that its own required affinity asks for: the first of them needs no other.
     pub self_affine: bool,
+    /// Room that is kept for pods of a lower priority does not bind these. The same for all while none is kept.
+    pub priority: i32,
     /// By rule: the trait's value, or `None` where the rule does not apply to this class.
     pub traits: [Option<TraitId>; CachedRule::COUNT],
     pub tolerates_unschedulable: bool,
@@ -60,12 +62,17 @@ impl Class {
     }
 
     fn key(&self) -> ClassKey {
-        ClassKey { spec: self.spec.clone(), identity: self.identity.clone(), self_affine: self.self_affine }
+        ClassKey {
+            spec: self.spec.clone(),
+            identity: self.identity.clone(),
+            self_affine: self.self_affine,
+            priority: self.priority,
+        }
     }
 
     #[cfg(test)]
     pub(crate) fn for_test(spec: PodSpec) -> Class {
-        let class = Classifier::default().classify(&Arc::new(spec), &Identity::default());
+        let class = Classifier::default().classify(&Arc::new(spec), &Identity::default(), 0);
         Arc::into_inner(class).expect("the classifier is gone")
     }
 }
@@ -86,6 +93,7 @@ struct ClassKey {
     spec: Arc<PodSpec>,
     identity: Identity,
     self_affine: bool,
+    priority: i32,
 }
 
 /// What the terms of any pod name. It only grows.
@@ -117,6 +125,8 @@ impl Named {
 pub struct Classifier {
     classes: HashMap<ClassKey, Arc<Class>>,
     named: Named,
+    /// Some node has room that is kept for a pod.
+    reservations: bool,
     traits: HashMap<Trait, TraitId>,
     /// Classes in the order they were made, to forget the unused ones first.
     order: VecDeque<Arc<Class>>,
@@ -152,11 +162,17 @@ impl Classifier {
         news
     }
 
+    /// Notes whether room is kept for pods somewhere. Returns whether that is news, as for [`Classifier::note_terms`].
+    pub fn note_reservations(&mut self, any: bool) -> bool {
+        std::mem::replace(&mut self.reservations, any) != any
+    }
+
     /// The class of a pod with this spec, which other pods see so.
-    pub fn classify(&mut self, spec: &Arc<PodSpec>, pod: &Identity) -> Arc<Class> {
+    pub fn classify(&mut self, spec: &Arc<PodSpec>, pod: &Identity, priority: i32) -> Arc<Class> {
+        let priority = if self.reservations { priority } else { 0 };
         let required = &spec.pod_affinity.required;
         let self_affine = !required.is_empty() && required.iter().all(|term| term.selector.matches(pod));
-        let key = ClassKey { spec: spec.clone(), identity: self.named.of(pod), self_affine };
+        let key = ClassKey { spec: spec.clone(), identity: self.named.of(pod), self_affine, priority };
         if let Some(class) = self.classes.get(&key) {
             return class.clone();
         }
@@ -172,6 +188,7 @@ impl Classifier {
             spec: spec.clone(),
             identity: key.identity.clone(),
             self_affine,
+            priority,
             traits,
             tolerates_unschedulable: crate::rules::tolerates_unschedulable(&spec.tolerations),
         });
@@ -254,7 +271,7 @@ mod tests {
     }
 
     fn classify(classifier: &mut Classifier, spec: &Arc<PodSpec>) -> Arc<Class> {
-        classifier.classify(spec, &Identity::default())
+        classifier.classify(spec, &Identity::default(), 0)
     }
 
     #[test]
@@ -302,7 +319,7 @@ mod tests {
         let one = pod("x", &[("app", "db"), ("pod-name", "db-0")]);
         let two = pod("y", &[("app", "web"), ("pod-name", "web-0")]);
         let three = pod("x", &[("app", "db"), ("pod-name", "db-1")]);
-        let class = |classifier: &mut Classifier, pod| classifier.classify(&spec, pod).id;
+        let class = |classifier: &mut Classifier, pod| classifier.classify(&spec, pod, 0).id;
         assert_eq!(class(&mut classifier, &one), class(&mut classifier, &two));
         let affinity = PodAffinity { required_anti: [term("app")].into(), ..PodAffinity::default() };
         assert!(classifier.note_terms(&affinity));
@@ -319,8 +336,8 @@ mod tests {
         let mut classifier = Classifier::default();
         let affinity = PodAffinity { required: [term("app")].into(), ..PodAffinity::default() };
         let spec = Arc::new(PodSpec { pod_affinity: Arc::new(affinity), ..PodSpec::default() });
-        assert!(classifier.classify(&spec, &pod("x", &[("app", "db")])).self_affine);
-        assert!(!classifier.classify(&spec, &pod("x", &[])).self_affine);
-        assert!(!classifier.classify(&spec, &pod("y", &[("app", "db")])).self_affine);
+        assert!(classifier.classify(&spec, &pod("x", &[("app", "db")]), 0).self_affine);
+        assert!(!classifier.classify(&spec, &pod("x", &[]), 0).self_affine);
+        assert!(!classifier.classify(&spec, &pod("y", &[("app", "db")]), 0).self_affine);
     }
 }

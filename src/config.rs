@@ -6,6 +6,7 @@
 
 mod duration;
 mod load;
+mod spread;
 mod validate;
 mod values;
 
@@ -21,6 +22,7 @@ use serde::{Deserialize, Serialize};
 
 pub use duration::ConfigDuration;
 pub use load::ConfigError;
+pub use spread::{DefaultConstraint, DefaultingType, PodTopologySpread};
 pub use validate::InvalidField;
 
 use crate::rules::Packing;
@@ -58,6 +60,9 @@ pub struct Config {
     #[serde(deserialize_with = "whole_number")]
     #[schemars(range(min = 1, max = 1000))]
     pub candidate_width: u32,
+
+    /// What pods get that have no topology spread constraints of their own.
+    pub pod_topology_spread: PodTopologySpread,
 
     /// Which nodes to prefer by their requested share: `LeastAllocated` spreads pods, `MostAllocated` packs them.
     pub packing: Packing,
@@ -169,6 +174,7 @@ impl Default for Config {
             cache_memory_mib: 256,
             cache_max_age: ConfigDuration::from_secs(600),
             candidate_width: 1,
+            pod_topology_spread: PodTopologySpread::default(),
             packing: Packing::default(),
             dispatcher: DispatcherKind::default(),
             binds_in_flight: 64,

@@ -104,7 +104,7 @@ pub fn same_accounting(a: &Inventory, b: &Inventory) -> Checked {
             .map(crate::inventory::NodeId)
             .map(|id| (inventory.name(id).clone(), inventory.row(id)))
             // An id that waits for its next node has neither a node nor a pod.
-            .filter(|(_, row)| row.node.is_some() || row.requested.pods != 0)
+            .filter(|(_, row)| row.node.is_some() || row.requested.pods != 0 || row.reserved.is_some())
             .map(|(name, row)| (name, content(row)))
             .collect();
         all.sort();
@@ -121,8 +121,10 @@ pub fn same_accounting(a: &Inventory, b: &Inventory) -> Checked {
 fn content(row: &Row) -> String {
     let mut ports = row.ports.as_deref().cloned().unwrap_or_default();
     ports.sort();
+    let mut reserved = row.reserved.as_deref().cloned().unwrap_or_default();
+    reserved.sort_by(|a, b| a.uid.cmp(&b.uid));
     format!(
-        "{:?} {} {} {:?} {ports:?} {:?}",
+        "{:?} {} {} {:?} {ports:?} {reserved:?} {:?}",
         row.requested,
         row.nonzero_cpu_milli,
         row.nonzero_memory,
@@ -138,7 +140,7 @@ pub fn admits<'a>(spec: &Arc<PodSpec>, node: &Node, others: impl Iterator<Item =
     for (at, usage) in others.enumerate() {
         ledger.bound(&Arc::from(at.to_string()), &node.name, usage);
     }
-    let class = Classifier::default().classify(spec, &Identity::default());
+    let class = Classifier::default().classify(spec, &Identity::default(), 0);
     let inventory = ledger.inventory();
     let key = (inventory.find(&node.name))
         .map(|id| rules::rank_uncached(&class, Packing::default(), inventory.row(id)));
@@ -155,7 +157,7 @@ pub fn evaluate(
     policy: crate::model::PreemptionPolicy,
     inventory: &Inventory,
 ) -> (bool, String) {
-    let class = Classifier::default().classify(spec, &Identity::default());
+    let class = Classifier::default().classify(spec, &Identity::default(), 0);
     match fresh_agent(inventory).choose(&class, Duration::ZERO, |_| {}) {
         Choice::Node { .. } => (true, String::new()),
         Choice::Nowhere(diagnosis) => (false, diagnosis.message(&class, policy)),

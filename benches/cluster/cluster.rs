@@ -111,6 +111,8 @@ impl Cluster {
             sums[0] <= NODE_MILLI_CPU && sums[1] <= NODE_MEMORY_MIB && sums[2] <= NODE_PODS
         };
         ensure!(used.iter().all(fits), "a node has more pods than fit on it");
+        let pods: Vec<usize> = used.iter().map(|sums| sums[2]).collect();
+        ensure!(self.workload.are_mates_content(&pods), "pods are not placed as they want each other");
         Ok(())
     }
 }

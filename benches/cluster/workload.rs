@@ -13,6 +13,8 @@ pub struct Workload {
     pub zones: Zones,
     /// Every tenth node is tainted, and every other pod tolerates that.
     pub taints: bool,
+    /// What the pods want of each other; then there are half as many of them.
+    pub mates: Mates,
     /// All but a tenth more of the pods are larger than any node.
     pub hopeless: bool,
 }
@@ -28,12 +30,27 @@ pub enum Zones {
     OneBySize,
 }
 
+/// What pods, all of one label, want of each other. As in kube-scheduler's own benchmarks (`scheduler_perf`).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Mates {
+    Nothing,
+    /// At most one more in a zone than in any other.
+    SpreadOverZones,
+    /// Rather on a node with others.
+    NodePreferred,
+    /// In the zone of the others.
+    SameZone,
+    /// On a node without others.
+    OtherNodes,
+}
+
 const PLAIN: Workload = Workload {
     name: "basic",
     about: "one class",
     sizes: 1,
     zones: Zones::Any,
     taints: false,
+    mates: Mates::Nothing,
     hopeless: false,
 };
 
@@ -55,6 +72,36 @@ pub const WORKLOADS: &[Workload] = &[
         ..PLAIN
     },
     Workload {
+        name: "zone-spread",
+        about: "one class; hard topology spread over zones, maxSkew 1",
+        mates: Mates::SpreadOverZones,
+        ..PLAIN
+    },
+    Workload {
+        name: "preferred-affinity",
+        about: "one class; preferred pod affinity by hostname",
+        mates: Mates::NodePreferred,
+        ..PLAIN
+    },
+    Workload {
+        name: "zone-affinity",
+        about: "one class; required pod affinity by zone",
+        mates: Mates::SameZone,
+        ..PLAIN
+    },
+    Workload {
+        name: "anti-affinity",
+        about: "one class; required pod anti-affinity by hostname",
+        mates: Mates::OtherNodes,
+        ..PLAIN
+    },
+    Workload {
+        name: "hundred-classes",
+        about: "a hundred classes interleaved, by their requests",
+        sizes: 100,
+        ..PLAIN
+    },
+    Workload {
         name: "unschedulable",
         about: "all pods of one class are larger than any node; a tenth more of another class fit",
         hopeless: true,
@@ -64,6 +111,7 @@ pub const WORKLOADS: &[Workload] = &[
 
 pub const ZONES: usize = 3;
 const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
+const HOSTNAME_LABEL: &str = "kubernetes.io/hostname";
 const TAINT_KEY: &str = "dedicated";
 pub const NODE_MILLI_CPU: usize = 4_000;
 pub const NODE_MEMORY_MIB: usize = 32 << 10;
@@ -87,7 +135,12 @@ pub struct Pod {
 impl Workload {
     /// How many pods there are when `pods` were asked for.
     pub fn pod_count(&self, pods: usize) -> usize {
-        if self.hopeless { pods + pods / HOPELESS_PER_FITTING } else { pods }
+        match (self.hopeless, self.mates) {
+            (true, _) => pods + pods / HOPELESS_PER_FITTING,
+            (false, Mates::Nothing) => pods,
+            // kube-scheduler takes minutes for them.
+            (false, _) => pods / 2,
+        }
     }
 
     pub fn pod(&self, index: usize) -> Pod {
@@ -95,8 +148,8 @@ impl Workload {
         let hopeless = self.hopeless && index % (HOPELESS_PER_FITTING + 1) != HOPELESS_PER_FITTING;
         Pod {
             index,
-            milli_cpu: if hopeless { HOPELESS_MILLI_CPU } else { 100 + 5 * size },
-            memory_mib: 500 + 10 * size,
+            milli_cpu: if hopeless { HOPELESS_MILLI_CPU } else { 100 + 5 * (size % 20) },
+            memory_mib: 500 + 10 * (size % 20) + size / 20,
             hopeless,
         }
     }
@@ -141,7 +194,51 @@ impl Workload {
         if self.taints && self.tolerates(pod) {
             spec["tolerations"] = json!([{"key": TAINT_KEY, "operator": "Exists", "effect": "NoSchedule"}]);
         }
-        json!({"metadata": {"name": pod_name(pod.index)}, "spec": spec})
+        self.add_mates(&mut spec);
+        json!({"metadata": {"name": pod_name(pod.index), "labels": {"app": "mates"}}, "spec": spec})
+    }
+
+    fn add_mates(&self, spec: &mut Value) {
+        let selector = json!({"matchLabels": {"app": "mates"}});
+        let term = |key: &str| json!({"labelSelector": selector, "topologyKey": key});
+        match self.mates {
+            Mates::Nothing => {}
+            Mates::SpreadOverZones => {
+                spec["topologySpreadConstraints"] = json!([{
+                    "maxSkew": 1, "topologyKey": ZONE_LABEL, "whenUnsatisfiable": "DoNotSchedule",
+                    "labelSelector": selector,
+                }]);
+            }
+            Mates::NodePreferred => {
+                let weighted = json!([{"weight": 1, "podAffinityTerm": term(HOSTNAME_LABEL)}]);
+                spec["affinity"] =
+                    json!({"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": weighted}});
+            }
+            Mates::SameZone => {
+                let terms = json!([term(ZONE_LABEL)]);
+                spec["affinity"] =
+                    json!({"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}});
+            }
+            Mates::OtherNodes => {
+                let terms = json!([term(HOSTNAME_LABEL)]);
+                spec["affinity"] =
+                    json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}});
+            }
+        }
+    }
+
+    /// Whether pods that are on these nodes, so many on each, want each other so.
+    pub fn are_mates_content(&self, pods: &[usize]) -> bool {
+        let mut zones = [0; ZONES];
+        pods.iter().enumerate().for_each(|(node, pods)| zones[node % ZONES] += pods);
+        match self.mates {
+            Mates::Nothing | Mates::NodePreferred => true,
+            Mates::SpreadOverZones => {
+                zones.iter().max() <= zones.iter().min().map(|least| least + 1).as_ref()
+            }
+            Mates::SameZone => zones.iter().filter(|pods| **pods > 0).count() <= 1,
+            Mates::OtherNodes => pods.iter().all(|pods| *pods <= 1),
+        }
     }
 
     pub fn node_json(&self, index: usize) -> Value {
@@ -159,7 +256,7 @@ impl Workload {
         json!({
             "metadata": {
                 "name": name,
-                "labels": {"kubernetes.io/hostname": name, ZONE_LABEL: zone_name(index % ZONES)},
+                "labels": {HOSTNAME_LABEL: name, ZONE_LABEL: zone_name(index % ZONES)},
             },
             "spec": {"taints": taints},
             "status": {

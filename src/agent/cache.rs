@@ -319,7 +319,7 @@ mod tests {
         let node_selector: Labels = [("a", a)].into_iter().collect();
         let spec =
             PodSpec { node_selector, images: [Arc::from(format!("{a}{b}"))].into(), ..PodSpec::default() };
-        classifier.classify(&Arc::new(spec), &Identity::default())
+        classifier.classify(&Arc::new(spec), &Identity::default(), 0)
     }
 
     fn parts(cache: &mut Cache, class: &Arc<Class>, view: &View, at_s: u64) -> Vec<Part> {

@@ -346,14 +346,17 @@ impl RankedList {
         let (Some(scoped), Some(weights)) = (&self.scoped, weights) else {
             return key.standing().map(Ok).or_else(|| key.reasons().map(Err));
         };
-        if let Some(reasons) = key.reasons().filter(|reasons| !reasons.are_of_domains()) {
+        let first = |reasons: &Reasons| !reasons.are_of_domains() && *reasons != Reasons::FEATURES;
+        if let Some(reasons) = key.reasons().filter(first) {
             return Some(Err(reasons));
         }
         let refusal =
             scoped.refusal(&self.class, domains, Scope::All, |topology| domains.domain_of(topology, id));
         Some(match refusal {
             Some(reasons) => Err(reasons),
-            None => self.standing_in(scoped, domains, weights, cell, key).ok_or(Reasons::NONE),
+            None => self
+                .standing_in(scoped, domains, weights, cell, key)
+                .ok_or(key.reasons().unwrap_or(Reasons::NONE)),
         })
     }
 

@@ -5,6 +5,7 @@ mod self_check;
 mod sink;
 mod tasks;
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -164,7 +165,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     });
     let (leading, deadline) = lead(&mut tasks, &cluster, &config, working.clone())?;
     follow_leadership(&mut tasks, &engine, leading.clone());
-    sink::watch_cluster(&mut tasks, &engine, &client, &sources, &health);
+    sink::watch_cluster(&mut tasks, &engine, &client, &sources, &health, &config);
     keep_time(&mut tasks, &engine, &config);
     self_check::self_check(&mut tasks, &engine, &client, &config, sources.self_checks.clone());
     let store = KubeStore::new(cluster.clone())?;
@@ -226,6 +227,10 @@ fn host_name() -> String {
 }
 
 fn scheduler_config(config: &Config) -> SchedulerConfig {
+    let mut objects = BTreeSet::from([Kind::Namespace]);
+    if config.pod_topology_spread.adds_constraints() {
+        objects.extend(Kind::SPREADING);
+    }
     SchedulerConfig {
         scheduler_names: config.scheduler_names.iter().map(|name| Arc::from(name.as_str())).collect(),
         agents: config.agent_count(cores()),
@@ -233,18 +238,9 @@ fn scheduler_config(config: &Config) -> SchedulerConfig {
         max_tries: config.max_placement_tries,
         backoff: BackoffLimits { initial: config.backoff.initial.get(), max: config.backoff.max.get() },
         refresh: REFRESH,
-        objects: [
-            Kind::Namespace,
-            Kind::PersistentVolume,
-            Kind::PersistentVolumeClaim,
-            Kind::StorageClass,
-            Kind::CsiNode,
-            Kind::CsiDriver,
-            Kind::CsiStorageCapacity,
-            Kind::VolumeAttachment,
-        ]
-        .into(),
+        objects,
         volume_bind_timeout: config.volume_bind_timeout.get(),
+        default_spread: config.pod_topology_spread.defaults(),
     }
 }
 

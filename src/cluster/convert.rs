@@ -13,14 +13,18 @@ mod requests;
 mod volumes;
 
 pub use interner::Interner;
+pub(crate) use names::is_label_key;
 
 pub(super) use affinity::{label_requirement, node_terms};
 pub(super) use pod_terms::selector_or_nothing;
 pub(super) use volumes::csi_volume;
 
-use super::lean::{LeanPod, LeanPodSpec, LeanVolumeSource};
+use std::sync::Arc;
+
+use super::lean::{LeanLabelSelector, LeanPod, LeanPodSpec, LeanVolumeSource};
 use crate::model::{
-    Identity, Labels, Owner, Peer, Pod, PodSpec, PreemptionPolicy, ScheduledCondition, SpecError, Unsupported,
+    Identity, LabelSelector, Labels, Owner, Peer, Pod, PodSpec, PreemptionPolicy, ScheduledCondition,
+    SpecError, Unsupported,
 };
 
 /// The first problem met in a pod.
@@ -73,6 +77,7 @@ impl LeanPod {
             images: placing::images(&self.spec, interner),
             containers: (self.spec.containers.len() + self.spec.init_containers.len()) as u32,
             volumes: None,
+            features: features(&self.spec, interner),
             unsupported: unsupported(&self.spec),
         };
         let spec = match problems.0 {
@@ -90,6 +95,9 @@ impl LeanPod {
             // The API server defaults it.
             scheduler_name: interner.text(&lean.scheduler_name.unwrap_or_default()),
             node_name: lean.node_name.filter(|name| !name.is_empty()).map(|name| interner.text(&name)),
+            nominated_node: (status.nominated_node_name)
+                .filter(|name| !name.is_empty())
+                .map(|name| interner.text(&name)),
             priority: lean.priority.unwrap_or(0),
             preemption_policy: match lean.preemption_policy.as_deref() {
                 Some("Never") => PreemptionPolicy::Never,
@@ -116,6 +124,30 @@ impl LeanPod {
             spec,
         }
     }
+}
+
+/// What the kubelet must declare for this pod (upstream: `InferForScheduling` of each feature of 1.36). In order of name.
+fn features(spec: &LeanPodSpec, interner: &mut Interner) -> Box<[Arc<str>]> {
+    let mut rules = spec.containers.iter().chain(&spec.init_containers).flat_map(|c| &c.restart_policy_rules);
+    let restarts_all = rules.any(|rule| rule.action.as_deref() == Some("RestartAllContainers"));
+    let own_users = spec.host_network == Some(true) && spec.host_users == Some(false);
+    [(restarts_all, "RestartAllContainersOnContainerExits"), (own_users, "UserNamespacesHostNetworkSupport")]
+        .into_iter()
+        .filter_map(|(needed, name)| needed.then(|| interner.text(name)))
+        .collect()
+}
+
+/// A label selector of an object other than a pod.
+///
+/// # Errors
+/// The first thing in it that is not allowed, with its path.
+pub(super) fn label_selector(
+    lean: Option<&LeanLabelSelector>,
+    interner: &mut Interner,
+) -> Result<LabelSelector, SpecError> {
+    let mut problems = Problems::default();
+    let selector = pod_terms::selector(lean, &|| "spec.selector".to_owned(), interner, &mut problems);
+    problems.0.map_or(Ok(selector), Err)
 }
 
 fn unsupported(spec: &LeanPodSpec) -> Box<[Unsupported]> {

@@ -54,6 +54,8 @@ pub(super) struct LeanPodSpec {
     #[serde(deserialize_with = "nullable")]
     pub init_containers: Vec<LeanContainer>,
     pub resources: Option<LeanRequirements>,
+    pub host_network: Option<bool>,
+    pub host_users: Option<bool>,
     #[serde(deserialize_with = "nullable")]
     pub overhead: ResourceList,
     #[serde(deserialize_with = "nullable")]
@@ -80,9 +82,17 @@ pub(super) struct LeanContainer {
     pub image: Option<String>,
     pub restart_policy: Option<String>,
     #[serde(deserialize_with = "nullable")]
+    pub restart_policy_rules: Vec<LeanRestartRule>,
+    #[serde(deserialize_with = "nullable")]
     pub resources: LeanRequirements,
     #[serde(deserialize_with = "nullable")]
     pub ports: Vec<LeanPort>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct LeanRestartRule {
+    pub action: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -223,6 +233,7 @@ pub(super) struct Named {
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct LeanPodStatus {
     pub phase: Option<String>,
+    pub nominated_node_name: Option<String>,
     #[serde(deserialize_with = "nullable")]
     pub conditions: LeanConditions,
     #[serde(deserialize_with = "nullable")]
@@ -267,6 +278,8 @@ pub(super) struct LeanNodeStatus {
     pub allocatable: ResourceList,
     #[serde(deserialize_with = "nullable")]
     pub images: Vec<LeanImage>,
+    #[serde(rename = "declaredFeatures", deserialize_with = "nullable")]
+    pub declared_features: Vec<String>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]

@@ -17,6 +17,7 @@ mod self_check;
 mod watch;
 
 pub use convert::Interner;
+pub(crate) use convert::is_label_key;
 pub use elector::{Deadline, Elector};
 pub use guarded::{BadObject, Guarded, ObjectId};
 pub use index::{ClusterSink, NodeIndex, PodIndex};
@@ -25,7 +26,8 @@ pub use lease::{LeaseConfig, LeaseConfigError};
 pub(crate) use objects::SELECTED_NODE;
 pub use objects::{
     LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity, LeanNamespace, LeanObject, LeanPersistentVolume,
-    LeanPersistentVolumeClaim, LeanStorageClass, LeanVolumeAttachment, ObjectIndex, ObjectSink,
+    LeanPersistentVolumeClaim, LeanReplicaSet, LeanReplicationController, LeanService, LeanStatefulSet,
+    LeanStorageClass, LeanVolumeAttachment, ObjectIndex, ObjectSink,
 };
 pub use reporter::{ReportCounters, Reporter};
 pub use self_check::list_cluster;

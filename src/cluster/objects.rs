@@ -2,7 +2,7 @@
 
 mod volumes;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 pub(crate) use volumes::SELECTED_NODE;
@@ -14,8 +14,10 @@ pub use volumes::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 
-use super::lean::lean_meta;
+use super::convert::label_selector;
+use super::lean::{LeanLabelSelector, lean_meta, nullable};
 use super::{Change, Interner};
+use crate::model::LabelSelector;
 use crate::objects::{Kind, Object, ObjectName};
 
 /// A lean type that becomes an [`Object`].
@@ -103,5 +105,108 @@ impl LeanObject for LeanNamespace {
 
     fn metadata(&self) -> &ObjectMeta {
         &self.metadata
+    }
+}
+
+/// A service or replication controller: labels that the pods it means have.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct SelectsLabels {
+    selector: Option<BTreeMap<String, String>>,
+}
+
+/// A controller with a whole label selector.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct Selects {
+    selector: Option<LeanLabelSelector>,
+}
+
+impl SelectsLabels {
+    fn read(self, interner: &mut Interner) -> LabelSelector {
+        let selects = |match_labels| LeanLabelSelector { match_labels, ..LeanLabelSelector::default() };
+        Selects { selector: self.selector.map(selects) }.read(interner)
+    }
+}
+
+impl Selects {
+    /// One that cannot be understood selects nothing, as upstream.
+    fn read(self, interner: &mut Interner) -> LabelSelector {
+        label_selector(self.selector.as_ref(), interner).unwrap_or_default()
+    }
+}
+
+/// A kind of [`Kind::SPREADING`], to watch with `Api`.
+macro_rules! selecting {
+    ($lean:ident, $kind:ident, $inherit:path, $selects:ident) => {
+        #[derive(Debug, Clone, Default, Deserialize, kube::Resource)]
+        #[resource(inherit = $inherit)]
+        pub struct $lean {
+            #[serde(deserialize_with = "lean_meta")]
+            pub metadata: ObjectMeta,
+            #[serde(default, deserialize_with = "nullable")]
+            spec: $selects,
+        }
+
+        impl LeanObject for $lean {
+            const KIND: Kind = Kind::$kind;
+
+            fn into_object(self, interner: &mut Interner) -> Object {
+                let mut text = |text: Option<String>| interner.text(text.as_deref().unwrap_or_default());
+                let (namespace, name) = (text(self.metadata.namespace), text(self.metadata.name));
+                let selector = self.spec.read(interner);
+                Object::Selecting { kind: Kind::$kind, name: ObjectName { namespace, name }, selector }
+            }
+
+            fn metadata(&self) -> &ObjectMeta {
+                &self.metadata
+            }
+        }
+    };
+}
+
+selecting!(LeanService, Service, k8s_openapi::api::core::v1::Service, SelectsLabels);
+selecting!(
+    LeanReplicationController,
+    ReplicationController,
+    k8s_openapi::api::core::v1::ReplicationController,
+    SelectsLabels
+);
+selecting!(LeanReplicaSet, ReplicaSet, k8s_openapi::api::apps::v1::ReplicaSet, Selects);
+selecting!(LeanStatefulSet, StatefulSet, k8s_openapi::api::apps::v1::StatefulSet, Selects);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn selector<K: LeanObject + serde::de::DeserializeOwned>(spec: &str) -> LabelSelector {
+        let json = format!(r#"{{"metadata":{{"namespace":"x","name":"web"}},"spec":{spec}}}"#);
+        let object: K = serde_json::from_str(&json).expect(&json);
+        let Object::Selecting { kind, name, selector } = object.into_object(&mut Interner::default()) else {
+            panic!("{json}")
+        };
+        assert_eq!((kind, &*name.namespace, &*name.name), (K::KIND, "x", "web"));
+        selector
+    }
+
+    #[test]
+    fn a_service_or_controller_is_read_as_what_it_selects() {
+        let web = selector::<LeanService>(r#"{"ports":[{"port":80}],"selector":{"app":"web"}}"#);
+        let LabelSelector::All(requirements) = &web else { panic!("{web:?}") };
+        assert_eq!(&*requirements[0].key, "app");
+        assert_eq!(selector::<LeanReplicationController>(r#"{"selector":{"app":"web"}}"#), web);
+        let both = r#"{"replicas":2,"selector":{"matchLabels":{"app":"web"},"matchExpressions":[
+            {"key":"app","operator":"In","values":["web"]}]},"template":{}}"#;
+        assert_eq!(selector::<LeanReplicaSet>(both), web);
+        assert_eq!(selector::<LeanStatefulSet>(both), web);
+    }
+
+    #[test]
+    fn what_selects_nothing_or_cannot_be_understood_selects_no_pods() {
+        assert_eq!(selector::<LeanService>(r#"{"type":"ExternalName"}"#), LabelSelector::Nothing);
+        assert_eq!(selector::<LeanService>("null"), LabelSelector::Nothing);
+        let bad =
+            r#"{"selector":{"matchLabels":{"a":"b"},"matchExpressions":[{"key":"c","operator":"Near"}]}}"#;
+        assert_eq!(selector::<LeanReplicaSet>(bad), LabelSelector::Nothing);
     }
 }

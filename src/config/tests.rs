@@ -1,6 +1,7 @@
 use std::io::Write;
 use std::time::Duration;
 
+use super::spread::{InclusionPolicy, WhenUnsatisfiable};
 use super::*;
 
 fn load(text: &str) -> Result<Config, ConfigError> {
@@ -33,6 +34,16 @@ agents: 2
 cacheMemoryMiB: 512
 cacheMaxAge: 1h30m
 candidateWidth: 3
+podTopologySpread:
+  defaultingType: List
+  defaultConstraints:
+  - {maxSkew: 2, topologyKey: topology.kubernetes.io/zone, whenUnsatisfiable: DoNotSchedule}
+  - maxSkew: 1
+    topologyKey: rack
+    whenUnsatisfiable: ScheduleAnyway
+    minDomains: 3
+    nodeAffinityPolicy: Ignore
+    nodeTaintsPolicy: Honor
 packing: MostAllocated
 dispatcher: latcache-rule
 bindsInFlight: 1024
@@ -54,12 +65,32 @@ logFormat: json
 ",
     )
     .unwrap();
+    let zones = DefaultConstraint {
+        max_skew: 2,
+        topology_key: "topology.kubernetes.io/zone".into(),
+        when_unsatisfiable: WhenUnsatisfiable::DoNotSchedule,
+        min_domains: 1,
+        node_affinity_policy: InclusionPolicy::Honor,
+        node_taints_policy: InclusionPolicy::Ignore,
+    };
+    let racks = DefaultConstraint {
+        max_skew: 1,
+        topology_key: "rack".into(),
+        when_unsatisfiable: WhenUnsatisfiable::ScheduleAnyway,
+        min_domains: 3,
+        node_affinity_policy: InclusionPolicy::Ignore,
+        node_taints_policy: InclusionPolicy::Honor,
+    };
     let expected = Config {
         scheduler_names: vec!["berth".into(), "berth-batch".into()],
         agents: 2,
         cache_memory_mib: 512,
         cache_max_age: ConfigDuration::from_secs(5_400),
         candidate_width: 3,
+        pod_topology_spread: PodTopologySpread {
+            defaulting_type: DefaultingType::List,
+            default_constraints: vec![zones, racks],
+        },
         packing: Packing::MostAllocated,
         dispatcher: DispatcherKind::LatcacheRule,
         binds_in_flight: 1_024,
@@ -106,6 +137,25 @@ fn an_unknown_key_is_refused_with_its_name_and_the_known_ones() {
     );
 }
 
+fn constraints(list: &str) -> String {
+    format!("podTopologySpread:\n  defaultingType: List\n  defaultConstraints: [{list}]")
+}
+
+#[test]
+fn the_default_constraints_are_the_systems_or_those_of_the_list() {
+    let spread = |text: &str| load(text).unwrap().pod_topology_spread;
+    assert_eq!(spread("").defaults(), crate::objects::system_defaults());
+    let off = spread("podTopologySpread: {defaultingType: List}");
+    assert!(!off.adds_constraints() && off.defaults().constraints.is_empty());
+    let list = spread(&constraints("{maxSkew: 2, topologyKey: rack, whenUnsatisfiable: DoNotSchedule}"));
+    assert!(list.adds_constraints());
+    let defaults = list.defaults();
+    assert!(!defaults.defaulted, "every node needs the label");
+    let [rack] = &defaults.constraints[..] else { panic!("{defaults:?}") };
+    assert_eq!((&*rack.topology_key, rack.max_skew, rack.hard), ("rack", 2, true));
+    assert!(rack.min_domains == 1 && rack.honor_affinity && !rack.honor_taints);
+}
+
 #[test]
 fn a_bad_value_is_refused_with_its_line_its_field_and_what_is_allowed() {
     let cases = [
@@ -133,6 +183,34 @@ fn a_bad_value_is_refused_with_its_line_its_field_and_what_is_allowed() {
         (
             "packing: Random",
             ":1: packing: unknown variant `Random`, expected one of LeastAllocated, MostAllocated",
+        ),
+        ("podTopologySpread: {defaultingType: Some}", "unknown variant `Some`, expected one of System, List"),
+        (
+            "podTopologySpread:\n  defaultConstraints: [{maxSkew: 1, topologyKey: a, whenUnsatisfiable: DoNotSchedule}]",
+            "podTopologySpread.defaultingType: it is System while defaultConstraints is not empty",
+        ),
+        (
+            &constraints("{maxSkew: 0, topologyKey: a, whenUnsatisfiable: DoNotSchedule}"),
+            "constraint 0: maxSkew: 0 is not from 1",
+        ),
+        (
+            &constraints("{maxSkew: 1, topologyKey: a b, whenUnsatisfiable: DoNotSchedule}"),
+            "topologyKey: `a b` is not a label key",
+        ),
+        (
+            &constraints("{maxSkew: 1, topologyKey: a, whenUnsatisfiable: Never}"),
+            "expected one of DoNotSchedule, ScheduleAnyway",
+        ),
+        (&constraints("{maxSkew: 1, whenUnsatisfiable: DoNotSchedule}"), "topologyKey"),
+        (
+            &constraints("{maxSkew: 1, topologyKey: a, whenUnsatisfiable: DoNotSchedule, labelSelector: {}}"),
+            "unknown field `labelSelector`",
+        ),
+        (
+            &constraints(
+                "{maxSkew: 1, topologyKey: a, whenUnsatisfiable: DoNotSchedule}, {maxSkew: 2, topologyKey: a, whenUnsatisfiable: DoNotSchedule}",
+            ),
+            ":3: podTopologySpread.defaultConstraints: constraint 1: `a` is there already with the same whenUnsatisfiable",
         ),
         ("dispatcher: random", ":1: dispatcher: unknown variant `random`, expected one of latcache-rule"),
         ("bindsInFlight: 0", ":1: bindsInFlight: 0 is not from 1 to 1024"),

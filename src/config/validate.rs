@@ -29,6 +29,7 @@ impl Config {
         within("bindsInFlight", self.binds_in_flight, 1..=1_024)?;
         within("maxWaitingBinds", self.max_waiting_binds, 1..=65_536)?;
         within("maxPlacementTries", self.max_placement_tries, 1..=100)?;
+        self.pod_topology_spread.validate()?;
         self.backoff.validate()?;
         lasts("volumeBindTimeout", self.volume_bind_timeout, SECOND..=DAY)?;
         lasts("selfCheckInterval", self.self_check_interval, SECOND..=DAY)?;
@@ -104,7 +105,7 @@ const SECOND: ConfigDuration = ConfigDuration::from_secs(1);
 const HOUR: ConfigDuration = ConfigDuration::from_secs(3_600);
 const DAY: ConfigDuration = ConfigDuration::from_secs(86_400);
 
-fn refuse(field: &'static str, problem: impl Into<String>) -> Result<(), InvalidField> {
+pub(super) fn refuse(field: &'static str, problem: impl Into<String>) -> Result<(), InvalidField> {
     Err(InvalidField { field, problem: problem.into() })
 }
 

@@ -18,6 +18,8 @@ pub enum Program {
     KubeApiserver,
     KubeScheduler,
     KubeControllerManager,
+    /// Says what kube-scheduler's plugins say; a program of our own, see `tools/control-plane/filter-oracle`.
+    FilterOracle,
     Helm,
     Kubeconform,
 }
@@ -30,6 +32,7 @@ impl Program {
             Self::KubeApiserver => "kube-apiserver",
             Self::KubeScheduler => "kube-scheduler",
             Self::KubeControllerManager => "kube-controller-manager",
+            Self::FilterOracle => "filter-oracle",
             Self::Helm => "helm",
             Self::Kubeconform => "kubeconform",
         }
@@ -107,7 +110,11 @@ impl Environment {
         if program.is_component() {
             self.cache.join(KUBERNETES_VERSION).join(program.name())
         } else {
-            self.cache.join("tools").join(format!("{}-{}", program.name(), go::version(program)))
+            let mut name = format!("{}-{}", program.name(), go::version(program));
+            if program == Program::FilterOracle {
+                name = format!("{name}-{:016x}", go::filter_oracle_fingerprint());
+            }
+            self.cache.join("tools").join(name)
         }
     }
 
@@ -144,7 +151,7 @@ impl Environment {
                  KUBEBUILDER_ASSETS to a folder with etcd, kube-apiserver and {name}",
                 go::VERSION_MIN_TEXT,
             ),
-            Program::Helm | Program::Kubeconform => {
+            Program::FilterOracle | Program::Helm | Program::Kubeconform => {
                 format!(
                     "no {name} here: it is built with Go {} or newer (https://go.dev/dl)",
                     go::VERSION_MIN_TEXT
@@ -163,6 +170,15 @@ pub fn go_tool(name: &str) -> Result<PathBuf> {
     let tool =
         tool.with_context(|| format!("{name:?} is not a tool that is known here: helm, kubeconform"))?;
     Environment::of_process()?.find_or_build(tool)
+}
+
+/// The path of the program that answers with kube-scheduler's own plugins, built on first use and whenever its source
+/// has changed. Blocks.
+///
+/// # Errors
+/// As [`Environment::find_or_build`].
+pub fn filter_oracle() -> Result<PathBuf> {
+    Environment::of_process()?.find_or_build(Program::FilterOracle)
 }
 
 /// Cargo marks its target folder with the one file or, when the folder was there before cargo, only the other.

@@ -1,6 +1,7 @@
 //! Building programs with Go, from ordinary modules at pinned versions.
 
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::Command;
@@ -17,14 +18,21 @@ const ERROR_LINES_MAX: usize = 20;
 pub(super) const GO_MOD: &str = include_str!("../../tools/control-plane/go.mod");
 const GO_SUM: &str = include_str!("../../tools/control-plane/go.sum");
 const TOOLS_GO: &str = include_str!("../../tools/control-plane/tools.go");
+/// The package of [`Program::FilterOracle`], a folder of the same module.
+const FILTER_ORACLE: [(&str, &str); 3] = [
+    ("main.go", include_str!("../../tools/control-plane/filter-oracle/main.go")),
+    ("cluster.go", include_str!("../../tools/control-plane/filter-oracle/cluster.go")),
+    ("answer.go", include_str!("../../tools/control-plane/filter-oracle/answer.go")),
+];
 
 /// The version that is built.
 pub(super) fn version(program: Program) -> &'static str {
     match program {
         Program::Etcd => "v3.6.8",
-        Program::KubeApiserver | Program::KubeScheduler | Program::KubeControllerManager => {
-            KUBERNETES_VERSION
-        }
+        Program::KubeApiserver
+        | Program::KubeScheduler
+        | Program::KubeControllerManager
+        | Program::FilterOracle => KUBERNETES_VERSION,
         Program::Helm => "v3.22.0",
         Program::Kubeconform => "v0.8.0",
     }
@@ -36,15 +44,25 @@ fn package(program: Program) -> &'static str {
         Program::KubeApiserver => "k8s.io/kubernetes/cmd/kube-apiserver",
         Program::KubeScheduler => "k8s.io/kubernetes/cmd/kube-scheduler",
         Program::KubeControllerManager => "k8s.io/kubernetes/cmd/kube-controller-manager",
+        Program::FilterOracle => "./filter-oracle",
         Program::Helm => "helm.sh/helm/v3/cmd/helm",
         Program::Kubeconform => "github.com/yannh/kubeconform/cmd/kubeconform",
     }
+}
+
+/// Another one for another source of [`Program::FilterOracle`]; it need not be the same for another build of berth.
+pub(super) fn filter_oracle_fingerprint() -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (GO_MOD, FILTER_ORACLE).hash(&mut hasher);
+    hasher.finish()
 }
 
 /// What a cold build takes on two cores.
 fn usual_time(program: Program) -> &'static str {
     match program {
         Program::KubeApiserver => "about 4 minutes",
+        // Shares most of its packages with the two others, if they were built here.
+        Program::FilterOracle => "seconds to minutes",
         Program::Helm => "about 2 minutes",
         Program::Etcd | Program::KubeControllerManager => "about a minute",
         Program::KubeScheduler => "about half a minute",
@@ -57,14 +75,24 @@ pub(super) fn build(program: Program, path: &Path, environment: &Environment) ->
     // Beside the destination, so that the last step is a rename; removed on every way out.
     let scratch = tempfile::Builder::new().prefix(".build-").tempdir_in(&environment.cache)?;
     let folder = scratch.path();
+    let bin = folder.join("bin");
+    fs::create_dir(&bin)?;
     fs::write(folder.join("go.mod"), GO_MOD)?;
     fs::write(folder.join("go.sum"), GO_SUM)?;
     fs::write(folder.join("tools.go"), TOOLS_GO)?;
+    fs::create_dir(folder.join("filter-oracle"))?;
+    for (name, source) in FILTER_ORACLE {
+        fs::write(folder.join("filter-oracle").join(name), source)?;
+    }
     require_version(go(folder, environment))?;
 
     let mut command = go(folder, environment);
     match program {
-        Program::Etcd | Program::KubeApiserver | Program::KubeScheduler | Program::KubeControllerManager => {
+        Program::Etcd
+        | Program::KubeApiserver
+        | Program::KubeScheduler
+        | Program::KubeControllerManager
+        | Program::FilterOracle => {
             let stamp = "-X k8s.io/component-base/version.git";
             let flags = format!("-s -w {stamp}Version={KUBERNETES_VERSION} {stamp}Major=1 {stamp}Minor=36",);
             command.args([
@@ -76,7 +104,7 @@ pub(super) fn build(program: Program, path: &Path, environment: &Environment) ->
                 &flags,
                 "-o",
             ]);
-            command.arg(folder.join(program.name())).arg(package(program));
+            command.arg(bin.join(program.name())).arg(package(program));
         }
         // Their modules replace nothing, so Go takes them as they are, with their own pinned dependencies.
         Program::Helm | Program::Kubeconform => {
@@ -93,7 +121,7 @@ pub(super) fn build(program: Program, path: &Path, environment: &Environment) ->
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
     }
-    fs::rename(folder.join(program.name()), path)
+    fs::rename(bin.join(program.name()), path)
         .with_context(|| format!("cannot move the built {} to {}", program.name(), path.display()))?;
     progress.finish();
     Ok(())
@@ -105,7 +133,7 @@ fn go(folder: &Path, environment: &Environment) -> Command {
         .current_dir(folder)
         .env("PATH", &environment.path)
         .env("CGO_ENABLED", "0")
-        .env("GOBIN", folder)
+        .env("GOBIN", folder.join("bin"))
         // A workspace of the user's in a folder above is not about this module.
         .env("GOWORK", "off");
     command

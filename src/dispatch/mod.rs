@@ -281,6 +281,7 @@ mod tests {
                 classifier.classify(
                     &Arc::new(PodSpec { node_selector, images, ..PodSpec::default() }),
                     &Identity::default(),
+                    0,
                 )
             })
             .collect()

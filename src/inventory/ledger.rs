@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::{Inventory, NodeId, Row};
-use crate::model::{ClaimName, Holding, Node, NodeStorage, StaticVolume};
+use super::{Inventory, NodeId, Reservation, Row};
+use crate::model::{ClaimName, Holding, Node, NodeStorage, StaticVolume, Usage};
 
 /// What one pod takes of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +40,8 @@ pub struct Ledger {
     users: HashMap<ClaimName, BTreeSet<Arc<str>>>,
     /// Claims that got their first user or lost their last one since this was last asked.
     claims_changed: BTreeSet<ClaimName>,
+    /// By uid: the node on which room is kept for a pod that is not ours.
+    reservations: HashMap<Arc<str>, (Arc<str>, Reservation)>,
 }
 
 impl Ledger {
@@ -126,6 +128,32 @@ impl Ledger {
             self.assumed -= usize::from(old.assumed);
             self.release(&old);
         }
+    }
+
+    /// Keeps room for a pod that another scheduler has nominated for this node, or for none any more.
+    pub fn reserve(&mut self, uid: &Arc<str>, wanted: Option<(&Arc<str>, i32, &Arc<Usage>)>) -> bool {
+        let wanted = wanted.map(|(node, priority, usage)| {
+            (node.clone(), Reservation { uid: uid.clone(), priority, usage: usage.clone() })
+        });
+        if self.reservations.get(uid) == wanted.as_ref() {
+            return false;
+        }
+        if let Some((node, _)) = self.reservations.remove(uid)
+            && let Some(id) = self.inventory.find(&node)
+        {
+            self.inventory.unreserve(id, uid);
+        }
+        if let Some((node, reservation)) = wanted {
+            let id = self.inventory.id_of(&node);
+            self.inventory.reserve(id, reservation.clone());
+            self.reservations.insert(uid.clone(), (node, reservation));
+        }
+        true
+    }
+
+    /// Uids of the pods that room is kept for, in no particular order.
+    pub fn reserved(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.reservations.keys()
     }
 
     /// Pods for which `news` gives something hold that from now on, where they are.
@@ -285,7 +313,7 @@ fn sums(row: &Row) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Amounts, HostPort, Protocol, Usage};
+    use crate::model::{Amounts, HostPort, Protocol};
     use proptest::prelude::*;
 
     fn usage(cpu_milli: i64, port: Option<u16>) -> Arc<Usage> {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 pub use journal::Journal;
 pub use ledger::{Charge, Conflict, Discrepancy, Ledger};
-pub use row::{Peers, Row, VolumesInUse};
+pub use row::{Peers, Reservation, Row, VolumesInUse};
 use storage::Storage;
 
 use crate::model::{Holding, Node, NodeStorage, StaticVolume};
@@ -147,11 +147,30 @@ impl Inventory {
         self.vacate(id);
     }
 
+    fn reserve(&mut self, id: NodeId, reservation: Reservation) {
+        Arc::make_mut(self.rows[id.index()].reserved.get_or_insert_default()).push(reservation);
+        self.touch(id);
+    }
+
+    fn unreserve(&mut self, id: NodeId, uid: &str) {
+        let reserved = &mut self.rows[id.index()].reserved;
+        if let Some(reservations) = reserved {
+            Arc::make_mut(reservations).retain(|reservation| *reservation.uid != *uid);
+            if reservations.is_empty() {
+                *reserved = None;
+            }
+        }
+        self.touch(id);
+        self.loosened = self.revision;
+        self.vacate(id);
+    }
+
     /// Gives the row the sums of `fresh`.
     fn replace_sums(&mut self, id: NodeId, fresh: Row) {
         let row = &mut self.rows[id.index()];
         let node = row.node.take();
-        *row = Row { node_revision: row.node_revision, ..fresh };
+        let reserved = row.reserved.take();
+        *row = Row { node_revision: row.node_revision, reserved, ..fresh };
         row.set_node(node);
         self.storage.fill(row);
         self.touch(id);

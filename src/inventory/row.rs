@@ -36,6 +36,16 @@ pub struct Row {
     pub local_volumes: Option<Arc<Vec<Arc<StaticVolume>>>>,
     /// Volumes that the pods here use; `None`: none.
     pub volumes: Option<Arc<VolumesInUse>>,
+    /// Room kept for pods that another scheduler has nominated for this node; `None`: none.
+    pub reserved: Option<Arc<Vec<Reservation>>>,
+}
+
+/// Room kept for one pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reservation {
+    pub uid: Arc<str>,
+    pub priority: i32,
+    pub usage: Arc<Usage>,
 }
 
 /// What the pods of one node use of volumes.
@@ -223,6 +233,17 @@ impl Row {
         }
     }
 
+    /// The row as a pod of this priority must see it, if room is kept here for pods of at least that priority (upstream:
+    /// `RunFilterPluginsWithNominatedPods`, as far as it goes for resources and ports).
+    pub fn with_reservations(&self, priority: i32) -> Option<Row> {
+        let reserved = self.reserved.as_ref()?;
+        let mut row = Row { reserved: None, ..self.clone() };
+        for reservation in reserved.iter().filter(|reservation| reservation.priority >= priority) {
+            row.charge(&Holding::from(&reservation.usage));
+        }
+        Some(row)
+    }
+
     /// How much of the extended resource `name` is taken.
     pub fn extended_requested(&self, name: &str) -> i64 {
         self.extended.as_ref().map_or(0, |taken| taken.get(name))
@@ -230,6 +251,6 @@ impl Row {
 
     /// Nothing is known and nothing is taken: the id can serve another node.
     pub(super) fn is_vacant(&self) -> bool {
-        self.node.is_none() && self.requested.pods == 0
+        self.node.is_none() && self.requested.pods == 0 && self.reserved.is_none()
     }
 }

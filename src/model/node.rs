@@ -14,6 +14,8 @@ pub struct Node {
     pub unschedulable: bool,
     pub allocatable: Amounts,
     pub extended: Extended,
+    /// What its kubelet can do (`status.declaredFeatures`); sorted.
+    pub declared_features: Box<[Arc<str>]>,
     /// Sorted by name.
     pub images: Box<[Image]>,
     /// What could not be understood of it; such a part counts as nothing, so that no pod is misplaced.

@@ -15,6 +15,8 @@ pub struct Pod {
     pub scheduler_name: Arc<str>,
     /// The node it is bound to.
     pub node_name: Option<Arc<str>>,
+    /// The node that another scheduler keeps room on for it (`status.nominatedNodeName`).
+    pub nominated_node: Option<Arc<str>>,
     pub priority: i32,
     pub preemption_policy: PreemptionPolicy,
     /// Creation time in seconds since the epoch.
@@ -50,6 +52,7 @@ impl Default for Pod {
             name: nothing.clone(),
             scheduler_name: nothing,
             node_name: None,
+            nominated_node: None,
             priority: 0,
             preemption_policy: PreemptionPolicy::default(),
             created_s: 0,
@@ -106,6 +109,8 @@ pub struct PodSpec {
     pub containers: u32,
     /// What its claims and disks ask of a node, filled in from the other objects of the cluster.
     pub volumes: Option<Arc<VolumeNeeds>>,
+    /// What it needs of the kubelet (upstream: `nodedeclaredfeatures`); sorted.
+    pub features: Box<[Arc<str>]>,
     /// Things this version cannot decide yet; such a pod waits with a condition that names them. Sorted.
     pub unsupported: Box<[Unsupported]>,
 }

@@ -3,6 +3,7 @@
 //!
 //! May not know: kube, tokio, clocks, nodes. Each store answers whether a change changes anything, and for whom.
 
+mod spreading;
 mod volumes;
 
 use std::collections::{HashMap, HashSet};
@@ -13,7 +14,12 @@ pub use volumes::{
     VolumeNews, Volumes, Wanted,
 };
 
-use crate::model::{AttachLimits, ClaimName, Holding, Identity, Labels, Peer, Pod, PodSpec, Pool};
+pub use spreading::{default_constraint, system_defaults};
+
+use crate::model::{
+    AttachLimits, ClaimName, Holding, Identity, LabelSelector, Labels, Peer, Pod, PodSpec, Pool, Spread,
+};
+use spreading::Spreading;
 
 /// What kind of object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -26,6 +32,16 @@ pub enum Kind {
     CsiDriver,
     CsiStorageCapacity,
     VolumeAttachment,
+    Service,
+    ReplicationController,
+    ReplicaSet,
+    StatefulSet,
+}
+
+impl Kind {
+    /// What says which pods belong together.
+    pub const SPREADING: [Kind; 4] =
+        [Kind::Service, Kind::ReplicationController, Kind::ReplicaSet, Kind::StatefulSet];
 }
 
 /// An object by all its names.
@@ -57,6 +73,12 @@ pub enum Object {
     },
     Capacity(Capacity),
     Attachment(Attachment),
+    /// One of [`Kind::SPREADING`], and the pods it selects; of a service single labels only.
+    Selecting {
+        kind: Kind,
+        name: ObjectName,
+        selector: LabelSelector,
+    },
 }
 
 /// Which pods must be looked at again after a change.
@@ -65,6 +87,11 @@ pub enum Affected {
     Nothing,
     /// Waiting pods of this namespace.
     Waiting(Arc<str>),
+    /// Waiting pods of this namespace whose controller has this name.
+    Owned {
+        namespace: Arc<str>,
+        owner: Arc<str>,
+    },
     /// All pods of this namespace, those with a node too: others see them differently now.
     Everyone(Arc<str>),
     /// See there.
@@ -84,9 +111,15 @@ pub struct Objects {
     pub volumes: Volumes,
     /// Pods made from one template share what others see of them.
     peers: Pool<Peer>,
+    spreading: Spreading,
 }
 
 impl Objects {
+    /// With the constraints that pods get that have none of their own; their selectors are not read.
+    pub fn new(default_spread: Spread) -> Self {
+        Objects { spreading: Spreading::new(default_spread), ..Objects::default() }
+    }
+
     /// The object is now so.
     pub fn apply(&mut self, object: Object) -> Affected {
         match object {
@@ -103,6 +136,7 @@ impl Objects {
             }
             Object::Capacity(capacity) => self.volumes.apply_capacity(capacity).into(),
             Object::Attachment(attachment) => self.volumes.apply_attachment(attachment).into(),
+            Object::Selecting { kind, name, selector } => self.spreading.apply(kind, name, selector),
         }
     }
 
@@ -113,6 +147,9 @@ impl Objects {
             Kind::Namespace => {
                 self.namespaces.remove(&object.name);
                 Affected::Nothing
+            }
+            Kind::Service | Kind::ReplicationController | Kind::ReplicaSet | Kind::StatefulSet => {
+                self.spreading.delete(kind, object)
             }
             _ => self.volumes.delete(kind, object).into(),
         }
@@ -130,6 +167,9 @@ impl Objects {
             Kind::Namespace => {
                 let name = |name: &Arc<str>| ObjectName { namespace: Arc::from(""), name: name.clone() };
                 self.namespaces.keys().map(name).collect()
+            }
+            Kind::Service | Kind::ReplicationController | Kind::ReplicaSet | Kind::StatefulSet => {
+                self.spreading.names(kind)
             }
             _ => self.volumes.names(kind),
         };
@@ -166,11 +206,12 @@ impl Objects {
         pod: &Pod,
         used: &dyn Fn(&ClaimName) -> bool,
     ) -> Arc<PodSpec> {
+        let spec = self.spreading.wishes(spec, pod);
         let Some(volumes) = &pod.volumes else {
-            return spec.clone();
+            return spec;
         };
         let needs = self.volumes.resolve(pod, volumes, used).needs;
-        Arc::new(PodSpec { volumes: Some(Arc::new(needs)), ..PodSpec::clone(spec) })
+        Arc::new(PodSpec { volumes: Some(Arc::new(needs)), ..PodSpec::clone(&spec) })
     }
 }
 

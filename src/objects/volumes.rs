@@ -451,7 +451,6 @@ impl Volumes {
     pub fn delete(&mut self, kind: Kind, object: &ObjectName) -> VolumeNews {
         let ObjectName { namespace, name } = object.clone();
         match kind {
-            Kind::Namespace => VolumeNews::default(),
             Kind::PersistentVolume => self.delete_volume(&name),
             Kind::PersistentVolumeClaim => self.delete_claim(&ClaimName { namespace, name }),
             Kind::StorageClass => self.delete_class(&name),
@@ -459,6 +458,7 @@ impl Volumes {
             Kind::CsiDriver => self.apply_driver(&name, false),
             Kind::CsiStorageCapacity => self.delete_capacity(object),
             Kind::VolumeAttachment => self.delete_attachment(&name),
+            _ => VolumeNews::default(),
         }
     }
 
@@ -469,7 +469,6 @@ impl Volumes {
             names.map(|name| ObjectName { namespace: nowhere.clone(), name: name.clone() }).collect()
         }
         match kind {
-            Kind::Namespace => Vec::new(),
             Kind::PersistentVolume => global(self.volumes.keys()),
             Kind::PersistentVolumeClaim => {
                 let name = |ClaimName { namespace, name }: &ClaimName| ObjectName {
@@ -483,6 +482,7 @@ impl Volumes {
             Kind::CsiDriver => global(self.drivers_with_capacity.iter()),
             Kind::CsiStorageCapacity => self.class_of_capacity.keys().cloned().collect(),
             Kind::VolumeAttachment => global(self.attachments.keys()),
+            _ => Vec::new(),
         }
     }
 

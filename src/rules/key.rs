@@ -95,7 +95,7 @@ impl Key {
     }
 
     pub fn invalid(reasons: Reasons) -> Key {
-        Key(INVALID | u128::from(reasons.bits()))
+        Key(INVALID | reasons.bits())
     }
 
     #[cfg(test)]
@@ -109,7 +109,7 @@ impl Key {
 
     /// Why the node is invalid; `None` for a valid one and where there is no node.
     pub fn reasons(self) -> Option<Reasons> {
-        (!self.is_valid() && self != Key::VACANT).then(|| Reasons::from_bits(self.0 as u64))
+        (!self.is_valid() && self != Key::VACANT).then(|| Reasons::from_bits(self.0 & !INVALID))
     }
 }
 

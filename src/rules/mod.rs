@@ -11,6 +11,7 @@ mod image_locality;
 pub mod inter_pod_affinity;
 mod key;
 mod node_affinity;
+mod node_declared_features;
 mod node_ports;
 mod node_unschedulable;
 mod node_volume_limits;
@@ -103,6 +104,10 @@ pub fn rank(class: &Class, packing: Packing, row: &Row, answers: &Answers, tie: 
     if row.node.is_none() {
         return Key::VACANT;
     }
+    // Pods that another scheduler has nominated for the node count as if they were there.
+    if let Some(row) = row.with_reservations(class.priority) {
+        return rank(class, packing, &row, answers, tie);
+    }
     let affinity = answers[CachedRule::NodeAffinity.index()];
     // Upstream's PreFilter ends here, without a look at any node.
     if class.spec.volumes.as_ref().is_some_and(|needs| needs.refusal.is_some()) {
@@ -133,6 +138,10 @@ pub fn rank(class: &Class, packing: Packing, row: &Row, answers: &Answers, tie: 
         && let Some(reasons) = volumes_refuse(needs, row, answers)
     {
         return Key::invalid(reasons);
+    }
+    // Upstream has it last; what is said of pods elsewhere comes before it.
+    if row.node.as_ref().is_some_and(|node| node_declared_features::lacks(&class.spec, node)) {
+        return Key::invalid(Reasons::FEATURES);
     }
     let shares = resources_fit::Shares::after(usage, row);
     Key::valid(key::Preferences {

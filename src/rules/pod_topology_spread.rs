@@ -68,10 +68,11 @@ pub fn weight(domains: usize) -> f64 {
     ((domains + 2) as f64).ln()
 }
 
-/// What a node costs for a soft constraint, in units of 1/[`POINT`]: `pods` match in its domain; 0 where it has none.
+/// What a node costs for a soft constraint, in units of 1/[`POINT`]: `pods` match in its domain. A node in no domain costs
+/// nothing, which is the least bit better than the emptiest domain.
 pub fn cost(constraint: &SpreadConstraint, pods: Option<i64>, weight: f64) -> i64 {
     let cost = |pods: i64| pods as f64 * weight + f64::from(constraint.max_skew - 1);
-    pods.map_or(0, |pods| (cost(pods) * POINT).round() as i64)
+    pods.map_or(-1, |pods| (cost(pods) * POINT).round() as i64)
 }
 
 #[cfg(test)]
@@ -110,7 +111,7 @@ mod tests {
     fn a_node_costs_its_pods_times_the_topologys_weight() {
         let soft = constraint(5, 1, true);
         assert_eq!(cost(&soft, Some(2), 1.5), ((3.0 + 4.0) * POINT) as i64);
-        assert_eq!(cost(&soft, None, 1.5), 0);
+        assert!(cost(&constraint(1, 1, true), None, 1.5) < cost(&constraint(1, 1, true), Some(0), 1.5));
         assert!(weight(5000) > weight(3));
     }
 }

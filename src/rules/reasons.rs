@@ -9,10 +9,10 @@ use crate::model::PreemptionPolicy;
 
 /// A set of reasons for which one node is not valid. Only those of the first rule that failed, as upstream tells them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Reasons(u64);
+pub struct Reasons(u128);
 
 /// Extended resources of a class beyond this many share the last reason.
-pub(super) const MAX_EXTENDED: usize = 24;
+pub(super) const MAX_EXTENDED: usize = 40;
 
 const FIRST_EXTENDED: u32 = 8;
 
@@ -33,43 +33,45 @@ impl Reasons {
     pub const NOT_NAMED: Reasons = Reasons(1 << 50);
     /// More is asked than the node has in all: taking pods away from it cannot help.
     pub const UNRESOLVABLE: Reasons = Reasons(1 << 51);
-    pub const SPREAD: Reasons = Reasons(1 << 52);
+    pub const SPREAD: Reasons = Reasons(1 << 64);
     /// The node lacks a label that topology spread asks for.
-    pub const SPREAD_LABEL: Reasons = Reasons(1 << 53);
-    pub const POD_AFFINITY: Reasons = Reasons(1 << 54);
-    pub const POD_ANTI_AFFINITY: Reasons = Reasons(1 << 55);
+    pub const SPREAD_LABEL: Reasons = Reasons(1 << 65);
+    pub const POD_AFFINITY: Reasons = Reasons(1 << 66);
+    pub const POD_ANTI_AFFINITY: Reasons = Reasons(1 << 67);
     /// Pods that are there already refuse this one.
-    pub const EXISTING_ANTI_AFFINITY: Reasons = Reasons(1 << 56);
+    pub const EXISTING_ANTI_AFFINITY: Reasons = Reasons(1 << 68);
+    /// The kubelet lacks something.
+    pub const FEATURES: Reasons = Reasons(1 << 69);
     /// A disk of the pod is taken by another pod of the node.
-    pub const DISK: Reasons = Reasons(1 << 40);
+    pub const DISK: Reasons = Reasons(1 << 70);
     /// A claim that only one pod may use is used by another one, wherever.
-    pub const CLAIM_IN_USE: Reasons = Reasons(1 << 41);
-    pub const TOO_MANY_VOLUMES: Reasons = Reasons(1 << 42);
+    pub const CLAIM_IN_USE: Reasons = Reasons(1 << 71);
+    pub const TOO_MANY_VOLUMES: Reasons = Reasons(1 << 72);
     /// A bound volume does not reach the node.
-    pub const VOLUME_NOT_REACHED: Reasons = Reasons(1 << 43);
-    pub const NO_FREE_VOLUME: Reasons = Reasons(1 << 44);
-    pub const NO_SPACE: Reasons = Reasons(1 << 45);
-    pub const VOLUME_MISSING: Reasons = Reasons(1 << 46);
-    pub const VOLUME_ZONE: Reasons = Reasons(1 << 47);
+    pub const VOLUME_NOT_REACHED: Reasons = Reasons(1 << 73);
+    pub const NO_FREE_VOLUME: Reasons = Reasons(1 << 74);
+    pub const NO_SPACE: Reasons = Reasons(1 << 75);
+    pub const VOLUME_MISSING: Reasons = Reasons(1 << 76);
+    pub const VOLUME_ZONE: Reasons = Reasons(1 << 77);
     /// Its claims keep the pod from every node; the class knows why.
-    pub const VOLUMES_REFUSED: Reasons = Reasons(1 << 48);
+    pub const VOLUMES_REFUSED: Reasons = Reasons(1 << 78);
 
     /// Too little of the `at`-th extended resource that the class requests.
     pub fn extended(at: usize) -> Reasons {
         Reasons(1 << (FIRST_EXTENDED + at as u32))
     }
 
-    pub(super) fn bits(self) -> u64 {
+    pub(super) fn bits(self) -> u128 {
         self.0
     }
 
-    pub(super) fn from_bits(bits: u64) -> Reasons {
+    pub(super) fn from_bits(bits: u128) -> Reasons {
         Reasons(bits)
     }
 
     /// Of PodTopologySpread and InterPodAffinity, which come last.
     pub fn are_of_domains(self) -> bool {
-        const OF_DOMAINS: u64 = 0b11111 << 52;
+        const OF_DOMAINS: u128 = 0b11111 << 64;
         self.0 & OF_DOMAINS != 0
     }
 
@@ -79,8 +81,8 @@ impl Reasons {
 
     /// Whether the node could become valid if pods left it (upstream: `Unschedulable`, not `…AndUnresolvable`).
     fn resolvable_by_eviction(self) -> bool {
-        const PORTS_AND_RESOURCES: u64 = (1 << (FIRST_EXTENDED + MAX_EXTENDED as u32)) - (1 << 3);
-        const BY_EVICTION: u64 = PORTS_AND_RESOURCES
+        const PORTS_AND_RESOURCES: u128 = (1 << (FIRST_EXTENDED + MAX_EXTENDED as u32)) - (1 << 3);
+        const BY_EVICTION: u128 = PORTS_AND_RESOURCES
             | Reasons::SPREAD.0
             | Reasons::POD_ANTI_AFFINITY.0
             | Reasons::EXISTING_ANTI_AFFINITY.0
@@ -92,7 +94,7 @@ impl Reasons {
 
     /// In kube-scheduler's words.
     pub fn texts(self, class: &Class) -> Vec<String> {
-        const FIXED: [(Reasons, &str); 22] = [
+        const FIXED: [(Reasons, &str); 23] = [
             (Reasons::UNSCHEDULABLE, "node(s) were unschedulable"),
             (Reasons::TAINTS, "node(s) had untolerated taint(s)"),
             (Reasons::AFFINITY, "node(s) didn't match Pod's node affinity/selector"),
@@ -124,6 +126,7 @@ impl Reasons {
             ),
             (Reasons::POD_AFFINITY, "node(s) didn't match pod affinity rules"),
             (Reasons::POD_ANTI_AFFINITY, "node(s) didn't match pod anti-affinity rules"),
+            (Reasons::FEATURES, "node(s) didn't match Pod's required features"),
             (Reasons::EXISTING_ANTI_AFFINITY, "node(s) didn't satisfy existing pods anti-affinity rules"),
         ];
         let fixed = FIXED.iter().filter(|(reason, _)| self.has(*reason)).map(|(_, text)| (*text).to_owned());

@@ -32,7 +32,7 @@ impl Scheduler {
             }
         }
         let gone = |uid: &&Arc<str>| !listed.contains_key(&***uid);
-        let known = self.ledger.charged().chain(self.waiting.keys());
+        let known = self.ledger.charged().chain(self.waiting.keys()).chain(self.ledger.reserved());
         found.extend(known.filter(gone).map(|uid| Difference::PodGone { uid: uid.clone() }));
 
         let inventory = self.inventory();

@@ -48,6 +48,8 @@ impl Scheduler {
             return;
         }
         self.note_terms(&pod.peer.affinity);
+        let waits_elsewhere = pod.node_name.is_none() && !self.is_ours(&pod);
+        self.keep_room(&pod.uid, Some(&pod).filter(|_| waits_elsewhere));
         if let Some(node) = &pod.node_name {
             let holding = self.objects.holding(&pod);
             let before = self.inventory().revision();
@@ -84,6 +86,7 @@ impl Scheduler {
     /// The pod is gone.
     pub fn delete_pod(&mut self, uid: &Arc<str>) {
         self.forget(uid);
+        self.keep_room(uid, None);
         if self.ledger.discharge(uid) {
             self.wake_for_parked();
         }
@@ -93,7 +96,8 @@ impl Scheduler {
     pub fn retain_pods(&mut self, uids: &HashSet<Arc<str>>) {
         let mut gone: Vec<Arc<str>> =
             self.ledger.charged().filter(|uid| !uids.contains(*uid)).cloned().collect();
-        gone.extend(self.waiting.keys().filter(|uid| !uids.contains(*uid)).cloned());
+        let waiting = self.waiting.keys().chain(self.ledger.reserved());
+        gone.extend(waiting.filter(|uid| !uids.contains(*uid)).cloned());
         gone.sort();
         gone.dedup();
         for uid in gone {
@@ -136,6 +140,10 @@ impl Scheduler {
                 }
                 return;
             }
+            Affected::Owned { namespace, owner } => {
+                self.stale.owners.insert((namespace, owner));
+                return self.wake_all();
+            }
             Affected::Everyone(namespace) => {
                 let objects = &mut self.objects;
                 self.ledger.rehold(|holding| {
@@ -148,6 +156,16 @@ impl Scheduler {
         self.stale.namespaces.insert(namespace);
         self.wake_for_parked();
         self.wake_all();
+    }
+
+    /// Keeps room for a pod of another scheduler where that has nominated it, as it preempted others there.
+    fn keep_room(&mut self, uid: &Arc<str>, pod: Option<&Pod>) {
+        let wanted = pod.and_then(|pod| Some((pod.nominated_node.as_ref()?, pod.priority, &pod.usage)));
+        if self.ledger.reserve(uid, wanted) {
+            let any = self.ledger.reserved().next().is_some();
+            self.stale.everyone |= self.classifier.note_reservations(any);
+            self.wake_for_parked();
+        }
     }
 
     fn note_terms(&mut self, affinity: &PodAffinity) {
@@ -165,17 +183,12 @@ impl Scheduler {
         }
         let concerns = |pod: &&Waiting| !matches!(pod.state, State::Claiming | State::Binding);
         let source = |pod: &Waiting| (pod.seq, pod.source.clone());
-        let mut pods: Vec<_> = if stale.everyone || stale.claimants || !stale.namespaces.is_empty() {
-            let meant = |pod: &&Waiting| {
-                stale.everyone
-                    || (stale.claimants && pod.source.volumes.is_some())
-                    || stale.namespaces.contains(&pod.source.peer.identity.namespace)
-                    || stale.pods.contains(&pod.pod.uid)
-            };
-            self.waiting.values().filter(concerns).filter(meant).map(source).collect()
-        } else {
+        let mut pods: Vec<_> = if stale.only_some() {
             let pods = stale.pods.iter().filter_map(|uid| self.waiting.get(uid));
             pods.filter(concerns).map(source).collect()
+        } else {
+            let meant = |pod: &&Waiting| stale.concerns(&pod.source);
+            self.waiting.values().filter(concerns).filter(meant).map(source).collect()
         };
         pods.sort_by_key(|(seq, _)| *seq);
         for (_, pod) in pods {
@@ -198,7 +211,7 @@ impl Scheduler {
         let used = |claim: &ClaimName| self.ledger.is_used(claim);
         let spec = self.objects.wishes(&pod.spec.clone().unwrap_or_default(), &pod, &used);
         let holding = self.objects.holding(&pod);
-        let class = self.classifier.classify(&spec, &holding.peer.identity);
+        let class = self.classifier.classify(&spec, &holding.peer.identity, pod.priority);
         let refusal = refusal(&pod.spec);
         if let Some(known) = self.waiting.get_mut(&pod.uid) {
             known.generation = pod.generation;

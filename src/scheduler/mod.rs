@@ -31,7 +31,7 @@ use crate::class::{Class, ClassId, Classifier};
 use crate::dispatch::{Dispatcher, Estimator, Ticket};
 use crate::invariants::Violation;
 use crate::inventory::{Inventory, Ledger, Revision};
-use crate::model::{ClaimName, Holding, Pod, PodRef, PreemptionPolicy, Report, Unsupported};
+use crate::model::{ClaimName, Holding, Owner, Pod, PodRef, PreemptionPolicy, Report, Spread, Unsupported};
 use crate::objects::{Kind, Objects};
 use crate::queue::{Backoff, BackoffLimits, Parked, Place};
 use claims::{Claimants, Claiming};
@@ -54,6 +54,8 @@ pub struct SchedulerConfig {
     pub objects: BTreeSet<Kind>,
     /// Claims that are not bound so long after their pod got its node take it from it again.
     pub volume_bind_timeout: Duration,
+    /// What pods get that have no topology spread constraints and belong together. Without selectors.
+    pub default_spread: Spread,
 }
 
 /// A pod of ours that has no node yet, or whose bind is not finished.
@@ -114,11 +116,28 @@ struct Stale {
     claimants: bool,
     /// By uid.
     pods: BTreeSet<Arc<str>>,
+    /// Namespace and name of a controller.
+    owners: BTreeSet<(Arc<str>, Arc<str>)>,
 }
 
 impl Stale {
     fn is_empty(&self) -> bool {
-        !self.everyone && self.namespaces.is_empty() && !self.claimants && self.pods.is_empty()
+        self.only_some() && self.pods.is_empty()
+    }
+
+    /// At most the pods in `pods`.
+    fn only_some(&self) -> bool {
+        !self.everyone && !self.claimants && self.namespaces.is_empty() && self.owners.is_empty()
+    }
+
+    fn concerns(&self, pod: &Pod) -> bool {
+        let namespace = &pod.peer.identity.namespace;
+        let owned = |owner: &Owner| self.owners.contains(&(namespace.clone(), owner.name.clone()));
+        self.everyone
+            || self.claimants && pod.volumes.is_some()
+            || self.namespaces.contains(namespace)
+            || !self.owners.is_empty() && pod.owner.as_ref().is_some_and(owned)
+            || self.pods.contains(&pod.uid)
     }
 }
 
@@ -162,9 +181,8 @@ impl Scheduler {
         let agents = config.agents.max(1);
         Scheduler {
             unlisted: config.objects.clone(),
-            config,
             classifier: Classifier::default(),
-            objects: Objects::default(),
+            objects: Objects::new(config.default_spread.clone()),
             ledger: Ledger::default(),
             dispatcher: Dispatcher::new(agents, estimator),
             parked: Parked::new(agents),
@@ -184,6 +202,7 @@ impl Scheduler {
             woken_for: 0,
             checked_last: vec![false; agents],
             overcommitted: None,
+            config,
         }
     }
 

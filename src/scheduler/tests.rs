@@ -1,3 +1,5 @@
+mod between_pods;
+
 use super::*;
 
 mod claims;
@@ -5,7 +7,10 @@ mod claims;
 use std::collections::HashSet;
 
 use crate::agent::{Agent, AgentConfig, CacheLimits, Choice};
-use crate::model::{Amounts, Node, PodSpec, SpecError, Usage};
+use crate::model::{
+    Amounts, Identity, LabelSelector, Node, Operator, Peer, PodSpec, Requirement, SpecError, Usage,
+};
+use crate::objects::{Object, ObjectName, system_defaults};
 use crate::placement::{Binding, Outcome};
 use crate::rules::Packing;
 
@@ -51,6 +56,7 @@ impl Bench {
             refresh: 60 * S,
             objects: Default::default(),
             volume_bind_timeout: 600 * S,
+            default_spread: Default::default(),
         };
         let agent = |seed: usize| {
             Agent::new(AgentConfig {
@@ -466,4 +472,45 @@ fn a_scheduler_started_in_the_middle_counts_as_one_that_saw_everything() {
     cold.scheduler.apply_node(node("n", 1000));
     let same = crate::invariants::same_accounting(bench.scheduler.inventory(), cold.scheduler.inventory());
     assert_eq!(same, Ok(()));
+}
+
+fn owned(uid: &str, owner: &str) -> Pod {
+    let owner = Owner { api_version: "apps/v1".into(), kind: "ReplicaSet".into(), name: Arc::from(owner) };
+    let identity = Identity {
+        namespace: "ns".into(),
+        labels: [("app", &*owner.name)].into_iter().collect(),
+        ..Identity::default()
+    };
+    let peer = Arc::new(Peer { identity, ..Peer::default() });
+    Pod { owner: Some(owner), peer, ..pod(uid, 5000) }
+}
+
+fn replica_set(name: &str) -> Object {
+    let requirement = Requirement { key: "app".into(), operator: Operator::In([name.into()].into()) };
+    let selector = LabelSelector::All([requirement].into());
+    let object = ObjectName { namespace: "ns".into(), name: name.into() };
+    Object::Selecting { kind: Kind::ReplicaSet, name: object, selector }
+}
+
+#[test]
+fn pods_that_come_before_their_controller_are_spread_once_it_is_known_and_no_others() {
+    let mut bench = Bench::new(1, &["n"]);
+    bench.scheduler.objects = Objects::new(system_defaults());
+    for (uid, owner) in [("a", "web"), ("b", "web"), ("c", "db")] {
+        bench.apply(owned(uid, owner));
+    }
+    bench.work();
+    let class = |bench: &Bench, uid: &str| bench.scheduler.waiting[uid].class.clone();
+    assert_eq!(class(&bench, "a").id, class(&bench, "c").id);
+    bench.scheduler.apply_object(replica_set("web"));
+    bench.work();
+    assert_eq!(class(&bench, "a").spec.spread.constraints.len(), 2);
+    assert_eq!(class(&bench, "a").id, class(&bench, "b").id, "still one class");
+    assert!(class(&bench, "c").spec.spread.constraints.is_empty());
+    bench.scheduler.apply_object(replica_set("web"));
+    assert!(bench.scheduler.stale.is_empty(), "a status update changes nothing");
+    let gone = ObjectName { namespace: "ns".into(), name: "web".into() };
+    bench.scheduler.delete_object(Kind::ReplicaSet, &gone);
+    bench.work();
+    assert_eq!(class(&bench, "a").id, class(&bench, "c").id);
 }

@@ -41,7 +41,7 @@ impl Scheduler {
         let spec = self.objects.wishes(&pod.spec.clone().unwrap_or_default(), pod, &used);
         let holding = self.objects.holding(pod);
         self.classifier.note_terms(&pod.peer.affinity);
-        let class = self.classifier.classify(&spec, &holding.peer.identity);
+        let class = self.classifier.classify(&spec, &holding.peer.identity, pod.priority);
         let inventory = self.ledger.inventory();
         agent.catch_up(inventory);
         let (chosen, message) = match agent.choose(&class, Duration::ZERO, |_| {}) {

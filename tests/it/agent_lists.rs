@@ -112,7 +112,7 @@ impl World {
             nodes: BTreeMap::new(),
             pods: BTreeMap::new(),
             classes: (templates.into_iter())
-                .map(|(spec, peer)| classifier.classify(&Arc::new(spec), &peer.identity))
+                .map(|(spec, peer)| classifier.classify(&Arc::new(spec), &peer.identity, 0))
                 .collect(),
             holdings,
             ledger: Ledger::default(),
@@ -289,7 +289,7 @@ proptest! {
         for (at, node) in nodes.into_iter().enumerate() {
             ledger.apply_node(Node { name: name(at), ..node });
         }
-        let class = Classifier::default().classify(&Arc::new(spec), &Identity::default());
+        let class = Classifier::default().classify(&Arc::new(spec), &Identity::default(), 0);
         let mut agent = agent(7, width);
         agent.catch_up(ledger.inventory());
         let mut chosen = BTreeSet::new();
@@ -317,7 +317,7 @@ fn agents_of_different_seeds_choose_different_nodes_among_equals() {
         let allocatable = Amounts { cpu_milli: 4000, memory: 1 << 35, ephemeral_storage: 0, pods: 110 };
         ledger.apply_node(Node { name: name(at), allocatable, ..Node::default() });
     }
-    let class = Classifier::default().classify(&Arc::new(PodSpec::default()), &Identity::default());
+    let class = Classifier::default().classify(&Arc::new(PodSpec::default()), &Identity::default(), 0);
     let choose = |seed| {
         let mut agent = agent(seed, 1);
         agent.catch_up(ledger.inventory());

@@ -35,6 +35,10 @@ config:
   cacheMemoryMiB: 512
   cacheMaxAge: 1h30m
   candidateWidth: 3
+  podTopologySpread:
+    defaultingType: List
+    defaultConstraints:
+      - {maxSkew: 1, topologyKey: topology.kubernetes.io/zone, whenUnsatisfiable: ScheduleAnyway}
   packing: MostAllocated
   dispatcher: latcache-rule
   bindsInFlight: 128
@@ -312,7 +316,7 @@ fn the_chart_and_the_image_are_of_this_version_and_toolchain() {
 }
 
 /// A role, what is accessed, the verbs, and what they are for.
-const ACCESS: [(&str, &str, &[&str], &str); 15] = [
+const ACCESS: [(&str, &str, &[&str], &str); 19] = [
     (
         "ClusterRole",
         "/pods",
@@ -325,7 +329,11 @@ const ACCESS: [(&str, &str, &[&str], &str); 15] = [
         &["get", "list", "watch"],
         "sees nodes; compares single ones in the self-check",
     ),
-    ("ClusterRole", "/namespaces", &["list", "watch"], "reads labels of namespaces for pod affinity"),
+    ("ClusterRole", "/namespaces", &["list", "watch"], "reads labels for namespace selectors"),
+    ("ClusterRole", "/services", &["list", "watch"], "spreads the pods of a service by default"),
+    ("ClusterRole", "/replicationcontrollers", &["list", "watch"], "the same for those of a controller"),
+    ("ClusterRole", "apps/replicasets", &["list", "watch"], "the same"),
+    ("ClusterRole", "apps/statefulsets", &["list", "watch"], "the same"),
     (
         "ClusterRole",
         "/persistentvolumes",

@@ -7,6 +7,7 @@ mod chart;
 mod cluster_io;
 mod control_plane;
 mod demo;
+mod differential;
 mod docs;
 mod scheduling;
 mod simulation;

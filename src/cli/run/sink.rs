@@ -10,9 +10,11 @@ use serde::de::DeserializeOwned;
 use super::tasks::Tasks;
 use crate::cluster::{
     Change, ClusterSink, LIVE_PODS, LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity, LeanNamespace,
-    LeanNode, LeanObject, LeanPersistentVolume, LeanPersistentVolumeClaim, LeanPod, LeanStorageClass,
-    LeanVolumeAttachment, NodeIndex, ObjectIndex, ObjectSink, PodIndex, watch as watch_objects,
+    LeanNode, LeanObject, LeanPersistentVolume, LeanPersistentVolumeClaim, LeanPod, LeanReplicaSet,
+    LeanReplicationController, LeanService, LeanStatefulSet, LeanStorageClass, LeanVolumeAttachment,
+    NodeIndex, ObjectIndex, ObjectSink, PodIndex, watch as watch_objects,
 };
+use crate::config::Config;
 use crate::engine::Engine;
 use crate::model::{Node, Pod};
 use crate::objects::{Kind, Object, ObjectName};
@@ -108,6 +110,7 @@ pub(super) fn watch_cluster(
     client: &Client,
     sources: &Sources,
     health: &Health,
+    config: &Config,
 ) {
     watch_kind::<LeanNamespace>(tasks, engine, client, sources, health);
     watch_kind::<LeanPersistentVolume>(tasks, engine, client, sources, health);
@@ -117,6 +120,12 @@ pub(super) fn watch_cluster(
     watch_kind::<LeanCsiDriver>(tasks, engine, client, sources, health);
     watch_kind::<LeanCsiStorageCapacity>(tasks, engine, client, sources, health);
     watch_kind::<LeanVolumeAttachment>(tasks, engine, client, sources, health);
+    if config.pod_topology_spread.adds_constraints() {
+        watch_kind::<LeanService>(tasks, engine, client, sources, health);
+        watch_kind::<LeanReplicationController>(tasks, engine, client, sources, health);
+        watch_kind::<LeanReplicaSet>(tasks, engine, client, sources, health);
+        watch_kind::<LeanStatefulSet>(tasks, engine, client, sources, health);
+    }
     let (to, client_of, counters, healthy) =
         (engine.clone(), client.clone(), sources.node_watch.clone(), health.clone());
     tasks.spawn("watch of nodes", async move {

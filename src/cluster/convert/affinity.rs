@@ -24,8 +24,7 @@ pub(super) fn node_affinity(
 ) -> NodeAffinity {
     let required = lean.required.as_ref().map(|selector| {
         let mut terms: Vec<NodeSelectorTerm> = (selector.node_selector_terms.iter().enumerate())
-            // An empty term matches nothing.
-            .filter(|(_, lean)| !is_empty(lean))
+            // An empty term matches nothing, but is kept: with it, not every term names its nodes.
             .map(|(i, lean)| term(lean, &|| format!("{REQUIRED}[{i}]"), interner, problems))
             .collect();
         terms.sort_unstable();

@@ -1,7 +1,7 @@
 //! Which texts Kubernetes accepts as names (`k8s.io/apimachinery/pkg/api/validate/content`).
 
 /// A label key: `name` or `prefix.example.com/name` (upstream: `IsLabelKey`, also called a qualified name).
-pub(super) fn is_label_key(key: &str) -> bool {
+pub(crate) fn is_label_key(key: &str) -> bool {
     let (prefix, name) = match key.split_once('/') {
         Some((prefix, name)) => (Some(prefix), name),
         None => (None, key),

@@ -57,6 +57,10 @@ impl LeanNode {
             }
         }
 
+        let mut declared_features: Vec<_> =
+            self.status.declared_features.iter().map(|name| interner.text(name)).collect();
+        declared_features.sort_unstable();
+        declared_features.dedup();
         let mut images = Vec::new();
         for lean in &self.status.images {
             let size_bytes = lean.size_bytes.unwrap_or(0);
@@ -73,6 +77,7 @@ impl LeanNode {
             allocatable,
             extended,
             images: images.into_boxed_slice(),
+            declared_features: declared_features.into(),
             problems: problems.into_boxed_slice(),
         }
     }

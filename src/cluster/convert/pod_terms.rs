@@ -94,7 +94,7 @@ impl Terms<'_> {
 }
 
 /// An absent selector selects nothing (upstream: `metav1.LabelSelectorAsSelector`).
-pub(in crate::cluster) fn selector(
+pub(super) fn selector(
     lean: Option<&LeanLabelSelector>,
     path: &dyn Fn() -> String,
     interner: &mut Interner,

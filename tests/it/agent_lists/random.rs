@@ -70,7 +70,7 @@ pub fn node() -> impl Strategy<Value = Node> {
                 .into_iter()
                 .map(|(name, size_bytes)| Image { name: name.into(), size_bytes })
                 .collect(),
-            problems: [].into(),
+            ..Node::default()
         },
     )
 }

@@ -112,12 +112,42 @@ fn zoo() -> Vec<(&'static str, Value)> {
                 required(json!([{"matchFields": [name_in("cpu"), name_in("memory")]}])),
             ),
         ),
+        ("spread-without-label", with(asks(tiny(), ""), spread("nowhere", &["filler-gpu"]))),
+        ("spread-too-uneven", with(asks(tiny(), "gpu"), spread("pool", &["filler-gpu", "zoo"]))),
+        ("affinity-to-nobody", with(asks(tiny(), ""), pod_affinity("podAffinity", "pool", &["nobody"]))),
+        (
+            "affinity-to-others",
+            with(asks(tiny(), "gpu"), pod_affinity("podAffinity", "pool", &["filler-cpu"])),
+        ),
+        ("affinity-without-label", with(asks(tiny(), ""), pod_affinity("podAffinity", "nowhere", &["zoo"]))),
+        (
+            "anti-affinity",
+            with(asks(tiny(), "gpu"), pod_affinity("podAntiAffinity", "pool", &["filler-gpu"])),
+        ),
+        ("hated", asks(tiny(), "gpu")),
         ("longer-than-an-event", {
             let mut spec = asks(thirty_resources(), "");
             spec["containers"][0]["resources"]["limits"] = thirty_resources();
             spec
         }),
     ]
+}
+
+fn of_kinds(kinds: &[&str]) -> Value {
+    json!({"matchExpressions": [{"key": "kind", "operator": "In", "values": kinds}]})
+}
+
+/// Hard spread of pods of these kinds, whatever nodes the pod itself may go to.
+fn spread(key: &str, kinds: &[&str]) -> Value {
+    json!({"topologySpreadConstraints": [{
+        "maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "DoNotSchedule", "nodeAffinityPolicy": "Ignore",
+        "labelSelector": of_kinds(kinds),
+    }]})
+}
+
+fn pod_affinity(which: &str, key: &str, kinds: &[&str]) -> Value {
+    let terms = json!([{"topologyKey": key, "labelSelector": of_kinds(kinds)}]);
+    json!({"affinity": {which: {"requiredDuringSchedulingIgnoredDuringExecution": terms}}})
 }
 
 /// An extended resource must be limited to what is requested.
@@ -151,12 +181,18 @@ async fn create_zoo_nodes(client: &Client) {
         create_node(client, name, allocatable, spec).await;
         let filler = Pods { prefix: name, scheduler: "nobody", requests: taken, ..Pods::default() };
         create_pods(client, &filler, |_, pod| {
+            pod["metadata"]["labels"] = json!({"kind": format!("filler-{name}")});
             pod["spec"]["nodeName"] = json!(name);
             pod["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
             let container = &mut pod["spec"]["containers"][0];
             if name == "gpu" {
                 container["resources"]["limits"] = json!({"example.com/gpu": "2"});
             }
+            if name == "gpu" {
+                pod["spec"]["affinity"] =
+                    pod_affinity("podAntiAffinity", "pool", &["hated"])["affinity"].clone();
+            }
+            let container = &mut pod["spec"]["containers"][0];
             if name == "port" {
                 container["ports"] = json!([{"containerPort": 80, "hostPort": 8080}]);
             }
@@ -211,6 +247,8 @@ pub(super) async fn compare(client: &Client, zoo: &[(&'static str, Value)]) -> V
             let pods = Pods { prefix: name, scheduler, ..Pods::default() };
             let created = create_pods(client, &pods, |_, pod| {
                 pod["metadata"]["name"] = json!(format!("{name}-{scheduler}"));
+                let kind = if *name == "hated" { "hated" } else { "zoo" };
+                pod["metadata"]["labels"] = json!({"kind": kind});
                 for (key, value) in spec.as_object().expect("an object") {
                     pod["spec"][key] = value.clone();
                 }

@@ -6,7 +6,7 @@
 
 mod chaos;
 mod cluster;
-mod dice;
+pub mod dice;
 mod judge;
 mod process;
 mod requests;

@@ -138,6 +138,7 @@ impl Settings {
             refresh: Duration::from_secs(60),
             objects: Default::default(),
             volume_bind_timeout: Duration::from_secs(600),
+            default_spread: Default::default(),
         };
         Scheduler::new(config, Estimator::default())
     }

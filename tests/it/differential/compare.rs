@@ -1,0 +1,146 @@
+//! Where berth and kube-scheduler must agree, and what they say when they do not.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use super::oracle::{Oracle, Says as Upstream};
+use super::scenario::Step;
+use super::subject::{Says as Berth, Subject};
+
+/// kube-scheduler's score plugins in the order in which berth compares preferences.
+const PREFERENCES: [&str; 4] = ["TaintToleration", "NodeAffinity", "InterPodAffinity", "PodTopologySpread"];
+
+const FAILS: &str = "kube-scheduler fails:";
+
+/// The first pod of a scenario about which the two do not agree.
+#[derive(Debug)]
+pub struct Difference {
+    pub step: usize,
+    pub question: usize,
+    /// What is different, and all that both said.
+    pub text: String,
+}
+
+impl Difference {
+    /// It is not about an answer: a plugin of kube-scheduler failed.
+    pub fn is_failure(&self) -> bool {
+        self.text.starts_with(FAILS)
+    }
+}
+
+/// How often kube-scheduler said a thing: what was compared. Reasons and messages by their text, feasible nodes as
+/// [`FEASIBLE`], scores that told nodes apart by their plugin.
+pub type Seen = BTreeMap<String, u64>;
+
+pub const FEASIBLE: &str = "feasible";
+
+/// Takes both through the whole history.
+///
+/// # Errors
+/// When the oracle cannot be asked.
+pub fn first_difference(
+    scenario: &[Step],
+    oracle: &mut Oracle,
+    seen: &mut Seen,
+) -> anyhow::Result<Option<Difference>> {
+    let mut subject = Subject::new(7);
+    for (at, step) in scenario.iter().enumerate() {
+        let (upstream, berth) = (oracle.step(step)?, subject.step(step));
+        for (question, (upstream, berth)) in upstream.iter().zip(&berth).enumerate() {
+            note(upstream, seen);
+            if let Some(text) = difference(upstream, berth) {
+                return Ok(Some(Difference { step: at, question, text }));
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn note(upstream: &Upstream, seen: &mut Seen) {
+    let mut count = |what: &str| match seen.get_mut(what) {
+        Some(count) => *count += 1,
+        None => _ = seen.insert(what.to_owned(), 1),
+    };
+    upstream.pre_filter.iter().for_each(|message| count(message));
+    upstream.feasible.iter().flatten().for_each(|_| count(FEASIBLE));
+    let rejected = upstream.rejected.iter().flat_map(BTreeMap::values);
+    rejected.flat_map(|rejection| &rejection.reasons).for_each(|reason| count(reason));
+    if let Some((plugin, _)) = deciding(upstream) {
+        count(plugin);
+    }
+}
+
+/// The first preference that tells nodes apart, with the score of each node.
+fn deciding(upstream: &Upstream) -> Option<(&'static str, &BTreeMap<String, i64>)> {
+    let scores = PREFERENCES.iter().filter_map(|plugin| Some((*plugin, upstream.scores.get(*plugin)?)));
+    let mut telling = scores.filter(|(_, scores)| scores.values().max() != scores.values().min());
+    telling.next()
+}
+
+fn difference(upstream: &Upstream, berth: &Berth) -> Option<String> {
+    let mut text = String::new();
+    if let Some(error) = &upstream.error {
+        let _ = writeln!(text, "{FAILS} {error}");
+    } else if let Some(message) = &upstream.pre_filter {
+        let nodes = berth.feasible.len() + berth.rejected.len();
+        let told = berth.message.as_deref().unwrap_or_default();
+        // Without any node, kube-scheduler does not ask its plugins.
+        if nodes > 0 && !told.starts_with(&format!("0/{nodes} nodes are available: {message}. ")) {
+            let _ = writeln!(text, "kube-scheduler looks at no node: {message}; berth says: {told}");
+        }
+    } else {
+        node_differences(upstream, berth, &mut text);
+        choice_difference(upstream, berth, &mut text);
+    }
+    (!text.is_empty()).then(|| format!("{text}kube-scheduler: {upstream:?}\nberth: {berth:?}\n"))
+}
+
+fn node_differences(upstream: &Upstream, berth: &Berth, text: &mut String) {
+    if let Some(refused) = &berth.refused {
+        let _ = writeln!(text, "berth does not schedule it: {refused}");
+        return;
+    }
+    let (no_nodes, no_reasons) = (Vec::new(), Default::default());
+    let feasible = upstream.feasible.as_ref().unwrap_or(&no_nodes);
+    let rejected = upstream.rejected.as_ref().unwrap_or(&no_reasons);
+    for node in feasible.iter().filter(|node| !berth.feasible.contains(*node)) {
+        let _ = writeln!(text, "{node}: kube-scheduler takes it, berth says {:?}", berth.rejected.get(node));
+    }
+    for (node, rejection) in rejected {
+        let sorted = |reasons: &[String]| {
+            let mut reasons = reasons.to_vec();
+            reasons.sort();
+            reasons
+        };
+        let upstream = sorted(&rejection.reasons);
+        let berth = berth.rejected.get(node).map(|reasons| sorted(reasons));
+        if berth.as_ref() != Some(&upstream) {
+            let _ = writeln!(text, "{node}: kube-scheduler says {upstream:?}, berth {berth:?}");
+        }
+    }
+    let known = feasible.len() + rejected.len();
+    if berth.feasible.len() + berth.rejected.len() > known {
+        let _ = writeln!(text, "berth knows of more than {known} nodes");
+    }
+}
+
+/// The chosen node is one that kube-scheduler takes too. In the first preference that tells nodes apart, it is one that no
+/// other has a higher score than.
+fn choice_difference(upstream: &Upstream, berth: &Berth, text: &mut String) {
+    let feasible = upstream.feasible.iter().flatten();
+    let Some(chosen) = &berth.chosen else {
+        if feasible.count() > 0 {
+            let _ = writeln!(text, "berth chooses no node");
+        }
+        return;
+    };
+    if !feasible.into_iter().any(|node| node == chosen) {
+        let _ = writeln!(text, "berth chooses {chosen}");
+        return;
+    }
+    if let Some((plugin, scores)) = deciding(upstream)
+        && scores.get(chosen) != scores.values().max()
+    {
+        let _ = writeln!(text, "berth chooses {chosen}, which is not the best for {plugin}: {scores:?}");
+    }
+}

@@ -1,0 +1,83 @@
+//! kube-scheduler's side: a process that answers with its plugins.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use serde::Deserialize;
+
+use super::scenario::Step;
+
+/// What kube-scheduler says of one pod.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct Says {
+    /// Why it did not look at any node.
+    pub pre_filter: Option<String>,
+    pub feasible: Option<Vec<String>>,
+    pub rejected: Option<BTreeMap<String, Rejection>>,
+    /// By plugin, then node: normalised, weighted.
+    pub scores: BTreeMap<String, BTreeMap<String, i64>>,
+    /// A plugin failed.
+    pub error: Option<String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Rejection {
+    pub reasons: Vec<String>,
+    /// Taking pods away from the node would not help.
+    #[allow(
+        dead_code,
+        reason = "berth's verdict does not tell it apart; a person who reads a difference wants it"
+    )]
+    pub unresolvable: bool,
+}
+
+#[derive(Deserialize)]
+struct Reply {
+    answers: Vec<Says>,
+}
+
+/// A running oracle; ends with its standard input, that is with this value or this process.
+pub struct Oracle {
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+    child: Child,
+    line: String,
+}
+
+impl Oracle {
+    pub fn start(program: &Path) -> Self {
+        let mut child = Command::new(program)
+            .env("GOMAXPROCS", "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot start {}: {error}", program.display()));
+        let to = child.stdin.take().expect("it is piped");
+        let from = BufReader::new(child.stdout.take().expect("it is piped"));
+        Oracle { to, from, child, line: String::new() }
+    }
+
+    /// One answer for each question of the step.
+    ///
+    /// # Errors
+    /// When the oracle refuses the step (it says why on standard error), after which it is gone.
+    pub fn step(&mut self, step: &Step) -> anyhow::Result<Vec<Says>> {
+        let mut line = serde_json::to_vec(step)?;
+        line.push(b'\n');
+        self.to.write_all(&line)?;
+        self.to.flush()?;
+        self.line.clear();
+        anyhow::ensure!(self.from.read_line(&mut self.line)? > 0, "the oracle ended");
+        Ok(serde_json::from_str::<Reply>(&self.line)?.answers)
+    }
+}
+
+impl Drop for Oracle {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

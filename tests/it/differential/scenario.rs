@@ -1,0 +1,67 @@
+//! The history of one cluster, as the objects the API server would show: what both sides are fed with, and what a
+//! reproduction file holds, one [`Step`] a line (the format of `tools/control-plane/filter-oracle`).
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// From the first step, which resets, to the last.
+pub type Scenario = Vec<Step>;
+
+/// Changes of the cluster, then pods to ask about.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Step {
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub reset: bool,
+    /// By resource: `namespace/name`, or the name of what has no namespace. Comes before `apply`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub delete: BTreeMap<String, Vec<String>>,
+    /// By resource (`nodes`, `pods`, `persistentvolumeclaims`…).
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub apply: BTreeMap<String, Vec<Value>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ask: Vec<Question>,
+}
+
+/// On which nodes could this pod be?
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Question {
+    pub pod: Value,
+    /// Whether kube-scheduler's scores are wanted too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub scores: bool,
+}
+
+impl Step {
+    pub fn apply(&mut self, resource: &str, object: Value) {
+        self.apply.entry(resource.to_owned()).or_default().push(object);
+    }
+
+    pub fn delete(&mut self, resource: &str, key: &str) {
+        self.delete.entry(resource.to_owned()).or_default().push(key.to_owned());
+    }
+}
+
+/// `namespace/name`, or the name of what has no namespace.
+pub fn key_of(object: &Value) -> String {
+    let name = object["metadata"]["name"].as_str().expect("every object has a name");
+    match object["metadata"]["namespace"].as_str() {
+        Some(namespace) => format!("{namespace}/{name}"),
+        None => name.to_owned(),
+    }
+}
+
+/// # Panics
+/// When a line is not a step.
+pub fn parse(lines: &str) -> Scenario {
+    let step = |line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error} in {line}"));
+    lines.lines().map(step).collect()
+}
+
+pub fn print(scenario: &[Step]) -> String {
+    let line = |step| serde_json::to_string(step).expect("a step is JSON") + "\n";
+    scenario.iter().map(line).collect()
+}

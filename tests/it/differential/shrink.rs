@@ -1,0 +1,134 @@
+//! Makes a scenario that shows a difference small enough to read.
+
+use serde_json::Value;
+
+use super::compare::{Difference, Seen, first_difference};
+use super::oracle::Oracle;
+use super::scenario::{Scenario, Step, print};
+
+/// Fields without which the API server would not take an object, or which make it another one.
+const REQUIRED: &[&str] = &[
+    "reset",
+    "metadata",
+    "name",
+    "namespace",
+    "uid",
+    "spec",
+    "status",
+    "nodeName",
+    "claimName",
+    "volumeName",
+    "storageClassName",
+    "provisioner",
+    "volumeBindingMode",
+    "drivers",
+    "allocatable",
+    "pods",
+    "key",
+    "operator",
+    "values",
+    "value",
+    "effect",
+    "weight",
+    "preference",
+    "podAffinityTerm",
+    "topologyKey",
+    "whenUnsatisfiable",
+    "maxSkew",
+    "nodeSelectorTerms",
+];
+/// Lists of which the API server wants one element at least.
+const NOT_EMPTY: &[&str] = &["values", "nodeSelectorTerms"];
+
+/// Leaves out what can be left out while there is still a difference. Takes some seconds.
+pub fn shrink(mut scenario: Scenario, found: &Difference, oracle: &mut Oracle) -> Scenario {
+    let mut differs = |smaller: &Scenario| match first_difference(smaller, oracle, &mut Seen::new()) {
+        Ok(Some(difference)) => difference.is_failure() == found.is_failure(),
+        Ok(None) | Err(_) => false,
+    };
+    scenario.truncate(found.step + 1);
+    loop {
+        let before = print(&scenario).len();
+        leave_out_steps(&mut scenario, &mut differs);
+        for at in 0..scenario.len() {
+            leave_out_parts(&mut scenario, at, &mut differs);
+        }
+        if print(&scenario).len() == before {
+            return scenario;
+        }
+    }
+}
+
+/// All but the first, which resets.
+fn leave_out_steps(scenario: &mut Scenario, differs: &mut impl FnMut(&Scenario) -> bool) {
+    for at in (1..scenario.len()).rev() {
+        let mut smaller = scenario.clone();
+        smaller.remove(at);
+        if differs(&smaller) {
+            *scenario = smaller;
+        }
+    }
+}
+
+fn leave_out_parts(scenario: &mut Scenario, at: usize, differs: &mut impl FnMut(&Scenario) -> bool) {
+    let mut step = serde_json::to_value(&scenario[at]).expect("a step is JSON");
+    let mut differs = |step: &Value| {
+        let Ok(smaller) = serde_json::from_value::<Step>(step.clone()) else { return false };
+        let before = std::mem::replace(&mut scenario[at], smaller);
+        let differs = differs(scenario);
+        if !differs {
+            scenario[at] = before;
+        }
+        differs
+    };
+    simplify(&mut step, "", &mut differs);
+}
+
+/// Tries to leave out each part of what is at the JSON pointer `path`, large ones before their own parts.
+fn simplify(root: &mut Value, path: &str, differs: &mut impl FnMut(&Value) -> bool) {
+    halve(root, path, differs);
+    let parts: Vec<String> = match root.pointer(path) {
+        Some(Value::Object(fields)) => fields.keys().cloned().collect(),
+        // From the end: the places of the others stay what they are.
+        Some(Value::Array(items)) => (0..items.len()).rev().map(|at| at.to_string()).collect(),
+        _ => return,
+    };
+    for part in parts {
+        let mut smaller = root.clone();
+        if remove(&mut smaller, path, &part) && differs(&smaller) {
+            *root = smaller;
+        } else {
+            simplify(root, &format!("{path}/{}", part.replace('~', "~0").replace('/', "~1")), differs);
+        }
+    }
+}
+
+/// Leaves out half of a long list at once, while that works.
+fn halve(root: &mut Value, path: &str, differs: &mut impl FnMut(&Value) -> bool) {
+    while let Some(length) = root.pointer(path).and_then(Value::as_array).map(Vec::len).filter(|n| *n > 3) {
+        let half = |range: std::ops::Range<usize>| {
+            let mut smaller = root.clone();
+            let items = smaller.pointer_mut(path).and_then(Value::as_array_mut).expect("it was one");
+            items.drain(range);
+            smaller
+        };
+        let halves = [half(0..length / 2), half(length / 2..length)];
+        match halves.into_iter().find(|half| differs(half)) {
+            Some(half) => *root = half,
+            None => return,
+        }
+    }
+}
+
+/// Whether the part was there and may go.
+fn remove(root: &mut Value, path: &str, part: &str) -> bool {
+    match root.pointer_mut(path) {
+        Some(Value::Object(fields)) => !REQUIRED.contains(&part) && fields.remove(part).is_some(),
+        Some(Value::Array(items)) => {
+            let last_needed = items.len() == 1 && NOT_EMPTY.iter().any(|name| path.ends_with(name));
+            let at = part.parse::<usize>().ok().filter(|at| *at < items.len() && !last_needed);
+            at.map(|at| items.remove(at)).is_some()
+        }
+        _ => false,
+    }
+}
