@@ -437,8 +437,8 @@ fn end_to_end(nodes: usize, classes: usize, pods: usize) {
         backoff: BackoffLimits { initial: Duration::from_secs(1), max: Duration::from_secs(10) },
         refresh: Duration::from_secs(60),
         objects: Default::default(),
-        default_spread: Default::default(),
         volume_bind_timeout: Duration::from_secs(600),
+        default_spread: Default::default(),
     };
     let mut scheduler = Scheduler::new(config, Estimator::default());
     let mut shared = Interner::default();

@@ -228,7 +228,6 @@ fn host_name() -> String {
 
 fn scheduler_config(config: &Config) -> SchedulerConfig {
     let mut objects = BTreeSet::from([Kind::Namespace]);
-    objects.extend(Kind::VOLUMES);
     if config.pod_topology_spread.adds_constraints() {
         objects.extend(Kind::SPREADING);
     }
@@ -240,8 +239,8 @@ fn scheduler_config(config: &Config) -> SchedulerConfig {
         backoff: BackoffLimits { initial: config.backoff.initial.get(), max: config.backoff.max.get() },
         refresh: REFRESH,
         objects,
-        default_spread: config.pod_topology_spread.defaults(),
         volume_bind_timeout: config.volume_bind_timeout.get(),
+        default_spread: config.pod_topology_spread.defaults(),
     }
 }
 

@@ -76,8 +76,8 @@ impl LeanPod {
             spread,
             images: placing::images(&self.spec, interner),
             containers: (self.spec.containers.len() + self.spec.init_containers.len()) as u32,
-            features: features(&self.spec, interner),
             volumes: None,
+            features: features(&self.spec, interner),
             unsupported: unsupported(&self.spec),
         };
         let spec = match problems.0 {

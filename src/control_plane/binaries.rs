@@ -17,9 +17,9 @@ pub enum Program {
     Etcd,
     KubeApiserver,
     KubeScheduler,
+    KubeControllerManager,
     /// Says what kube-scheduler's plugins say; a program of our own, see `tools/control-plane/filter-oracle`.
     FilterOracle,
-    KubeControllerManager,
     Helm,
     Kubeconform,
 }
@@ -31,8 +31,8 @@ impl Program {
             Self::Etcd => "etcd",
             Self::KubeApiserver => "kube-apiserver",
             Self::KubeScheduler => "kube-scheduler",
-            Self::FilterOracle => "filter-oracle",
             Self::KubeControllerManager => "kube-controller-manager",
+            Self::FilterOracle => "filter-oracle",
             Self::Helm => "helm",
             Self::Kubeconform => "kubeconform",
         }

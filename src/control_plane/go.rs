@@ -43,8 +43,8 @@ fn package(program: Program) -> &'static str {
         Program::Etcd => "go.etcd.io/etcd/server/v3",
         Program::KubeApiserver => "k8s.io/kubernetes/cmd/kube-apiserver",
         Program::KubeScheduler => "k8s.io/kubernetes/cmd/kube-scheduler",
-        Program::FilterOracle => "./filter-oracle",
         Program::KubeControllerManager => "k8s.io/kubernetes/cmd/kube-controller-manager",
+        Program::FilterOracle => "./filter-oracle",
         Program::Helm => "helm.sh/helm/v3/cmd/helm",
         Program::Kubeconform => "github.com/yannh/kubeconform/cmd/kubeconform",
     }

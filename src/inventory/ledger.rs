@@ -36,12 +36,12 @@ pub struct Ledger {
     /// By pod uid. Never iterated where order could matter.
     charges: HashMap<Arc<str>, Charge>,
     assumed: usize,
-    /// By uid: the node on which room is kept for a pod that is not ours.
-    reservations: HashMap<Arc<str>, (Arc<str>, Reservation)>,
     /// Pods (by uid) that use each claim.
     users: HashMap<ClaimName, BTreeSet<Arc<str>>>,
     /// Claims that got their first user or lost their last one since this was last asked.
     claims_changed: BTreeSet<ClaimName>,
+    /// By uid: the node on which room is kept for a pod that is not ours.
+    reservations: HashMap<Arc<str>, (Arc<str>, Reservation)>,
 }
 
 impl Ledger {

@@ -30,14 +30,14 @@ pub struct Row {
     pub ports: Option<Arc<Vec<HostPort>>>,
     /// The pods here as other pods' rules see them.
     pub peers: Peers,
-    /// Room kept for pods that another scheduler has nominated for this node; `None`: none.
-    pub reserved: Option<Arc<Vec<Reservation>>>,
     /// How many volumes the node can have attached, and what is attached beside what pods hold; `None`: nothing is known.
     pub storage: Option<Arc<NodeStorage>>,
     /// Free volumes that only this node and few others reach, smallest first; `None`: none.
     pub local_volumes: Option<Arc<Vec<Arc<StaticVolume>>>>,
     /// Volumes that the pods here use; `None`: none.
     pub volumes: Option<Arc<VolumesInUse>>,
+    /// Room kept for pods that another scheduler has nominated for this node; `None`: none.
+    pub reserved: Option<Arc<Vec<Reservation>>>,
 }
 
 /// Room kept for one pod.

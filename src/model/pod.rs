@@ -107,10 +107,10 @@ pub struct PodSpec {
     pub images: Box<[Arc<str>]>,
     /// Number of containers and init containers (ImageLocality's upper threshold grows with it).
     pub containers: u32,
-    /// What it needs of the kubelet (upstream: `nodedeclaredfeatures`); sorted.
-    pub features: Box<[Arc<str>]>,
     /// What its claims and disks ask of a node, filled in from the other objects of the cluster.
     pub volumes: Option<Arc<VolumeNeeds>>,
+    /// What it needs of the kubelet (upstream: `nodedeclaredfeatures`); sorted.
+    pub features: Box<[Arc<str>]>,
     /// Things this version cannot decide yet; such a pod waits with a condition that names them. Sorted.
     pub unsupported: Box<[Unsupported]>,
 }

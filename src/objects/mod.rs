@@ -9,11 +9,12 @@ mod volumes;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-pub use spreading::{default_constraint, system_defaults};
 pub use volumes::{
     Attachment, Capacity, Claim, ClaimRef, ClaimRequest, Progress, Resolved, StorageClass, Volume,
     VolumeNews, Volumes, Wanted,
 };
+
+pub use spreading::{default_constraint, system_defaults};
 
 use crate::model::{
     AttachLimits, ClaimName, Holding, Identity, LabelSelector, Labels, Peer, Pod, PodSpec, Pool, Spread,
@@ -24,10 +25,6 @@ use spreading::Spreading;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     Namespace,
-    Service,
-    ReplicationController,
-    ReplicaSet,
-    StatefulSet,
     PersistentVolume,
     PersistentVolumeClaim,
     StorageClass,
@@ -35,22 +32,16 @@ pub enum Kind {
     CsiDriver,
     CsiStorageCapacity,
     VolumeAttachment,
+    Service,
+    ReplicationController,
+    ReplicaSet,
+    StatefulSet,
 }
 
 impl Kind {
     /// What says which pods belong together.
     pub const SPREADING: [Kind; 4] =
         [Kind::Service, Kind::ReplicationController, Kind::ReplicaSet, Kind::StatefulSet];
-    /// What says from where volumes can be reached.
-    pub const VOLUMES: [Kind; 7] = [
-        Kind::PersistentVolume,
-        Kind::PersistentVolumeClaim,
-        Kind::StorageClass,
-        Kind::CsiNode,
-        Kind::CsiDriver,
-        Kind::CsiStorageCapacity,
-        Kind::VolumeAttachment,
-    ];
 }
 
 /// An object by all its names.
@@ -68,12 +59,6 @@ pub enum Object {
         name: Arc<str>,
         labels: Labels,
     },
-    /// One of [`Kind::SPREADING`], and the pods it selects; of a service single labels only.
-    Selecting {
-        kind: Kind,
-        name: ObjectName,
-        selector: LabelSelector,
-    },
     Volume(Volume),
     Claim(Claim),
     StorageClass(StorageClass),
@@ -88,6 +73,12 @@ pub enum Object {
     },
     Capacity(Capacity),
     Attachment(Attachment),
+    /// One of [`Kind::SPREADING`], and the pods it selects; of a service single labels only.
+    Selecting {
+        kind: Kind,
+        name: ObjectName,
+        selector: LabelSelector,
+    },
 }
 
 /// Which pods must be looked at again after a change.
@@ -136,7 +127,6 @@ impl Objects {
                 let known = self.namespaces.insert(name.clone(), labels.clone());
                 if known.as_ref() == Some(&labels) { Affected::Nothing } else { Affected::Everyone(name) }
             }
-            Object::Selecting { kind, name, selector } => self.spreading.apply(kind, name, selector),
             Object::Volume(volume) => self.volumes.apply_volume(volume).into(),
             Object::Claim(claim) => self.volumes.apply_claim(claim).into(),
             Object::StorageClass(class) => self.volumes.apply_class(class).into(),
@@ -146,6 +136,7 @@ impl Objects {
             }
             Object::Capacity(capacity) => self.volumes.apply_capacity(capacity).into(),
             Object::Attachment(attachment) => self.volumes.apply_attachment(attachment).into(),
+            Object::Selecting { kind, name, selector } => self.spreading.apply(kind, name, selector),
         }
     }
 

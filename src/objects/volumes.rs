@@ -116,8 +116,10 @@ pub struct Attachment {
 pub struct VolumeNews {
     /// Pods that use these.
     pub claims: BTreeSet<ClaimName>,
-    /// All pods that use claims.
+    /// All waiting pods that use claims.
     pub all_claims: bool,
+    /// All pods that have a node and use claims.
+    pub all_holdings: bool,
     /// Hosts (by the label `kubernetes.io/hostname`) that reach other free volumes now.
     pub hosts: BTreeSet<Arc<str>>,
     /// Nodes (by name) whose [`NodeStorage`] is another now.
@@ -348,11 +350,12 @@ impl Volumes {
     pub fn apply_class(&mut self, class: StorageClass) -> VolumeNews {
         let same = self.classes.get(&class.name) == Some(&class);
         self.classes.insert(class.name.clone(), class);
-        VolumeNews { all_claims: !same, ..VolumeNews::default() }
+        VolumeNews { all_claims: !same, all_holdings: !same, ..VolumeNews::default() }
     }
 
     pub fn delete_class(&mut self, name: &str) -> VolumeNews {
-        VolumeNews { all_claims: self.classes.remove(name).is_some(), ..VolumeNews::default() }
+        let known = self.classes.remove(name).is_some();
+        VolumeNews { all_claims: known, all_holdings: known, ..VolumeNews::default() }
     }
 
     /// How many volumes a node can have attached, by driver; sorted.
@@ -455,7 +458,6 @@ impl Volumes {
             Kind::CsiDriver => self.apply_driver(&name, false),
             Kind::CsiStorageCapacity => self.delete_capacity(object),
             Kind::VolumeAttachment => self.delete_attachment(&name),
-            // Not among these.
             _ => VolumeNews::default(),
         }
     }

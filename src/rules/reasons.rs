@@ -43,18 +43,18 @@ impl Reasons {
     /// The kubelet lacks something.
     pub const FEATURES: Reasons = Reasons(1 << 69);
     /// A disk of the pod is taken by another pod of the node.
-    pub const DISK: Reasons = Reasons(1 << 72);
+    pub const DISK: Reasons = Reasons(1 << 70);
     /// A claim that only one pod may use is used by another one, wherever.
-    pub const CLAIM_IN_USE: Reasons = Reasons(1 << 73);
-    pub const TOO_MANY_VOLUMES: Reasons = Reasons(1 << 74);
+    pub const CLAIM_IN_USE: Reasons = Reasons(1 << 71);
+    pub const TOO_MANY_VOLUMES: Reasons = Reasons(1 << 72);
     /// A bound volume does not reach the node.
-    pub const VOLUME_NOT_REACHED: Reasons = Reasons(1 << 75);
-    pub const NO_FREE_VOLUME: Reasons = Reasons(1 << 76);
-    pub const NO_SPACE: Reasons = Reasons(1 << 77);
-    pub const VOLUME_MISSING: Reasons = Reasons(1 << 78);
-    pub const VOLUME_ZONE: Reasons = Reasons(1 << 79);
+    pub const VOLUME_NOT_REACHED: Reasons = Reasons(1 << 73);
+    pub const NO_FREE_VOLUME: Reasons = Reasons(1 << 74);
+    pub const NO_SPACE: Reasons = Reasons(1 << 75);
+    pub const VOLUME_MISSING: Reasons = Reasons(1 << 76);
+    pub const VOLUME_ZONE: Reasons = Reasons(1 << 77);
     /// Its claims keep the pod from every node; the class knows why.
-    pub const VOLUMES_REFUSED: Reasons = Reasons(1 << 80);
+    pub const VOLUMES_REFUSED: Reasons = Reasons(1 << 78);
 
     /// Too little of the `at`-th extended resource that the class requests.
     pub fn extended(at: usize) -> Reasons {

@@ -73,6 +73,8 @@ impl Scheduler {
             return;
         };
         waiting.failures += 1;
+        // While it had a node, what it depends on may have changed without a word.
+        self.stale.pods.insert(uid.clone());
         let until = now + self.config.backoff.after(waiting.failures);
         waiting.state = State::BackingOff(until);
         self.backoff.insert(until, uid);

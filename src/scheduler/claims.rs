@@ -69,7 +69,11 @@ impl Scheduler {
         now: Duration,
     ) {
         let inventory = self.ledger.inventory();
-        let choices = plan_volumes(&needs.unbound, inventory.row(node)).unwrap_or_default();
+        let Ok(choices) = plan_volumes(&needs.unbound, inventory.row(node)) else {
+            debug_assert!(false, "the commit has looked at the same row");
+            self.ledger.discharge(uid);
+            return self.back_off(uid, "its volumes were taken meanwhile".to_owned(), now);
+        };
         let wanted = |choice| match choice {
             VolumeChoice::Volume(volume) => Wanted::Volume(volume.name.clone()),
             VolumeChoice::Made => Wanted::Provision,
@@ -205,6 +209,7 @@ impl Scheduler {
         for uid in self.claimants.waiting.clone() {
             self.ledger.discharge(&uid);
             self.withdraw(&uid);
+            self.stale.pods.insert(uid.clone());
             self.admit(&uid, now);
         }
     }
@@ -217,16 +222,17 @@ impl Scheduler {
     pub(super) fn heed_volumes(&mut self, news: VolumeNews) {
         for claim in &news.claims {
             for uid in self.pods_by_claim.get(claim).into_iter().flatten() {
-                self.stale.pods.insert(uid.clone());
-                if self.claimants.waiting.contains(uid) {
-                    self.claimants.due.insert(uid.clone());
-                }
+                // A pod that waits for its claims has its node; should it lose that, it is classified again then.
+                match self.claimants.waiting.contains(uid) {
+                    true => self.claimants.due.insert(uid.clone()),
+                    false => self.stale.pods.insert(uid.clone()),
+                };
             }
             let objects = &mut self.objects;
             self.ledger.rehold_users(claim, |holding| objects.renewed(holding));
         }
-        if news.all_claims {
-            self.stale.claimants = true;
+        self.stale.claimants |= news.all_claims;
+        if news.all_holdings {
             let objects = &mut self.objects;
             self.ledger.rehold(|holding| holding.volumes.is_some().then(|| objects.renewed(holding)));
         }

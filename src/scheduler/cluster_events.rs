@@ -132,10 +132,6 @@ impl Scheduler {
         let namespace = match affected {
             Affected::Nothing => return,
             Affected::Waiting(namespace) => namespace,
-            Affected::Owned { namespace, owner } => {
-                self.stale.owners.insert((namespace, owner));
-                return self.wake_all();
-            }
             Affected::Volumes(news) => {
                 self.heed_volumes(*news);
                 self.wake_for_parked();
@@ -143,6 +139,10 @@ impl Scheduler {
                     self.wake_all();
                 }
                 return;
+            }
+            Affected::Owned { namespace, owner } => {
+                self.stale.owners.insert((namespace, owner));
+                return self.wake_all();
             }
             Affected::Everyone(namespace) => {
                 let objects = &mut self.objects;
@@ -183,12 +183,12 @@ impl Scheduler {
         }
         let concerns = |pod: &&Waiting| !matches!(pod.state, State::Claiming | State::Binding);
         let source = |pod: &Waiting| (pod.seq, pod.source.clone());
-        let mut pods: Vec<_> = if stale.is_wide() {
-            let meant = |pod: &&Waiting| stale.concerns(&pod.source);
-            self.waiting.values().filter(concerns).filter(meant).map(source).collect()
-        } else {
+        let mut pods: Vec<_> = if stale.only_some() {
             let pods = stale.pods.iter().filter_map(|uid| self.waiting.get(uid));
             pods.filter(concerns).map(source).collect()
+        } else {
+            let meant = |pod: &&Waiting| stale.concerns(&pod.source);
+            self.waiting.values().filter(concerns).filter(meant).map(source).collect()
         };
         pods.sort_by_key(|(seq, _)| *seq);
         for (_, pod) in pods {

@@ -52,10 +52,10 @@ pub struct SchedulerConfig {
     pub refresh: Duration,
     /// Nothing is scheduled before these have been listed once, besides pods and nodes.
     pub objects: BTreeSet<Kind>,
-    /// What pods get that have no topology spread constraints and belong together. Without selectors.
-    pub default_spread: Spread,
     /// Claims that are not bound so long after their pod got its node take it from it again.
     pub volume_bind_timeout: Duration,
+    /// What pods get that have no topology spread constraints and belong together. Without selectors.
+    pub default_spread: Spread,
 }
 
 /// A pod of ours that has no node yet, or whose bind is not finished.
@@ -112,32 +112,32 @@ enum State {
 struct Stale {
     everyone: bool,
     namespaces: BTreeSet<Arc<str>>,
-    /// Namespace and name of a controller.
-    owners: BTreeSet<(Arc<str>, Arc<str>)>,
     /// All pods with claims.
     claimants: bool,
     /// By uid.
     pods: BTreeSet<Arc<str>>,
+    /// Namespace and name of a controller.
+    owners: BTreeSet<(Arc<str>, Arc<str>)>,
 }
 
 impl Stale {
     fn is_empty(&self) -> bool {
-        !self.is_wide() && self.pods.is_empty()
+        self.only_some() && self.pods.is_empty()
     }
 
-    /// Not only single pods.
-    fn is_wide(&self) -> bool {
-        self.everyone || self.claimants || !self.namespaces.is_empty() || !self.owners.is_empty()
+    /// At most the pods in `pods`.
+    fn only_some(&self) -> bool {
+        !self.everyone && !self.claimants && self.namespaces.is_empty() && self.owners.is_empty()
     }
 
     fn concerns(&self, pod: &Pod) -> bool {
         let namespace = &pod.peer.identity.namespace;
         let owned = |owner: &Owner| self.owners.contains(&(namespace.clone(), owner.name.clone()));
         self.everyone
+            || self.claimants && pod.volumes.is_some()
             || self.namespaces.contains(namespace)
-            || (self.claimants && pod.volumes.is_some())
-            || self.pods.contains(&pod.uid)
             || !self.owners.is_empty() && pod.owner.as_ref().is_some_and(owned)
+            || self.pods.contains(&pod.uid)
     }
 }
 

@@ -55,8 +55,8 @@ impl Bench {
             backoff: BackoffLimits { initial: S, max: 10 * S },
             refresh: 60 * S,
             objects: Default::default(),
-            default_spread: Default::default(),
             volume_bind_timeout: 600 * S,
+            default_spread: Default::default(),
         };
         let agent = |seed: usize| {
             Agent::new(AgentConfig {

@@ -113,12 +113,6 @@ pub(super) fn watch_cluster(
     config: &Config,
 ) {
     watch_kind::<LeanNamespace>(tasks, engine, client, sources, health);
-    if config.pod_topology_spread.adds_constraints() {
-        watch_kind::<LeanService>(tasks, engine, client, sources, health);
-        watch_kind::<LeanReplicationController>(tasks, engine, client, sources, health);
-        watch_kind::<LeanReplicaSet>(tasks, engine, client, sources, health);
-        watch_kind::<LeanStatefulSet>(tasks, engine, client, sources, health);
-    }
     watch_kind::<LeanPersistentVolume>(tasks, engine, client, sources, health);
     watch_kind::<LeanPersistentVolumeClaim>(tasks, engine, client, sources, health);
     watch_kind::<LeanStorageClass>(tasks, engine, client, sources, health);
@@ -126,6 +120,12 @@ pub(super) fn watch_cluster(
     watch_kind::<LeanCsiDriver>(tasks, engine, client, sources, health);
     watch_kind::<LeanCsiStorageCapacity>(tasks, engine, client, sources, health);
     watch_kind::<LeanVolumeAttachment>(tasks, engine, client, sources, health);
+    if config.pod_topology_spread.adds_constraints() {
+        watch_kind::<LeanService>(tasks, engine, client, sources, health);
+        watch_kind::<LeanReplicationController>(tasks, engine, client, sources, health);
+        watch_kind::<LeanReplicaSet>(tasks, engine, client, sources, health);
+        watch_kind::<LeanStatefulSet>(tasks, engine, client, sources, health);
+    }
     let (to, client_of, counters, healthy) =
         (engine.clone(), client.clone(), sources.node_watch.clone(), health.clone());
     tasks.spawn("watch of nodes", async move {

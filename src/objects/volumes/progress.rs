@@ -143,5 +143,6 @@ impl VolumeNews {
         self.hosts.extend(other.hosts);
         self.nodes.extend(other.nodes);
         self.all_claims |= other.all_claims;
+        self.all_holdings |= other.all_holdings;
     }
 }

@@ -168,7 +168,8 @@ fn local_volumes_are_offered_to_their_hosts_and_others_to_claims_of_their_class(
 fn a_reserved_volume_is_its_claims_alone_until_released_or_seen_bound() {
     let mut volumes = Volumes::default();
     volumes.apply_class(class(STATIC, true));
-    (volumes.apply_claim(claim("c")), volumes.apply_claim(claim("d")));
+    volumes.apply_claim(claim("c"));
+    volumes.apply_claim(claim("d"));
     volumes.apply_volume(volume("pv"));
     let requests = volumes.requests(&[(name("c"), Wanted::Volume("pv".into()))]);
     assert!(volumes.reserve(&requests, &"n".into()).all_claims);
@@ -232,7 +233,8 @@ fn volumes_that_nobody_else_has_are_counted_and_the_others_named() {
     let mut volumes = Volumes::default();
     volumes.apply_class(class(CSI, true));
     volumes.apply_volume(Volume { csi: csi("h"), ..volume("pv") });
-    (volumes.apply_claim(bound("c", "pv")), volumes.apply_claim(claim("new")));
+    volumes.apply_claim(bound("c", "pv"));
+    volumes.apply_claim(claim("new"));
     let alone = resolve(&mut volumes, &["c", "new"], false);
     assert_eq!((&*alone.fresh, alone.shared.len()), (&[(CSI.into(), 2)][..], 0));
     let shared = resolve(&mut volumes, &["c", "new"], true);

@@ -347,3 +347,19 @@ fn a_node_that_vanishes_while_claims_are_bound_is_given_up() {
     bench.tick(2 * S);
     assert!(bench.last_told().ends_with("binding volumes: failed to get node \"a\": node \"a\" not found"));
 }
+
+#[test]
+fn a_pod_whose_bind_is_refused_after_its_claim_was_bound_follows_its_volume() {
+    let objects = [Object::Volume(volume("pv", "b")), Object::Claim(claim("data", "local"))];
+    let mut bench = Bench::with_claims(&["a", "b"], objects);
+    bench.apply(uses("data", pod("p", 100)));
+    bench.work();
+    bench.written(&bench.orders[0].clone(), Ok(vec![2]));
+    bench.bind_claim("data", volume("pv", "b"));
+    bench.soon();
+    bench.finish(&bench.binds[0].clone(), Outcome::Refused("no".into()));
+    bench.tick(bench.now + 2 * S);
+    bench.work();
+    assert_eq!((bench.orders.len(), bench.bound()), (1, vec!["p", "p"]), "there is nothing more to ask for");
+    assert_eq!(&*bench.binds[1].node, "b");
+}

@@ -41,7 +41,7 @@ async fn create_class(client: &Client, name: &str, provisioner: &str, mode: &str
 /// A volume of 1 GiB; `more` of its spec.
 fn volume(name: &str, class: &str, more: Value) -> Value {
     let mut spec = json!({
-        "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce", "ReadWriteOncePod"],
+        "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
         "storageClassName": class, "hostPath": {"path": "/nowhere"},
     });
     for (key, value) in more.as_object().expect("an object") {
@@ -86,6 +86,7 @@ async fn create_bound(client: &Client, name: &str, labels: Value, volume_more: V
         create(namespaced(client), json!({"metadata": meta, "spec": spec})).await;
     let mut volume = volume(&volume_name, "by-hand", volume_more);
     volume["metadata"]["labels"] = labels;
+    volume["spec"]["accessModes"] = json!(modes);
     volume["spec"]["claimRef"] = json!({
         "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": "default", "name": name,
         "uid": claim.metadata.uid,
@@ -184,7 +185,7 @@ async fn a_volume_is_made_for_the_chosen_node_and_a_provisioner_that_cannot_make
     let cluster = start_control_plane().await;
     let client = cluster.client();
     let _controllers = cluster.start_controller_manager(&CONTROLLERS).await.expect("it starts");
-    create_class(&client, "made", "example.com/maker", "WaitForFirstConsumer").await;
+    create_class(&client, "made", "maker.example.com", "WaitForFirstConsumer").await;
     create_nodes(&client, &Nodes { count: 3, ..Nodes::default() }).await;
     create_claim(&client, "data", claim_spec("made")).await;
     let berth = Berth::start(&cluster.kubeconfig(), "");
@@ -211,7 +212,7 @@ async fn a_volume_is_made_for_the_chosen_node_and_a_provisioner_that_cannot_make
     let node = asked().await;
     assert_eq!(all_pods(&client).await.iter().filter_map(node_of).count(), 0, "not before it has its volume");
     let more = json!({
-        "csi": {"driver": "example.com/maker", "volumeHandle": "h"},
+        "csi": {"driver": "maker.example.com", "volumeHandle": "h"},
         "nodeAffinity": reached_by("kubernetes.io/hostname", &node),
         "claimRef": {
             "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": "default", "name": "data",
@@ -228,7 +229,7 @@ async fn a_volume_is_made_for_the_chosen_node_and_a_provisioner_that_cannot_make
 async fn a_claim_that_nobody_provisions_or_that_vanishes_takes_the_node_from_its_pod_again() {
     let cluster = start_control_plane().await;
     let client = cluster.client();
-    create_class(&client, "made", "example.com/maker", "WaitForFirstConsumer").await;
+    create_class(&client, "made", "maker.example.com", "WaitForFirstConsumer").await;
     create_nodes(&client, &Nodes { cpu: "1", ..Nodes::default() }).await;
     for name in ["slow", "gone"] {
         create_claim(&client, name, claim_spec("made")).await;
@@ -267,9 +268,9 @@ async fn pods_that_cannot_have_their_volumes_are_told_in_the_words_of_kube_sched
         create_nodes(&client, &Nodes { prefix: name, count: 2, labels, ..Nodes::default() }).await;
     }
     create_class(&client, "local", "kubernetes.io/no-provisioner", "WaitForFirstConsumer").await;
-    create_class(&client, "now", "example.com/maker", "Immediate").await;
-    create_class(&client, "by-hand", "example.com/maker", "WaitForFirstConsumer").await;
-    let mut zonal = json!({"metadata": {"name": "zonal"}, "provisioner": "example.com/maker"});
+    create_class(&client, "now", "maker.example.com", "Immediate").await;
+    create_class(&client, "by-hand", "maker.example.com", "WaitForFirstConsumer").await;
+    let mut zonal = json!({"metadata": {"name": "zonal"}, "provisioner": "maker.example.com"});
     zonal["volumeBindingMode"] = json!("WaitForFirstConsumer");
     let expression = json!({"key": "topology.kubernetes.io/zone", "values": ["c"]});
     zonal["allowedTopologies"] = json!([{"matchLabelExpressions": [expression]}]);
@@ -299,11 +300,11 @@ async fn pods_that_cannot_have_their_volumes_are_told_in_the_words_of_kube_sched
     volumes.delete("pv-lost-volume", &DeleteParams::default()).await.expect("deleted");
     create_bound(&client, "single", json!({}), json!({}), &["ReadWriteOncePod"]).await;
     for name in ["csi-1", "csi-2"] {
-        let csi = json!({"csi": {"driver": "example.com/csi", "volumeHandle": name}});
+        let csi = json!({"csi": {"driver": "csi.example.com", "volumeHandle": name}});
         create_bound(&client, name, json!({}), csi, &once).await;
     }
     for node in ["zone-a-0", "zone-a-1", "zone-b-0", "zone-b-1"] {
-        let driver = json!({"name": "example.com/csi", "nodeID": node, "allocatable": {"count": 1}});
+        let driver = json!({"name": "csi.example.com", "nodeID": node, "allocatable": {"count": 1}});
         let csi_node = json!({"metadata": {"name": node}, "spec": {"drivers": [driver]}});
         create::<CSINode>(Api::all(client.clone()), csi_node).await;
     }
@@ -318,7 +319,8 @@ async fn pods_that_cannot_have_their_volumes_are_told_in_the_words_of_kube_sched
             pod["spec"]["nodeName"] = json!(node);
             pod["spec"]["volumes"] = disk(true)["volumes"].clone();
             if node == "zone-a-0" {
-                pod["spec"]["volumes"][1] = claims(&["single"])["volumes"][0].clone();
+                let volumes = pod["spec"]["volumes"].as_array_mut().expect("just set");
+                volumes.push(claims(&["single"])["volumes"][0].clone());
             }
         })
         .await;
@@ -359,14 +361,14 @@ async fn bound_volumes_zones_and_limits_decide_where_pods_go() {
         create_nodes(&client, &Nodes { prefix: name, count: 2, labels, ..Nodes::default() }).await;
     }
     for node in ["zone-b-0", "zone-b-1"] {
-        let driver = json!({"name": "example.com/csi", "nodeID": node, "allocatable": {"count": 2}});
+        let driver = json!({"name": "csi.example.com", "nodeID": node, "allocatable": {"count": 2}});
         let csi_node = json!({"metadata": {"name": node}, "spec": {"drivers": [driver]}});
         create::<CSINode>(Api::all(client.clone()), csi_node).await;
     }
     let (mut names, zone) = (Vec::new(), json!({"topology.kubernetes.io/zone": "b"}));
     for at in 0..5 {
         let name = format!("data-{at}");
-        let csi = json!({"csi": {"driver": "example.com/csi", "volumeHandle": name}});
+        let csi = json!({"csi": {"driver": "csi.example.com", "volumeHandle": name}});
         create_bound(&client, &name, zone.clone(), csi, &["ReadWriteOnce"]).await;
         names.push(name);
     }
@@ -389,7 +391,7 @@ async fn bound_volumes_zones_and_limits_decide_where_pods_go() {
     create_pod(&client, "sharer", claims(&[&claim])).await;
     await_bound(&client, SOON, 5, |_| true).await;
     let raised = json!({"spec": {"drivers": [
-        {"name": "example.com/csi", "nodeID": "zone-b-0", "allocatable": {"count": 9}},
+        {"name": "csi.example.com", "nodeID": "zone-b-0", "allocatable": {"count": 9}},
     ]}});
     let csi_nodes: Api<CSINode> = Api::all(client.clone());
     csi_nodes.delete("zone-b-0", &DeleteParams::default()).await.expect("deleted");
