@@ -376,7 +376,7 @@ fn selectors(nodes: usize, repeat: usize) {
     });
     let apps: Vec<(Arc<Class>, Holding)> = (mates.into_iter())
         .map(|(spec, peer)| {
-            let holding = Holding { usage: spec.usage.clone(), peer: peer.clone() };
+            let holding = Holding { usage: spec.usage.clone(), peer: peer.clone(), volumes: None };
             (classifier.classify(&Arc::new(spec), &peer.identity, 0), holding)
         })
         .collect();
@@ -437,6 +437,7 @@ fn end_to_end(nodes: usize, classes: usize, pods: usize) {
         backoff: BackoffLimits { initial: Duration::from_secs(1), max: Duration::from_secs(10) },
         refresh: Duration::from_secs(60),
         objects: Default::default(),
+        volume_bind_timeout: Duration::from_secs(600),
         default_spread: Default::default(),
     };
     let mut scheduler = Scheduler::new(config, Estimator::default());

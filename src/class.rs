@@ -9,7 +9,9 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use crate::model::{Identity, Labels, NodeAffinity, PodAffinity, PodSpec, Toleration};
+use crate::model::{
+    Identity, Labels, NodeAffinity, NodeSelectorTerm, PodAffinity, PodSpec, Toleration, VolumeZone,
+};
 use crate::rules::CachedRule;
 
 /// Identifies a class for as long as the process runs; never used again.
@@ -88,6 +90,8 @@ enum Trait {
     Tolerations(Box<[Toleration]>),
     NodeAffinity(Labels, NodeAffinity),
     Images(Box<[Arc<str>]>, u32),
+    BoundVolumes(Box<[Box<[NodeSelectorTerm]>]>),
+    VolumeZones(Box<[VolumeZone]>),
 }
 
 /// What makes pods one class.
@@ -252,6 +256,14 @@ fn trait_of(rule: CachedRule, spec: &PodSpec) -> Option<Trait> {
             .then(|| Trait::NodeAffinity(spec.node_selector.clone(), spec.node_affinity.clone())),
         CachedRule::ImageLocality => {
             (!spec.images.is_empty()).then(|| Trait::Images(spec.images.clone(), spec.containers))
+        }
+        CachedRule::VolumeBinding => {
+            let bound = &spec.volumes.as_ref()?.bound;
+            (!bound.is_empty()).then(|| Trait::BoundVolumes(bound.clone()))
+        }
+        CachedRule::VolumeZone => {
+            let zones = &spec.volumes.as_ref()?.zones;
+            (!zones.is_empty()).then(|| Trait::VolumeZones(zones.clone()))
         }
     }
 }

@@ -89,6 +89,9 @@ pub struct Config {
     /// How long a pod waits after a failed try.
     pub backoff: Backoff,
 
+    /// How long a pod that has its node waits for its claims to be bound, before it gives the node back and tries again.
+    pub volume_bind_timeout: ConfigDuration,
+
     /// How often all that is known of pods and nodes is compared with the API server, and healed.
     pub self_check_interval: ConfigDuration,
 
@@ -178,6 +181,7 @@ impl Default for Config {
             max_waiting_binds: 256,
             max_placement_tries: 10,
             backoff: Backoff::default(),
+            volume_bind_timeout: ConfigDuration::from_secs(600),
             self_check_interval: ConfigDuration::from_secs(300),
             leader_election: LeaderElection::default(),
             metrics_address: SocketAddr::from((Ipv4Addr::LOCALHOST, 10261)),

@@ -13,13 +13,15 @@ use parking_lot::{Condvar, Mutex};
 use crate::agent::{Agent, AgentConfig, CacheStats, Choice, Part};
 use crate::dispatch::Estimator;
 use crate::model::Report;
-use crate::placement::{Binding, Outcome};
+use crate::placement::{Binding, ClaimOrder, Outcome};
 use crate::scheduler::{Action, AttemptResult, Sample, Scheduler, SchedulerConfig, Settled, Task};
 
 /// Where decisions go. Called from agent threads and from whoever tells the engine something; must not block.
 pub trait Outlet: Send + Sync + 'static {
     /// Make this placement true, and tell [`Engine::bind_finished`] how it ended.
     fn bind(&self, binding: Binding);
+    /// Ask for these claims, and tell [`Engine::claims_written`] how it ended.
+    fn claim(&self, order: ClaimOrder);
     fn report(&self, report: Report);
     fn observe(&self, sample: Sample);
 }
@@ -124,6 +126,10 @@ impl Engine {
         self.with(|scheduler, now| scheduler.bind_finished(binding, outcome, now));
     }
 
+    pub fn claims_written(&self, order: &ClaimOrder, written: Result<Vec<u64>, String>) {
+        self.with(|scheduler, now| scheduler.claims_written(order, written, now));
+    }
+
     /// What each agent's caches hold.
     pub fn cache_stats(&self) -> Vec<CacheStats> {
         self.shared.stats.iter().map(|stats| *stats.lock()).collect()
@@ -161,6 +167,7 @@ impl Shared {
         for action in actions {
             match action {
                 Action::Bind(binding) => self.outlet.bind(binding),
+                Action::Claim(order) => self.outlet.claim(order),
                 Action::Report(report) => self.outlet.report(report),
                 Action::Observe(sample) => self.outlet.observe(sample),
                 Action::WakeAgent(agent) => self.agents[agent].raise(),

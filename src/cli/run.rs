@@ -25,7 +25,7 @@ use crate::config::{Config, NAMESPACE_FILE};
 use crate::engine::{AgentThreads, Engine, Outlet};
 use crate::model::Report;
 use crate::objects::Kind;
-use crate::placement::{BindCounters, Binding, KubeStore, drive};
+use crate::placement::{BindCounters, Binding, ClaimOrder, KubeClaims, KubeStore, drive};
 use crate::queue::BackoffLimits;
 use crate::scheduler::{Sample, SchedulerConfig};
 use crate::serve::metrics::{Histograms, Metrics, Sources};
@@ -53,6 +53,7 @@ pub struct RunOptions {
 const REFRESH: Duration = Duration::from_secs(60);
 /// What only time moves is looked at this often.
 const TICK: Duration = Duration::from_millis(50);
+const CLAIMS_IN_FLIGHT: usize = 16;
 const SAVE_ESTIMATES: Duration = Duration::from_secs(60);
 /// At the end: how long binds in flight may take to settle, and reports to be sent.
 const SETTLE_MAX: Duration = Duration::from_secs(20);
@@ -104,6 +105,7 @@ async fn cluster_config(kubeconfig: Option<&Path>) -> Result<kube::Config> {
 /// Where the engine's decisions go.
 struct ToCluster {
     binds: mpsc::UnboundedSender<Binding>,
+    claims: mpsc::UnboundedSender<ClaimOrder>,
     reporter: Reporter,
     histograms: Histograms,
 }
@@ -113,6 +115,11 @@ impl Outlet for ToCluster {
         self.reporter.withdraw(&binding.uid);
         // The receiver is only gone when the process ends.
         let _ = self.binds.send(binding);
+    }
+
+    fn claim(&self, order: ClaimOrder) {
+        self.reporter.withdraw(&order.uid);
+        let _ = self.claims.send(order);
     }
 
     fn report(&self, report: Report) {
@@ -130,8 +137,9 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     let address = listener.local_addr()?;
     let client = Client::try_from(cluster.clone())?;
     let (binds, bind_queue) = mpsc::unbounded_channel();
+    let (claims, claim_queue) = mpsc::unbounded_channel();
     let (reporter, histograms) = (Reporter::new(), Histograms::default());
-    let outlet = ToCluster { binds, reporter: reporter.clone(), histograms: histograms.clone() };
+    let outlet = ToCluster { binds, claims, reporter: reporter.clone(), histograms: histograms.clone() };
     let estimator = estimates::read(config.estimator_file.as_deref());
     let (engine, threads) =
         Engine::start(scheduler_config(&config), agent_configs(&config), estimator, Box::new(outlet))?;
@@ -162,16 +170,12 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     self_check::self_check(&mut tasks, &engine, &client, &config, sources.self_checks.clone());
     let store = KubeStore::new(cluster.clone())?;
     let in_flight = config.binds_in_flight as usize;
+    let leads = move || *leading.borrow() && deadline.as_ref().is_none_or(Deadline::is_ahead);
+    let claims = KubeClaims::new(cluster.clone())?;
+    tasks.spawn("claims", carry_out_claims(engine.clone(), claims, claim_queue, leads.clone()));
     tasks.spawn(
         "binds",
-        carry_out_binds(
-            engine.clone(),
-            store,
-            in_flight,
-            bind_queue,
-            move || *leading.borrow() && deadline.as_ref().is_none_or(Deadline::is_ahead),
-            sources.binds.clone(),
-        ),
+        carry_out_binds(engine.clone(), store, in_flight, bind_queue, leads, sources.binds.clone()),
     );
     let report = {
         let (engine, reporter, working) = (engine.clone(), reporter.clone(), working.clone());
@@ -235,6 +239,7 @@ fn scheduler_config(config: &Config) -> SchedulerConfig {
         backoff: BackoffLimits { initial: config.backoff.initial.get(), max: config.backoff.max.get() },
         refresh: REFRESH,
         objects,
+        volume_bind_timeout: config.volume_bind_timeout.get(),
         default_spread: config.pod_topology_spread.defaults(),
     }
 }
@@ -350,6 +355,28 @@ async fn carry_out_binds(
             let outcome = drive(&store, &binding, || engine.now(), leads, &counters).await;
             tracing::debug!(pod = %binding.name, node = %binding.node, ?outcome, "bind");
             engine.bind_finished(&binding, outcome);
+            drop(slot);
+        });
+    }
+}
+
+/// Asks for claims, for at most [`CLAIMS_IN_FLIGHT`] pods at a time. `leads` is asked before each request.
+async fn carry_out_claims(
+    engine: Engine,
+    claims: KubeClaims,
+    mut queue: mpsc::UnboundedReceiver<ClaimOrder>,
+    leads: impl Fn() -> bool + Clone + Send + 'static,
+) {
+    let slots = Arc::new(tokio::sync::Semaphore::new(CLAIMS_IN_FLIGHT));
+    while let Some(order) = queue.recv().await {
+        let Ok(slot) = slots.clone().acquire_owned().await else {
+            return;
+        };
+        let (engine, claims, leads) = (engine.clone(), claims.clone(), leads.clone());
+        tokio::spawn(async move {
+            let written = claims.write(&order, leads).await;
+            tracing::debug!(pod = %order.uid, node = %order.node, ?written, "claims");
+            engine.claims_written(&order, written);
             drop(slot);
         });
     }

@@ -10,13 +10,18 @@ mod node;
 mod placing;
 mod pod_terms;
 mod requests;
+mod volumes;
 
 pub use interner::Interner;
 pub(crate) use names::is_label_key;
 
+pub(super) use affinity::{label_requirement, node_terms};
+pub(super) use pod_terms::selector_or_nothing;
+pub(super) use volumes::csi_volume;
+
 use std::sync::Arc;
 
-use super::lean::{LeanLabelSelector, LeanPod, LeanPodSpec};
+use super::lean::{LeanLabelSelector, LeanPod, LeanPodSpec, LeanVolumeSource};
 use crate::model::{
     Identity, LabelSelector, Labels, Owner, Peer, Pod, PodSpec, PreemptionPolicy, ScheduledCondition,
     SpecError, Unsupported,
@@ -71,6 +76,7 @@ impl LeanPod {
             spread,
             images: placing::images(&self.spec, interner),
             containers: (self.spec.containers.len() + self.spec.init_containers.len()) as u32,
+            volumes: None,
             features: features(&self.spec, interner),
             unsupported: unsupported(&self.spec),
         };
@@ -79,6 +85,8 @@ impl LeanPod {
             None => Ok(interner.spec(spec)),
         };
 
+        let name = self.metadata.name.as_deref().unwrap_or_default();
+        let volumes = volumes::volumes(&self.spec.volumes, name, interner);
         let (metadata, lean, status) = (self.metadata, self.spec, self.status);
         Pod {
             uid: metadata.uid.unwrap_or_default().into(),
@@ -111,6 +119,7 @@ impl LeanPod {
                 kind: interner.text(&owner.kind),
                 name: interner.text(&owner.name),
             }),
+            volumes: volumes.map(Into::into),
             usage,
             spec,
         }
@@ -144,7 +153,10 @@ pub(super) fn label_selector(
 fn unsupported(spec: &LeanPodSpec) -> Box<[Unsupported]> {
     // In the order of the enumeration, so sorted.
     [
-        (spec.volumes.iter().any(|volume| volume.constrains), Unsupported::Volumes),
+        (
+            (spec.volumes.iter()).any(|volume| matches!(volume.source, Some(LeanVolumeSource::Unknown))),
+            Unsupported::Volumes,
+        ),
         (!spec.resource_claims.is_empty(), Unsupported::ResourceClaims),
         (spec.scheduling_group.is_some() || spec.workload_ref.is_some(), Unsupported::SchedulingGroup),
     ]

@@ -45,6 +45,7 @@ impl PodIndex {
                 self.listing = false;
                 sink.retain_pods(&std::mem::take(&mut self.listed));
             }
+            Change::Refused => {}
         }
     }
 
@@ -81,6 +82,7 @@ impl NodeIndex {
                 self.listing = false;
                 sink.retain_nodes(&std::mem::take(&mut self.listed));
             }
+            Change::Refused => {}
         }
     }
 

@@ -305,13 +305,78 @@ pub(super) struct LeanScheduled {
     pub message: String,
 }
 
-/// Of a volume, whether it says where the pod can run.
+/// A volume of a pod, as far as it says where the pod can run.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LeanVolume {
-    /// VolumeBinding, VolumeZone, VolumeRestrictions or NodeVolumeLimits would look at it, or its type is not known.
-    pub constrains: bool,
+    pub name: String,
+    pub source: Option<LeanVolumeSource>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum LeanVolumeSource {
     /// `image.reference`.
-    pub image: Option<String>,
+    Image(Option<String>),
+    Claim(LeanClaimSource),
+    Ephemeral,
+    Disk(LeanDisk),
+    /// A type that is not known here.
+    Unknown,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct LeanClaimSource {
+    pub claim_name: String,
+}
+
+/// A disk of a type that was once built into Kubernetes, in a pod or in a persistent volume.
+#[derive(Debug, Clone)]
+pub(super) enum LeanDisk {
+    Gce(LeanGceDisk),
+    Aws(LeanVolumeId),
+    Azure(LeanAzureDisk),
+    Cinder(LeanVolumeId),
+    Portworx(LeanVolumeId),
+    Iscsi(LeanIscsi),
+    Rbd(LeanRbd),
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct LeanGceDisk {
+    pub pd_name: String,
+    pub read_only: bool,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct LeanVolumeId {
+    #[serde(rename = "volumeID")]
+    pub volume_id: String,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct LeanAzureDisk {
+    #[serde(rename = "diskURI")]
+    pub disk_uri: String,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct LeanIscsi {
+    pub iqn: String,
+    pub read_only: bool,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct LeanRbd {
+    #[serde(deserialize_with = "nullable")]
+    pub monitors: Vec<String>,
+    pub pool: String,
+    pub image: String,
+    pub read_only: bool,
 }
 
 /// A `ResourceList`, parsed; a malformed quantity is kept as its error.

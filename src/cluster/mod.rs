@@ -23,9 +23,11 @@ pub use guarded::{BadObject, Guarded, ObjectId};
 pub use index::{ClusterSink, NodeIndex, PodIndex};
 pub use lean::{LeanNode, LeanPod};
 pub use lease::{LeaseConfig, LeaseConfigError};
+pub(crate) use objects::SELECTED_NODE;
 pub use objects::{
-    LeanNamespace, LeanObject, LeanReplicaSet, LeanReplicationController, LeanService, LeanStatefulSet,
-    ObjectIndex, ObjectSink,
+    LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity, LeanNamespace, LeanObject, LeanPersistentVolume,
+    LeanPersistentVolumeClaim, LeanReplicaSet, LeanReplicationController, LeanService, LeanStatefulSet,
+    LeanStorageClass, LeanVolumeAttachment, ObjectIndex, ObjectSink,
 };
 pub use reporter::{ReportCounters, Reporter};
 pub use self_check::{list_all, list_cluster};

@@ -1,7 +1,15 @@
 //! Objects other than pods and nodes: how they are read, and handed on.
 
+mod volumes;
+
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+
+pub(crate) use volumes::SELECTED_NODE;
+pub use volumes::{
+    LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity, LeanPersistentVolume, LeanPersistentVolumeClaim,
+    LeanStorageClass, LeanVolumeAttachment,
+};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
@@ -33,6 +41,8 @@ pub struct ObjectIndex {
     interner: Interner,
     listed: HashSet<ObjectName>,
     listing: bool,
+    /// A list was complete once.
+    listed_once: bool,
 }
 
 impl ObjectIndex {
@@ -53,8 +63,15 @@ impl ObjectIndex {
             Change::Delete(id) => sink.delete_object(K::KIND, &name_of(Some(&id.namespace), Some(&id.name))),
             Change::ListEnds => {
                 self.listing = false;
+                self.listed_once = true;
                 sink.retain_objects(K::KIND, &std::mem::take(&mut self.listed));
             }
+            // As if there were none: a server need not have every kind, and pods that ask for none of it need not wait.
+            Change::Refused if !self.listed_once => {
+                self.listed_once = true;
+                sink.retain_objects(K::KIND, &HashSet::new());
+            }
+            Change::Refused => {}
         }
     }
 

@@ -42,6 +42,8 @@ pub enum Change<K> {
     Delete(ObjectId),
     /// The list was complete: whatever was not in it is gone.
     ListEnds,
+    /// The server does not have this kind, or does not let us list it. It is asked again and again.
+    Refused,
 }
 
 /// What a watch has seen.
@@ -137,6 +139,11 @@ async fn follow<K: Resource>(
             Err(error) => {
                 count(&counters.errors);
                 complaints.error(&error);
+                if matches!(error, watcher::Error::InitialListFailed(_))
+                    && matches!(status_code(&error), Some(403 | 404))
+                {
+                    sink(Change::Refused);
+                }
                 // kube's watcher lists anew when an event says 410, but not when the watch request itself is answered so.
                 if matches!(status_code(&error), Some(410)) {
                     return;
@@ -281,6 +288,7 @@ mod tests {
                 Change::Apply(Err(bad)) => format!("bad {}", bad.id.name),
                 Change::Delete(id) => format!("delete {} {}", id.name, id.uid),
                 Change::ListEnds => "end".to_owned(),
+                Change::Refused => "refused".to_owned(),
             });
         };
         tokio::select! {
@@ -346,7 +354,7 @@ mod tests {
             (200, list(11, &[pod("b", 2, "[]")])),
         ];
         let (_, told) = watched(answers, &counters).await;
-        assert_eq!(told, ["begin", "begin", "apply a", "begin", "apply b", "end"]);
+        assert_eq!(told, ["begin", "refused", "begin", "apply a", "begin", "apply b", "end"]);
         assert_eq!(counters.lists.load(Ordering::Relaxed), 1);
     }
 }

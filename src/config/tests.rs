@@ -50,6 +50,7 @@ bindsInFlight: 1024
 maxWaitingBinds: 1
 maxPlacementTries: 5
 backoff: {initial: 500ms, max: 1m}
+volumeBindTimeout: 20s
 selfCheckInterval: 90s
 leaderElection:
   enabled: false
@@ -99,6 +100,7 @@ logFormat: json
             initial: ConfigDuration::new(Duration::from_millis(500)),
             max: ConfigDuration::from_secs(60),
         },
+        volume_bind_timeout: ConfigDuration::from_secs(20),
         self_check_interval: ConfigDuration::from_secs(90),
         leader_election: LeaderElection {
             enabled: false,

@@ -31,6 +31,7 @@ impl Config {
         within("maxPlacementTries", self.max_placement_tries, 1..=100)?;
         self.pod_topology_spread.validate()?;
         self.backoff.validate()?;
+        lasts("volumeBindTimeout", self.volume_bind_timeout, SECOND..=DAY)?;
         lasts("selfCheckInterval", self.self_check_interval, SECOND..=DAY)?;
         self.leader_election.validate()?;
         match &self.estimator_file {

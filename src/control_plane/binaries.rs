@@ -17,6 +17,7 @@ pub enum Program {
     Etcd,
     KubeApiserver,
     KubeScheduler,
+    KubeControllerManager,
     /// Says what kube-scheduler's plugins say; a program of our own, see `tools/control-plane/filter-oracle`.
     FilterOracle,
     Helm,
@@ -30,6 +31,7 @@ impl Program {
             Self::Etcd => "etcd",
             Self::KubeApiserver => "kube-apiserver",
             Self::KubeScheduler => "kube-scheduler",
+            Self::KubeControllerManager => "kube-controller-manager",
             Self::FilterOracle => "filter-oracle",
             Self::Helm => "helm",
             Self::Kubeconform => "kubeconform",
@@ -38,7 +40,7 @@ impl Program {
 
     /// Whether it is a part of a cluster, as opposed to a tool that tests look at files with.
     fn is_component(self) -> bool {
-        matches!(self, Self::Etcd | Self::KubeApiserver | Self::KubeScheduler)
+        matches!(self, Self::Etcd | Self::KubeApiserver | Self::KubeScheduler | Self::KubeControllerManager)
     }
 }
 
@@ -87,8 +89,8 @@ impl Environment {
             if path.is_file() {
                 return Ok(path);
             }
-            // The usual downloads for KUBEBUILDER_ASSETS have no scheduler: that one we still build.
-            if program != Program::KubeScheduler {
+            // The usual downloads for KUBEBUILDER_ASSETS have neither of these: them we still build.
+            if !matches!(program, Program::KubeScheduler | Program::KubeControllerManager) {
                 bail!(
                     "KUBEBUILDER_ASSETS is {}, but there is no {} in it: put it there, or unset KUBEBUILDER_ASSETS to \
                      have {KUBERNETES_VERSION} built with Go",
@@ -144,9 +146,9 @@ impl Environment {
                  KUBEBUILDER_ASSETS to a folder with etcd and kube-apiserver",
                 go::VERSION_MIN_TEXT,
             ),
-            Program::KubeScheduler => format!(
+            Program::KubeScheduler | Program::KubeControllerManager => format!(
                 "no {name} here: install Go {} or newer (https://go.dev/dl) to have it built, or set \
-                 KUBEBUILDER_ASSETS to a folder with etcd, kube-apiserver and kube-scheduler",
+                 KUBEBUILDER_ASSETS to a folder with etcd, kube-apiserver and {name}",
                 go::VERSION_MIN_TEXT,
             ),
             Program::FilterOracle | Program::Helm | Program::Kubeconform => {

@@ -1,4 +1,4 @@
-//! The command lines of etcd, kube-apiserver and kube-scheduler, and when each counts as started.
+//! The command lines of etcd, kube-apiserver, kube-scheduler and kube-controller-manager, and when each counts as started.
 
 use std::fs;
 use std::future::ready;
@@ -170,8 +170,41 @@ pub(super) async fn start_scheduler(
     .await
 }
 
+/// Starts kube-controller-manager; see [`super::ControlPlane::start_controller_manager`].
+pub(super) async fn start_controller_manager(
+    program: &Path,
+    controllers: &[&str],
+    kubeconfig: &Path,
+    folder: &Path,
+) -> Result<Process> {
+    let log = &folder.join("kube-controller-manager.log");
+    retry_taken_ports(|| async move {
+        let [port] = free_ports()?;
+        let args = [
+            format!("--kubeconfig={}", kubeconfig.display()),
+            format!("--controllers={}", controllers.join(",")),
+            "--leader-elect=false".to_owned(),
+            "--kube-api-qps=500".to_owned(),
+            "--kube-api-burst=1000".to_owned(),
+            "--bind-address=127.0.0.1".to_owned(),
+            format!("--secure-port={port}"),
+        ];
+        let mut process = Process::start("kube-controller-manager", program, args, log.clone())?;
+        let mut config = kube::Config::new(format!("https://127.0.0.1:{port}").parse()?);
+        // It answers with a certificate that it has just made up.
+        config.accept_invalid_certs = true;
+        process.await_ready(READY_LIMIT, || answers_at(config.clone(), "healthz")).await?;
+        Ok(process)
+    })
+    .await
+}
+
 async fn answers(config: kube::Config) -> bool {
-    let request = kube::core::Request::new("").get("readyz", &GetParams::default());
+    answers_at(config, "readyz").await
+}
+
+async fn answers_at(config: kube::Config, path: &str) -> bool {
+    let request = kube::core::Request::new("").get(path, &GetParams::default());
     let (Ok(client), Ok(request)) = (without_retries(config), request) else {
         return false;
     };

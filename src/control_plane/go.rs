@@ -29,7 +29,10 @@ const FILTER_ORACLE: [(&str, &str); 3] = [
 pub(super) fn version(program: Program) -> &'static str {
     match program {
         Program::Etcd => "v3.6.8",
-        Program::KubeApiserver | Program::KubeScheduler | Program::FilterOracle => KUBERNETES_VERSION,
+        Program::KubeApiserver
+        | Program::KubeScheduler
+        | Program::KubeControllerManager
+        | Program::FilterOracle => KUBERNETES_VERSION,
         Program::Helm => "v3.22.0",
         Program::Kubeconform => "v0.8.0",
     }
@@ -40,6 +43,7 @@ fn package(program: Program) -> &'static str {
         Program::Etcd => "go.etcd.io/etcd/server/v3",
         Program::KubeApiserver => "k8s.io/kubernetes/cmd/kube-apiserver",
         Program::KubeScheduler => "k8s.io/kubernetes/cmd/kube-scheduler",
+        Program::KubeControllerManager => "k8s.io/kubernetes/cmd/kube-controller-manager",
         Program::FilterOracle => "./filter-oracle",
         Program::Helm => "helm.sh/helm/v3/cmd/helm",
         Program::Kubeconform => "github.com/yannh/kubeconform/cmd/kubeconform",
@@ -60,7 +64,7 @@ fn usual_time(program: Program) -> &'static str {
         // Shares most of its packages with the two others, if they were built here.
         Program::FilterOracle => "seconds to minutes",
         Program::Helm => "about 2 minutes",
-        Program::Etcd => "about a minute",
+        Program::Etcd | Program::KubeControllerManager => "about a minute",
         Program::KubeScheduler => "about half a minute",
         Program::Kubeconform => "some seconds",
     }
@@ -84,7 +88,11 @@ pub(super) fn build(program: Program, path: &Path, environment: &Environment) ->
 
     let mut command = go(folder, environment);
     match program {
-        Program::Etcd | Program::KubeApiserver | Program::KubeScheduler | Program::FilterOracle => {
+        Program::Etcd
+        | Program::KubeApiserver
+        | Program::KubeScheduler
+        | Program::KubeControllerManager
+        | Program::FilterOracle => {
             let stamp = "-X k8s.io/component-base/version.git";
             let flags = format!("-s -w {stamp}Version={KUBERNETES_VERSION} {stamp}Major=1 {stamp}Minor=36",);
             command.args([

@@ -1,6 +1,6 @@
 //! A real control plane on this machine, for the demo, the tests and the benchmarks.
 //!
-//! etcd and kube-apiserver (and kube-scheduler, when asked for) run as child processes on free loopback ports, with
+//! etcd and kube-apiserver (and kube-scheduler and kube-controller-manager, when asked for) run as child processes on free loopback ports, with
 //! their data in a temporary folder. They end with the [`ControlPlane`] value, and with this process however it dies.
 //! This room knows nothing of scheduling, and `berth run` nothing of this room.
 
@@ -17,7 +17,7 @@ use kube::Client;
 use tempfile::TempDir;
 
 use binaries::{Environment, Program};
-use components::{ApiServer, start_etcd, start_scheduler};
+use components::{ApiServer, start_controller_manager, start_etcd, start_scheduler};
 use credentials::Credentials;
 pub use credentials::User;
 pub use process::{Log, Process};
@@ -124,6 +124,16 @@ impl ControlPlane {
     pub async fn start_scheduler(&self, config_yaml: &str) -> Result<Process> {
         let program = find_or_build(&self.environment, Program::KubeScheduler).await?;
         start_scheduler(&program, config_yaml, &self.kubeconfig(), self.folder.path()).await
+    }
+
+    /// Starts a real kube-controller-manager as the administrator, with these controllers and no others. It ends when the
+    /// returned value is dropped.
+    ///
+    /// # Errors
+    /// When kube-controller-manager is not there and cannot be built, or does not get ready.
+    pub async fn start_controller_manager(&self, controllers: &[&str]) -> Result<Process> {
+        let program = find_or_build(&self.environment, Program::KubeControllerManager).await?;
+        start_controller_manager(&program, controllers, &self.kubeconfig(), self.folder.path()).await
     }
 }
 

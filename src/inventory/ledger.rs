@@ -1,11 +1,11 @@
 //! The ledger: which pod is charged to which node, and the one place where a placement is decided against the newest
 //! state (DESIGN: commit).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::{Inventory, NodeId, Reservation, Row};
-use crate::model::{Holding, Node, Usage};
+use crate::model::{ClaimName, Holding, Node, NodeStorage, StaticVolume, Usage};
 
 /// What one pod takes of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +36,10 @@ pub struct Ledger {
     /// By pod uid. Never iterated where order could matter.
     charges: HashMap<Arc<str>, Charge>,
     assumed: usize,
+    /// Pods (by uid) that use each claim.
+    users: HashMap<ClaimName, BTreeSet<Arc<str>>>,
+    /// Claims that got their first user or lost their last one since this was last asked.
+    claims_changed: BTreeSet<ClaimName>,
     /// By uid: the node on which room is kept for a pod that is not ours.
     reservations: HashMap<Arc<str>, (Arc<str>, Reservation)>,
 }
@@ -51,6 +55,26 @@ impl Ledger {
 
     pub fn delete_node(&mut self, name: &str) -> bool {
         self.inventory.delete_node(name)
+    }
+
+    /// What the node of this name offers to volumes.
+    pub fn set_storage(&mut self, node: &Arc<str>, storage: Option<NodeStorage>) {
+        self.inventory.set_storage(node, storage);
+    }
+
+    /// The free volumes that hosts of this name reach and few others do, smallest first.
+    pub fn set_local_volumes(&mut self, host: &Arc<str>, volumes: Option<Arc<Vec<Arc<StaticVolume>>>>) {
+        self.inventory.set_local_volumes(host, volumes);
+    }
+
+    /// Whether a charged pod uses this claim.
+    pub fn is_used(&self, claim: &ClaimName) -> bool {
+        self.users.contains_key(claim)
+    }
+
+    /// Claims that got their first user or lost their last one since the last call. Sorted.
+    pub fn take_claims_changed(&mut self) -> BTreeSet<ClaimName> {
+        std::mem::take(&mut self.claims_changed)
     }
 
     pub fn charge_of(&self, uid: &str) -> Option<&Charge> {
@@ -96,6 +120,9 @@ impl Ledger {
         }
         // The new charge goes first, so that the row is never vacant in between.
         let old = self.charges.remove(uid);
+        if let Some(old) = &old {
+            self.unuse(uid, old);
+        }
         self.insert(uid, Charge { node, holding, assumed: false });
         if let Some(old) = old {
             self.assumed -= usize::from(old.assumed);
@@ -136,13 +163,28 @@ impl Ledger {
             .collect();
         changed.sort_by(|a, b| a.0.cmp(&b.0));
         for (uid, node, holding) in changed {
-            if let Some(charge) = self.charges.get(&uid).cloned()
-                && charge.holding != holding
-            {
-                self.inventory.charge(node, &holding);
-                self.charges.insert(uid, Charge { holding, ..charge.clone() });
-                self.release(&charge);
+            self.rehold_one(uid, node, holding);
+        }
+    }
+
+    /// The pods that use this claim hold what `news` says.
+    pub fn rehold_users(&mut self, claim: &ClaimName, mut news: impl FnMut(&Holding) -> Holding) {
+        for uid in self.users.get(claim).cloned().unwrap_or_default() {
+            if let Some(charge) = self.charges.get(&uid) {
+                let (node, holding) = (charge.node, news(&charge.holding));
+                self.rehold_one(uid, node, holding);
             }
+        }
+    }
+
+    /// Another holding that uses the same claims.
+    fn rehold_one(&mut self, uid: Arc<str>, node: NodeId, holding: Holding) {
+        if let Some(charge) = self.charges.get(&uid).cloned()
+            && charge.holding != holding
+        {
+            self.inventory.charge(node, &holding);
+            self.charges.insert(uid, Charge { holding, ..charge.clone() });
+            self.release(&charge);
         }
     }
 
@@ -159,8 +201,22 @@ impl Ledger {
             return false;
         };
         self.assumed -= usize::from(charge.assumed);
+        self.unuse(uid, &charge);
         self.release(&charge);
         true
+    }
+
+    /// The pod uses the claims of `charge` no more.
+    fn unuse(&mut self, uid: &str, charge: &Charge) {
+        for claim in charge.holding.volumes.iter().flat_map(|held| &held.claims) {
+            if let Some(users) = self.users.get_mut(claim) {
+                users.remove(uid);
+                if users.is_empty() {
+                    self.users.remove(claim);
+                    self.claims_changed.insert(claim.clone());
+                }
+            }
+        }
     }
 
     /// Takes `charge`, which is not in the books any more, off its row.
@@ -183,6 +239,13 @@ impl Ledger {
         );
         self.assumed += usize::from(charge.assumed);
         self.inventory.charge(charge.node, &charge.holding);
+        for claim in charge.holding.volumes.iter().flat_map(|held| &held.claims) {
+            let users = self.users.entry(claim.clone()).or_default();
+            if users.is_empty() {
+                self.claims_changed.insert(claim.clone());
+            }
+            users.insert(uid.clone());
+        }
         self.charges.insert(uid.clone(), charge);
     }
 
@@ -240,8 +303,9 @@ fn sums(row: &Row) -> String {
     let extended = row.extended.as_deref().cloned().unwrap_or_default();
     let mut peers: Vec<_> = row.peers.iter().map(|(peer, pods)| (Arc::as_ptr(peer), pods)).collect();
     peers.sort();
+    let volumes = row.volumes.as_deref().cloned().unwrap_or_default().sorted();
     format!(
-        "{:?} {} {} {extended:?} {ports:?} {peers:?}",
+        "{:?} {} {} {extended:?} {ports:?} {peers:?} {volumes:?}",
         row.requested, row.nonzero_cpu_milli, row.nonzero_memory
     )
 }

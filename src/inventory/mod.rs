@@ -6,15 +6,17 @@
 mod journal;
 mod ledger;
 mod row;
+mod storage;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 pub use journal::Journal;
 pub use ledger::{Charge, Conflict, Discrepancy, Ledger};
-pub use row::{Peers, Reservation, Row};
+pub use row::{Peers, Reservation, Row, VolumesInUse};
+use storage::Storage;
 
-use crate::model::{Holding, Node};
+use crate::model::{Holding, Node, NodeStorage, StaticVolume};
 
 /// A number that grows with every change of any row; 0 is before everything.
 pub type Revision = u64;
@@ -41,6 +43,7 @@ pub struct Inventory {
     revision: Revision,
     loosened: Revision,
     nodes: usize,
+    storage: Storage,
 }
 
 impl Inventory {
@@ -55,6 +58,7 @@ impl Inventory {
             self.nodes += 1;
         }
         row.set_node(Some(Arc::new(node)));
+        self.storage.node_changed(id, row);
         self.touch(id);
         self.rows[id.index()].node_revision = self.revision;
         self.loosened = self.revision;
@@ -71,6 +75,7 @@ impl Inventory {
             return false;
         }
         row.set_node(None);
+        self.storage.node_changed(id, row);
         self.nodes -= 1;
         self.touch(id);
         self.rows[id.index()].node_revision = self.revision;
@@ -167,6 +172,28 @@ impl Inventory {
         let reserved = row.reserved.take();
         *row = Row { node_revision: row.node_revision, reserved, ..fresh };
         row.set_node(node);
+        self.storage.fill(row);
+        self.touch(id);
+        self.loosened = self.revision;
+    }
+
+    /// What the node of this name offers to volumes.
+    fn set_storage(&mut self, node: &Arc<str>, storage: Option<NodeStorage>) {
+        self.storage.set_node(node, storage);
+        if let Some(id) = self.find(node) {
+            self.storage_changed(id);
+        }
+    }
+
+    /// The free volumes that hosts of this name reach and few others do.
+    fn set_local_volumes(&mut self, host: &Arc<str>, volumes: Option<Arc<Vec<Arc<StaticVolume>>>>) {
+        for id in self.storage.set_host(host, volumes) {
+            self.storage_changed(id);
+        }
+    }
+
+    fn storage_changed(&mut self, id: NodeId) {
+        self.storage.fill(&mut self.rows[id.index()]);
         self.touch(id);
         self.loosened = self.revision;
     }

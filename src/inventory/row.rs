@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use super::Revision;
-use crate::model::{Amounts, Extended, Holding, HostPort, Node, Peer, Usage};
+use crate::model::{
+    Amounts, CsiVolume, Disk, Extended, HeldVolumes, Holding, HostPort, Node, NodeStorage, Peer,
+    StaticVolume, Usage,
+};
 
 /// A row is cheap to copy: numbers, and shared pointers to what seldom changes.
 #[derive(Debug, Clone, Default)]
@@ -27,6 +30,12 @@ pub struct Row {
     pub ports: Option<Arc<Vec<HostPort>>>,
     /// The pods here as other pods' rules see them.
     pub peers: Peers,
+    /// How many volumes the node can have attached, and what is attached beside what pods hold; `None`: nothing is known.
+    pub storage: Option<Arc<NodeStorage>>,
+    /// Free volumes that only this node and few others reach, smallest first; `None`: none.
+    pub local_volumes: Option<Arc<Vec<Arc<StaticVolume>>>>,
+    /// Volumes that the pods here use; `None`: none.
+    pub volumes: Option<Arc<VolumesInUse>>,
     /// Room kept for pods that another scheduler has nominated for this node; `None`: none.
     pub reserved: Option<Arc<Vec<Reservation>>>,
 }
@@ -37,6 +46,65 @@ pub struct Reservation {
     pub uid: Arc<str>,
     pub priority: i32,
     pub usage: Arc<Usage>,
+}
+
+/// What the pods of one node use of volumes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct VolumesInUse {
+    /// Sorted; each with the number of pods that use it.
+    attached: Vec<(CsiVolume, u32)>,
+    /// A disk stands once for every pod that has it.
+    disks: Vec<Disk>,
+}
+
+impl VolumesInUse {
+    pub fn is_attached(&self, volume: &CsiVolume) -> bool {
+        self.attached.binary_search_by(|(known, _)| known.cmp(volume)).is_ok()
+    }
+
+    pub fn attached(&self) -> impl Iterator<Item = &CsiVolume> {
+        self.attached.iter().map(|(volume, _)| volume)
+    }
+
+    pub fn disks(&self) -> &[Disk] {
+        &self.disks
+    }
+
+    /// In a form that is equal exactly when the pods are.
+    pub(super) fn sorted(mut self) -> Self {
+        self.disks.sort();
+        self
+    }
+
+    fn add(&mut self, held: &HeldVolumes) {
+        for volume in &held.attached {
+            match self.attached.binary_search_by(|(known, _)| known.cmp(volume)) {
+                Ok(at) => self.attached[at].1 += 1,
+                Err(at) => self.attached.insert(at, (volume.clone(), 1)),
+            }
+        }
+        self.disks.extend(held.disks.iter().cloned());
+    }
+
+    fn remove(&mut self, held: &HeldVolumes) {
+        for volume in &held.attached {
+            if let Ok(at) = self.attached.binary_search_by(|(known, _)| known.cmp(volume)) {
+                self.attached[at].1 -= 1;
+                if self.attached[at].1 == 0 {
+                    self.attached.remove(at);
+                }
+            }
+        }
+        for disk in &held.disks {
+            if let Some(at) = self.disks.iter().position(|known| known == disk) {
+                self.disks.swap_remove(at);
+            }
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.attached.is_empty() && self.disks.is_empty()
+    }
 }
 
 /// Pods of one node by what they show, each kind once, with how many pods are of it. `None`: no pod.
@@ -97,6 +165,9 @@ impl Row {
     pub(crate) fn charge(&mut self, holding: &Holding) {
         let usage = &*holding.usage;
         self.peers.add(&holding.peer);
+        if let Some(held) = holding.volumes.as_ref().filter(|held| held.takes_something()) {
+            Arc::make_mut(self.volumes.get_or_insert_default()).add(held);
+        }
         self.requested.add(&usage.requests);
         self.nonzero_cpu_milli = self.nonzero_cpu_milli.saturating_add(usage.nonzero_cpu_milli);
         self.nonzero_memory = self.nonzero_memory.saturating_add(usage.nonzero_memory);
@@ -107,9 +178,16 @@ impl Row {
     }
 
     /// Takes back what [`Row::charge`] did.
-    pub(super) fn discharge(&mut self, holding: &Holding) {
+    pub(crate) fn discharge(&mut self, holding: &Holding) {
         let usage = &*holding.usage;
         self.peers.remove(&holding.peer);
+        if let (Some(held), Some(in_use)) = (&holding.volumes, &mut self.volumes) {
+            let in_use = Arc::make_mut(in_use);
+            in_use.remove(held);
+            if in_use.is_empty() {
+                self.volumes = None;
+            }
+        }
         self.requested.sub(&usage.requests);
         self.nonzero_cpu_milli = self.nonzero_cpu_milli.saturating_sub(usage.nonzero_cpu_milli);
         self.nonzero_memory = self.nonzero_memory.saturating_sub(usage.nonzero_memory);

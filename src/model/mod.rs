@@ -13,6 +13,7 @@ mod report;
 mod resources;
 mod selector;
 mod taints;
+mod volumes;
 
 pub use affinity::{
     Identity, LabelSelector, Peer, PodAffinity, PodSelector, PodTerm, Spread, SpreadConstraint,
@@ -32,3 +33,7 @@ pub use report::{PodRef, Report};
 pub use resources::{Amounts, Extended, Usage};
 pub use selector::{FieldRequirement, NodeAffinity, NodeSelectorTerm, Operator, PreferredTerm, Requirement};
 pub use taints::{Effect, Taint, Toleration, TolerationOperator};
+pub use volumes::{
+    AccessModes, AttachLimits, ClaimName, CsiVolume, Disk, HeldVolumes, NodeStorage, PodClaim, PodVolumes,
+    Provision, Shared, StaticVolume, UnboundClaim, VolumeKind, VolumeNeeds, VolumeZone, admits,
+};

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{Labels, NodeAffinity, Peer, PodAffinity, Spread, Toleration, Usage};
+use super::{
+    HeldVolumes, Labels, NodeAffinity, Peer, PodAffinity, PodVolumes, Spread, Toleration, Usage, VolumeNeeds,
+};
 
 /// A pod as the scheduler sees it. Identity is `uid`: a recreated pod of the same name is another pod.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,6 +34,8 @@ pub struct Pod {
     pub peer: Arc<Peer>,
     /// Its controller, for the default spreading.
     pub owner: Option<Owner>,
+    /// Its volumes that say where it can run; `None`: it has no such.
+    pub volumes: Option<Arc<PodVolumes>>,
     /// What it takes. Known even when `spec` is not (then as far as it could be understood).
     pub usage: Arc<Usage>,
     /// What it asks of a node, or why that could not be understood.
@@ -59,6 +63,7 @@ impl Default for Pod {
             scheduled: None,
             peer: Arc::default(),
             owner: None,
+            volumes: None,
             usage: Arc::default(),
             spec: Ok(Arc::default()),
         }
@@ -70,6 +75,7 @@ impl Default for Pod {
 pub struct Holding {
     pub usage: Arc<Usage>,
     pub peer: Arc<Peer>,
+    pub volumes: Option<Arc<HeldVolumes>>,
 }
 
 impl From<&Holding> for Holding {
@@ -81,7 +87,7 @@ impl From<&Holding> for Holding {
 impl From<&Arc<Usage>> for Holding {
     /// A pod without a name or labels.
     fn from(usage: &Arc<Usage>) -> Self {
-        Holding { usage: usage.clone(), peer: Arc::default() }
+        Holding { usage: usage.clone(), ..Holding::default() }
     }
 }
 
@@ -101,6 +107,8 @@ pub struct PodSpec {
     pub images: Box<[Arc<str>]>,
     /// Number of containers and init containers (ImageLocality's upper threshold grows with it).
     pub containers: u32,
+    /// What its claims and disks ask of a node, filled in from the other objects of the cluster.
+    pub volumes: Option<Arc<VolumeNeeds>>,
     /// What it needs of the kubelet (upstream: `nodedeclaredfeatures`); sorted.
     pub features: Box<[Arc<str>]>,
     /// Things this version cannot decide yet; such a pod waits with a condition that names them. Sorted.
@@ -142,6 +150,7 @@ pub struct Owner {
 /// A feature of the pod that berth does not schedule yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Unsupported {
+    /// Of a type that is not known here.
     Volumes,
     ResourceClaims,
     SchedulingGroup,

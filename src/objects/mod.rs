@@ -4,19 +4,34 @@
 //! May not know: kube, tokio, clocks, nodes. Each store answers whether a change changes anything, and for whom.
 
 mod spreading;
+mod volumes;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+pub use volumes::{
+    Attachment, Capacity, Claim, ClaimRef, ClaimRequest, Progress, Resolved, StorageClass, Volume,
+    VolumeNews, Volumes, Wanted,
+};
+
 pub use spreading::{default_constraint, system_defaults};
 
-use crate::model::{Holding, Identity, LabelSelector, Labels, Peer, Pod, PodSpec, Pool, Spread};
+use crate::model::{
+    AttachLimits, ClaimName, Holding, Identity, LabelSelector, Labels, Peer, Pod, PodSpec, Pool, Spread,
+};
 use spreading::Spreading;
 
 /// What kind of object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     Namespace,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+    CsiNode,
+    CsiDriver,
+    CsiStorageCapacity,
+    VolumeAttachment,
     Service,
     ReplicationController,
     ReplicaSet,
@@ -44,6 +59,20 @@ pub enum Object {
         name: Arc<str>,
         labels: Labels,
     },
+    Volume(Volume),
+    Claim(Claim),
+    StorageClass(StorageClass),
+    /// How many volumes the node of this name can have attached, by driver; sorted.
+    CsiNode {
+        name: Arc<str>,
+        limits: AttachLimits,
+    },
+    CsiDriver {
+        name: Arc<str>,
+        tells_capacity: bool,
+    },
+    Capacity(Capacity),
+    Attachment(Attachment),
     /// One of [`Kind::SPREADING`], and the pods it selects; of a service single labels only.
     Selecting {
         kind: Kind,
@@ -65,12 +94,21 @@ pub enum Affected {
     },
     /// All pods of this namespace, those with a node too: others see them differently now.
     Everyone(Arc<str>),
+    /// See there.
+    Volumes(Box<VolumeNews>),
+}
+
+impl From<VolumeNews> for Affected {
+    fn from(news: VolumeNews) -> Self {
+        if news.is_empty() { Affected::Nothing } else { Affected::Volumes(news.into()) }
+    }
 }
 
 /// Everything known.
 #[derive(Debug, Default)]
 pub struct Objects {
     namespaces: HashMap<Arc<str>, Labels>,
+    pub volumes: Volumes,
     /// Pods made from one template share what others see of them.
     peers: Pool<Peer>,
     spreading: Spreading,
@@ -89,6 +127,15 @@ impl Objects {
                 let known = self.namespaces.insert(name.clone(), labels.clone());
                 if known.as_ref() == Some(&labels) { Affected::Nothing } else { Affected::Everyone(name) }
             }
+            Object::Volume(volume) => self.volumes.apply_volume(volume).into(),
+            Object::Claim(claim) => self.volumes.apply_claim(claim).into(),
+            Object::StorageClass(class) => self.volumes.apply_class(class).into(),
+            Object::CsiNode { name, limits } => self.volumes.apply_limits(&name, limits).into(),
+            Object::CsiDriver { name, tells_capacity } => {
+                self.volumes.apply_driver(&name, tells_capacity).into()
+            }
+            Object::Capacity(capacity) => self.volumes.apply_capacity(capacity).into(),
+            Object::Attachment(attachment) => self.volumes.apply_attachment(attachment).into(),
             Object::Selecting { kind, name, selector } => self.spreading.apply(kind, name, selector),
         }
     }
@@ -104,6 +151,7 @@ impl Objects {
             Kind::Service | Kind::ReplicationController | Kind::ReplicaSet | Kind::StatefulSet => {
                 self.spreading.delete(kind, object)
             }
+            _ => self.volumes.delete(kind, object).into(),
         }
     }
 
@@ -123,6 +171,7 @@ impl Objects {
             Kind::Service | Kind::ReplicationController | Kind::ReplicaSet | Kind::StatefulSet => {
                 self.spreading.names(kind)
             }
+            _ => self.volumes.names(kind),
         };
         names.sort();
         names
@@ -130,7 +179,8 @@ impl Objects {
 
     /// What the pod takes of its node and shows there, with the labels of its namespace.
     pub fn holding(&mut self, pod: &Pod) -> Holding {
-        Holding { usage: pod.usage.clone(), peer: self.peer(&pod.peer) }
+        let volumes = pod.volumes.as_ref().map(|volumes| Arc::new(self.volumes.held(pod, volumes)));
+        Holding { usage: pod.usage.clone(), peer: self.peer(&pod.peer), volumes }
     }
 
     fn peer(&mut self, bare: &Arc<Peer>) -> Arc<Peer> {
@@ -143,14 +193,25 @@ impl Objects {
         self.peers.share(Peer { identity, ..Peer::clone(bare) })
     }
 
-    /// The same for a pod that is charged already, after its namespace changed.
+    /// The same for a pod that is charged already, after its namespace or a claim of it changed.
     pub fn renewed(&mut self, holding: &Holding) -> Holding {
-        Holding { usage: holding.usage.clone(), peer: self.peer(&holding.peer) }
+        let volumes = holding.volumes.as_ref().map(|held| Arc::new(self.volumes.renewed(held)));
+        Holding { usage: holding.usage.clone(), peer: self.peer(&holding.peer), volumes }
     }
 
-    /// What the pod wants, with what the cluster adds to that.
-    pub fn wishes(&mut self, spec: &Arc<PodSpec>, pod: &Pod) -> Arc<PodSpec> {
-        self.spreading.wishes(spec, pod)
+    /// What the pod wants, with what the cluster adds to that. `used` tells whether a pod that has a node uses a claim.
+    pub fn wishes(
+        &mut self,
+        spec: &Arc<PodSpec>,
+        pod: &Pod,
+        used: &dyn Fn(&ClaimName) -> bool,
+    ) -> Arc<PodSpec> {
+        let spec = self.spreading.wishes(spec, pod);
+        let Some(volumes) = &pod.volumes else {
+            return spec;
+        };
+        let needs = self.volumes.resolve(pod, volumes, used).needs;
+        Arc::new(PodSpec { volumes: Some(Arc::new(needs)), ..PodSpec::clone(&spec) })
     }
 }
 

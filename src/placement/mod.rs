@@ -8,6 +8,7 @@ mod drive;
 mod kube;
 mod memory;
 mod protocol;
+mod volumes;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ pub use drive::{BindCounters, drive};
 pub use kube::KubeStore;
 pub use memory::MemoryStore;
 pub use protocol::{BindAttempt, LATE_EFFECT, Outcome, Step};
+pub use volumes::{ClaimOrder, KubeClaims};
 
 /// One pod to one node. The uid goes into the request: a recreated pod of the same name is never bound by it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -14,21 +14,26 @@ mod node_affinity;
 mod node_declared_features;
 mod node_ports;
 mod node_unschedulable;
+mod node_volume_limits;
 pub mod pod_topology_spread;
 mod reasons;
 mod resources_balanced_allocation;
 mod resources_fit;
 mod taint_toleration;
+mod volume_binding;
+mod volume_restrictions;
+mod volume_zone;
 
 pub use key::{GOLDEN, Key, Salt, Scores, Standing, mix};
 pub use node_affinity::applies as node_affinity_applies;
 pub use node_unschedulable::tolerated as tolerates_unschedulable;
 pub use reasons::{Diagnosis, Reasons};
 pub use resources_fit::Packing;
+pub use volume_binding::{Choice as VolumeChoice, plan as plan_volumes};
 
 use crate::class::Class;
 use crate::inventory::{Revision, Row};
-use crate::model::Node;
+use crate::model::{Node, VolumeNeeds};
 
 /// What a cached rule says of one node, in the rule's own code.
 pub type Answer = u16;
@@ -39,11 +44,18 @@ pub enum CachedRule {
     TaintToleration,
     NodeAffinity,
     ImageLocality,
+    VolumeBinding,
+    VolumeZone,
 }
 
 impl CachedRule {
-    pub const ALL: [CachedRule; 3] =
-        [CachedRule::TaintToleration, CachedRule::NodeAffinity, CachedRule::ImageLocality];
+    pub const ALL: [CachedRule; 5] = [
+        CachedRule::TaintToleration,
+        CachedRule::NodeAffinity,
+        CachedRule::ImageLocality,
+        CachedRule::VolumeBinding,
+        CachedRule::VolumeZone,
+    ];
     pub const COUNT: usize = Self::ALL.len();
 
     pub fn index(self) -> usize {
@@ -55,6 +67,8 @@ impl CachedRule {
             CachedRule::TaintToleration => "TaintToleration",
             CachedRule::NodeAffinity => "NodeAffinity",
             CachedRule::ImageLocality => "ImageLocality",
+            CachedRule::VolumeBinding => "VolumeBinding",
+            CachedRule::VolumeZone => "VolumeZone",
         }
     }
 
@@ -65,6 +79,14 @@ impl CachedRule {
             CachedRule::TaintToleration => taint_toleration::answer(&spec.tolerations, node),
             CachedRule::NodeAffinity => node_affinity::answer(spec, node),
             CachedRule::ImageLocality => image_locality::answer(&spec.images, spec.containers, node),
+            CachedRule::VolumeBinding => match &spec.volumes {
+                Some(needs) => volume_binding::answer(&needs.bound, node),
+                None => NEUTRAL,
+            },
+            CachedRule::VolumeZone => match &spec.volumes {
+                Some(needs) => volume_zone::answer(&needs.zones, node),
+                None => NEUTRAL,
+            },
         }
     }
 }
@@ -87,6 +109,10 @@ pub fn rank(class: &Class, packing: Packing, row: &Row, answers: &Answers, tie: 
         return rank(class, packing, &row, answers, tie);
     }
     let affinity = answers[CachedRule::NodeAffinity.index()];
+    // Upstream's PreFilter ends here, without a look at any node.
+    if class.spec.volumes.as_ref().is_some_and(|needs| needs.refusal.is_some()) {
+        return Key::invalid(Reasons::VOLUMES_REFUSED);
+    }
     // Upstream narrows the nodes to the named ones before any of its filters runs.
     if affinity == node_affinity::NOT_NAMED {
         return Key::invalid(Reasons::NOT_NAMED);
@@ -108,6 +134,11 @@ pub fn rank(class: &Class, packing: Packing, row: &Row, answers: &Answers, tie: 
     if let Some(reasons) = resources_fit::insufficient(usage, row) {
         return Key::invalid(reasons);
     }
+    if let Some(needs) = &class.spec.volumes
+        && let Some(reasons) = volumes_refuse(needs, row, answers)
+    {
+        return Key::invalid(reasons);
+    }
     // Upstream has it last; what is said of pods elsewhere comes before it.
     if row.node.as_ref().is_some_and(|node| node_declared_features::lacks(&class.spec, node)) {
         return Key::invalid(Reasons::FEATURES);
@@ -121,6 +152,15 @@ pub fn rank(class: &Class, packing: Packing, row: &Row, answers: &Answers, tie: 
         image: answers[CachedRule::ImageLocality.index()],
         tie,
     })
+}
+
+/// The four rules about volumes; the first that fails gives the reason.
+fn volumes_refuse(needs: &VolumeNeeds, row: &Row, answers: &Answers) -> Option<Reasons> {
+    let zone = answers[CachedRule::VolumeZone.index()];
+    volume_restrictions::refuses(needs, row)
+        .or_else(|| node_volume_limits::refuses(needs, row))
+        .or_else(|| volume_binding::refuses(needs, row, answers[CachedRule::VolumeBinding.index()]))
+        .or_else(|| (zone == volume_zone::ELSEWHERE).then_some(Reasons::VOLUME_ZONE))
 }
 
 /// The same for a caller without rule objects: evaluates every rule on the row itself.

@@ -42,6 +42,19 @@ impl Reasons {
     pub const EXISTING_ANTI_AFFINITY: Reasons = Reasons(1 << 68);
     /// The kubelet lacks something.
     pub const FEATURES: Reasons = Reasons(1 << 69);
+    /// A disk of the pod is taken by another pod of the node.
+    pub const DISK: Reasons = Reasons(1 << 70);
+    /// A claim that only one pod may use is used by another one, wherever.
+    pub const CLAIM_IN_USE: Reasons = Reasons(1 << 71);
+    pub const TOO_MANY_VOLUMES: Reasons = Reasons(1 << 72);
+    /// A bound volume does not reach the node.
+    pub const VOLUME_NOT_REACHED: Reasons = Reasons(1 << 73);
+    pub const NO_FREE_VOLUME: Reasons = Reasons(1 << 74);
+    pub const NO_SPACE: Reasons = Reasons(1 << 75);
+    pub const VOLUME_MISSING: Reasons = Reasons(1 << 76);
+    pub const VOLUME_ZONE: Reasons = Reasons(1 << 77);
+    /// Its claims keep the pod from every node; the class knows why.
+    pub const VOLUMES_REFUSED: Reasons = Reasons(1 << 78);
 
     /// Too little of the `at`-th extended resource that the class requests.
     pub fn extended(at: usize) -> Reasons {
@@ -72,13 +85,16 @@ impl Reasons {
         const BY_EVICTION: u128 = PORTS_AND_RESOURCES
             | Reasons::SPREAD.0
             | Reasons::POD_ANTI_AFFINITY.0
-            | Reasons::EXISTING_ANTI_AFFINITY.0;
+            | Reasons::EXISTING_ANTI_AFFINITY.0
+            | Reasons::DISK.0
+            | Reasons::CLAIM_IN_USE.0
+            | Reasons::TOO_MANY_VOLUMES.0;
         self.0 & BY_EVICTION != 0 && !self.has(Reasons::UNRESOLVABLE)
     }
 
     /// In kube-scheduler's words.
     pub fn texts(self, class: &Class) -> Vec<String> {
-        const FIXED: [(Reasons, &str); 15] = [
+        const FIXED: [(Reasons, &str); 23] = [
             (Reasons::UNSCHEDULABLE, "node(s) were unschedulable"),
             (Reasons::TAINTS, "node(s) had untolerated taint(s)"),
             (Reasons::AFFINITY, "node(s) didn't match Pod's node affinity/selector"),
@@ -88,6 +104,21 @@ impl Reasons {
             (Reasons::CPU, "Insufficient cpu"),
             (Reasons::MEMORY, "Insufficient memory"),
             (Reasons::EPHEMERAL_STORAGE, "Insufficient ephemeral-storage"),
+            (Reasons::DISK, "node(s) had no available disk"),
+            (
+                Reasons::CLAIM_IN_USE,
+                "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by \
+                 another pod",
+            ),
+            (Reasons::TOO_MANY_VOLUMES, "node(s) exceed max volume count"),
+            (Reasons::VOLUME_NOT_REACHED, "node(s) didn't match PersistentVolume's node affinity"),
+            (Reasons::NO_FREE_VOLUME, "node(s) didn't find available persistent volumes to bind"),
+            (Reasons::NO_SPACE, "node(s) did not have enough free storage"),
+            (
+                Reasons::VOLUME_MISSING,
+                "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)",
+            ),
+            (Reasons::VOLUME_ZONE, "node(s) had no available volume zone"),
             (Reasons::SPREAD, "node(s) didn't match pod topology spread constraints"),
             (
                 Reasons::SPREAD_LABEL,
@@ -166,6 +197,11 @@ impl Diagnosis {
             // Upstream's PreFilter ends here, so that DynamicResources does not find its own state in PostFilter and
             // fails with these two last words.
             text.push_str("pod affinity terms conflict. not found");
+            return text;
+        }
+        // The same.
+        if let Some(refusal) = class.spec.volumes.as_ref().and_then(|needs| needs.refusal.as_ref()) {
+            let _ = write!(text, "{refusal}. not found");
             return text;
         }
         let mut by_text: BTreeMap<String, usize> = BTreeMap::new();

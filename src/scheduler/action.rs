@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use crate::model::Report;
-use crate::placement::Binding;
+use crate::placement::{Binding, ClaimOrder};
 
 /// Something to do in the world, carried out by the I/O rooms.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
     /// Make this placement true; tell the outcome by `Scheduler::bind_finished`.
     Bind(Binding),
+    /// Ask for these claims; tell the outcome by `Scheduler::claims_written`.
+    Claim(ClaimOrder),
     Report(Report),
     /// This agent has something to do.
     WakeAgent(usize),

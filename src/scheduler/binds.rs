@@ -30,10 +30,10 @@ impl Scheduler {
                     let holding = charge.holding.clone();
                     self.ledger.bound(uid, &node, holding);
                 }
-                self.waiting.remove(uid);
+                self.remove(uid);
             }
             Outcome::Vanished => {
-                self.waiting.remove(uid);
+                self.remove(uid);
                 self.ledger.discharge(uid);
             }
             Outcome::Refused(why) => match self.ledger.charge_of(uid) {
@@ -49,7 +49,7 @@ impl Scheduler {
                 }
                 // The watch has seen it bound, by somebody else or by a request we thought lost.
                 _ => {
-                    self.waiting.remove(uid);
+                    self.remove(uid);
                 }
             },
         }
@@ -57,7 +57,7 @@ impl Scheduler {
     }
 
     fn scheduled(&mut self, binding: &Binding, now: Duration) {
-        let Some(waiting) = self.waiting.remove(&binding.uid) else {
+        let Some(waiting) = self.remove(&binding.uid) else {
             return;
         };
         self.stats.scheduled += 1;
@@ -73,6 +73,8 @@ impl Scheduler {
             return;
         };
         waiting.failures += 1;
+        // While it had a node, what it depends on may have changed without a word.
+        self.stale.pods.insert(uid.clone());
         let until = now + self.config.backoff.after(waiting.failures);
         waiting.state = State::BackingOff(until);
         self.backoff.insert(until, uid);

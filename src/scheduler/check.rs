@@ -23,6 +23,7 @@ impl Scheduler {
             State::Gated | State::Refused(_) | State::Placing(_) => true,
             State::Queued(ticket) | State::Woken(ticket) => self.dispatcher.waits(*ticket) == Some(uid),
             State::Binding => self.ledger.charge_of(uid).is_some(),
+            State::Claiming => self.claiming().contains(uid) && pod.claiming.is_some(),
             State::BackingOff(until) => self.backoff.contains(*until, uid),
             State::Parked => {
                 (self.parked.get(pod.class.id)).is_some_and(|group| group.pods.get(&pod.place()) == Some(uid))
@@ -30,7 +31,8 @@ impl Scheduler {
         };
         ensure(1, at, || format!("pod {uid} is not where it is {}", pod.state.name()))?;
         let charged = self.ledger.charge_of(uid).is_some();
-        ensure(1, charged == (pod.state == State::Binding), || {
+        let has_node = matches!(pod.state, State::Claiming | State::Binding);
+        ensure(1, charged == has_node, || {
             format!("pod {uid} is {} and charged: {charged}", pod.state.name())
         })?;
         let must_know = match &pod.state {
@@ -64,8 +66,12 @@ impl Scheduler {
         }
         // A pod that is gone leaves its bind behind until that is settled.
         let binding = census.get("binding").copied().unwrap_or(0);
-        ensure(1, binding <= self.binds && assumed <= self.binds, || {
-            format!("{binding} pods binding, {assumed} assumed, {} binds", self.binds)
+        let claiming = census.get("claiming").copied().unwrap_or(0);
+        ensure(1, claiming == self.claiming().len(), || {
+            format!("{claiming} pods are claiming, but {} are held as such", self.claiming().len())
+        })?;
+        ensure(1, binding <= self.binds && assumed <= self.binds + claiming, || {
+            format!("{binding} pods binding, {claiming} claiming, {assumed} assumed, {} binds", self.binds)
         })
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{Action, Scheduler, State, Waiting, told_so_far, unsupported_message};
 use crate::inventory::Discrepancy;
-use crate::model::{Identity, Node, Pod, PodAffinity, PodSpec, SpecError};
+use crate::model::{ClaimName, Identity, Node, Pod, PodAffinity, PodSpec, SpecError};
 use crate::objects::{Affected, Kind, Object, ObjectName};
 
 impl Scheduler {
@@ -68,9 +68,11 @@ impl Scheduler {
             return;
         }
         if self.ledger.charge_of(&pod.uid).is_some() {
+            let uid = pod.uid.clone();
             // It is bound, and this is older news; or it is being bound, and should that fail, this is how it is.
             if let Some(binding) = self.waiting.get_mut(&pod.uid) {
                 binding.news = Some(Box::new(pod));
+                self.claims_due(&uid);
             }
             return;
         }
@@ -126,10 +128,18 @@ impl Scheduler {
     }
 
     /// Looks again at the pods that a change concerns: at those with a node now, at waiting ones before the next decision.
-    fn heed(&mut self, affected: Affected) {
+    pub(super) fn heed(&mut self, affected: Affected) {
         let namespace = match affected {
             Affected::Nothing => return,
             Affected::Waiting(namespace) => namespace,
+            Affected::Volumes(news) => {
+                self.heed_volumes(*news);
+                self.wake_for_parked();
+                if !self.stale.is_empty() {
+                    self.wake_all();
+                }
+                return;
+            }
             Affected::Owned { namespace, owner } => {
                 self.stale.owners.insert((namespace, owner));
                 return self.wake_all();
@@ -164,13 +174,22 @@ impl Scheduler {
 
     /// Classifies again the waiting pods that something changed for.
     pub(super) fn classify_again(&mut self, now: Duration) {
+        for claim in self.ledger.take_claims_changed() {
+            self.stale.pods.extend(self.pods_by_claim.get(&claim).into_iter().flatten().cloned());
+        }
         let stale = std::mem::take(&mut self.stale);
         if stale.is_empty() {
             return;
         }
-        let concerns = |pod: &&Waiting| pod.state != State::Binding && stale.concerns(&pod.source);
-        let mut pods: Vec<_> =
-            self.waiting.values().filter(concerns).map(|pod| (pod.seq, pod.source.clone())).collect();
+        let concerns = |pod: &&Waiting| !matches!(pod.state, State::Claiming | State::Binding);
+        let source = |pod: &Waiting| (pod.seq, pod.source.clone());
+        let mut pods: Vec<_> = if stale.only_some() {
+            let pods = stale.pods.iter().filter_map(|uid| self.waiting.get(uid));
+            pods.filter(concerns).map(source).collect()
+        } else {
+            let meant = |pod: &&Waiting| stale.concerns(&pod.source);
+            self.waiting.values().filter(concerns).filter(meant).map(source).collect()
+        };
         pods.sort_by_key(|(seq, _)| *seq);
         for (_, pod) in pods {
             self.wait(*pod, now);
@@ -188,8 +207,9 @@ impl Scheduler {
     }
 
     /// A pod of ours has no node.
-    fn wait(&mut self, pod: Pod, now: Duration) {
-        let spec = self.objects.wishes(&pod.spec.clone().unwrap_or_default(), &pod);
+    pub(super) fn wait(&mut self, pod: Pod, now: Duration) {
+        let used = |claim: &ClaimName| self.ledger.is_used(claim);
+        let spec = self.objects.wishes(&pod.spec.clone().unwrap_or_default(), &pod, &used);
         let holding = self.objects.holding(&pod);
         let class = self.classifier.classify(&spec, &holding.peer.identity, pod.priority);
         let refusal = refusal(&pod.spec);
@@ -222,6 +242,9 @@ impl Scheduler {
             }
             None => {
                 self.next_seq += 1;
+                for claim in holding.volumes.iter().flat_map(|held| &held.claims) {
+                    self.pods_by_claim.entry(claim.clone()).or_default().insert(uid.clone());
+                }
                 let waiting = Waiting::new(pod.clone(), class, holding, self.next_seq, now);
                 self.waiting.insert(uid.clone(), waiting);
             }

@@ -8,6 +8,7 @@ mod action;
 mod audit;
 mod binds;
 mod check;
+mod claims;
 mod cluster_events;
 mod verdict;
 mod work;
@@ -30,9 +31,10 @@ use crate::class::{Class, ClassId, Classifier};
 use crate::dispatch::{Dispatcher, Estimator, Ticket};
 use crate::invariants::Violation;
 use crate::inventory::{Inventory, Ledger, Revision};
-use crate::model::{Holding, Owner, Pod, PodRef, PreemptionPolicy, Report, Spread, Unsupported};
+use crate::model::{ClaimName, Holding, Owner, Pod, PodRef, PreemptionPolicy, Report, Spread, Unsupported};
 use crate::objects::{Kind, Objects};
 use crate::queue::{Backoff, BackoffLimits, Parked, Place};
+use claims::{Claimants, Claiming};
 
 /// What the scheduler needs to know of its configuration.
 #[derive(Debug, Clone)]
@@ -50,6 +52,8 @@ pub struct SchedulerConfig {
     pub refresh: Duration,
     /// Nothing is scheduled before these have been listed once, besides pods and nodes.
     pub objects: BTreeSet<Kind>,
+    /// Claims that are not bound so long after their pod got its node take it from it again.
+    pub volume_bind_timeout: Duration,
     /// What pods get that have no topology spread constraints and belong together. Without selectors.
     pub default_spread: Spread,
 }
@@ -79,6 +83,8 @@ struct Waiting {
     told: Option<Arc<str>>,
     /// What the watch told of it while its bind was under way.
     news: Option<Box<Pod>>,
+    /// While it waits for its claims.
+    claiming: Option<Box<Claiming>>,
     state: State,
 }
 
@@ -91,6 +97,8 @@ enum State {
     Queued(Ticket),
     /// An agent works on it; the number tells this piece of work from an earlier one.
     Placing(u64),
+    /// It has a node in the ledger, and its claims are being bound.
+    Claiming,
     /// It has a node in the ledger, and the bind is under way.
     Binding,
     BackingOff(Duration),
@@ -104,21 +112,32 @@ enum State {
 struct Stale {
     everyone: bool,
     namespaces: BTreeSet<Arc<str>>,
+    /// All pods with claims.
+    claimants: bool,
+    /// By uid.
+    pods: BTreeSet<Arc<str>>,
     /// Namespace and name of a controller.
     owners: BTreeSet<(Arc<str>, Arc<str>)>,
 }
 
 impl Stale {
     fn is_empty(&self) -> bool {
-        !self.everyone && self.namespaces.is_empty() && self.owners.is_empty()
+        self.only_some() && self.pods.is_empty()
+    }
+
+    /// At most the pods in `pods`.
+    fn only_some(&self) -> bool {
+        !self.everyone && !self.claimants && self.namespaces.is_empty() && self.owners.is_empty()
     }
 
     fn concerns(&self, pod: &Pod) -> bool {
         let namespace = &pod.peer.identity.namespace;
         let owned = |owner: &Owner| self.owners.contains(&(namespace.clone(), owner.name.clone()));
         self.everyone
+            || self.claimants && pod.volumes.is_some()
             || self.namespaces.contains(namespace)
             || !self.owners.is_empty() && pod.owner.as_ref().is_some_and(owned)
+            || self.pods.contains(&pod.uid)
     }
 }
 
@@ -146,6 +165,9 @@ pub struct Scheduler {
     unlisted: BTreeSet<Kind>,
     /// Classes of waiting pods that something changed for.
     stale: Stale,
+    /// Waiting pods (by uid) that use each claim.
+    pods_by_claim: HashMap<ClaimName, BTreeSet<Arc<str>>>,
+    claimants: Claimants,
     /// The loosening that agents were last woken for.
     woken_for: Revision,
     /// By agent: its last task was the check of a parked class.
@@ -175,6 +197,8 @@ impl Scheduler {
             pods_synced: false,
             nodes_synced: false,
             stale: Stale::default(),
+            pods_by_claim: HashMap::new(),
+            claimants: Claimants::default(),
             woken_for: 0,
             checked_last: vec![false; agents],
             overcommitted: None,
@@ -261,6 +285,7 @@ impl Scheduler {
 
     /// Moves on what only time moves: pods whose backoff is over, and diagnoses that are to be told again.
     pub fn tick(&mut self, now: Duration) {
+        self.look_after_claims(now);
         self.classify_again(now);
         while let Some(uid) = self.backoff.pop_due(now) {
             self.admit(&uid, now);
@@ -389,6 +414,9 @@ impl Scheduler {
             State::Placing(_) => self.probe_ended(class, uid),
             State::BackingOff(until) => self.backoff.remove(until, uid),
             State::Parked => self.parked.leave(class, place),
+            State::Claiming => {
+                self.release_claims(uid);
+            }
             State::Gated | State::Refused(_) | State::Binding => {}
         }
     }
@@ -404,7 +432,21 @@ impl Scheduler {
 
     fn forget(&mut self, uid: &Arc<str>) {
         self.withdraw(uid);
-        self.waiting.remove(uid);
+        self.remove(uid);
+    }
+
+    /// Takes a pod that is nowhere any more out of `waiting`.
+    fn remove(&mut self, uid: &Arc<str>) -> Option<Waiting> {
+        let waiting = self.waiting.remove(uid)?;
+        for claim in waiting.holding.volumes.iter().flat_map(|held| &held.claims) {
+            if let Some(pods) = self.pods_by_claim.get_mut(claim) {
+                pods.remove(uid);
+                if pods.is_empty() {
+                    self.pods_by_claim.remove(claim);
+                }
+            }
+        }
+        Some(waiting)
     }
 
     fn is_ours(&self, pod: &Pod) -> bool {
@@ -453,6 +495,7 @@ impl Waiting {
             failures: 0,
             told,
             news: None,
+            claiming: None,
             state: State::Gated,
             source: Box::new(pod),
         }
@@ -477,6 +520,7 @@ impl State {
             State::Refused(_) => "refused",
             State::Queued(_) | State::Woken(_) => "queued",
             State::Placing(_) => "placing",
+            State::Claiming => "claiming",
             State::Binding => "binding",
             State::BackingOff(_) => "backing off",
             State::Parked => "parked",

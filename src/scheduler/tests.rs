@@ -2,6 +2,8 @@ mod between_pods;
 
 use super::*;
 
+mod claims;
+
 use std::collections::HashSet;
 
 use crate::agent::{Agent, AgentConfig, CacheLimits, Choice};
@@ -20,6 +22,7 @@ struct Bench {
     agents: Vec<Agent>,
     now: Duration,
     binds: Vec<Binding>,
+    orders: Vec<crate::placement::ClaimOrder>,
     /// Uid, reason, message, event.
     told: Vec<(String, &'static str, String, bool)>,
     scheduled: Vec<String>,
@@ -52,6 +55,7 @@ impl Bench {
             backoff: BackoffLimits { initial: S, max: 10 * S },
             refresh: 60 * S,
             objects: Default::default(),
+            volume_bind_timeout: 600 * S,
             default_spread: Default::default(),
         };
         let agent = |seed: usize| {
@@ -67,6 +71,7 @@ impl Bench {
             agents: (0..agents).map(agent).collect(),
             now: Duration::ZERO,
             binds: Vec::new(),
+            orders: Vec::new(),
             told: Vec::new(),
             scheduled: Vec::new(),
             woken: HashSet::new(),
@@ -83,6 +88,7 @@ impl Bench {
         for action in self.scheduler.take_actions() {
             match action {
                 Action::Bind(binding) => self.binds.push(binding),
+                Action::Claim(order) => self.orders.push(order),
                 Action::Report(Report::Scheduled { pod, .. }) => self.scheduled.push(pod.uid.to_string()),
                 Action::Report(Report::Failed { pod, reason, message, event, .. }) => {
                     self.told.push((pod.uid.to_string(), reason, message.to_string(), event))

@@ -9,7 +9,7 @@ use super::cluster_events::refusal;
 use crate::agent::{Agent, Choice};
 use crate::class::{Class, ClassId};
 use crate::inventory::NodeId;
-use crate::model::Pod;
+use crate::model::{ClaimName, Pod};
 use crate::rules::{Reasons, Standing};
 
 /// Everything there is to say of one pod on the cluster as it is.
@@ -69,7 +69,8 @@ impl Scheduler {
 
     /// The class that the pod is of now.
     pub fn class_of(&mut self, pod: &Pod) -> Arc<Class> {
-        let spec = self.objects.wishes(&pod.spec.clone().unwrap_or_default(), pod);
+        let used = |claim: &ClaimName| self.ledger.is_used(claim);
+        let spec = self.objects.wishes(&pod.spec.clone().unwrap_or_default(), pod, &used);
         let holding = self.objects.holding(pod);
         self.classifier.note_terms(&pod.peer.affinity);
         self.classifier.classify(&spec, &holding.peer.identity, pod.priority)

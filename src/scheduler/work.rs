@@ -9,6 +9,7 @@ use crate::class::Class;
 use crate::dispatch::Request;
 use crate::invariants::within_allocatable;
 use crate::inventory::{Conflict, NodeId, Revision};
+use crate::model::Pod;
 use crate::placement::Binding;
 use crate::rules::{self, Diagnosis};
 
@@ -190,7 +191,14 @@ impl Scheduler {
         now: Duration,
     ) -> Settled {
         let uid = &request.uid;
+        let claims = self.unbound_claims(uid);
         let Some(waiting) = self.waiting.get_mut(uid) else {
+            return Settled::Done;
+        };
+        let Ok(claims) = claims else {
+            // It is of another class now.
+            let pod = Pod::clone(&waiting.source);
+            self.wait(pod, now);
             return Settled::Done;
         };
         let class = waiting.class.clone();
@@ -207,11 +215,17 @@ impl Scheduler {
                     self.stats.violations += 1;
                     self.overcommitted = Some(violation);
                 }
-                waiting.state = State::Binding;
-                let (namespace, name) = (waiting.pod.namespace.clone(), waiting.pod.name.clone());
-                self.binds += 1;
                 let identity = waiting.holding.peer.clone();
-                self.actions.push(Action::Bind(Binding { uid: uid.clone(), namespace, name, node: host }));
+                match &class.spec.volumes {
+                    Some(needs) if !claims.is_empty() => self.claim(uid, claims, needs, node, now),
+                    _ => {
+                        waiting.state = State::Binding;
+                        let (namespace, name) = (waiting.pod.namespace.clone(), waiting.pod.name.clone());
+                        self.binds += 1;
+                        let binding = Binding { uid: uid.clone(), namespace, name, node: host };
+                        self.actions.push(Action::Bind(binding));
+                    }
+                }
                 self.arrived(&identity.identity);
                 // It found a place, so the next of its class may, too.
                 if self.parked.probe_ended(class.id, uid) {

@@ -103,6 +103,7 @@ impl World {
         let holding = |(spec, peer): &(PodSpec, Peer)| Holding {
             usage: spec.usage.clone(),
             peer: Arc::new(peer.clone()),
+            volumes: None,
         };
         let holdings = templates.iter().map(holding).collect();
         let config = |seed| AgentConfig { packing, candidate_width: 1, cache: limits, seed };

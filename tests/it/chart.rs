@@ -316,7 +316,7 @@ fn the_chart_and_the_image_are_of_this_version_and_toolchain() {
 }
 
 /// A role, what is accessed, the verbs, and what they are for.
-const ACCESS: [(&str, &str, &[&str], &str); 12] = [
+const ACCESS: [(&str, &str, &[&str], &str); 19] = [
     (
         "ClusterRole",
         "/pods",
@@ -334,6 +334,33 @@ const ACCESS: [(&str, &str, &[&str], &str); 12] = [
     ("ClusterRole", "/replicationcontrollers", &["list", "watch"], "the same for those of a controller"),
     ("ClusterRole", "apps/replicasets", &["list", "watch"], "the same"),
     ("ClusterRole", "apps/statefulsets", &["list", "watch"], "the same"),
+    (
+        "ClusterRole",
+        "/persistentvolumes",
+        &["get", "list", "watch", "patch"],
+        "sees volumes; sets a free one apart for a claim",
+    ),
+    (
+        "ClusterRole",
+        "/persistentvolumeclaims",
+        &["get", "list", "watch", "patch"],
+        "sees claims; selects the node that a volume is made for",
+    ),
+    ("ClusterRole", "storage.k8s.io/storageclasses", &["list", "watch"], "how claims are bound"),
+    (
+        "ClusterRole",
+        "storage.k8s.io/csidrivers",
+        &["list", "watch"],
+        "which drivers tell where they have room",
+    ),
+    ("ClusterRole", "storage.k8s.io/csistoragecapacities", &["list", "watch"], "where they have it"),
+    (
+        "ClusterRole",
+        "storage.k8s.io/csinodes",
+        &["list", "watch"],
+        "how many volumes a node can have attached",
+    ),
+    ("ClusterRole", "storage.k8s.io/volumeattachments", &["list", "watch"], "what it has attached"),
     ("ClusterRole", "/pods/binding", &["create"], "places pods"),
     ("ClusterRole", "/pods/status", &["patch"], "sets the condition PodScheduled=False"),
     (

@@ -6,6 +6,7 @@ mod bursts;
 mod leaders;
 mod rbac;
 mod texts;
+mod volumes;
 mod waiting;
 
 use std::time::Duration;

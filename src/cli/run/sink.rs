@@ -9,9 +9,10 @@ use serde::de::DeserializeOwned;
 
 use super::tasks::Tasks;
 use crate::cluster::{
-    Change, ClusterSink, LIVE_PODS, LeanNamespace, LeanNode, LeanObject, LeanPod, LeanReplicaSet,
-    LeanReplicationController, LeanService, LeanStatefulSet, NodeIndex, ObjectIndex, ObjectSink, PodIndex,
-    watch as watch_objects,
+    Change, ClusterSink, LIVE_PODS, LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity, LeanNamespace,
+    LeanNode, LeanObject, LeanPersistentVolume, LeanPersistentVolumeClaim, LeanPod, LeanReplicaSet,
+    LeanReplicationController, LeanService, LeanStatefulSet, LeanStorageClass, LeanVolumeAttachment,
+    NodeIndex, ObjectIndex, ObjectSink, PodIndex, watch as watch_objects,
 };
 use crate::config::Config;
 use crate::engine::Engine;
@@ -112,6 +113,13 @@ pub(super) fn watch_cluster(
     config: &Config,
 ) {
     watch_kind::<LeanNamespace>(tasks, engine, client, sources, health);
+    watch_kind::<LeanPersistentVolume>(tasks, engine, client, sources, health);
+    watch_kind::<LeanPersistentVolumeClaim>(tasks, engine, client, sources, health);
+    watch_kind::<LeanStorageClass>(tasks, engine, client, sources, health);
+    watch_kind::<LeanCsiNode>(tasks, engine, client, sources, health);
+    watch_kind::<LeanCsiDriver>(tasks, engine, client, sources, health);
+    watch_kind::<LeanCsiStorageCapacity>(tasks, engine, client, sources, health);
+    watch_kind::<LeanVolumeAttachment>(tasks, engine, client, sources, health);
     if config.pod_topology_spread.adds_constraints() {
         watch_kind::<LeanService>(tasks, engine, client, sources, health);
         watch_kind::<LeanReplicationController>(tasks, engine, client, sources, health);

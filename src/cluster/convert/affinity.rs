@@ -54,6 +54,30 @@ pub(super) fn node_affinity(
     NodeAffinity { required, preferred: preferred.into_boxed_slice() }
 }
 
+/// The terms of a persistent volume's node affinity, sorted. One that cannot be understood matches nothing (upstream: an error
+/// in a term counts only where no other term matches, and then as no match).
+pub(in crate::cluster) fn node_terms(lean: &[LeanTerm], interner: &mut Interner) -> Box<[NodeSelectorTerm]> {
+    let mut terms: Vec<_> = (lean.iter().filter(|lean| !is_empty(lean)))
+        .filter_map(|lean| {
+            let mut problems = Problems::default();
+            let term = term(lean, &String::new, interner, &mut problems);
+            problems.0.is_none().then_some(term)
+        })
+        .collect();
+    terms.sort_unstable();
+    terms.dedup();
+    terms.into()
+}
+
+/// A label that must have one of these values.
+pub(in crate::cluster) fn label_requirement(
+    key: &str,
+    allowed: &[String],
+    interner: &mut Interner,
+) -> Requirement {
+    Requirement { key: interner.text(key), operator: Operator::In(values(allowed, interner)) }
+}
+
 fn is_empty(term: &LeanTerm) -> bool {
     term.match_expressions.is_empty() && term.match_fields.is_empty()
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Interner, Problems};
 use crate::{
-    cluster::lean::{LeanContainer, LeanPodSpec, LeanToleration},
+    cluster::lean::{LeanContainer, LeanPodSpec, LeanToleration, LeanVolumeSource},
     model::{Effect, HostPort, Protocol, Toleration, TolerationOperator},
 };
 
@@ -113,8 +113,12 @@ pub(super) fn is_sidecar(init_container: &LeanContainer) -> bool {
 /// The images that ImageLocality looks for: of all containers and of image volumes.
 pub(super) fn images(spec: &LeanPodSpec, interner: &mut Interner) -> Box<[Arc<str>]> {
     let containers = spec.init_containers.iter().chain(&spec.containers);
-    let names = (containers.filter_map(|container| container.image.as_deref()))
-        .chain(spec.volumes.iter().filter_map(|volume| volume.image.as_deref()));
+    let names = (containers.filter_map(|container| container.image.as_deref())).chain(
+        spec.volumes.iter().filter_map(|volume| match &volume.source {
+            Some(LeanVolumeSource::Image(reference)) => reference.as_deref(),
+            _ => None,
+        }),
+    );
     let mut images: Vec<Arc<str>> = names
         .map(|name| {
             // As upstream's `normalizedImageName`: a colon before the last slash is a port, not a tag.

@@ -122,6 +122,16 @@ pub(super) fn selector(
     all_of(requirements)
 }
 
+/// One that cannot be understood matches nothing.
+pub(in crate::cluster) fn selector_or_nothing(
+    lean: Option<&LeanLabelSelector>,
+    interner: &mut Interner,
+) -> LabelSelector {
+    let mut problems = Problems::default();
+    let selector = selector(lean, &String::new, interner, &mut problems);
+    if problems.0.is_none() { selector } else { LabelSelector::Nothing }
+}
+
 fn is(key: Arc<str>, value: Arc<str>) -> Requirement {
     Requirement { key, operator: Operator::In([value].into()) }
 }

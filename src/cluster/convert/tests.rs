@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::model::{Effect, HostPort, Protocol, Toleration, TolerationOperator};
+use crate::model::{Disk, Effect, HostPort, Protocol, Toleration, TolerationOperator};
 
 fn lean(json: &Value) -> LeanPod {
     serde_json::from_str(&json.to_string()).unwrap()
@@ -216,34 +216,53 @@ fn what_is_not_scheduled_yet_is_named() {
     assert_eq!(*spec(json!({"resourceClaims": []})).unsupported, []);
 }
 
-/// Upstream: VolumeRestrictions' `needsRestrictionsCheck`, VolumeBinding's `isVolumeBound`, and NodeVolumeLimits'
-/// `filterAttachableVolumes` with `IsInlineMigratable`.
 #[test]
-fn volumes_that_kube_scheduler_looks_at_or_that_are_unknown_are_not_scheduled_yet() {
-    let unsupported = |volume: Value| !spec(json!({"volumes": [volume]})).unsupported.is_empty();
-    for kind in [
-        "persistentVolumeClaim",
-        "ephemeral",
-        "gcePersistentDisk",
-        "awsElasticBlockStore",
-        "iscsi",
-        "rbd",
-        "azureDisk",
-        "azureFile",
-        "cinder",
-        "vsphereVolume",
-        "portworxVolume",
-        "somethingNew",
+fn volumes_of_unknown_types_are_not_scheduled_and_most_types_say_nothing_about_nodes() {
+    let read = |volume: Value| pod(json!({"volumes": [volume]}));
+    for (kind, known) in [
+        ("configMap", true),
+        ("secret", true),
+        ("emptyDir", true),
+        ("projected", true),
+        ("downwardAPI", true),
+        ("hostPath", true),
+        ("nfs", true),
+        ("csi", true),
+        ("azureFile", true),
+        ("vsphereVolume", true),
+        ("image", true),
+        ("somethingNew", false),
     ] {
-        assert!(unsupported(json!({"name": "v", kind: {"x": 1}})), "{kind}");
+        let pod = read(json!({"name": "v", kind: {"x": 1}}));
+        assert_eq!(pod.volumes, None, "{kind}");
+        assert_eq!(pod.spec.expect("it is understood").unsupported.is_empty(), known, "{kind}");
     }
-    for kind in
-        ["configMap", "secret", "emptyDir", "projected", "downwardAPI", "hostPath", "nfs", "csi", "image"]
-    {
-        assert!(!unsupported(json!({"name": "v", kind: {"x": 1}})), "{kind}");
-    }
-    assert!(!unsupported(json!({"name": "v"})));
-    assert!(!unsupported(json!({"name": "v", "persistentVolumeClaim": null})));
+    let null = read(json!({"name": "v", "persistentVolumeClaim": null, "somethingNew": null}));
+    assert!(null.volumes.is_none() && null.spec.expect("it is understood").unsupported.is_empty());
+}
+
+#[test]
+fn claims_and_disks_of_a_pod_are_read_in_canonical_form() {
+    let volumes = json!([
+        {"name": "b", "persistentVolumeClaim": {"claimName": "data"}},
+        {"name": "again", "persistentVolumeClaim": {"claimName": "data"}},
+        {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}},
+        {"name": "gce", "gcePersistentDisk": {"pdName": "disk", "readOnly": true}},
+        {"name": "aws", "awsElasticBlockStore": {"volumeID": "aws://eu-1a/vol-1"}},
+        {"name": "azure", "azureDisk": {"diskName": "d", "diskURI": "/uri"}},
+        {"name": "iscsi", "iscsi": {"iqn": "iqn", "targetPortal": "x", "lun": 0}},
+        {"name": "rbd", "rbd": {"monitors": ["m"], "image": "i", "pool": "rbd"}},
+    ]);
+    let pod = pod(json!({"volumes": volumes}));
+    let volumes = pod.volumes.expect("it has some");
+    let claims: Vec<_> = volumes.claims.iter().map(|claim| (&*claim.name, claim.ephemeral)).collect();
+    assert_eq!(claims, [("data", false), ("p-scratch", true)]);
+    assert_eq!(volumes.disks.len(), 4);
+    assert!(volumes.disks.contains(&Disk::GcePersistentDisk { name: "disk".into(), read_only: true }));
+    let inline: Vec<_> = volumes.inline.iter().map(|volume| (&*volume.driver, &*volume.handle)).collect();
+    let expected =
+        [("disk.csi.azure.com", "/uri"), ("ebs.csi.aws.com", "vol-1"), ("pd.csi.storage.gke.io", "disk")];
+    assert_eq!(inline, expected);
 }
 
 #[test]

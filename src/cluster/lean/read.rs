@@ -8,7 +8,7 @@ use serde::{
     de::{IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
 
-use super::{LeanConditions, LeanScheduled, LeanVolume, ResourceList};
+use super::{LeanConditions, LeanDisk, LeanScheduled, LeanVolume, LeanVolumeSource, ResourceList};
 use crate::model::{Quantity, QuantityError};
 
 /// `null` is what it would be if it were absent: Go writes `null` for empty lists and maps.
@@ -231,17 +231,32 @@ impl<'de> Deserialize<'de> for LeanVolume {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<LeanVolume, A::Error> {
+                use LeanVolumeSource::{Claim, Disk, Ephemeral, Image as ImageSource, Unknown};
                 let mut volume = LeanVolume::default();
                 while let Some(Text(key)) = map.next_key()? {
-                    match &*key {
+                    let source = match &*key {
+                        "name" => {
+                            volume.name = map.next_value::<Option<String>>()?.unwrap_or_default();
+                            continue;
+                        }
                         "image" => {
-                            volume.image = map.next_value::<Option<Image>>()?.and_then(|i| i.reference)
+                            map.next_value::<Option<Image>>()?.map(|image| ImageSource(image.reference))
                         }
+                        "persistentVolumeClaim" => map.next_value::<Option<_>>()?.map(Claim),
+                        "ephemeral" => map.next_value::<Option<IgnoredAny>>()?.map(|_| Ephemeral),
+                        "gcePersistentDisk" => map.next_value::<Option<_>>()?.map(LeanDisk::Gce).map(Disk),
+                        "awsElasticBlockStore" => map.next_value::<Option<_>>()?.map(LeanDisk::Aws).map(Disk),
+                        "azureDisk" => map.next_value::<Option<_>>()?.map(LeanDisk::Azure).map(Disk),
+                        "cinder" => map.next_value::<Option<_>>()?.map(LeanDisk::Cinder).map(Disk),
+                        "portworxVolume" => map.next_value::<Option<_>>()?.map(LeanDisk::Portworx).map(Disk),
+                        "iscsi" => map.next_value::<Option<_>>()?.map(LeanDisk::Iscsi).map(Disk),
+                        "rbd" => map.next_value::<Option<_>>()?.map(LeanDisk::Rbd).map(Disk),
                         key => {
-                            let is_set = map.next_value::<Option<IgnoredAny>>()?.is_some();
-                            volume.constrains |= is_set && !is_free_to_place(key);
+                            let known = is_free_to_place(key);
+                            map.next_value::<Option<IgnoredAny>>()?.filter(|_| !known).map(|_| Unknown)
                         }
-                    }
+                    };
+                    volume.source = source.or(volume.source);
                 }
                 Ok(volume)
             }
@@ -250,14 +265,12 @@ impl<'de> Deserialize<'de> for LeanVolume {
     }
 }
 
-/// Volume fields that no plugin of kube-scheduler 1.36 looks at. Not among them are claims and `ephemeral` (all four
-/// volume plugins), `gcePersistentDisk`, `awsElasticBlockStore`, `rbd`, `iscsi` (VolumeRestrictions), and what
-/// NodeVolumeLimits counts as CSI after migration: `azureDisk`, `azureFile`, `cinder`, `vsphereVolume`,
-/// `portworxVolume`. An inline `csi` volume is counted by none of them.
+/// Volume fields that no plugin of kube-scheduler 1.36 looks at. `azureFile` and `vsphereVolume` are among them, as
+/// NodeVolumeLimits counts neither (upstream: `isCSIMigrationOn`), nor an inline `csi` volume.
 fn is_free_to_place(field: &str) -> bool {
     matches!(
         field,
-        "name"
+        "azureFile"
             | "cephfs"
             | "configMap"
             | "csi"
@@ -276,5 +289,6 @@ fn is_free_to_place(field: &str) -> bool {
             | "scaleIO"
             | "secret"
             | "storageos"
+            | "vsphereVolume"
     )
 }

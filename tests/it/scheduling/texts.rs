@@ -18,7 +18,7 @@ fn name_in(name: &str) -> Value {
 }
 
 /// A pod that requests this, of the nodes whose label `pool` is so, or of any.
-fn asks(requests: Value, pool: &str) -> Value {
+pub(super) fn asks(requests: Value, pool: &str) -> Value {
     let mut spec =
         json!({"containers": [{"name": "main", "image": "pause", "resources": {"requests": requests}}]});
     if !pool.is_empty() {
@@ -27,7 +27,7 @@ fn asks(requests: Value, pool: &str) -> Value {
     spec
 }
 
-fn with(mut spec: Value, more: Value) -> Value {
+pub(super) fn with(mut spec: Value, more: Value) -> Value {
     for (key, value) in more.as_object().expect("an object") {
         spec[key] = value.clone();
     }
@@ -238,7 +238,7 @@ async fn await_told(client: &Client, pod: &Pod) -> (Value, [Option<String>; 4]) 
 }
 
 /// Creates each pod twice, once for each scheduler, and compares what they are told. Returns what differs.
-async fn compare(client: &Client, zoo: &[(&'static str, Value)]) -> Vec<String> {
+pub(super) async fn compare(client: &Client, zoo: &[(&'static str, Value)]) -> Vec<String> {
     let mut differences = Vec::new();
     let mut pairs = Vec::new();
     for (name, spec) in zoo {

@@ -93,13 +93,8 @@ async fn pods_that_cannot_go_on_say_why_and_stop_nobody_else() {
     let client = cluster.client();
     create_node(&client, "node", room("4"), json!({})).await;
     let berth = Berth::start(&cluster.kubeconfig(), "");
-    let unsupported = [
-        (
-            "spec.volumes",
-            json!({"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]}),
-        ),
-        ("spec.resourceClaims", json!({"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]})),
-    ];
+    let unsupported =
+        [("spec.resourceClaims", json!({"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]}))];
     let pods = Pods { prefix: "later", count: unsupported.len(), ..Pods::default() };
     create_pods(&client, &pods, |at, pod| {
         for (key, value) in unsupported[at].1.as_object().expect("an object") {

@@ -137,6 +137,7 @@ impl Settings {
             backoff: BackoffLimits { initial: Duration::from_secs(1), max: Duration::from_secs(10) },
             refresh: Duration::from_secs(60),
             objects: Default::default(),
+            volume_bind_timeout: Duration::from_secs(600),
             default_spread: Default::default(),
         };
         Scheduler::new(config, Estimator::default())

@@ -531,6 +531,10 @@ impl Sim {
         for action in process.scheduler.take_actions() {
             match action {
                 Action::Bind(binding) => self.start_bind(who, binding)?,
+                // Pods of the simulation have no claims: there is nothing in it that could bind them.
+                Action::Claim(order) => {
+                    return Err(format!("pod {} asks for claims it does not have", order.uid));
+                }
                 Action::Report(report) => self.report(who, report)?,
                 Action::WakeAgent(at) => {
                     let worker = &mut self.processes[who.0].workers[at];

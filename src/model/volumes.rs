@@ -1,0 +1,321 @@
+//! Volumes: what pods ask for and hold, and what nodes offer.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Deref;
+use std::sync::Arc;
+
+use super::{LabelSelector, Labels, NodeSelectorTerm, Requirement};
+
+/// A persistent volume claim by its names.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ClaimName {
+    pub namespace: Arc<str>,
+    pub name: Arc<str>,
+}
+
+/// What a pod's `spec.volumes` says, as far as it says where the pod can run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct PodVolumes {
+    /// In the order of the spec, each once.
+    pub claims: Box<[PodClaim]>,
+    /// Sorted.
+    pub disks: Box<[Disk]>,
+    /// Disks named in the pod itself that a CSI driver attaches since the migration; sorted, each once.
+    pub inline: Box<[CsiVolume]>,
+}
+
+/// A claim of the pod's namespace that a pod uses.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct PodClaim {
+    pub name: Arc<str>,
+    /// It is made for this pod alone (`ephemeral.volumeClaimTemplate`), and named after it.
+    pub ephemeral: bool,
+}
+
+/// A disk that a pod names itself, of the kinds that two pods of one node cannot share freely.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Disk {
+    GcePersistentDisk { name: Arc<str>, read_only: bool },
+    AwsElasticBlockStore { id: Arc<str> },
+    Iscsi { iqn: Arc<str>, read_only: bool },
+    Rbd { monitors: Box<[Arc<str>]>, pool: Arc<str>, image: Arc<str>, read_only: bool },
+}
+
+impl Disk {
+    /// Two pods of one node cannot both have it (upstream: `isVolumeConflict`).
+    pub fn conflicts(&self, other: &Disk) -> bool {
+        use Disk::*;
+        match (self, other) {
+            (GcePersistentDisk { name, read_only }, GcePersistentDisk { name: theirs, read_only: also }) => {
+                name == theirs && !(*read_only && *also)
+            }
+            (AwsElasticBlockStore { id }, AwsElasticBlockStore { id: theirs }) => id == theirs,
+            (Iscsi { iqn, read_only }, Iscsi { iqn: theirs, read_only: also }) => {
+                iqn == theirs && !(*read_only && *also)
+            }
+            (
+                Rbd { monitors, pool, image, read_only },
+                Rbd { monitors: their_monitors, pool: their_pool, image: their_image, read_only: also },
+            ) => {
+                monitors.iter().any(|monitor| their_monitors.contains(monitor))
+                    && (pool, image) == (their_pool, their_image)
+                    && !(*read_only && *also)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// A volume as its CSI driver knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CsiVolume {
+    pub driver: Arc<str>,
+    pub handle: Arc<str>,
+}
+
+/// What a pod that has a node holds of it, of volumes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct HeldVolumes {
+    pub claims: Box<[ClaimName]>,
+    pub disks: Box<[Disk]>,
+    /// See [`PodVolumes::inline`].
+    pub inline: Box<[CsiVolume]>,
+    /// Every volume that a CSI driver attaches: those of the claims as far as they are known, and the inline ones. Sorted,
+    /// each once.
+    pub attached: Box<[CsiVolume]>,
+}
+
+impl HeldVolumes {
+    /// Something of it counts on the node.
+    pub fn takes_something(&self) -> bool {
+        !self.attached.is_empty() || !self.disks.is_empty()
+    }
+}
+
+/// How a volume can be mounted: a set of access modes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AccessModes(u8);
+
+impl AccessModes {
+    pub const READ_WRITE_ONCE_POD: AccessModes = AccessModes(1 << 3);
+
+    pub fn contains(self, others: AccessModes) -> bool {
+        self.0 & others.0 == others.0
+    }
+}
+
+impl<'a> FromIterator<&'a str> for AccessModes {
+    /// All unknown modes are one: a claim with one gets no volume without.
+    fn from_iter<I: IntoIterator<Item = &'a str>>(modes: I) -> Self {
+        let bit = |mode| match mode {
+            "ReadWriteOnce" => 1,
+            "ReadOnlyMany" => 1 << 1,
+            "ReadWriteMany" => 1 << 2,
+            "ReadWriteOncePod" => AccessModes::READ_WRITE_ONCE_POD.0,
+            _ => 1 << 4,
+        };
+        AccessModes(modes.into_iter().fold(0, |all, mode| all | bit(mode)))
+    }
+}
+
+/// What claims ask of volumes, and volumes are.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct VolumeKind {
+    /// Storage class; empty: none.
+    pub class: Arc<str>,
+    pub modes: AccessModes,
+    /// `volumeMode: Block`; else a file system.
+    pub block: bool,
+    /// `volumeAttributesClassName`; empty: none.
+    pub attributes_class: Arc<str>,
+}
+
+/// A persistent volume as claims choose among them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct StaticVolume {
+    pub name: Arc<str>,
+    pub kind: VolumeKind,
+    pub capacity_bytes: i64,
+    pub labels: Labels,
+    /// Any one of these terms must match the labels of a node; `None`: every node reaches it. An empty list matches none.
+    pub affinity: Option<Box<[NodeSelectorTerm]>>,
+}
+
+impl StaticVolume {
+    pub fn reaches(&self, node_labels: &Labels) -> bool {
+        self.affinity.as_ref().is_none_or(|terms| admits(terms, node_labels))
+    }
+}
+
+/// Whether a volume's node affinity admits a node with these labels (upstream: `volume.CheckNodeAffinity`, which hands on
+/// nothing but the labels).
+pub fn admits(terms: &[NodeSelectorTerm], node_labels: &Labels) -> bool {
+    terms.iter().any(|term| term.matches("", node_labels))
+}
+
+/// What the claims and disks of a pod ask of a node, as everything stands now; the part of a class that volumes make.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct VolumeNeeds {
+    /// No node will do, for this reason: a claim is missing, lost, not bound…
+    pub refusal: Option<Arc<str>>,
+    /// Node affinity of the bound volumes; sorted, each once.
+    pub bound: Box<[Box<[NodeSelectorTerm]>]>,
+    /// A claim is bound to a volume that does not exist.
+    pub volume_missing: bool,
+    /// Zones and regions that bound volumes are labelled with; sorted, each once.
+    pub zones: Box<[VolumeZone]>,
+    /// Claims that get their volume when the pod gets its node, in the order in which they choose: smallest first.
+    pub unbound: Box<[UnboundClaim]>,
+    /// By CSI driver, sorted: how many volumes no other pod has.
+    pub fresh: Box<[(Arc<str>, u32)]>,
+    /// Volumes that other pods may have attached to a node already; sorted, each once.
+    pub shared: Box<[CsiVolume]>,
+    /// See [`PodVolumes::disks`].
+    pub disks: Box<[Disk]>,
+    /// A claim that only one pod may use is used by another one.
+    pub claim_in_use: bool,
+}
+
+/// A topology label of a bound volume: the node's must be one of these values.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct VolumeZone {
+    pub key: Arc<str>,
+    /// Sorted.
+    pub values: Box<[Arc<str>]>,
+}
+
+/// A claim of class `WaitForFirstConsumer` without a volume. It has no name here: the pods of a StatefulSet are one class.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct UnboundClaim {
+    pub size_bytes: i64,
+    pub kind: VolumeKind,
+    /// Labels that the volume must have; `None`: any.
+    pub selector: Option<LabelSelector>,
+    /// The node its volume is being made for.
+    pub selected_node: Option<Arc<str>>,
+    /// A volume that was set apart for this claim: it must be this one.
+    pub prebound: Option<Arc<StaticVolume>>,
+    /// Free volumes of the class that more than a few nodes reach, smallest first. Those of few nodes are known by the nodes.
+    pub candidates: Shared<Vec<Arc<StaticVolume>>>,
+    /// `None`: nobody makes volumes of this class.
+    pub provision: Option<Provision>,
+}
+
+/// How a volume could be made for a claim.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Provision {
+    /// Any one must match, all requirements of it; empty: everywhere.
+    pub topologies: Shared<Vec<Box<[Requirement]>>>,
+    /// Where there is enough room; `None`: the driver does not tell.
+    pub segments: Option<Shared<Vec<LabelSelector>>>,
+}
+
+/// By CSI driver, sorted: how many volumes a node can have attached.
+pub type AttachLimits = Box<[(Arc<str>, i64)]>;
+
+/// What a node offers to volumes, besides being reached by some.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodeStorage {
+    pub limits: AttachLimits,
+    /// What is attached according to the attach controller; sorted, each once.
+    pub attachments: Box<[CsiVolume]>,
+}
+
+impl NodeStorage {
+    pub fn limit(&self, driver: &str) -> Option<i64> {
+        let at = self.limits.binary_search_by(|(name, _)| (**name).cmp(driver)).ok()?;
+        Some(self.limits[at].1)
+    }
+}
+
+/// A large value that many hold, hashed once: comparing two holders of the same one costs nothing.
+#[derive(Debug)]
+pub struct Shared<T> {
+    hash: u64,
+    value: Arc<T>,
+}
+
+impl<T: Hash> Shared<T> {
+    pub fn new(value: T) -> Self {
+        let mut hasher = DefaultHasher::new();
+        value.hash(&mut hasher);
+        Shared { hash: hasher.finish(), value: Arc::new(value) }
+    }
+}
+
+impl<T: Hash + Default> Default for Shared<T> {
+    fn default() -> Self {
+        Shared::new(T::default())
+    }
+}
+
+impl<T> Clone for Shared<T> {
+    fn clone(&self) -> Self {
+        Shared { hash: self.hash, value: self.value.clone() }
+    }
+}
+
+impl<T> Deref for Shared<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T: PartialEq> PartialEq for Shared<T> {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.value, &other.value) || (self.hash == other.hash && self.value == other.value)
+    }
+}
+
+impl<T: Eq> Eq for Shared<T> {}
+
+impl<T> Hash for Shared<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn disks_conflict_when_they_are_the_same_and_not_both_read_only() {
+        let gce = |name: &str, read_only| Disk::GcePersistentDisk { name: name.into(), read_only };
+        assert!(gce("a", false).conflicts(&gce("a", true)));
+        assert!(!gce("a", true).conflicts(&gce("a", true)) && !gce("a", false).conflicts(&gce("b", false)));
+        let ebs = |id: &str| Disk::AwsElasticBlockStore { id: id.into() };
+        assert!(ebs("a").conflicts(&ebs("a")) && !ebs("a").conflicts(&ebs("b")));
+        assert!(!ebs("a").conflicts(&gce("a", false)), "of another kind");
+        let iscsi = |read_only| Disk::Iscsi { iqn: "iqn".into(), read_only };
+        assert!(iscsi(true).conflicts(&iscsi(false)) && !iscsi(true).conflicts(&iscsi(true)));
+        let rbd = |monitors: &[&str], image: &str, read_only| Disk::Rbd {
+            monitors: monitors.iter().map(|name| Arc::from(*name)).collect(),
+            pool: "rbd".into(),
+            image: image.into(),
+            read_only,
+        };
+        assert!(rbd(&["a", "b"], "x", true).conflicts(&rbd(&["b", "c"], "x", false)));
+        assert!(!rbd(&["a"], "x", false).conflicts(&rbd(&["c"], "x", false)), "no monitor in common");
+        assert!(!rbd(&["a"], "x", false).conflicts(&rbd(&["a"], "y", false)));
+        assert!(!rbd(&["a"], "x", true).conflicts(&rbd(&["a"], "x", true)));
+    }
+
+    #[test]
+    fn a_volume_has_all_access_modes_of_the_claim_or_does_not_serve_it() {
+        let modes = |names: &[&str]| names.iter().copied().collect::<AccessModes>();
+        let volume = modes(&["ReadWriteOnce", "ReadOnlyMany"]);
+        assert!(volume.contains(modes(&["ReadOnlyMany"])) && volume.contains(modes(&[])));
+        assert!(!volume.contains(modes(&["ReadWriteOnce", "ReadWriteOncePod"])));
+        assert!(!volume.contains(modes(&["SomethingNew"])));
+    }
+
+    #[test]
+    fn shared_values_are_equal_when_their_contents_are() {
+        let (a, b) = (Shared::new(vec![1]), Shared::new(vec![1]));
+        assert_eq!(a, b);
+        assert_eq!(a, a.clone());
+        assert_ne!(a, Shared::new(vec![2]));
+    }
+}
