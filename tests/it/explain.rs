@@ -229,6 +229,35 @@ fn pods_of_a_controller_are_spread_by_default_and_the_configuration_can_change_t
 }
 
 #[test]
+fn volumes_and_claims_of_the_dump_are_read() {
+    let zone = |zone: &str| json!({"metadata": {"labels": {"zone": zone}}});
+    let terms = json!([{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}]);
+    let claim =
+        |name: &str| json!({"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": name}}]});
+    let answers = Cluster::default()
+        .node("a", zone("a"))
+        .node("b", zone("b"))
+        .with(json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "disk"},
+            "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
+                "claimRef": {"namespace": "default", "name": "data", "uid": "claim"},
+                "nodeAffinity": {"required": {"nodeSelectorTerms": terms}}},
+            "status": {"phase": "Bound"}}))
+        .with(json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
+            "metadata": {"name": "data", "namespace": "default", "uid": "claim",
+                "annotations": {"pv.kubernetes.io/bind-completed": "yes"}},
+            "spec": {"volumeName": "disk", "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+            "status": {"phase": "Bound"}}))
+        .pod("db", claim("data"))
+        .pod("lost", claim("nothing"))
+        .explain(&[]);
+    assert_eq!(names(&answers[0]["feasible"]), ["a"]);
+    assert_eq!(answers[0]["reasons"]["b"], json!(["node(s) didn't match PersistentVolume's node affinity"]));
+    assert_eq!(names(&answers[1]["feasible"]), [""; 0]);
+    let why = answers[1]["reasons"]["a"][0].as_str().expect("a reason");
+    assert!(why.contains("persistentvolumeclaim \"nothing\" not found"), "{why}");
+}
+
+#[test]
 fn the_table_is_no_wider_than_asked_and_groups_pods_and_nodes_that_are_alike() {
     let mut cluster = Cluster::default();
     for at in 0..30 {
