@@ -47,6 +47,7 @@ impl Subject {
             backoff: BackoffLimits { initial: Duration::from_secs(1), max: Duration::from_secs(10) },
             refresh: Duration::from_secs(60),
             objects: BTreeSet::new(),
+            volume_bind_timeout: Duration::from_secs(600),
             default_spread: berth::objects::system_defaults(),
         };
         let cache = CacheLimits { bytes: usize::MAX, age: Duration::MAX };
