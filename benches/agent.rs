@@ -376,7 +376,7 @@ fn selectors(nodes: usize, repeat: usize) {
     });
     let apps: Vec<(Arc<Class>, Holding)> = (mates.into_iter())
         .map(|(spec, peer)| {
-            let holding = Holding { usage: spec.usage.clone(), peer: peer.clone() };
+            let holding = Holding { usage: spec.usage.clone(), peer: peer.clone(), volumes: None };
             (classifier.classify(&Arc::new(spec), &peer.identity, 0), holding)
         })
         .collect();

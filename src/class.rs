@@ -6,7 +6,7 @@
 //! has a trait, the part of the spec it reads; classes with an equal trait share that rule's answers.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::hash::Hash;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use crate::model::{
@@ -59,6 +59,13 @@ impl Class {
         let hard = self.spec.spread.constraints.iter().filter(|constraint| constraint.hard);
         required.iter().any(|term| term.selector.matches(pod))
             || hard.into_iter().any(|c| c.selector.matches(pod))
+    }
+
+    /// A number that is the same for the same class in every run of this program.
+    pub fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.key().hash(&mut hasher);
+        hasher.finish()
     }
 
     fn key(&self) -> ClassKey {

@@ -11,6 +11,7 @@ pub mod config;
 pub mod control_plane;
 pub mod dispatch;
 pub mod engine;
+pub mod explain;
 pub mod invariants;
 pub mod inventory;
 pub mod model;

@@ -10,6 +10,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(options) => berth::cli::run(options),
         Command::Demo(options) => berth::cli::demo(options),
+        Command::Explain(options) => return berth::cli::explain(options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

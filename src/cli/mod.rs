@@ -1,12 +1,14 @@
 //! The command line: one file a subcommand.
 
 mod demo;
+mod explain;
 mod logging;
 mod run;
 
 use clap::{Parser, Subcommand};
 
 pub use demo::{DemoOptions, demo};
+pub use explain::{ExplainOptions, explain};
 pub use run::{RunOptions, run};
 
 /// A Kubernetes scheduler that keeps a ranked list of nodes for every class of pods.
@@ -23,6 +25,9 @@ pub enum Command {
     Run(RunOptions),
     /// Start a control plane on this machine, and watch berth schedule 5,000 pods on 1,000 nodes.
     Demo(DemoOptions),
+    /// Tell where waiting pods could go, why they wait, and what would help. Installed under the name kubectl-berth this is
+    /// `kubectl berth explain`.
+    Explain(ExplainOptions),
 }
 
 /// To be called before any connection is made: with one provider installed, no library has to guess.

@@ -29,6 +29,15 @@ impl ObjectId {
             uid: meta.uid.take().unwrap_or_default(),
         }
     }
+
+    /// `namespace/name`, or the name alone.
+    pub fn shown(&self) -> String {
+        if self.namespace.is_empty() {
+            self.name.clone()
+        } else {
+            format!("{}/{}", self.namespace, self.name)
+        }
+    }
 }
 
 /// An object that exists, and that we cannot read.

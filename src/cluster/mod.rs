@@ -30,5 +30,5 @@ pub use objects::{
     LeanStorageClass, LeanVolumeAttachment, ObjectIndex, ObjectSink,
 };
 pub use reporter::{ReportCounters, Reporter};
-pub use self_check::list_cluster;
+pub use self_check::{list_all, list_cluster};
 pub use watch::{Change, LIVE_PODS, WatchCounters, watch};

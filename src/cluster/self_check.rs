@@ -4,7 +4,7 @@ use kube::api::{Api, ListParams};
 use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 
-use super::{Guarded, Interner, LIVE_PODS, LeanNode, LeanPod};
+use super::{BadObject, Guarded, Interner, LIVE_PODS, LeanNode, LeanPod};
 use crate::model::{Node, Pod};
 
 const PAGE_SIZE: u32 = 500;
@@ -13,22 +13,30 @@ const PAGE_SIZE: u32 = 500;
 pub async fn list_cluster(client: &Client) -> kube::Result<(Vec<Pod>, Vec<Node>)> {
     let mut interner = Interner::default();
     let mut pods = Vec::new();
-    let fields = ListParams::default().fields(LIVE_PODS);
-    list::<LeanPod>(client, fields, |pod| pods.push(pod.into_pod(&mut interner))).await?;
+    let mut take = |pod: Result<LeanPod, _>| pods.extend(pod.ok().map(|pod| pod.into_pod(&mut interner)));
+    list_all(client, Some(LIVE_PODS), &mut take).await?;
     let mut nodes = Vec::new();
-    list::<LeanNode>(client, ListParams::default(), |node| nodes.push(node.into_node(&mut interner))).await?;
+    let mut take =
+        |node: Result<LeanNode, _>| nodes.extend(node.ok().map(|node| node.into_node(&mut interner)));
+    list_all(client, None, &mut take).await?;
     Ok((pods, nodes))
 }
 
-async fn list<K>(client: &Client, params: ListParams, mut take: impl FnMut(K)) -> kube::Result<()>
+/// All objects of one kind, of those that these fields select.
+pub async fn list_all<K>(
+    client: &Client,
+    fields: Option<&str>,
+    mut take: impl FnMut(Result<K, BadObject>),
+) -> kube::Result<()>
 where
     K: Resource<DynamicType: Default> + Clone + DeserializeOwned + std::fmt::Debug,
 {
     let api: Api<Guarded<K>> = Api::all(client.clone());
-    let mut params = params.limit(PAGE_SIZE);
+    let mut params = ListParams::default().limit(PAGE_SIZE);
+    params.field_selector = fields.map(str::to_owned);
     loop {
         let page = api.list(&params).await?;
-        page.items.into_iter().filter_map(|object| object.into_result().ok()).for_each(&mut take);
+        page.items.into_iter().map(Guarded::into_result).for_each(&mut take);
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),
             None => return Ok(()),

@@ -64,15 +64,14 @@ impl Spreading {
     /// The object now selects these pods.
     pub fn apply(&mut self, kind: Kind, object: ObjectName, selector: LabelSelector) -> Affected {
         let together = self.namespaces.entry(object.namespace.clone()).or_default();
-        match kind {
+        let news = match kind {
             Kind::Service => together.put_service(&object.name, selector),
             kind => {
                 let known = together.controllers.insert((kind, object.name.clone()), selector.clone());
                 known.as_ref() != Some(&selector)
             }
-        }
-        .then(|| affected(kind, object))
-        .unwrap_or(Affected::Nothing)
+        };
+        if news { affected(kind, object) } else { Affected::Nothing }
     }
 
     pub fn delete(&mut self, kind: Kind, object: &ObjectName) -> Affected {

@@ -58,6 +58,41 @@ pub struct Standing {
     pub rest: u64,
 }
 
+/// A standing preference by preference, in order of importance; less is better everywhere.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Scores {
+    /// Untolerated `PreferNoSchedule` taints.
+    pub taints: u16,
+    /// The weight of the preferred node affinity terms that the node misses.
+    pub node_affinity: u16,
+    /// See [`Standing::pods`].
+    pub pod_affinity: i64,
+    /// What topology spread would cost, in points of upstream's score.
+    pub spread: f64,
+    /// The share of the node that would be taken or, when packing, free: 0 to 63.
+    pub share: u16,
+    /// How far the shares of CPU and memory would be apart: 0 to 15.
+    pub balance: u16,
+    /// How much of the pod's images would have to be pulled: 0 to 7.
+    pub images: u16,
+}
+
+impl Standing {
+    pub fn scores(self) -> Scores {
+        let bits = |number: u64, shift: u32, width: u32| (number >> shift) as u16 & ((1 << width) - 1);
+        let nodes = u64::from(self.nodes);
+        Scores {
+            taints: bits(nodes, 12, UNTOLERATED_BITS),
+            node_affinity: bits(nodes, 0, 12),
+            pod_affinity: self.pods,
+            spread: self.spread as f64 / super::pod_topology_spread::POINT,
+            share: bits(self.rest, 7 + TIE_BITS, 6),
+            balance: bits(self.rest, 3 + TIE_BITS, 4),
+            images: bits(self.rest, TIE_BITS, 3),
+        }
+    }
+}
+
 impl Key {
     /// No node has this id.
     pub const VACANT: Key = Key(u128::MAX);
@@ -147,6 +182,23 @@ mod tests {
 
     fn preferences() -> Preferences {
         Preferences { untolerated: 0, affinity: 0, share: 0, balance: 0, image: 0, tie: 0 }
+    }
+
+    #[test]
+    fn a_key_comes_apart_into_what_it_was_made_of() {
+        let made =
+            Preferences { untolerated: 2, affinity: 100, share: 63, balance: 9, image: 5, tie: u32::MAX };
+        let scores = Key::valid(made).with_pods(-7, 3 << 16).standing().expect("valid").scores();
+        let expected = Scores {
+            taints: 2,
+            node_affinity: 100,
+            pod_affinity: -7,
+            spread: 3.0,
+            share: 63,
+            balance: 9,
+            images: 5,
+        };
+        assert_eq!(scores, expected);
     }
 
     #[test]

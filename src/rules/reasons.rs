@@ -75,7 +75,7 @@ impl Reasons {
         self.0 & OF_DOMAINS != 0
     }
 
-    fn has(self, other: Reasons) -> bool {
+    pub fn has(self, other: Reasons) -> bool {
         self.0 & other.0 != 0
     }
 

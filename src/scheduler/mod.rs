@@ -23,7 +23,7 @@ use std::time::Duration;
 
 pub use action::{Action, AttemptResult, Sample, Stats};
 pub use audit::Difference;
-pub use verdict::{Candidate, Verdict};
+pub use verdict::{Candidate, Standings, Verdict};
 pub use work::{Settled, Task};
 
 use crate::class::{Class, ClassId, Classifier};

@@ -7,9 +7,10 @@ use std::time::Duration;
 use super::Scheduler;
 use super::cluster_events::refusal;
 use crate::agent::{Agent, Choice};
-use crate::class::ClassId;
+use crate::class::{Class, ClassId};
+use crate::inventory::NodeId;
 use crate::model::{ClaimName, Pod};
-use crate::rules::Standing;
+use crate::rules::{Reasons, Standing};
 
 /// Everything there is to say of one pod on the cluster as it is.
 #[derive(Debug, Clone)]
@@ -33,15 +34,14 @@ pub struct Candidate {
     pub standing: Standing,
 }
 
+/// Where each node stands, or why it is out, by id.
+pub type Standings = Vec<(NodeId, Result<Standing, Reasons>)>;
+
 impl Scheduler {
     /// Asks `agent`, which sees the cluster through its own lists, about `pod`, which need not be known. Changes nothing but
     /// what the agent and the classifier remember.
     pub fn verdict(&mut self, agent: &mut Agent, pod: &Pod) -> Verdict {
-        let used = |claim: &ClaimName| self.ledger.is_used(claim);
-        let spec = self.objects.wishes(&pod.spec.clone().unwrap_or_default(), pod, &used);
-        let holding = self.objects.holding(pod);
-        self.classifier.note_terms(&pod.peer.affinity);
-        let class = self.classifier.classify(&spec, &holding.peer.identity, pod.priority);
+        let class = self.class_of(pod);
         let inventory = self.ledger.inventory();
         agent.catch_up(inventory);
         let (chosen, message) = match agent.choose(&class, Duration::ZERO, |_| {}) {
@@ -59,6 +59,29 @@ impl Scheduler {
             }
         }
         feasible.sort_by_key(|candidate| candidate.standing);
-        Verdict { class: class.id, refused: refusal(&pod.spec), chosen, feasible, reasons, message }
+        Verdict { class: class.id, refused: self.refusal(pod), chosen, feasible, reasons, message }
+    }
+
+    /// Why the pod is not scheduled at all, wherever there is room.
+    pub fn refusal(&self, pod: &Pod) -> Option<Arc<str>> {
+        refusal(&pod.spec)
+    }
+
+    /// The class that the pod is of now.
+    pub fn class_of(&mut self, pod: &Pod) -> Arc<Class> {
+        let used = |claim: &ClaimName| self.ledger.is_used(claim);
+        let spec = self.objects.wishes(&pod.spec.clone().unwrap_or_default(), pod, &used);
+        let holding = self.objects.holding(pod);
+        self.classifier.note_terms(&pod.peer.affinity);
+        self.classifier.classify(&spec, &holding.peer.identity, pod.priority)
+    }
+
+    /// Where each node stands for the pod, or why it is out, by id: what a verdict is made of, without the words.
+    pub fn standings(&mut self, agent: &mut Agent, pod: &Pod) -> (Arc<Class>, Standings) {
+        let class = self.class_of(pod);
+        agent.catch_up(self.ledger.inventory());
+        agent.choose(&class, Duration::ZERO, |_| {});
+        let standings = agent.standings(class.id);
+        (class, standings)
     }
 }

@@ -9,5 +9,6 @@ mod control_plane;
 mod demo;
 mod differential;
 mod docs;
+mod explain;
 mod scheduling;
 mod simulation;

@@ -10,8 +10,6 @@ use super::subject::{Says as Berth, Subject};
 /// kube-scheduler's score plugins in the order in which berth compares preferences.
 const PREFERENCES: [&str; 4] = ["TaintToleration", "NodeAffinity", "InterPodAffinity", "PodTopologySpread"];
 
-const FAILS: &str = "kube-scheduler fails:";
-
 /// The first pod of a scenario about which the two do not agree.
 #[derive(Debug)]
 pub struct Difference {
@@ -22,9 +20,10 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// It is not about an answer: a plugin of kube-scheduler failed.
-    pub fn is_failure(&self) -> bool {
-        self.text.starts_with(FAILS)
+    /// The first thing that is different, whichever node it is about.
+    pub fn kind(&self) -> &str {
+        let line = self.text.lines().next().unwrap_or_default();
+        line.split_once(": ").filter(|(node, _)| node.starts_with("node-")).map_or(line, |(_, rest)| rest)
     }
 }
 
@@ -80,7 +79,7 @@ fn deciding(upstream: &Upstream) -> Option<(&'static str, &BTreeMap<String, i64>
 fn difference(upstream: &Upstream, berth: &Berth) -> Option<String> {
     let mut text = String::new();
     if let Some(error) = &upstream.error {
-        let _ = writeln!(text, "{FAILS} {error}");
+        let _ = writeln!(text, "kube-scheduler fails: {error}");
     } else if let Some(message) = &upstream.pre_filter {
         let nodes = berth.feasible.len() + berth.rejected.len();
         let told = berth.message.as_deref().unwrap_or_default();

@@ -27,7 +27,7 @@ use scenario::Scenario;
 
 const CLUSTERS: u64 = 2_000;
 const SEED: u64 = 1;
-const FEATURES: Features = Features { domains: true, owners: false, volumes: false };
+const FEATURES: Features = Features { domains: true, owners: true, volumes: false };
 
 /// What must have been compared often for the test to mean something.
 const MUST_BE_SEEN: &[&str] = &[
@@ -54,7 +54,7 @@ const MUST_BE_SEEN: &[&str] = &[
     "PodTopologySpread",
 ];
 /// In at least this many clusters each of them is seen this often.
-const ENOUGH: (u64, u64) = (500, 20);
+const ENOUGH: (u64, u64) = (1000, 5);
 
 #[test]
 fn on_random_clusters_every_answer_is_kube_schedulers() {

@@ -40,10 +40,10 @@ const REQUIRED: &[&str] = &[
 /// Lists of which the API server wants one element at least.
 const NOT_EMPTY: &[&str] = &["values", "nodeSelectorTerms"];
 
-/// Leaves out what can be left out while there is still a difference. Takes some seconds.
+/// Leaves out what can be left out while there is still a difference of the same kind. Takes some seconds.
 pub fn shrink(mut scenario: Scenario, found: &Difference, oracle: &mut Oracle) -> Scenario {
     let mut differs = |smaller: &Scenario| match first_difference(smaller, oracle, &mut Seen::new()) {
-        Ok(Some(difference)) => difference.is_failure() == found.is_failure(),
+        Ok(Some(difference)) => difference.kind() == found.kind(),
         Ok(None) | Err(_) => false,
     };
     scenario.truncate(found.step + 1);

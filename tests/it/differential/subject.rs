@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth::agent::{Agent, AgentConfig, CacheLimits};
-use berth::cluster::{Interner, LeanNamespace, LeanNode, LeanObject, LeanPod};
+use berth::cluster::{
+    Interner, LeanNamespace, LeanNode, LeanObject, LeanPod, LeanReplicaSet, LeanReplicationController,
+    LeanService, LeanStatefulSet,
+};
 use berth::dispatch::Estimator;
 use berth::objects::{Kind, ObjectName};
 use berth::queue::BackoffLimits;
@@ -49,6 +52,7 @@ impl Subject {
             objects: BTreeSet::new(),
             volume_bind_timeout: Duration::from_secs(600),
             default_spread: berth::objects::system_defaults(),
+            volume_bind_timeout: Duration::from_secs(600),
         };
         let cache = CacheLimits { bytes: usize::MAX, age: Duration::MAX };
         let packing = Packing::LeastAllocated;
@@ -83,6 +87,10 @@ impl Subject {
                 self.scheduler.apply_pod(pod, Duration::ZERO);
             }
             "namespaces" => self.apply_object::<LeanNamespace>(object),
+            "services" => self.apply_object::<LeanService>(object),
+            "replicationcontrollers" => self.apply_object::<LeanReplicationController>(object),
+            "replicasets" => self.apply_object::<LeanReplicaSet>(object),
+            "statefulsets" => self.apply_object::<LeanStatefulSet>(object),
             other => panic!("{other} are not handed to the scheduler yet"),
         }
     }
@@ -104,6 +112,10 @@ impl Subject {
                 return;
             }
             "namespaces" => Kind::Namespace,
+            "services" => Kind::Service,
+            "replicationcontrollers" => Kind::ReplicationController,
+            "replicasets" => Kind::ReplicaSet,
+            "statefulsets" => Kind::StatefulSet,
             other => panic!("{other} are not handed to the scheduler yet"),
         };
         let object = ObjectName { namespace: namespace.into(), name: name.into() };

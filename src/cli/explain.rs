@@ -1,0 +1,240 @@
+//! `berth explain`: why pods wait, from a cluster or from a dump of one.
+
+use std::io::{self, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow};
+use clap::{Args, ValueEnum};
+use kube::Client;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+
+use crate::cluster::{
+    LIVE_PODS, LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity, LeanNamespace, LeanObject,
+    LeanPersistentVolume, LeanPersistentVolumeClaim, LeanReplicaSet, LeanReplicationController, LeanService,
+    LeanStatefulSet, LeanStorageClass, LeanVolumeAttachment, list_all,
+};
+use crate::config::Config;
+use crate::explain::dump::Dump;
+use crate::explain::show::{self, Style};
+use crate::explain::{Settings, Which, explain as explain_pods};
+
+/// Options of `berth explain`.
+#[derive(Debug, Clone, Default, Args)]
+pub struct ExplainOptions {
+    /// The pod to explain, as NAMESPACE/POD, whoever schedules it. Without it: all pods that wait for berth.
+    #[arg(value_name = "NAMESPACE/POD", value_parser = pod_name, conflicts_with = "all_pending")]
+    pub pod: Option<PodName>,
+    /// Read the cluster from this file, or from standard input if it is `-`: what `kubectl get
+    /// nodes,pods,namespaces,pv,pvc,storageclasses,csinodes,services,replicationcontrollers,replicasets,statefulsets
+    /// -A -o json` prints. Without it the cluster itself is asked.
+    #[arg(short, long, value_name = "FILE")]
+    pub filename: Option<PathBuf>,
+    /// Explain every pod that has no node, whoever schedules it.
+    #[arg(long)]
+    pub all_pending: bool,
+    /// Pods that name this scheduler are those that wait for berth; may be given several times. Without it: what
+    /// --config says, else berth.
+    #[arg(long, value_name = "NAME")]
+    pub scheduler_name: Vec<String>,
+    /// Name every node, and not only examples.
+    #[arg(long)]
+    pub all_nodes: bool,
+    /// `table` for people, `json` for programs.
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    pub output: Output,
+    /// The configuration file that berth runs with, for its preferences and default constraints.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Kubeconfig file. Without it: $KUBECONFIG, ~/.kube/config, or the service account of the pod.
+    #[arg(long, value_name = "FILE", conflicts_with = "filename")]
+    pub kubeconfig: Option<PathBuf>,
+    /// The context of the kubeconfig file to use.
+    #[arg(long, value_name = "NAME", conflicts_with = "filename")]
+    pub context: Option<String>,
+}
+
+/// The form of the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Output {
+    #[default]
+    Table,
+    Json,
+}
+
+/// A pod by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodName {
+    pub namespace: String,
+    pub name: String,
+}
+
+fn pod_name(text: &str) -> Result<PodName, String> {
+    match text.split_once('/') {
+        Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains('/') => {
+            Ok(PodName { namespace: namespace.to_owned(), name: name.to_owned() })
+        }
+        _ => Err("write the namespace and the name, such as default/web-0".to_owned()),
+    }
+}
+
+/// Why there is no answer.
+enum Failure {
+    /// What was given is wrong: exit code 2, as for wrong options.
+    Input(anyhow::Error),
+    /// The cluster, a file or the output failed: exit code 1.
+    Other(anyhow::Error),
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Failure::Other(error)
+    }
+}
+
+/// Exit codes: 0 all is answered, 1 the API server or a file failed, 2 the input or the options are wrong. If single objects
+/// of the input cannot be read, the answer is given without them, and the code is 2.
+pub fn explain(options: ExplainOptions) -> ExitCode {
+    let (error, code) = match answer(&options) {
+        Ok(true) => return ExitCode::SUCCESS,
+        Ok(false) => return ExitCode::from(2),
+        Err(Failure::Input(error)) => (error, 2),
+        Err(Failure::Other(error)) => (error, 1),
+    };
+    eprintln!("berth: {error:#}");
+    ExitCode::from(code)
+}
+
+/// Returns whether everything could be read.
+fn answer(options: &ExplainOptions) -> Result<bool, Failure> {
+    let settings = settings(options).map_err(Failure::Input)?;
+    let which = match &options.pod {
+        Some(PodName { namespace, name }) => {
+            Which::Named { namespace: namespace.clone(), name: name.clone() }
+        }
+        None if options.all_pending => Which::AllPending,
+        None => Which::Waiting,
+    };
+    let dump = match &options.filename {
+        Some(file) => Dump::read(&read(file)?).map_err(|error| Failure::Input(error.into()))?,
+        None => list(options)?,
+    };
+    for note in dump.notes() {
+        eprintln!("berth: {note}");
+    }
+    for bad in dump.bad() {
+        eprintln!("berth: cannot be read, and is left out: {bad}");
+    }
+    let complete = dump.bad().is_empty();
+    let schedulers = settings.scheduler_names.join(", ");
+    let groups = explain_pods(&mut dump.into_world(settings), &which);
+    if groups.is_empty() {
+        match which {
+            Which::Named { namespace, name } => {
+                return Err(Failure::Input(anyhow!(
+                    "there is no pod {namespace}/{name} that is not finished"
+                )));
+            }
+            Which::AllPending => eprintln!("berth: every pod has a node"),
+            Which::Waiting => eprintln!("berth: no pod waits for scheduler {schedulers}"),
+        }
+    }
+    let mut out = BufWriter::new(io::stdout().lock());
+    let style = Style { width: width(), all_nodes: options.all_nodes };
+    let written = match options.output {
+        Output::Table => show::table(&groups, style, &mut out),
+        Output::Json => show::json(&groups, &mut out),
+    };
+    match written.and_then(|()| out.flush()) {
+        // Whoever reads has seen enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(complete),
+        Err(error) => Err(anyhow::Error::from(error).context("cannot write the answer").into()),
+        Ok(()) => Ok(complete),
+    }
+}
+
+fn settings(options: &ExplainOptions) -> Result<Settings> {
+    let config = Config::load(options.config.as_deref())?;
+    let names = match &options.scheduler_name[..] {
+        [] => &config.scheduler_names[..],
+        names => names,
+    };
+    Ok(Settings {
+        scheduler_names: names.iter().map(|name| Arc::from(name.as_str())).collect(),
+        packing: config.packing,
+        default_spread: config.pod_topology_spread.defaults(),
+    })
+}
+
+fn read(file: &Path) -> Result<Vec<u8>> {
+    if file == Path::new("-") {
+        let mut bytes = Vec::new();
+        io::stdin().lock().read_to_end(&mut bytes).context("cannot read standard input")?;
+        return Ok(bytes);
+    }
+    std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))
+}
+
+/// The width of the table: that of the terminal where the shell tells it.
+fn width() -> usize {
+    const DEFAULT: usize = 110;
+    std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).unwrap_or(DEFAULT)
+}
+
+/// Everything from the cluster.
+fn list(options: &ExplainOptions) -> Result<Dump> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let client = client(options).await?;
+        let mut dump = Dump::default();
+        let nodes = list_all(&client, None, |node| dump.add_node(node)).await;
+        nodes.context("cannot list nodes")?;
+        let pods = list_all(&client, Some(LIVE_PODS), |pod| dump.add_pod(pod)).await;
+        pods.context("cannot list pods")?;
+        list_objects::<LeanNamespace>(&client, &mut dump, "namespace selectors match nothing").await;
+        const SPREAD: &str = "default topology spread counts without them";
+        list_objects::<LeanService>(&client, &mut dump, SPREAD).await;
+        list_objects::<LeanReplicationController>(&client, &mut dump, SPREAD).await;
+        list_objects::<LeanReplicaSet>(&client, &mut dump, SPREAD).await;
+        list_objects::<LeanStatefulSet>(&client, &mut dump, SPREAD).await;
+        const VOLUMES: &str = "pods with claims are told of without them";
+        list_objects::<LeanPersistentVolume>(&client, &mut dump, VOLUMES).await;
+        list_objects::<LeanPersistentVolumeClaim>(&client, &mut dump, VOLUMES).await;
+        list_objects::<LeanStorageClass>(&client, &mut dump, VOLUMES).await;
+        list_objects::<LeanCsiNode>(&client, &mut dump, VOLUMES).await;
+        list_objects::<LeanCsiDriver>(&client, &mut dump, VOLUMES).await;
+        list_objects::<LeanCsiStorageCapacity>(&client, &mut dump, VOLUMES).await;
+        list_objects::<LeanVolumeAttachment>(&client, &mut dump, VOLUMES).await;
+        Ok(dump)
+    })
+}
+
+/// Without these most answers are right, too.
+async fn list_objects<K>(client: &Client, dump: &mut Dump, without: &str)
+where
+    K: LeanObject + kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
+{
+    if let Err(error) = list_all(client, None, |object: Result<K, _>| dump.add_object(object)).await {
+        let error = anyhow::Error::from(error);
+        eprintln!("berth: cannot list {}, {without}: {error:#}", K::plural(&()));
+    }
+}
+
+async fn client(options: &ExplainOptions) -> Result<Client> {
+    let chosen = KubeConfigOptions { context: options.context.clone(), ..KubeConfigOptions::default() };
+    let config = match &options.kubeconfig {
+        Some(file) => {
+            let explain = || format!("cannot use the kubeconfig {}", file.display());
+            let kubeconfig = Kubeconfig::read_from(file).with_context(explain)?;
+            kube::Config::from_custom_kubeconfig(kubeconfig, &chosen).await.with_context(explain)?
+        }
+        None => match kube::Config::from_kubeconfig(&chosen).await {
+            Ok(config) => config,
+            Err(error) => kube::Config::incluster().map_err(|_| error).context(
+                "there is no cluster to ask: give --kubeconfig FILE, or -f FILE with a dump of the cluster",
+            )?,
+        },
+    };
+    Ok(Client::try_from(config)?)
+}

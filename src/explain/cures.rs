@@ -1,0 +1,349 @@
+//! What stands in the way on one node, as the changes that would take it away.
+//!
+//! Here the rules are read the other way round, so they are not asked for reasons but told what to want. Should this file be
+//! wrong about a rule, a remedy is missed; none is told, as each is tried on the scheduler.
+
+use std::sync::Arc;
+
+use super::World;
+use super::change::{Change, Removed, Resource, is_condition, is_cordon};
+use super::remedy::Trial;
+use crate::class::Class;
+use crate::inventory::{NodeId, Row};
+use crate::model::{Effect, Node, NodeSelectorTerm, Operator, Pod, PodSpec, Requirement};
+use crate::rules::{Reasons, tolerates_unschedulable};
+
+/// Whose change is looked for where either would help.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Side {
+    Pod,
+    Cluster,
+}
+
+/// Pods that one change may ask to remove.
+const MOST_REMOVED: usize = 4;
+
+/// Cures for everything that the node itself refuses; empty: it refuses nothing. `None`: there is no cure.
+pub(super) fn of_node(world: &World, class: &Class, id: NodeId, side: Side) -> Option<Vec<Change>> {
+    let (spec, row) = (&class.spec, world.row(id));
+    let node = row.node.as_ref()?;
+    let reserved = row.with_reservations(class.priority);
+    let row = reserved.as_ref().unwrap_or(row);
+    let mut changes = Vec::new();
+    taints(spec, row, node, side, &mut changes);
+    labels(spec, node, side, &mut changes)?;
+    ports(world, spec, row, node, &mut changes)?;
+    resources(world, spec, row, node, side, &mut changes)?;
+    Some(changes)
+}
+
+fn taints(spec: &PodSpec, row: &Row, node: &Node, side: Side, into: &mut Vec<Change>) {
+    let cordoned = row.unschedulable && !tolerates_unschedulable(&spec.tolerations);
+    if cordoned {
+        into.push(Change::Uncordon(node.name.clone()));
+    }
+    for taint in &node.taints {
+        let tolerated = spec.tolerations.iter().any(|toleration| toleration.tolerates(taint));
+        if tolerated || taint.effect == Effect::PreferNoSchedule || cordoned && is_cordon(taint) {
+            continue;
+        }
+        into.push(match side {
+            Side::Pod if !is_condition(taint) => Change::Tolerate(taint.clone()),
+            _ => Change::Untaint { node: node.name.clone(), taint: taint.clone() },
+        });
+    }
+}
+
+fn labels(spec: &PodSpec, node: &Node, side: Side, into: &mut Vec<Change>) -> Option<()> {
+    for (key, value) in spec.node_selector.pairs() {
+        if node.labels.get(key) == Some(value) {
+            continue;
+        }
+        into.push(match side {
+            Side::Cluster if is_free(key) => {
+                Change::Label { node: node.name.clone(), key: key.clone(), value: value.clone() }
+            }
+            _ => Change::Unselect { key: key.clone(), value: value.clone() },
+        });
+    }
+    let Some(terms) = &spec.node_affinity.required else {
+        return Some(());
+    };
+    if terms.iter().any(|term| term.matches(&node.name, &node.labels)) {
+        return Some(());
+    }
+    // A pod that names its nodes, as those of DaemonSets do, is not meant for others.
+    if !terms.is_empty() && terms.iter().all(|term| !names_allow(term, node)) {
+        return None;
+    }
+    let relabelled = terms.iter().filter_map(|term| relabelling(term, node)).min_by_key(Vec::len);
+    match (side, relabelled) {
+        (Side::Cluster, Some(changes)) => into.extend(changes),
+        _ => into.push(Change::DropNodeAffinity),
+    }
+    Some(())
+}
+
+fn names_allow(term: &NodeSelectorTerm, node: &Node) -> bool {
+    term.fields.iter().all(|field| field.matches(&node.name))
+}
+
+/// Labels that would make the node match.
+fn relabelling(term: &NodeSelectorTerm, node: &Node) -> Option<Vec<Change>> {
+    if term.expressions.is_empty() || !names_allow(term, node) {
+        return None;
+    }
+    let unmet = term.expressions.iter().filter(|requirement| !requirement.matches(&node.labels));
+    unmet.map(|requirement| relabel(requirement, node)).collect()
+}
+
+fn relabel(Requirement { key, operator }: &Requirement, node: &Node) -> Option<Change> {
+    let label = |value| Change::Label { node: node.name.clone(), key: key.clone(), value };
+    is_free(key).then_some(())?;
+    Some(match operator {
+        Operator::In(values) => label(values.first()?.clone()),
+        Operator::Exists => label("".into()),
+        Operator::NotIn(_) | Operator::DoesNotExist => {
+            Change::Unlabel { node: node.name.clone(), key: key.clone() }
+        }
+        Operator::Gt(bound) => label(bound.checked_add(1)?.to_string().into()),
+        Operator::Lt(bound) => label(bound.checked_sub(1)?.to_string().into()),
+    })
+}
+
+/// Labels that Kubernetes itself sets describe a node; to change them would be a lie.
+fn is_free(key: &str) -> bool {
+    let Some((domain, _)) = key.split_once('/') else {
+        return true;
+    };
+    let of = |parent: &str| domain == parent || domain.strip_suffix(parent).is_some_and(|d| d.ends_with('.'));
+    domain == "node-role.kubernetes.io"
+        || of("node-restriction.kubernetes.io")
+        || !(of("kubernetes.io") || of("k8s.io"))
+}
+
+fn ports(world: &World, spec: &PodSpec, row: &Row, node: &Node, into: &mut Vec<Change>) -> Option<()> {
+    let taken = row.ports.as_deref().map_or(&[][..], Vec::as_slice);
+    let wanted = &spec.usage.ports;
+    if !wanted.iter().any(|port| taken.iter().any(|other| port.conflicts(other))) {
+        return Some(());
+    }
+    let holds =
+        |pod: &Pod| pod.usage.ports.iter().any(|other| wanted.iter().any(|port| port.conflicts(other)));
+    let mut pods: Vec<_> = present(world, node).filter(|(_, pod)| holds(pod)).collect();
+    pods.truncate(MOST_REMOVED);
+    (!pods.is_empty()).then(|| into.extend(pods.into_iter().map(|(at, pod)| remove(at, pod, node))))
+}
+
+/// What is asked and taken of one resource.
+struct Need {
+    resource: Resource,
+    wanted: i64,
+    free: i64,
+    all: i64,
+}
+
+fn needs(spec: &PodSpec, row: &Row, node: &Node) -> impl Iterator<Item = Need> {
+    let (wanted, taken, all) = (&spec.usage.requests, &row.requested, &row.allocatable);
+    let need = |resource, wanted, taken: i64, all: i64| Need {
+        resource,
+        wanted,
+        free: all.saturating_sub(taken),
+        all,
+    };
+    let fixed = [
+        need(Resource::Cpu, wanted.cpu_milli, taken.cpu_milli, all.cpu_milli),
+        need(Resource::Memory, wanted.memory, taken.memory, all.memory),
+        need(
+            Resource::EphemeralStorage,
+            wanted.ephemeral_storage,
+            taken.ephemeral_storage,
+            all.ephemeral_storage,
+        ),
+    ];
+    let extended = spec.usage.extended.iter().map(move |(name, wanted)| {
+        let (taken, all) = (row.extended_requested(name), node.extended.get(name));
+        need(Resource::Extended(name.clone()), wanted, taken, all)
+    });
+    fixed.into_iter().chain(extended).filter(|need| need.wanted > 0 && need.wanted > need.free)
+}
+
+fn resources(
+    world: &World,
+    spec: &PodSpec,
+    row: &Row,
+    node: &Node,
+    side: Side,
+    into: &mut Vec<Change>,
+) -> Option<()> {
+    let full = row.requested.pods.saturating_add(1) > row.allocatable.pods;
+    let mut missing = Vec::new();
+    for need in needs(spec, row, node) {
+        let to = need.resource.round_down(need.free);
+        // More than the node has in all is not to be had by removing pods.
+        if to > 0 && (side == Side::Pod || need.wanted > need.all) {
+            into.push(Change::Lower { resource: need.resource, from: need.wanted, to });
+        } else if need.wanted > need.all {
+            return None;
+        } else {
+            missing.push((need.resource, need.wanted - need.free));
+        }
+    }
+    if full || !missing.is_empty() {
+        if full && row.allocatable.pods < 1 {
+            return None;
+        }
+        into.extend(victims(world, node, &missing)?);
+    }
+    Some(())
+}
+
+/// The fewest pods that hold what is missing, and at least one: least important first, then the smallest that are enough.
+fn victims(world: &World, node: &Node, missing: &[(Resource, i64)]) -> Option<Vec<Change>> {
+    let held = |pod: &Pod, resource: &Resource| match resource {
+        Resource::Cpu => pod.usage.requests.cpu_milli,
+        Resource::Memory => pod.usage.requests.memory,
+        Resource::EphemeralStorage => pod.usage.requests.ephemeral_storage,
+        Resource::Extended(name) => pod.usage.extended.get(name),
+    };
+    let mut missing = missing.to_vec();
+    let mut left: Vec<_> = present(world, node).filter(|(_, pod)| !returns(pod)).collect();
+    let mut changes = Vec::new();
+    // How much of what is missing a pod holds, in thousandths of each resource, none counted beyond what is needed.
+    let share = |pod: &Pod, missing: &[(Resource, i64)]| -> i64 {
+        let parts = missing.iter().map(|(resource, lack)| held(pod, resource).min(*lack) * 1000 / lack);
+        parts.sum()
+    };
+    while changes.is_empty() || !missing.is_empty() {
+        let best = left.iter().enumerate().max_by_key(|(_, (_, pod))| {
+            let excess: i64 = missing.iter().map(|(r, lack)| (held(pod, r) - lack).max(0)).sum();
+            (share(pod, &missing), pod.deleting, -i64::from(pod.priority), -excess)
+        });
+        let (at, (index, pod)) = best.map(|(at, found)| (at, *found))?;
+        if changes.len() == MOST_REMOVED || (!missing.is_empty() && share(pod, &missing) == 0) {
+            return None;
+        }
+        changes.push(remove(index, pod, node));
+        left.swap_remove(at);
+        missing.iter_mut().for_each(|(resource, lack)| *lack -= held(pod, resource));
+        missing.retain(|(_, lack)| *lack > 0);
+    }
+    Some(changes)
+}
+
+/// Whoever made it would make it again on the same node.
+fn returns(pod: &Pod) -> bool {
+    pod.owner.as_ref().is_some_and(|owner| matches!(&*owner.kind, "DaemonSet" | "Node"))
+}
+
+/// Pods that are on the node now.
+fn present<'a>(world: &'a World, node: &Node) -> impl Iterator<Item = (usize, &'a Pod)> {
+    world.pods_on(&node.name).filter(|(_, pod)| world.peer(pod).is_some())
+}
+
+fn remove(at: usize, pod: &Pod, node: &Node) -> Change {
+    Change::Remove(Removed {
+        pod: at,
+        name: format!("{}/{}", pod.namespace, pod.name),
+        node: node.name.clone(),
+        deleting: pod.deleting,
+    })
+}
+
+/// Cures for what pods in the node's domains refuse. `None`: there is no cure.
+pub(super) fn of_domains(
+    world: &mut World,
+    trial: &Trial,
+    class: &Class,
+    id: NodeId,
+    reasons: Reasons,
+    side: Side,
+) -> Option<Vec<Change>> {
+    let spec = &class.spec;
+    let node = world.row(id).node.clone()?;
+    if reasons.has(Reasons::SPREAD) || reasons.has(Reasons::SPREAD_LABEL) {
+        return first_that_helps(world, trial, id, reasons, relaxed(spec));
+    }
+    if reasons.has(Reasons::POD_AFFINITY) {
+        let terms = spec.pod_affinity.required.iter().enumerate();
+        let dropped = terms.map(|(at, term)| Change::DropPodAffinity { at, key: term.topology_key.clone() });
+        return first_that_helps(world, trial, id, reasons, dropped.collect());
+    }
+    if reasons.has(Reasons::POD_ANTI_AFFINITY) {
+        let refused = |pod: &Pod, world: &World| {
+            let terms = &spec.pod_affinity.required_anti;
+            let meant = |identity| terms.iter().filter(move |term| term.selector.matches(identity));
+            world.peer(pod).is_some_and(|peer| {
+                meant(&peer.identity).any(|term| together(world, pod, &node, &term.topology_key))
+            })
+        };
+        if side == Side::Cluster
+            && let Some(changes) = removals(world, refused)
+        {
+            return Some(changes);
+        }
+        let terms = spec.pod_affinity.required_anti.iter().enumerate();
+        let dropped =
+            terms.map(|(at, term)| Change::DropPodAntiAffinity { at, key: term.topology_key.clone() });
+        return first_that_helps(world, trial, id, reasons, dropped.collect());
+    }
+    if reasons.has(Reasons::EXISTING_ANTI_AFFINITY) {
+        let refuses = |pod: &Pod, world: &World| {
+            world.peer(pod).is_some_and(|peer| {
+                let terms = peer.affinity.required_anti.iter();
+                let mut meant = terms.filter(|term| term.selector.matches(&class.identity));
+                meant.any(|term| together(world, pod, &node, &term.topology_key))
+            })
+        };
+        return removals(world, refuses);
+    }
+    None
+}
+
+/// Every hard constraint made softer, step by step.
+fn relaxed(spec: &PodSpec) -> Vec<Change> {
+    let hard = spec.spread.constraints.iter().enumerate().filter(|(_, constraint)| constraint.hard);
+    let change = |at, key: &Arc<str>, max_skew| Change::Spread { at, key: key.clone(), max_skew };
+    hard.flat_map(|(at, constraint)| {
+        let (key, skew) = (&constraint.topology_key, constraint.max_skew);
+        [change(at, key, skew.checked_add(1)), change(at, key, skew.checked_add(2)), change(at, key, None)]
+    })
+    .collect()
+}
+
+/// The first change after which the node does not refuse for these reasons any more; else the last, as a first step.
+fn first_that_helps(
+    world: &mut World,
+    trial: &Trial,
+    id: NodeId,
+    reasons: Reasons,
+    changes: Vec<Change>,
+) -> Option<Vec<Change>> {
+    let helps = |change: &&Change| trial.objection(world, id, change) != Some(reasons);
+    let found = changes.iter().find(helps).or(changes.last());
+    found.map(|change| vec![change.clone()])
+}
+
+/// Whether the pod is in the domain of `node`.
+fn together(world: &World, pod: &Pod, node: &Node, key: &str) -> bool {
+    let there = pod.node_name.as_ref().and_then(|name| world.inventory().find(name));
+    let there = there.and_then(|id| world.row(id).node.as_ref()?.labels.get(key));
+    there.is_some() && there == node.labels.get(key)
+}
+
+/// `None`: there is none of these pods, or too many.
+fn removals(world: &World, chosen: impl Fn(&Pod, &World) -> bool) -> Option<Vec<Change>> {
+    let mut changes = Vec::new();
+    for (at, pod) in world.bound() {
+        if !chosen(pod, world) {
+            continue;
+        }
+        let node = pod.node_name.as_ref().and_then(|name| world.inventory().find(name));
+        let node = node.and_then(|id| world.row(id).node.as_deref())?;
+        if changes.len() == MOST_REMOVED {
+            return None;
+        }
+        changes.push(remove(at, pod, node));
+    }
+    (!changes.is_empty()).then_some(changes)
+}

@@ -1,0 +1,183 @@
+//! The search for the smallest changes that make a pod fit.
+//!
+//! For each node that is out, `cures.rs` tells what stands in the way there, as changes of the pod or of the cluster. The most
+//! promising nodes are tried: the changes are made, the scheduler is asked again, what it still objects to is cured, until the
+//! node is one that it may take. Nothing is told that was not tried.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::World;
+use super::change::{Change, Shape};
+use super::cures::{self, Side};
+use super::world::Undo;
+use crate::inventory::NodeId;
+use crate::model::{Pod, PodSpec};
+use crate::rules::Reasons;
+
+/// Changes that, all made, let the pod fit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Remedy {
+    pub changes: Vec<Change>,
+    /// The nodes it may go to then.
+    pub nodes: Vec<Arc<str>>,
+}
+
+const SHOWN: usize = 3;
+/// Drafts that are tried for one pod; each asks the scheduler at least twice.
+const TRIES: usize = 10;
+/// Drafts of one shape that are tried until one helps.
+const TRIES_OF_SHAPE: usize = 2;
+/// A scheduler tells one kind of objection at a time.
+const ROUNDS: usize = 5;
+const MOST_CHANGES: usize = 6;
+
+/// Number of changes, then their weight.
+type Cost = (usize, u32);
+
+/// Drafts of one kind are as promising as each other: their shapes and, where the node itself refuses nothing, what else does.
+type Kind<'a> = (Vec<Shape<'a>>, Option<(Side, Reasons)>);
+
+/// What seems to be needed for one node.
+struct Draft {
+    cost: Cost,
+    node: NodeId,
+    side: Side,
+    reasons: Reasons,
+    changes: Vec<Change>,
+}
+
+/// At most three, best first. `pod` fits nowhere.
+pub(super) fn remedies(world: &mut World, pod: &Pod) -> Vec<Remedy> {
+    let drafts = drafts(world, pod);
+    let mut found: Vec<(Cost, Remedy)> = Vec::new();
+    let mut tries_of: HashMap<Kind, usize> = HashMap::new();
+    let mut tries = 0;
+    for draft in &drafts {
+        let settled = found.get(SHOWN - 1).is_some_and(|(cost, _)| *cost <= draft.cost);
+        if settled || tries == TRIES {
+            break;
+        }
+        let drafted = shapes(&draft.changes);
+        if is_known(&found, &drafted) {
+            continue;
+        }
+        let unknown = draft.changes.is_empty().then_some((draft.side, draft.reasons));
+        let of_shape = tries_of.entry((drafted, unknown)).or_default();
+        if *of_shape == TRIES_OF_SHAPE {
+            continue;
+        }
+        (tries, *of_shape) = (tries + 1, *of_shape + 1);
+        if let Some(remedy) = attempt(world, pod, draft.node, draft.side)
+            && !is_known(&found, &shapes(&remedy.changes))
+        {
+            found.push((cost(&remedy.changes), remedy));
+            found.sort_by_key(|(cost, _)| *cost);
+        }
+    }
+    found.into_iter().take(SHOWN).map(|(_, remedy)| remedy).collect()
+}
+
+/// Sorted.
+fn shapes(changes: &[Change]) -> Vec<Shape<'_>> {
+    let mut shapes: Vec<_> = changes.iter().map(Change::shape).collect();
+    shapes.sort_unstable();
+    shapes
+}
+
+/// Whether a part of these changes is enough, as far as we know.
+fn is_known(found: &[(Cost, Remedy)], shapes: &[Shape]) -> bool {
+    let within = |shape: &Shape| shapes.binary_search(shape).is_ok();
+    found.iter().any(|(_, remedy)| remedy.changes.iter().all(|change| within(&change.shape())))
+}
+
+/// For each node that is out, from either side; most promising first.
+fn drafts(world: &mut World, pod: &Pod) -> Vec<Draft> {
+    let (class, standings) = world.ask(pod);
+    let mut drafts = Vec::new();
+    for (node, standing) in standings {
+        let Err(reasons) = standing else {
+            continue;
+        };
+        for side in [Side::Pod, Side::Cluster] {
+            if let Some(changes) = cures::of_node(world, &class, node, side) {
+                let unknown = usize::from(changes.is_empty());
+                let (count, weight) = cost(&changes);
+                drafts.push(Draft { cost: (count + unknown, weight), node, side, reasons, changes });
+            }
+        }
+    }
+    drafts.sort_by_key(|draft| (draft.cost, draft.node, draft.side));
+    drafts
+}
+
+/// Makes changes until the pod may go to this node; leaves the world as it was.
+fn attempt(world: &mut World, pod: &Pod, node: NodeId, side: Side) -> Option<Remedy> {
+    let mut trial = Trial { pod: pod.clone(), changes: Vec::new(), undo: Undo::default() };
+    let nodes = (0..ROUNDS).find_map(|_| trial.round(world, node, side));
+    world.undo(trial.undo);
+    let nodes = nodes.flatten()?;
+    Some(Remedy { changes: trial.changes, nodes })
+}
+
+/// A pod and a world that are changed step by step.
+pub(super) struct Trial {
+    pub pod: Pod,
+    pub changes: Vec<Change>,
+    undo: Undo,
+}
+
+impl Trial {
+    /// `None`: not there yet. `Some(None)`: there is no way that we know.
+    fn round(&mut self, world: &mut World, node: NodeId, side: Side) -> Option<Option<Vec<Arc<str>>>> {
+        let (class, standings) = world.ask(&self.pod);
+        let here = standings.iter().find(|(id, _)| *id == node);
+        let reasons = match here {
+            None => return Some(None),
+            Some((_, Ok(_))) => {
+                let fitting = standings.iter().filter(|(_, standing)| standing.is_ok());
+                return Some(Some(fitting.map(|(id, _)| world.inventory().name(*id).clone()).collect()));
+            }
+            Some((_, Err(reasons))) => *reasons,
+        };
+        let local = cures::of_node(world, &class, node, side);
+        let changes = match local {
+            Some(changes) if changes.is_empty() => {
+                cures::of_domains(world, self, &class, node, reasons, side)
+            }
+            local => local,
+        };
+        match changes {
+            Some(changes) if !changes.is_empty() && self.changes.len() + changes.len() <= MOST_CHANGES => {
+                changes.into_iter().for_each(|change| self.make(world, change));
+                None
+            }
+            _ => Some(None),
+        }
+    }
+
+    fn make(&mut self, world: &mut World, change: Change) {
+        let spec = wanted(world, &self.pod);
+        change.apply_to_pod(&mut self.pod, &spec);
+        world.apply(&change, &mut self.undo);
+        self.changes.push(change);
+    }
+
+    /// What would be said of the node after one more change of the pod: `None` is that it may go there.
+    pub fn objection(&self, world: &mut World, node: NodeId, change: &Change) -> Option<Reasons> {
+        let (spec, mut pod) = (wanted(world, &self.pod), self.pod.clone());
+        change.apply_to_pod(&mut pod, &spec);
+        let (_, standings) = world.ask(&pod);
+        let here = standings.into_iter().find(|(id, _)| *id == node);
+        here.map_or(Some(Reasons::NONE), |(_, standing)| standing.err())
+    }
+}
+
+/// What the pod wants, with what the cluster adds to that.
+fn wanted(world: &mut World, pod: &Pod) -> Arc<PodSpec> {
+    world.class_of(pod).spec.clone()
+}
+
+fn cost(changes: &[Change]) -> Cost {
+    (changes.len(), changes.iter().map(Change::weight).sum())
+}

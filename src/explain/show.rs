@@ -1,0 +1,270 @@
+//! Answers as a table for people, and as JSON.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use serde::{Serialize, Serializer};
+
+use super::{Group, Remedy};
+use crate::model::Pod;
+use crate::scheduler::Candidate;
+
+/// How much the table shows.
+#[derive(Debug, Clone, Copy)]
+pub struct Style {
+    /// Columns, at least 60.
+    pub width: usize,
+    /// Every node, feasible or not, not only examples.
+    pub all_nodes: bool,
+}
+
+/// Feasible nodes that are shown when not all are.
+const SHOWN_NODES: usize = 10;
+/// Pods of a group that are named.
+const SHOWN_PODS: usize = 8;
+
+/// A block for each group of pods.
+///
+/// # Errors
+/// `out` cannot be written to.
+pub fn table(groups: &[Group], style: Style, out: &mut impl Write) -> io::Result<()> {
+    for (at, group) in groups.iter().enumerate() {
+        if at > 0 {
+            writeln!(out)?;
+        }
+        block(group, style, out)?;
+    }
+    Ok(())
+}
+
+fn block(group: &Group, style: Style, out: &mut impl Write) -> io::Result<()> {
+    let width = style.width.max(60);
+    let pods: Vec<_> = group.pods.iter().map(name).collect();
+    wrapped(out, "", &some(&pods, SHOWN_PODS, style.all_nodes), width)?;
+    let pod = &group.pods[0];
+    let waiting = match group.waiting {
+        1 => "1 waiting pod".to_owned(),
+        pods => format!("{pods} waiting pods"),
+    };
+    wrapped(
+        out,
+        "  ",
+        &format!("class {} ({waiting}), scheduler {}", group.class, pod.scheduler_name),
+        width,
+    )?;
+    for note in notes(pod) {
+        wrapped(out, "  ", &note, width)?;
+    }
+    let verdict = &group.verdict;
+    if let Some(refused) = &verdict.refused {
+        return wrapped(out, "  ", &format!("not scheduled at all: {refused}"), width);
+    }
+    let fits = format!("fits {} of {} nodes", verdict.feasible.len(), group.nodes);
+    let best = verdict.chosen.as_ref().map_or(String::new(), |node| format!("; the best is {node}"));
+    wrapped(out, "  ", &format!("{fits}{best}"), width)?;
+    candidates(&verdict.feasible, style, out)?;
+    outsiders(&verdict.reasons, style, out)?;
+    if !group.remedied {
+        let name = name(pod);
+        let hint = format!("to see what would help, ask for it by name: berth explain {name}");
+        wrapped(out, "  ", &hint, width)?;
+    }
+    remedies(&group.remedies, width, out)
+}
+
+fn name(pod: &Pod) -> String {
+    format!("{}/{}", pod.namespace, pod.name)
+}
+
+fn notes(pod: &Pod) -> Vec<String> {
+    let mut notes = Vec::new();
+    if let Some(node) = &pod.node_name {
+        notes.push(format!("it is on node {node}; this is as if it were not"));
+    }
+    if pod.deleting {
+        notes.push("it is being deleted, so it is not scheduled any more".to_owned());
+    }
+    if !pod.gates.is_empty() {
+        notes.push(format!("it is not scheduled before its gates are gone: {}", pod.gates.join(", ")));
+    }
+    notes
+}
+
+/// The feasible nodes with their scores.
+fn candidates(feasible: &[Candidate], style: Style, out: &mut impl Write) -> io::Result<()> {
+    const HEADS: [&str; 8] =
+        ["node", "taints", "node affinity", "pod affinity", "spread", "share", "balance", "images"];
+    if feasible.is_empty() {
+        return Ok(());
+    }
+    let shown = if style.all_nodes { feasible.len() } else { feasible.len().min(SHOWN_NODES) };
+    let rows: Vec<[String; 8]> = feasible[..shown]
+        .iter()
+        .map(|candidate| {
+            let scores = candidate.standing.scores();
+            [
+                candidate.node.to_string(),
+                scores.taints.to_string(),
+                scores.node_affinity.to_string(),
+                scores.pod_affinity.to_string(),
+                format!("{:.1}", scores.spread),
+                scores.share.to_string(),
+                scores.balance.to_string(),
+                scores.images.to_string(),
+            ]
+        })
+        .collect();
+    let widths: Vec<usize> = (0..HEADS.len())
+        .map(|at| rows.iter().map(|row| row[at].len()).chain([HEADS[at].len()]).max().unwrap_or(0))
+        .collect();
+    let line = |cells: &[&str]| {
+        let mut line = format!("    {:<1$}", cells[0], widths[0]);
+        for (cell, width) in cells.iter().zip(&widths).skip(1) {
+            let _ = write!(line, "  {cell:>width$}");
+        }
+        line
+    };
+    writeln!(out, "{}", line(&HEADS))?;
+    for row in &rows {
+        let cells: Vec<&str> = row.iter().map(String::as_str).collect();
+        writeln!(out, "{}", line(&cells))?;
+    }
+    if shown < feasible.len() {
+        writeln!(out, "    and {} more", feasible.len() - shown)?;
+    }
+    wrapped(out, "    ", "(less is better; columns are compared from left to right)", style.width.max(60))
+}
+
+/// Why the other nodes are out.
+fn outsiders(
+    reasons: &BTreeMap<Arc<str>, Vec<String>>,
+    style: Style,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let mut groups: BTreeMap<&[String], Vec<&Arc<str>>> = BTreeMap::new();
+    for (node, why) in reasons {
+        groups.entry(why).or_default().push(node);
+    }
+    let mut groups: Vec<_> = groups.into_iter().collect();
+    groups.sort_by_key(|(_, nodes)| std::cmp::Reverse(nodes.len()));
+    if !groups.is_empty() {
+        writeln!(out, "  out:")?;
+    }
+    for (why, nodes) in groups {
+        let (count, why) = (nodes.len(), why.join(", "));
+        let nodes = some(&nodes, 3, style.all_nodes);
+        wrapped(out, "    ", &format!("{count} {why}: {nodes}"), style.width.max(60))?;
+    }
+    Ok(())
+}
+
+fn remedies(remedies: &[Remedy], width: usize, out: &mut impl Write) -> io::Result<()> {
+    if !remedies.is_empty() {
+        writeln!(out, "  any one of these would make it fit:")?;
+    }
+    for remedy in remedies {
+        let changes: Vec<_> = remedy.changes.iter().map(ToString::to_string).collect();
+        let nodes = some(&remedy.nodes, 3, false);
+        wrapped(out, "    - ", &format!("{} (then it fits {nodes})", changes.join("; ")), width)?;
+    }
+    Ok(())
+}
+
+/// `a, b`, or `a, b and 15 more`.
+fn some(names: &[impl AsRef<str>], most: usize, all: bool) -> String {
+    // One more than shown is named rather than counted.
+    let shown = if all || names.len() <= most + 1 { names.len() } else { most };
+    let named: Vec<&str> = names[..shown].iter().map(AsRef::as_ref).collect();
+    let mut text = named.join(", ");
+    if shown < names.len() {
+        let _ = write!(text, " and {} more", names.len() - shown);
+    }
+    text
+}
+
+/// Writes `text` in lines of at most `width`, as far as its words allow; the first begins with `indent`, the others are indented
+/// by two more.
+fn wrapped(out: &mut impl Write, indent: &str, text: &str, width: usize) -> io::Result<()> {
+    let mut line = indent.to_owned();
+    let mut empty = true;
+    for word in text.split(' ') {
+        if !empty && line.chars().count() + 1 + word.chars().count() > width {
+            writeln!(out, "{line}")?;
+            line = " ".repeat(indent.len() + 2);
+            empty = true;
+        }
+        if !empty {
+            line.push(' ');
+        }
+        line.push_str(word);
+        empty = false;
+    }
+    writeln!(out, "{line}")
+}
+
+/// `[{"pod":"ns/name","class":"…","feasible":["node",…],"reasons":{"node":["text",…]},…}]`, an object a pod, sorted by name.
+///
+/// # Errors
+/// `out` cannot be written to.
+pub fn json(groups: &[Group], out: &mut impl Write) -> io::Result<()> {
+    let mut answers: Vec<_> =
+        groups.iter().flat_map(|group| group.pods.iter().map(move |pod| (pod, group))).collect();
+    answers.sort_by(|(a, _), (b, _)| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+    let answers = answers.into_iter().map(|(pod, group)| Answer::new(pod, group));
+    let mut serializer = serde_json::Serializer::new(&mut *out);
+    serializer.collect_seq(answers)?;
+    writeln!(out)
+}
+
+/// One pod.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Answer<'a> {
+    pod: String,
+    class: &'a str,
+    /// In berth's order.
+    feasible: Vec<&'a Arc<str>>,
+    reasons: &'a BTreeMap<Arc<str>, Vec<String>>,
+    /// Waiting pods of the class.
+    waiting: usize,
+    scheduler: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused: Option<&'a str>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    gates: &'a [Arc<str>],
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    remedies: Vec<JsonRemedy<'a>>,
+}
+
+#[derive(Serialize)]
+struct JsonRemedy<'a> {
+    changes: Vec<String>,
+    /// On how many nodes it fits then.
+    fits: usize,
+    /// The first of these nodes.
+    nodes: &'a [Arc<str>],
+}
+
+impl<'a> Answer<'a> {
+    fn new(pod: &'a Pod, group: &'a Group) -> Self {
+        let verdict = &group.verdict;
+        let remedy = |remedy: &'a Remedy| JsonRemedy {
+            changes: remedy.changes.iter().map(ToString::to_string).collect(),
+            fits: remedy.nodes.len(),
+            nodes: &remedy.nodes[..remedy.nodes.len().min(SHOWN_NODES)],
+        };
+        Answer {
+            pod: name(pod),
+            class: &group.class,
+            feasible: verdict.feasible.iter().map(|candidate| &candidate.node).collect(),
+            reasons: &verdict.reasons,
+            waiting: group.waiting,
+            scheduler: &pod.scheduler_name,
+            refused: verdict.refused.as_deref(),
+            gates: &pod.gates,
+            remedies: group.remedies.iter().map(remedy).collect(),
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! A scheduler that is fed once and asked many times, also about the cluster as it could be.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Which;
+use super::change::Change;
+use crate::agent::{Agent, AgentConfig, CacheLimits};
+use crate::class::Class;
+use crate::dispatch::Estimator;
+use crate::inventory::{Inventory, NodeId, Row};
+use crate::model::{Node, Peer, Pod, Spread};
+use crate::objects::Object;
+use crate::queue::BackoffLimits;
+use crate::rules::Packing;
+use crate::scheduler::{Scheduler, SchedulerConfig, Standings, Verdict};
+
+/// What an answer depends on besides the cluster.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub scheduler_names: Vec<Arc<str>>,
+    pub packing: Packing,
+    /// Without selectors, as in [`SchedulerConfig`].
+    pub default_spread: Spread,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct World {
+    scheduler: Scheduler,
+    agent: Agent,
+    settings: Settings,
+    /// Those that hold something or wait, sorted by namespace and name.
+    pods: Vec<Pod>,
+    /// Indexes of `pods`.
+    by_node: HashMap<Arc<str>, Vec<usize>>,
+}
+
+/// The lists of all classes asked about, at most.
+const CACHE_BYTES: usize = 256 << 20;
+
+impl World {
+    pub fn new(settings: Settings, objects: Vec<Object>, nodes: Vec<Node>, pods: Vec<Pod>) -> Self {
+        let config = SchedulerConfig {
+            scheduler_names: settings.scheduler_names.clone(),
+            agents: 1,
+            max_waiting_binds: 1,
+            max_tries: 1,
+            backoff: BackoffLimits { initial: Duration::ZERO, max: Duration::ZERO },
+            refresh: Duration::MAX,
+            objects: Default::default(),
+            default_spread: settings.default_spread.clone(),
+            // Nothing is bound here.
+            volume_bind_timeout: Duration::ZERO,
+        };
+        let mut scheduler = Scheduler::new(config, Estimator::default());
+        let agent = Agent::new(AgentConfig {
+            packing: settings.packing,
+            candidate_width: 1,
+            cache: CacheLimits { bytes: CACHE_BYTES, age: Duration::MAX },
+            seed: 1,
+        });
+        // Pods last: what they are is read from the other objects.
+        objects.into_iter().for_each(|object| scheduler.apply_object(object));
+        for node in nodes {
+            scheduler.apply_node(node);
+        }
+        let mut pods: Vec<Pod> = pods.into_iter().filter(|pod| !pod.finished).collect();
+        pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+        let mut by_node: HashMap<Arc<str>, Vec<usize>> = HashMap::new();
+        for (at, pod) in pods.iter().enumerate() {
+            if let Some(node) = &pod.node_name {
+                by_node.entry(node.clone()).or_default().push(at);
+            }
+            scheduler.apply_pod(pod.clone(), Duration::ZERO);
+        }
+        scheduler.take_actions();
+        World { scheduler, agent, settings, pods, by_node }
+    }
+
+    /// Sorted by namespace and name.
+    pub fn select(&self, which: &Which) -> Vec<Pod> {
+        let asked = |pod: &&Pod| match which {
+            Which::Waiting => {
+                pod.node_name.is_none()
+                    && !pod.deleting
+                    && self.settings.scheduler_names.contains(&pod.scheduler_name)
+            }
+            Which::AllPending => pod.node_name.is_none(),
+            Which::Named { namespace, name } => *pod.namespace == **namespace && *pod.name == **name,
+        };
+        self.pods.iter().filter(asked).cloned().collect()
+    }
+
+    pub fn nodes(&self) -> usize {
+        self.inventory().node_count()
+    }
+
+    pub fn class_of(&mut self, pod: &Pod) -> Arc<Class> {
+        self.scheduler.class_of(pod)
+    }
+
+    /// Why the pod cannot be scheduled at all.
+    pub fn refusal(&self, pod: &Pod) -> Option<Arc<str>> {
+        self.scheduler.refusal(pod)
+    }
+
+    pub fn verdict(&mut self, pod: &Pod) -> Verdict {
+        self.scheduler.verdict(&mut self.agent, pod)
+    }
+
+    /// See [`Scheduler::standings`].
+    pub(super) fn ask(&mut self, pod: &Pod) -> (Arc<Class>, Standings) {
+        self.scheduler.standings(&mut self.agent, pod)
+    }
+
+    /// Asks `question` while `pod` holds nothing.
+    pub(super) fn without<T>(&mut self, pod: &Pod, question: impl FnOnce(&mut World) -> T) -> T {
+        if !holds(pod) {
+            return question(self);
+        }
+        self.scheduler.delete_pod(&pod.uid);
+        let answer = question(self);
+        self.scheduler.apply_pod(pod.clone(), Duration::ZERO);
+        self.scheduler.take_actions();
+        answer
+    }
+
+    pub(super) fn inventory(&self) -> &Inventory {
+        self.scheduler.inventory()
+    }
+
+    pub(super) fn row(&self, id: NodeId) -> &Row {
+        self.inventory().row(id)
+    }
+
+    /// Pods of this node, as they were at first.
+    pub(super) fn pods_on(&self, node: &str) -> impl Iterator<Item = (usize, &Pod)> {
+        self.by_node.get(node).into_iter().flatten().map(|at| (*at, &self.pods[*at]))
+    }
+
+    /// All pods with a node, as they were at first.
+    pub(super) fn bound(&self) -> impl Iterator<Item = (usize, &Pod)> {
+        self.pods.iter().enumerate().filter(|(_, pod)| pod.node_name.is_some())
+    }
+
+    /// What other pods see of this one, if it is still on its node.
+    pub(super) fn peer(&self, pod: &Pod) -> Option<&Peer> {
+        self.scheduler.ledger().charge_of(&pod.uid).map(|charge| &*charge.holding.peer)
+    }
+
+    /// Makes the change, as far as it is one of the cluster; [`World::undo`] takes it back.
+    pub(super) fn apply(&mut self, change: &Change, undo: &mut Undo) {
+        if let Change::Remove(removed) = change {
+            let uid = self.pods[removed.pod].uid.clone();
+            self.scheduler.delete_pod(&uid);
+            undo.pods.push(removed.pod);
+        } else if let Some(name) = change.node() {
+            let found = self.inventory().find(name).and_then(|id| self.row(id).node.clone());
+            let Some(before) = found else {
+                return;
+            };
+            let mut after = Node::clone(&before);
+            change.apply_to_node(&mut after);
+            self.scheduler.apply_node(after);
+            undo.nodes.push(before);
+        }
+        self.scheduler.take_actions();
+    }
+
+    pub(super) fn undo(&mut self, undo: Undo) {
+        for node in undo.nodes.into_iter().rev() {
+            self.scheduler.apply_node(Node::clone(&node));
+        }
+        for at in undo.pods {
+            self.scheduler.apply_pod(self.pods[at].clone(), Duration::ZERO);
+        }
+        self.scheduler.take_actions();
+    }
+}
+
+/// The pod is on a node, or has room kept there.
+pub(super) fn holds(pod: &Pod) -> bool {
+    pod.node_name.is_some() || pod.nominated_node.is_some()
+}
+
+/// What was before some changes.
+#[derive(Debug, Default)]
+pub(super) struct Undo {
+    nodes: Vec<Arc<Node>>,
+    pods: Vec<usize>,
+}
