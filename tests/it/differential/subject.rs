@@ -50,7 +50,6 @@ impl Subject {
             backoff: BackoffLimits { initial: Duration::from_secs(1), max: Duration::from_secs(10) },
             refresh: Duration::from_secs(60),
             objects: BTreeSet::new(),
-            volume_bind_timeout: Duration::from_secs(600),
             default_spread: berth::objects::system_defaults(),
             volume_bind_timeout: Duration::from_secs(600),
         };
