@@ -27,7 +27,7 @@ pub struct ExplainOptions {
     #[arg(value_name = "NAMESPACE/POD", value_parser = pod_name, conflicts_with = "all_pending")]
     pub pod: Option<PodName>,
     /// Read the cluster from this file, or from standard input if it is `-`: what `kubectl get
-    /// nodes,pods,namespaces,pv,pvc,storageclasses,csinodes,services,replicationcontrollers,replicasets,statefulsets
+    /// nodes,pods,namespaces,pv,pvc,storageclasses,csinodes,csidrivers,csistoragecapacities,volumeattachments,services,replicationcontrollers,replicasets,statefulsets
     /// -A -o json` prints. Without it the cluster itself is asked.
     #[arg(short, long, value_name = "FILE")]
     pub filename: Option<PathBuf>,
@@ -193,6 +193,14 @@ fn list(options: &ExplainOptions) -> Result<Dump> {
         let pods = list_all(&client, Some(LIVE_PODS), |pod| dump.add_pod(pod)).await;
         pods.context("cannot list pods")?;
         list_objects::<LeanNamespace>(&client, &mut dump, "namespace selectors match nothing").await;
+        const VOLUMES: &str = "volumes are judged without them";
+        list_objects::<LeanPersistentVolume>(&client, &mut dump, VOLUMES).await;
+        list_objects::<LeanPersistentVolumeClaim>(&client, &mut dump, VOLUMES).await;
+        list_objects::<LeanStorageClass>(&client, &mut dump, VOLUMES).await;
+        list_objects::<LeanCsiNode>(&client, &mut dump, VOLUMES).await;
+        list_objects::<LeanCsiDriver>(&client, &mut dump, VOLUMES).await;
+        list_objects::<LeanCsiStorageCapacity>(&client, &mut dump, VOLUMES).await;
+        list_objects::<LeanVolumeAttachment>(&client, &mut dump, VOLUMES).await;
         const SPREAD: &str = "default topology spread counts without them";
         list_objects::<LeanService>(&client, &mut dump, SPREAD).await;
         list_objects::<LeanReplicationController>(&client, &mut dump, SPREAD).await;

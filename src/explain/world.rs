@@ -49,6 +49,7 @@ impl World {
             max_tries: 1,
             backoff: BackoffLimits { initial: Duration::ZERO, max: Duration::ZERO },
             refresh: Duration::MAX,
+            volume_bind_timeout: Duration::MAX,
             objects: Default::default(),
             default_spread: settings.default_spread.clone(),
             // Nothing is bound here.
