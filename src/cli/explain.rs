@@ -206,14 +206,6 @@ fn list(options: &ExplainOptions) -> Result<Dump> {
         list_objects::<LeanReplicationController>(&client, &mut dump, SPREAD).await;
         list_objects::<LeanReplicaSet>(&client, &mut dump, SPREAD).await;
         list_objects::<LeanStatefulSet>(&client, &mut dump, SPREAD).await;
-        const VOLUMES: &str = "pods with claims are told of without them";
-        list_objects::<LeanPersistentVolume>(&client, &mut dump, VOLUMES).await;
-        list_objects::<LeanPersistentVolumeClaim>(&client, &mut dump, VOLUMES).await;
-        list_objects::<LeanStorageClass>(&client, &mut dump, VOLUMES).await;
-        list_objects::<LeanCsiNode>(&client, &mut dump, VOLUMES).await;
-        list_objects::<LeanCsiDriver>(&client, &mut dump, VOLUMES).await;
-        list_objects::<LeanCsiStorageCapacity>(&client, &mut dump, VOLUMES).await;
-        list_objects::<LeanVolumeAttachment>(&client, &mut dump, VOLUMES).await;
         Ok(dump)
     })
 }

@@ -149,17 +149,6 @@ impl Dump {
             ("storage.k8s.io/v1", "VolumeAttachment") => self.add_object(parse::<LeanVolumeAttachment>(json)),
             ("apps/v1", "ReplicaSet") => self.add_object(parse::<LeanReplicaSet>(json)),
             ("apps/v1", "StatefulSet") => self.add_object(parse::<LeanStatefulSet>(json)),
-            ("v1", "PersistentVolume") => self.add_object(parse::<LeanPersistentVolume>(json)),
-            ("v1", "PersistentVolumeClaim") => self.add_object(parse::<LeanPersistentVolumeClaim>(json)),
-            ("storage.k8s.io/v1", "StorageClass") => self.add_object(parse::<LeanStorageClass>(json)),
-            ("storage.k8s.io/v1", "CSINode") => self.add_object(parse::<LeanCsiNode>(json)),
-            ("storage.k8s.io/v1", "CSIDriver") => self.add_object(parse::<LeanCsiDriver>(json)),
-            ("storage.k8s.io/v1", "CSIStorageCapacity") => {
-                self.add_object(parse::<LeanCsiStorageCapacity>(json));
-            }
-            ("storage.k8s.io/v1", "VolumeAttachment") => {
-                self.add_object(parse::<LeanVolumeAttachment>(json));
-            }
             (_, "") => *self.foreign.entry("objects without a kind".to_owned()).or_default() += 1,
             (_, kind) => *self.foreign.entry(kind.to_owned()).or_default() += 1,
         }

@@ -52,8 +52,6 @@ impl World {
             volume_bind_timeout: Duration::MAX,
             objects: Default::default(),
             default_spread: settings.default_spread.clone(),
-            // Nothing is bound here.
-            volume_bind_timeout: Duration::ZERO,
         };
         let mut scheduler = Scheduler::new(config, Estimator::default());
         let agent = Agent::new(AgentConfig {
