@@ -40,6 +40,7 @@ pub struct Ledger {
     users: HashMap<ClaimName, BTreeSet<Arc<str>>>,
     /// Claims that got their first user or lost their last one since this was last asked.
     claims_changed: BTreeSet<ClaimName>,
+    claims_moved: bool,
     /// By uid: the node on which room is kept for a pod that is not ours.
     reservations: HashMap<Arc<str>, (Arc<str>, Reservation)>,
 }
@@ -50,11 +51,18 @@ impl Ledger {
     }
 
     pub fn apply_node(&mut self, node: Node) -> bool {
-        self.inventory.apply_node(node)
+        let (name, nodes) = (node.name.clone(), self.inventory.node_count());
+        let changed = self.inventory.apply_node(node);
+        if self.inventory.node_count() != nodes {
+            self.node_came_or_went(&name);
+        }
+        changed
     }
 
     pub fn delete_node(&mut self, name: &str) -> bool {
-        self.inventory.delete_node(name)
+        let changed = self.inventory.delete_node(name);
+        self.node_came_or_went(name);
+        changed
     }
 
     /// What the node of this name offers to volumes.
@@ -67,9 +75,21 @@ impl Ledger {
         self.inventory.set_local_volumes(host, volumes);
     }
 
-    /// Whether a charged pod uses this claim.
+    /// Whether a pod on a node that exists uses this claim (upstream asks the nodes of its snapshot).
     pub fn is_used(&self, claim: &ClaimName) -> bool {
-        self.users.contains_key(claim)
+        let exists = |charge: &Charge| self.inventory.row(charge.node).node.is_some();
+        let mut users = self.users.get(claim).into_iter().flatten();
+        users.any(|uid| self.charges.get(uid).is_some_and(exists))
+    }
+
+    /// Whether a node with pods came or went since the last call, while any claim is used.
+    pub fn take_claims_moved(&mut self) -> bool {
+        std::mem::take(&mut self.claims_moved)
+    }
+
+    fn node_came_or_went(&mut self, name: &str) {
+        let has_pods = |id: NodeId| self.inventory.row(id).requested.pods != 0;
+        self.claims_moved |= !self.users.is_empty() && self.inventory.find(name).is_some_and(has_pods);
     }
 
     /// Claims that got their first user or lost their last one since the last call. Sorted.

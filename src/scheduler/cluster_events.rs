@@ -177,6 +177,7 @@ impl Scheduler {
         for claim in self.ledger.take_claims_changed() {
             self.stale.pods.extend(self.pods_by_claim.get(&claim).into_iter().flatten().cloned());
         }
+        self.stale.claimants |= self.ledger.take_claims_moved();
         let stale = std::mem::take(&mut self.stale);
         if stale.is_empty() {
             return;

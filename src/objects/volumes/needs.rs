@@ -73,7 +73,8 @@ impl Volumes {
         (needs.bound, needs.zones, needs.shared) = (canonical(bound), canonical(zones), canonical(shared));
         needs.fresh = fresh.into_iter().collect();
         let mut unbound: Vec<_> = unbound.into_iter().filter_map(|name| self.unbound(name)).collect();
-        unbound.sort_by(|(a, name), (b, other)| order(a).cmp(&order(b)).then_with(|| name.cmp(other)));
+        // Equal ones stay in the order of the pod, which decides who gets which volume.
+        unbound.sort_by_key(|(claim, _)| claim.size_bytes);
         let (claims, names) = unbound.into_iter().unzip::<_, _, Vec<_>, Vec<_>>();
         needs.unbound = claims.into();
         Resolved { needs, unbound: names }
@@ -221,12 +222,6 @@ fn canonical<T: Ord>(mut values: Vec<T>) -> Box<[T]> {
 
 fn claim_name(pod: &Pod, claim: &PodClaim) -> ClaimName {
     ClaimName { namespace: pod.namespace.clone(), name: claim.name.clone() }
-}
-
-/// Smallest first, as upstream; the rest only so that pods alike have their claims in the same order.
-fn order(claim: &UnboundClaim) -> impl Ord + use<'_> {
-    let prebound = claim.prebound.as_ref().map(|volume| &volume.name);
-    (claim.size_bytes, &claim.kind, &claim.selected_node, &claim.selector, prebound)
 }
 
 /// Several zones of one label are separated by two underscores; a label that cannot be read is ignored.

@@ -27,7 +27,7 @@ use scenario::Scenario;
 
 const CLUSTERS: u64 = 2_000;
 const SEED: u64 = 1;
-const FEATURES: Features = Features { domains: true, owners: true, volumes: false };
+const FEATURES: Features = Features { domains: true, owners: true, volumes: true };
 
 /// What must have been compared often for the test to mean something.
 const MUST_BE_SEEN: &[&str] = &[

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use berth::agent::{Agent, AgentConfig, CacheLimits};
 use berth::cluster::{
-    Interner, LeanNamespace, LeanNode, LeanObject, LeanPod, LeanReplicaSet, LeanReplicationController,
-    LeanService, LeanStatefulSet,
+    Interner, LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity, LeanNamespace, LeanNode, LeanObject,
+    LeanPersistentVolume, LeanPersistentVolumeClaim, LeanPod, LeanReplicaSet, LeanReplicationController,
+    LeanService, LeanStatefulSet, LeanStorageClass, LeanVolumeAttachment,
 };
 use berth::dispatch::Estimator;
 use berth::objects::{Kind, ObjectName};
@@ -90,6 +91,13 @@ impl Subject {
             "replicationcontrollers" => self.apply_object::<LeanReplicationController>(object),
             "replicasets" => self.apply_object::<LeanReplicaSet>(object),
             "statefulsets" => self.apply_object::<LeanStatefulSet>(object),
+            "persistentvolumes" => self.apply_object::<LeanPersistentVolume>(object),
+            "persistentvolumeclaims" => self.apply_object::<LeanPersistentVolumeClaim>(object),
+            "storageclasses" => self.apply_object::<LeanStorageClass>(object),
+            "csinodes" => self.apply_object::<LeanCsiNode>(object),
+            "csidrivers" => self.apply_object::<LeanCsiDriver>(object),
+            "csistoragecapacities" => self.apply_object::<LeanCsiStorageCapacity>(object),
+            "volumeattachments" => self.apply_object::<LeanVolumeAttachment>(object),
             other => panic!("{other} are not handed to the scheduler yet"),
         }
     }
@@ -115,6 +123,13 @@ impl Subject {
             "replicationcontrollers" => Kind::ReplicationController,
             "replicasets" => Kind::ReplicaSet,
             "statefulsets" => Kind::StatefulSet,
+            "persistentvolumes" => Kind::PersistentVolume,
+            "persistentvolumeclaims" => Kind::PersistentVolumeClaim,
+            "storageclasses" => Kind::StorageClass,
+            "csinodes" => Kind::CsiNode,
+            "csidrivers" => Kind::CsiDriver,
+            "csistoragecapacities" => Kind::CsiStorageCapacity,
+            "volumeattachments" => Kind::VolumeAttachment,
             other => panic!("{other} are not handed to the scheduler yet"),
         };
         let object = ObjectName { namespace: namespace.into(), name: name.into() };

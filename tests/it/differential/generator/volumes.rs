@@ -183,7 +183,8 @@ impl Generator {
             "metadata": {"name": name, "uid": format!("uid-{name}"), "labels": {}},
             "spec": {
                 "storageClassName": class,
-                "capacity": {"storage": self.one(&["5Gi", "10Gi", "20Gi"])},
+                // Of equal ones upstream takes any.
+                "capacity": {"storage": format!("{}Mi", self.one(&[5, 10, 20]) * 1024 + self.named)},
                 "accessModes": ["ReadWriteOnce"],
                 "persistentVolumeReclaimPolicy": "Retain",
                 "volumeMode": "Filesystem",
