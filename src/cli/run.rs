@@ -227,7 +227,16 @@ fn host_name() -> String {
 }
 
 fn scheduler_config(config: &Config) -> SchedulerConfig {
-    let mut objects = BTreeSet::from([Kind::Namespace]);
+    let mut objects = BTreeSet::from([
+        Kind::Namespace,
+        Kind::PersistentVolume,
+        Kind::PersistentVolumeClaim,
+        Kind::StorageClass,
+        Kind::CsiNode,
+        Kind::CsiDriver,
+        Kind::CsiStorageCapacity,
+        Kind::VolumeAttachment,
+    ]);
     if config.pod_topology_spread.adds_constraints() {
         objects.extend(Kind::SPREADING);
     }
