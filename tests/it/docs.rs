@@ -65,6 +65,12 @@ const COVERED: &[(&str, &str)] = &[
     ("kubectl apply -f manifests/install.yaml", "tests/it/chart.rs applies every object of it"),
     ("kubectl apply -f manifests/example-deployment.yaml", "tests/it/chart.rs applies it"),
     ("kubectl get pods -o wide", "kubectl's own"),
+    ("berth explain NAMESPACE/POD", "tests/it/explain.rs, on a real API server"),
+    (
+        "kubectl get nodes,pods,namespaces,pv,pvc,storageclasses,csinodes,services,replicasets -A -o json > cluster.json",
+        "kubectl's own; tests/it/explain.rs makes such files",
+    ),
+    ("berth explain -f cluster.json", "tests/it/explain.rs"),
     (
         "berth run --kubeconfig FILE --config FILE --leader-elect=false --metrics-address 127.0.0.1:10261",
         "tests/it/scheduling: every test runs it with these options",

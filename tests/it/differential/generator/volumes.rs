@@ -81,8 +81,10 @@ impl Generator {
         let mut volumes = Vec::new();
         if self.dice.percent(self.theme.volumes) {
             let mut claims = self.some(CLAIMS, 15);
-            claims.push(self.one(CLAIMS));
-            claims.dedup();
+            // Twice in one pod it wants two volumes upstream, which no claim can have.
+            let one = self.one(CLAIMS);
+            claims.retain(|claim| *claim != one);
+            claims.push(one);
             let volume = |claim| json!({"name": claim, "persistentVolumeClaim": {"claimName": claim}});
             volumes.extend(claims.into_iter().map(volume));
         }
