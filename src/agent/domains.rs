@@ -308,7 +308,8 @@ impl Domains {
             let (peer, by) = match (old.peek(), new.peek()) {
                 (None, None) => return,
                 (Some((a, was)), Some((b, is))) if Arc::ptr_eq(a, b) => {
-                    (old.next(), new.next());
+                    old.next();
+                    new.next();
                     (a, i64::from(*is) - i64::from(*was))
                 }
                 (Some((a, was)), Some((b, _))) if Arc::as_ptr(a) < Arc::as_ptr(b) => {

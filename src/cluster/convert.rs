@@ -133,7 +133,8 @@ fn features(spec: &LeanPodSpec, interner: &mut Interner) -> Box<[Arc<str>]> {
     let own_users = spec.host_network == Some(true) && spec.host_users == Some(false);
     [(restarts_all, "RestartAllContainersOnContainerExits"), (own_users, "UserNamespacesHostNetworkSupport")]
         .into_iter()
-        .filter_map(|(needed, name)| needed.then(|| interner.text(name)))
+        .filter(|(needed, _)| *needed)
+        .map(|(_, name)| interner.text(name))
         .collect()
 }
 

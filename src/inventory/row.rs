@@ -112,10 +112,13 @@ impl VolumesInUse {
 /// Kinds are told apart by their address, and sorted by it, so that two states of a node are compared without looking at a
 /// label; nothing may depend on this order.
 #[derive(Debug, Clone, Default)]
-pub struct Peers(Option<Arc<Vec<(Arc<Peer>, u32)>>>);
+pub struct Peers(Option<Arc<Vec<PeerCount>>>);
+
+/// A kind of pods, and how many are of it.
+pub type PeerCount = (Arc<Peer>, u32);
 
 impl Peers {
-    pub fn iter(&self) -> impl Iterator<Item = &(Arc<Peer>, u32)> {
+    pub fn iter(&self) -> impl Iterator<Item = &PeerCount> {
         self.0.iter().flat_map(|kinds| kinds.iter())
     }
 

@@ -64,11 +64,11 @@ pub struct Eligible {
 
 impl Eligible {
     pub fn admits(&self, node: &Node) -> bool {
-        let tolerates = |tolerations: &Box<[Toleration]>| {
+        let tolerates = |tolerations: &[Toleration]| {
             taint_toleration::answer(tolerations, node) != taint_toleration::UNTOLERATED
         };
         self.labels.iter().all(|key| node.labels.get(key).is_some())
-            && self.tolerations.as_ref().is_none_or(tolerates)
+            && self.tolerations.as_deref().is_none_or(tolerates)
             && (self.affinity.as_ref()).is_none_or(|(selector, terms)| {
                 node_affinity::required_match(selector, terms.as_deref(), node)
             })
