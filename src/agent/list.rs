@@ -73,7 +73,7 @@ fn with_room(nodes: usize) -> usize {
 }
 
 impl RankedList {
-    /// Ranks every node. `scoped` is what [`Scoped::acquire`] gave for the class.
+    /// Ranks every node. `scoped` is what `Scoped::acquire` gave for the class.
     pub fn build(class: &Arc<Class>, scoped: Option<Scoped>, from: Sources) -> Self {
         let mut list = RankedList {
             class: class.clone(),
@@ -132,7 +132,7 @@ impl RankedList {
         self.scoped.as_ref().is_some_and(|scoped| !scoped.coarse().is_empty())
     }
 
-    /// Whether [`RankedList::repair`] cannot bring it up to date, so that it must be made anew from a new [`Scoped`].
+    /// Whether [`RankedList::repair`] cannot bring it up to date, so that it must be made anew from a new `Scoped`.
     pub fn is_outdated(&self, view: &View, domains: &Domains) -> bool {
         self.scoped.as_ref().is_some_and(|scoped| scoped.is_outdated(&self.class, domains, view))
     }
