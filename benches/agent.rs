@@ -18,7 +18,6 @@ use berth::model::{
     SpreadConstraint, Taint, Usage, WeightedPodTerm,
 };
 use berth::placement::Outcome;
-use berth::queue::BackoffLimits;
 use berth::rules::{Packing, still_admits};
 use berth::scheduler::{Action, Scheduler, SchedulerConfig, Settled};
 
@@ -432,18 +431,7 @@ fn selectors(nodes: usize, repeat: usize) {
 
 /// The whole scheduler with one agent, and a store that takes every bind at once, all in one thread.
 fn end_to_end(nodes: usize, classes: usize, pods: usize) {
-    let config = SchedulerConfig {
-        scheduler_names: vec!["berth".into()],
-        agents: 1,
-        max_waiting_binds: 64,
-        max_tries: 10,
-        backoff: BackoffLimits { initial: Duration::from_secs(1), max: Duration::from_secs(10) },
-        refresh: Duration::from_secs(60),
-        objects: Default::default(),
-        volume_bind_timeout: Duration::from_secs(600),
-        default_spread: Default::default(),
-    };
-    let mut scheduler = Scheduler::new(config, Estimator::default());
+    let mut scheduler = Scheduler::new(SchedulerConfig::default(), Estimator::default());
     let mut shared = Interner::default();
     for at in 0..nodes {
         scheduler.apply_node(node(at, &mut shared));

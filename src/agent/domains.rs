@@ -26,8 +26,8 @@ pub type Domain = u32;
 /// The node is in no domain.
 pub const NO_DOMAIN: Domain = Domain::MAX;
 
-/// Topologies with more domains than this are never cells.
-const MOST_CELLS: usize = 256;
+/// Topologies with more domains than this are never coarse.
+const MOST_COARSE_DOMAINS: usize = 256;
 
 #[derive(Debug)]
 struct Topology {
@@ -566,7 +566,7 @@ impl Domains {
     /// a domain whenever its count changes.
     pub fn is_coarse(&self, topology: TopologyId, nodes: usize) -> bool {
         let domains = self.domains(topology);
-        domains <= MOST_CELLS && domains * 4 < nodes
+        domains <= MOST_COARSE_DOMAINS && domains * 4 < nodes
     }
 
     pub fn bytes(&self) -> usize {

@@ -10,6 +10,7 @@ use super::domains::{CountId, Domain, Domains, NO_DOMAIN, TopologyId};
 use super::view::View;
 use crate::class::Class;
 use crate::inventory::NodeId;
+use crate::rules::counted::Counted;
 use crate::rules::{Key, Reasons, inter_pod_affinity, pod_topology_spread};
 
 /// See the module.
@@ -38,6 +39,14 @@ struct Look {
     count: CountId,
     topology: TopologyId,
     coarse: bool,
+}
+
+impl Look {
+    /// Keeps the count; whether it is coarse is decided when all are known.
+    fn at(counted: &Counted, domains: &mut Domains) -> Look {
+        let count = domains.count(counted);
+        Look { count, topology: domains.topology_of(count), coarse: false }
+    }
 }
 
 /// Which of the rules: all of them, or one half.
@@ -85,17 +94,10 @@ impl Scoped {
             fine: Vec::new(),
             looked_at: 0,
         };
-        let mut look = |counted: &_| {
-            let count = domains.count(counted);
-            Look { count, topology: domains.topology_of(count), coarse: false }
-        };
-        let place = |constraint| {
-            let here = |c: &crate::model::SpreadConstraint| std::ptr::eq(c, constraint);
-            spec.spread.constraints.iter().position(here).unwrap_or_default()
-        };
+        let mut look = |counted: &_| Look::at(counted, domains);
         for (hard, into) in [(true, &mut scoped.hard), (false, &mut scoped.soft)] {
-            for (constraint, counted) in pod_topology_spread::counted(spec, hard) {
-                into.push((place(constraint), look(&counted)));
+            for (place, counted) in pod_topology_spread::counted(spec, hard) {
+                into.push((place, look(&counted)));
             }
         }
         let affinity = &spec.pod_affinity;
@@ -119,10 +121,7 @@ impl Scoped {
         let preferring: Vec<_> =
             soft.iter().map(|key| inter_pod_affinity::preferring(&class.identity, key)).collect();
         self.looked_at = refusing.len() + preferring.len();
-        let mut look = |counted: &_| {
-            let count = domains.count(counted);
-            Look { count, topology: domains.topology_of(count), coarse: false }
-        };
+        let mut look = |counted: &_| Look::at(counted, domains);
         self.existing = refusing.iter().map(&mut look).collect();
         self.preferred.extend(preferring.iter().map(|counted| (look(counted), 1)));
     }

@@ -82,11 +82,6 @@ pub fn explain(world: &mut World, which: &Which) -> Vec<Group> {
                 verdict.reasons.values_mut().for_each(|why| *why = vec![refused.to_string()]);
                 verdict.chosen = None;
             }
-            // Refused for its claims: no rule looked at any node, so none has a reason of its own.
-            if let Some(refusal) = class.spec.volumes.as_ref().and_then(|needs| needs.refusal.as_ref()) {
-                let unsaid = verdict.reasons.values_mut().filter(|why| why.is_empty());
-                unsaid.for_each(|why| why.push(refusal.to_string()));
-            }
             let hopeless = verdict.refused.is_none() && verdict.feasible.is_empty();
             let look = hopeless && searches < MOST_REMEDIED;
             searches += usize::from(look);

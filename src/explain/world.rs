@@ -12,7 +12,6 @@ use crate::dispatch::Estimator;
 use crate::inventory::{Inventory, NodeId, Row};
 use crate::model::{Node, Peer, Pod, Spread};
 use crate::objects::Object;
-use crate::queue::BackoffLimits;
 use crate::rules::Packing;
 use crate::scheduler::{Scheduler, SchedulerConfig, Standings, Verdict};
 
@@ -44,14 +43,8 @@ impl World {
     pub fn new(settings: Settings, objects: Vec<Object>, nodes: Vec<Node>, pods: Vec<Pod>) -> Self {
         let config = SchedulerConfig {
             scheduler_names: settings.scheduler_names.clone(),
-            agents: 1,
-            max_waiting_binds: 1,
-            max_tries: 1,
-            backoff: BackoffLimits { initial: Duration::ZERO, max: Duration::ZERO },
-            refresh: Duration::MAX,
-            volume_bind_timeout: Duration::MAX,
-            objects: Default::default(),
             default_spread: settings.default_spread.clone(),
+            ..SchedulerConfig::default()
         };
         let mut scheduler = Scheduler::new(config, Estimator::default());
         let agent = Agent::new(AgentConfig {

@@ -1,7 +1,7 @@
 //! Pods that fit nowhere, by class. One evaluation serves a whole class, however many pods wait in it.
 //!
-//! A parked class is looked at again when something loosened since its list was last seen empty: a pod left a node, or a
-//! node came or changed. The list is repaired for it, not rebuilt, so this costs the changed rows only; there is no
+//! A parked class is looked at again when something loosened since its list was last seen empty: a pod left a node, a node
+//! came or changed, or a pod came that the class's affinity or spread waits for. The list is repaired for it, not rebuilt, so this costs the changed rows only; there is no
 //! periodic flush. When the list is not empty any more, pods wake one by one: each that finds a place wakes the next.
 
 use std::cmp::Reverse;

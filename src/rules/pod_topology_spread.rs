@@ -8,13 +8,14 @@ use crate::model::{PodSpec, SpreadConstraint};
 
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
-/// The hard or the soft constraints of a pod, each with what it counts.
-pub fn counted(spec: &PodSpec, hard: bool) -> Vec<(&SpreadConstraint, Counted)> {
-    let constraints: Vec<_> = spec.spread.constraints.iter().filter(|c| c.hard == hard).collect();
+/// The hard or the soft constraints of a pod by their place in its spec, each with what it counts.
+pub fn counted(spec: &PodSpec, hard: bool) -> Vec<(usize, Counted)> {
+    let all = spec.spread.constraints.iter().enumerate();
+    let constraints: Vec<_> = all.filter(|(_, constraint)| constraint.hard == hard).collect();
     // Default constraints judge a node by the labels it has.
     let all_labels = hard || !spec.spread.defaulted;
     let mut labels: Vec<Arc<str>> = match all_labels {
-        true => constraints.iter().map(|constraint| constraint.topology_key.clone()).collect(),
+        true => constraints.iter().map(|(_, constraint)| constraint.topology_key.clone()).collect(),
         false => Vec::new(),
     };
     labels.sort_unstable();
@@ -23,7 +24,7 @@ pub fn counted(spec: &PodSpec, hard: bool) -> Vec<(&SpreadConstraint, Counted)> 
     let affinity = || (spec.node_selector.clone(), spec.node_affinity.required.clone());
     constraints
         .into_iter()
-        .map(|constraint| {
+        .map(|(place, constraint)| {
             let key = constraint.topology_key.clone();
             // Upstream's score, unlike its filter, counts the pods of each node by itself for this label.
             let topology = match !hard && *key == *HOSTNAME {
@@ -36,7 +37,7 @@ pub fn counted(spec: &PodSpec, hard: bool) -> Vec<(&SpreadConstraint, Counted)> 
                 tolerations: constraint.honor_taints.then(|| spec.tolerations.clone()),
             };
             let what = What::Selected { by: [constraint.selector.clone()].into(), terminating: false };
-            (constraint, Counted { what, topology, nodes: Some(nodes.into()) })
+            (place, Counted { what, topology, nodes: Some(nodes.into()) })
         })
         .collect()
 }

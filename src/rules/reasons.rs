@@ -134,7 +134,9 @@ impl Reasons {
         let extended = extended
             .filter(|(at, _)| self.has(Reasons::extended(*at)))
             .map(|(_, (name, _))| format!("Insufficient {name}"));
-        fixed.chain(extended).collect()
+        let volumes = class.spec.volumes.as_ref().filter(|_| self.has(Reasons::VOLUMES_REFUSED));
+        let refusal = volumes.and_then(|needs| needs.refusal.as_ref()).map(|refusal| refusal.to_string());
+        fixed.chain(extended).chain(refusal).collect()
     }
 }
 

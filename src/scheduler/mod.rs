@@ -58,6 +58,24 @@ pub struct SchedulerConfig {
     pub default_spread: Spread,
 }
 
+impl Default for SchedulerConfig {
+    /// One agent for the pods of `berth`, nothing to list besides pods and nodes, no default spreading; else what the
+    /// configuration file has when it says nothing.
+    fn default() -> Self {
+        SchedulerConfig {
+            scheduler_names: vec!["berth".into()],
+            agents: 1,
+            max_waiting_binds: 64,
+            max_tries: 10,
+            backoff: BackoffLimits { initial: Duration::from_secs(1), max: Duration::from_secs(10) },
+            refresh: Duration::from_secs(60),
+            objects: BTreeSet::new(),
+            volume_bind_timeout: Duration::from_secs(600),
+            default_spread: Spread::default(),
+        }
+    }
+}
+
 /// A pod of ours that has no node yet, or whose bind is not finished.
 #[derive(Debug)]
 struct Waiting {

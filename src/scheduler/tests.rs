@@ -47,17 +47,7 @@ impl Bench {
 
     /// Nothing has happened yet.
     fn silent(agents: usize) -> Self {
-        let config = SchedulerConfig {
-            scheduler_names: vec!["berth".into()],
-            agents,
-            max_waiting_binds: 64,
-            max_tries: 3,
-            backoff: BackoffLimits { initial: S, max: 10 * S },
-            refresh: 60 * S,
-            objects: Default::default(),
-            volume_bind_timeout: 600 * S,
-            default_spread: Default::default(),
-        };
+        let config = SchedulerConfig { agents, max_tries: 3, ..SchedulerConfig::default() };
         let agent = |seed: usize| {
             Agent::new(AgentConfig {
                 packing: Packing::default(),

@@ -12,7 +12,6 @@ use berth::cluster::{
 };
 use berth::dispatch::Estimator;
 use berth::objects::{Kind, ObjectName};
-use berth::queue::BackoffLimits;
 use berth::rules::Packing;
 use berth::scheduler::{Scheduler, SchedulerConfig};
 use serde::de::DeserializeOwned;
@@ -43,17 +42,8 @@ pub struct Subject {
 
 impl Subject {
     pub fn new(seed: u64) -> Self {
-        let config = SchedulerConfig {
-            scheduler_names: vec!["berth".into()],
-            agents: 1,
-            max_waiting_binds: 64,
-            max_tries: 10,
-            backoff: BackoffLimits { initial: Duration::from_secs(1), max: Duration::from_secs(10) },
-            refresh: Duration::from_secs(60),
-            objects: BTreeSet::new(),
-            default_spread: berth::objects::system_defaults(),
-            volume_bind_timeout: Duration::from_secs(600),
-        };
+        let default_spread = berth::objects::system_defaults();
+        let config = SchedulerConfig { default_spread, ..SchedulerConfig::default() };
         let cache = CacheLimits { bytes: usize::MAX, age: Duration::MAX };
         let packing = Packing::LeastAllocated;
         Subject {

@@ -10,7 +10,6 @@ use berth::dispatch::Estimator;
 use berth::inventory::Revision;
 use berth::model::{Node, Pod, Usage};
 use berth::placement::{BindAttempt, Binding};
-use berth::queue::BackoffLimits;
 use berth::rules::Packing;
 use berth::scheduler::{Scheduler, SchedulerConfig, Task};
 
@@ -130,15 +129,10 @@ impl Settings {
 
     pub fn scheduler(&self) -> Scheduler {
         let config = SchedulerConfig {
-            scheduler_names: vec!["berth".into()],
             agents: self.agents,
             max_waiting_binds: self.max_waiting_binds,
             max_tries: self.max_tries,
-            backoff: BackoffLimits { initial: Duration::from_secs(1), max: Duration::from_secs(10) },
-            refresh: Duration::from_secs(60),
-            objects: Default::default(),
-            volume_bind_timeout: Duration::from_secs(600),
-            default_spread: Default::default(),
+            ..SchedulerConfig::default()
         };
         Scheduler::new(config, Estimator::default())
     }
