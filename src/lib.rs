@@ -22,3 +22,4 @@ pub mod queue;
 pub mod rules;
 pub mod scheduler;
 pub mod serve;
+pub mod simulate;

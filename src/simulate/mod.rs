@@ -1,0 +1,11 @@
+//! `berth simulate`: the production classifier, dispatcher, agents, caches and ledger on a virtual clock (Kamino,
+//! OSDI'25, section 6).
+//!
+//! Only the clock, the source of requests and the placement store differ from `berth run`. Deterministic by seed. May not
+//! know: kube, tokio, clocks.
+
+mod figures;
+mod workload;
+
+pub use figures::{Compared, Figures, Outcome, Report, Slice, Sweep, Varied};
+pub use workload::{Machine, Request, Workload};

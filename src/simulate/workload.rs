@@ -1,0 +1,89 @@
+//! What is simulated: requests with their times, and the nodes they go to.
+
+use std::sync::Arc;
+
+use crate::model::{Amounts, Node, PodSpec};
+
+/// Requests in order of arrival. Times are seconds of the source; the simulation scales them.
+#[derive(Debug, Clone, Default)]
+pub struct Workload {
+    /// Where it comes from, for people.
+    pub source: String,
+    /// What the requests ask for; those with equal specs are one class.
+    pub templates: Vec<Arc<PodSpec>>,
+    /// On nodes when the clock starts.
+    pub running: Vec<Request>,
+    /// By arrival; requests that arrive together stay in the order of the source.
+    pub arrivals: Vec<Request>,
+    /// The machine that this workload is made for, when nodes are asked for by number.
+    pub machine: Machine,
+    /// What was made up or left out, for people: whole sentences.
+    pub notes: Vec<String>,
+}
+
+/// One pod.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Request {
+    /// Index into [`Workload::templates`].
+    pub template: u32,
+    /// Seconds since the workload began; 0 for those that are there at the start.
+    pub arrives_s: f64,
+    /// Seconds since the workload began; infinite: never.
+    pub leaves_s: f64,
+}
+
+/// A node without a name.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Machine {
+    /// Everything but the name, which is given to each node that is made from it.
+    pub node: Node,
+}
+
+impl Machine {
+    /// So many nodes, `n0`, `n1`…
+    pub fn nodes(&self, count: usize) -> Vec<Node> {
+        let named = |at| Node { name: format!("n{at}").into(), ..self.node.clone() };
+        (0..count).map(named).collect()
+    }
+}
+
+impl Workload {
+    /// Length of the time in which requests arrive, in seconds.
+    pub fn span_s(&self) -> f64 {
+        self.arrivals.last().map_or(0.0, |last| last.arrives_s)
+    }
+
+    /// The most that is asked for at one time, if every request is placed when it arrives.
+    pub fn peak(&self) -> Amounts {
+        let mut steps = Vec::with_capacity(2 * (self.running.len() + self.arrivals.len()));
+        for request in self.running.iter().chain(&self.arrivals) {
+            steps.push((request.arrives_s, true, request.template));
+            if request.leaves_s.is_finite() {
+                steps.push((request.leaves_s, false, request.template));
+            }
+        }
+        // Who leaves makes room for who arrives at the same time; but a request never leaves before it came.
+        steps.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        let (mut now, mut peak) = (Amounts::default(), Amounts::default());
+        for (_, comes, template) in steps {
+            let wants = &self.templates[template as usize].usage.requests;
+            if comes {
+                now.add(wants);
+            } else {
+                now.sub(wants);
+            }
+            peak.cpu_milli = peak.cpu_milli.max(now.cpu_milli);
+            peak.memory = peak.memory.max(now.memory);
+            peak.pods = peak.pods.max(now.pods);
+        }
+        peak
+    }
+
+    /// How many of [`Workload::machine`] hold the peak at most this full in every resource; at least one.
+    pub fn nodes_for_peak(&self, full: f64) -> usize {
+        let (peak, each) = (self.peak(), self.machine.node.allocatable);
+        let needed = |wanted: i64, has: i64| (wanted as f64 / (has.max(1) as f64 * full)).ceil() as usize;
+        let cpu = needed(peak.cpu_milli, each.cpu_milli);
+        cpu.max(needed(peak.memory, each.memory)).max(needed(peak.pods, each.pods)).max(1)
+    }
+}
