@@ -5,6 +5,8 @@
 //! know: kube, tokio, clocks.
 
 mod figures;
+pub mod trace;
+mod traits;
 mod workload;
 
 pub use figures::{Compared, Figures, Outcome, Report, Slice, Sweep, Varied};
