@@ -5,6 +5,7 @@
 //! know: kube, tokio, clocks.
 
 mod figures;
+pub mod synthetic;
 pub mod trace;
 mod traits;
 mod workload;

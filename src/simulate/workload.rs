@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::model::{Amounts, Node, PodSpec};
+use crate::model::{Amounts, Extended, Node, PodSpec};
 
 /// Requests in order of arrival. Times are seconds of the source; the simulation scales them.
 #[derive(Debug, Clone, Default)]
@@ -55,6 +55,10 @@ impl Workload {
 
     /// The most that is asked for at one time, if every request is placed when it arrives.
     pub fn peak(&self) -> Amounts {
+        self.peaks().0
+    }
+
+    fn peaks(&self) -> (Amounts, Extended) {
         let mut steps = Vec::with_capacity(2 * (self.running.len() + self.arrivals.len()));
         for request in self.running.iter().chain(&self.arrivals) {
             steps.push((request.arrives_s, true, request.template));
@@ -65,25 +69,72 @@ impl Workload {
         // Who leaves makes room for who arrives at the same time; but a request never leaves before it came.
         steps.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         let (mut now, mut peak) = (Amounts::default(), Amounts::default());
+        let (mut extended_now, mut extended_peak) = (Extended::default(), Extended::default());
         for (_, comes, template) in steps {
-            let wants = &self.templates[template as usize].usage.requests;
+            let usage = &self.templates[template as usize].usage;
             if comes {
-                now.add(wants);
+                now.add(&usage.requests);
             } else {
-                now.sub(wants);
+                now.sub(&usage.requests);
             }
             peak.cpu_milli = peak.cpu_milli.max(now.cpu_milli);
             peak.memory = peak.memory.max(now.memory);
             peak.pods = peak.pods.max(now.pods);
+            for (name, amount) in usage.extended.iter() {
+                extended_now.add(name, if comes { amount } else { -amount });
+                let more = extended_now.get(name) - extended_peak.get(name);
+                extended_peak.add(name, more.max(0));
+            }
         }
-        peak
+        (peak, extended_peak)
     }
 
     /// How many of [`Workload::machine`] hold the peak at most this full in every resource; at least one.
     pub fn nodes_for_peak(&self, full: f64) -> usize {
-        let (peak, each) = (self.peak(), self.machine.node.allocatable);
+        let ((peak, extended), each) = (self.peaks(), self.machine.node.allocatable);
         let needed = |wanted: i64, has: i64| (wanted as f64 / (has.max(1) as f64 * full)).ceil() as usize;
         let cpu = needed(peak.cpu_milli, each.cpu_milli);
-        cpu.max(needed(peak.memory, each.memory)).max(needed(peak.pods, each.pods)).max(1)
+        // What no machine has, no number of them helps.
+        let has = |name: &str| self.machine.node.extended.get(name);
+        let extended = extended.iter().filter(|(name, _)| has(name) > 0);
+        let extended = extended.map(|(name, wanted)| needed(wanted, has(name))).max().unwrap_or(0);
+        let others = needed(peak.memory, each.memory).max(needed(peak.pods, each.pods));
+        cpu.max(others).max(extended).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Usage;
+
+    #[test]
+    fn the_scarcest_resource_of_the_peak_says_how_many_machines_are_needed() {
+        let gpu: Arc<str> = "gpu".into();
+        let spec = |cpu_milli, gpus| {
+            let requests = Amounts { cpu_milli, memory: 1, pods: 1, ..Amounts::default() };
+            let extended = [(gpu.clone(), gpus)].into_iter().collect();
+            Arc::new(PodSpec {
+                usage: Arc::new(Usage { requests, extended, ..Usage::default() }),
+                ..PodSpec::default()
+            })
+        };
+        let request = |template, arrives_s, leaves_s| Request { template, arrives_s, leaves_s };
+        let allocatable = Amounts { cpu_milli: 1000, memory: 10, pods: 10, ..Amounts::default() };
+        let extended = [(gpu.clone(), 1)].into_iter().collect();
+        let mut workload = Workload {
+            templates: vec![spec(500, 0), spec(100, 2)],
+            running: vec![request(0, 0.0, 5.0)],
+            // The second comes when the first leaves; four of 500 are never there together.
+            arrivals: vec![request(0, 1.0, 3.0), request(0, 3.0, 4.0), request(0, 3.5, f64::INFINITY)],
+            machine: Machine { node: Node { allocatable, extended, ..Node::default() } },
+            ..Workload::default()
+        };
+        assert_eq!(workload.peak().cpu_milli, 1500);
+        assert_eq!((workload.nodes_for_peak(1.0), workload.nodes_for_peak(0.5)), (2, 3));
+        workload.arrivals.push(request(1, 9.0, 10.0));
+        assert_eq!(workload.nodes_for_peak(0.5), 4, "two GPUs, and every machine has one");
+        workload.machine.node.extended = Extended::default();
+        assert_eq!(workload.nodes_for_peak(0.5), 3, "no number of machines has GPUs");
     }
 }
