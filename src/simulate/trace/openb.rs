@@ -148,6 +148,7 @@ fn machine(templates: &[Arc<PodSpec>]) -> Machine {
 fn notes() -> Vec<String> {
     [
         "Pods of every phase are requests from their creation on: what failed or waited in the source is tried here.",
+        "The pods are sparse in time: few are there at once, so more load or fewer nodes say more.",
         "GPUs of a node are one resource in thousandths: that a part of a GPU cannot be spread over two is left out.",
         "Made up: a pod tolerates a taint named after its quality of service, which no node has.",
         "Made up: nodes asked for by number have 96 cores, 384 GiB, room for 500 pods, and eight GPUs that pass for every model.",

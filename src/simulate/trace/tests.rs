@@ -292,7 +292,9 @@ fn published(file: &str) -> Option<PathBuf> {
     if path.exists() {
         return Some(path);
     }
-    println!("SKIPPED: the trace {} is absent; BERTH_TRACES says where traces are", path.display());
+    let absent = format!("SKIPPED: {} is absent; BERTH_TRACES says where traces are\n", path.display());
+    // Not `println!`, which tests keep to themselves.
+    std::io::stderr().write_all(absent.as_bytes()).expect("standard error can be written");
     None
 }
 
@@ -319,8 +321,8 @@ fn the_published_openb_lists_have_their_known_counts() {
         let workload = read(&file, None, TraceOptions::default()).expect("the trace is right");
         assert_eq!((workload.arrivals.len(), workload.running.len()), (8152, 0));
         assert_eq!(workload.templates.len(), classes);
-        // The cluster has 1,213 nodes with GPUs.
-        assert!((600..1300).contains(&workload.nodes_for_peak(0.9)), "{}", workload.nodes_for_peak(0.9));
+        // Sparse in time: 66 GPUs at most are asked for at once.
+        assert_eq!(workload.nodes_for_peak(0.9), 10);
     }
     let Some(file) = published("alibaba-openb/openb_node_list_all_node.csv") else { return };
     let nodes = read_nodes(&file).expect("the list is right");
