@@ -9,10 +9,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::traits::{self, Family, GIB, PODS_PER_NODE};
-use super::{Machine, Request, Workload};
+use super::traits::{self, Family, GIB};
+use super::{Request, Workload};
 use crate::agent::Rng;
-use crate::model::{Amounts, Node, PodSpec, Usage};
+use crate::model::{Amounts, PodSpec, Usage};
 use crate::rules::mix;
 
 /// What to make.
@@ -109,7 +109,7 @@ pub fn generate(options: Synthetic) -> Workload {
         request.leaves_s += request.arrives_s;
     }
     let source = format!("synthetic: {requests} pods of {types} types, seed {seed}");
-    Workload { source, templates, running, arrivals, machine: machine(), notes: notes() }
+    Workload { source, templates, running, arrivals, machine: traits::vm_machine(), notes: notes() }
 }
 
 /// Which types are asked for, request after request.
@@ -261,12 +261,6 @@ fn spec(cpu_milli: i64, memory: i64, low_priority: bool, image: u64) -> PodSpec 
         containers: 1,
         ..PodSpec::default()
     }
-}
-
-fn machine() -> Machine {
-    let allocatable =
-        Amounts { cpu_milli: 96_000, memory: 768 * GIB, ephemeral_storage: 0, pods: PODS_PER_NODE };
-    Machine { node: Node { labels: traits::labels([]), allocatable, ..Node::default() } }
 }
 
 fn notes() -> Vec<String> {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::table::{Schema, Table};
 use super::{TraceError, TraceOptions};
-use crate::model::{Amounts, Node, PodSpec, Usage};
+use crate::model::{Amounts, PodSpec, Usage};
 use crate::rules::mix;
-use crate::simulate::traits::{self, Family, GIB, PODS_PER_NODE};
-use crate::simulate::{Machine, Request, Workload};
+use crate::simulate::traits::{self, Family, GIB};
+use crate::simulate::{Request, Workload};
 
 pub(super) static SCHEMA: Schema = Schema {
     name: "azure-packing",
@@ -37,7 +37,7 @@ struct Type {
 }
 
 pub(super) fn read(table: &mut Table<'_>, options: TraceOptions) -> Result<Workload, TraceError> {
-    let mut workload = Workload { machine: machine(), ..Workload::default() };
+    let mut workload = Workload { machine: traits::vm_machine(), ..Workload::default() };
     let mut known: HashMap<Type, u32> = HashMap::new();
     let mut gone = 0u64;
     while let Some(row) = table.row()? {
@@ -88,13 +88,6 @@ fn spec(kind: Type) -> PodSpec {
         containers: 1,
         ..PodSpec::default()
     }
-}
-
-/// The largest VM of the trace has 48 cores and 504 GiB: half of such a machine, or two thirds.
-pub(in crate::simulate) fn machine() -> Machine {
-    let allocatable =
-        Amounts { cpu_milli: 96_000, memory: 768 * GIB, ephemeral_storage: 0, pods: PODS_PER_NODE };
-    Machine { node: Node { labels: traits::labels([]), allocatable, ..Node::default() } }
 }
 
 /// FNV-1a, mixed: the same in every version, whatever the tenants are called.
