@@ -135,7 +135,7 @@ fn new_agent(candidate_width: usize) -> Agent {
     Agent::new(AgentConfig {
         packing: Packing::LeastAllocated,
         candidate_width,
-        cache: CacheLimits { bytes: usize::MAX, age: Duration::MAX },
+        cache: CacheLimits::unlimited(),
         seed: 1,
     })
 }

@@ -25,6 +25,7 @@ pub use load::ConfigError;
 pub use spread::{DefaultConstraint, DefaultingType, PodTopologySpread};
 pub use validate::InvalidField;
 
+use crate::dispatch::DispatcherKind;
 use crate::rules::Packing;
 use values::whole_number;
 
@@ -110,14 +111,6 @@ pub struct Config {
 
     /// The form of log lines on standard error: `text` for people, `json` for log pipelines.
     pub log_format: LogFormat,
-}
-
-/// How a waiting pod finds its agent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum DispatcherKind {
-    #[default]
-    LatcacheRule,
 }
 
 /// The form of log lines.

@@ -166,7 +166,7 @@ pub fn evaluate(
 
 /// An agent without a past.
 fn fresh_agent(inventory: &Inventory) -> Agent {
-    let cache = CacheLimits { bytes: usize::MAX, age: Duration::MAX };
+    let cache = CacheLimits::unlimited();
     let mut agent =
         Agent::new(AgentConfig { packing: Packing::default(), candidate_width: 1, cache, seed: 1 });
     agent.catch_up(inventory);

@@ -21,14 +21,25 @@ use crate::rules::CachedRule;
 pub struct CacheLimits {
     /// Lists, rule objects and counts in domains together. The list in use may exceed it alone.
     pub bytes: usize,
+    /// Lists; and as many rule objects that no list pins.
+    pub slots: usize,
     pub age: Duration,
+}
+
+impl CacheLimits {
+    pub const fn unlimited() -> Self {
+        CacheLimits { bytes: usize::MAX, slots: usize::MAX, age: Duration::MAX }
+    }
 }
 
 /// What the dispatcher must know of a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CacheChange {
     ListAdded(ClassId),
+    /// For want of room.
     ListEvicted(ClassId),
+    /// It was not used for too long.
+    ListExpired(ClassId),
     ObjectAdded(CachedRule, TraitId),
     ObjectEvicted(CachedRule, TraitId),
 }
@@ -105,6 +116,7 @@ impl Cache {
         now: Duration,
         mut lap: impl FnMut(Part),
     ) -> &RankedList {
+        self.expire(now, domains);
         self.uses += 1;
         let used = Used { order: self.uses, at: now };
         if let Some(entry) = self.lists.get_mut(&class.id) {
@@ -207,7 +219,8 @@ impl Cache {
         while let Some(class) = self.lists_by_use.values().next().copied()
             && old(self.lists[&class].used)
         {
-            self.evict_list(class, domains);
+            self.drop_list(class, domains);
+            self.changes.push(CacheChange::ListExpired(class));
         }
         while let Some(key) = self.free_objects_by_use.values().next().copied()
             && old(self.objects[&key].used)
@@ -218,19 +231,26 @@ impl Cache {
 
     /// Evicts until the limit is kept; never the list of `keep`.
     fn shrink(&mut self, keep: ClassId, domains: &mut Domains) {
-        while self.bytes + domains.bytes() > self.limits.bytes {
-            if let Some(key) = self.free_objects_by_use.values().next().copied() {
+        let CacheLimits { bytes, slots, .. } = self.limits;
+        loop {
+            let heavy = self.bytes + domains.bytes() > bytes;
+            let oldest_object = self.free_objects_by_use.values().next().copied();
+            if let Some(key) = oldest_object.filter(|_| heavy || self.free_objects_by_use.len() > slots) {
                 self.evict_object(key);
                 continue;
             }
-            match self.lists_by_use.values().next().copied() {
-                Some(class) if class != keep => self.evict_list(class, domains),
-                _ => return,
+            let oldest_list = self.lists_by_use.values().next().copied();
+            match oldest_list.filter(|class| *class != keep && (heavy || self.lists.len() > slots)) {
+                Some(class) => {
+                    self.drop_list(class, domains);
+                    self.changes.push(CacheChange::ListEvicted(class));
+                }
+                None => return,
             }
         }
     }
 
-    fn evict_list(&mut self, class: ClassId, domains: &mut Domains) {
+    fn drop_list(&mut self, class: ClassId, domains: &mut Domains) {
         let Some(mut entry) = self.lists.remove(&class) else {
             return;
         };
@@ -240,7 +260,6 @@ impl Cache {
             scoped.release(&entry.list.class, domains);
         }
         self.evictions += 1;
-        self.changes.push(CacheChange::ListEvicted(class));
         for key in entry.list.class.cached_rules() {
             let Some(object) = self.objects.get_mut(&key) else {
                 continue;
@@ -334,7 +353,7 @@ mod tests {
     fn hits_and_misses_of_both_levels_are_those_of_kaminos_table_1() {
         use CachedRule::*;
         let (mut classifier, view) = (Classifier::default(), view(3));
-        let limits = CacheLimits { bytes: usize::MAX, age: Duration::MAX };
+        let limits = CacheLimits::unlimited();
         let mut cache = Cache::new(limits);
         let (one, two) = (class(&mut classifier, "a1", "b1"), class(&mut classifier, "a1", "b2"));
         let first = parts(&mut cache, &one, &view, 0);
@@ -356,12 +375,14 @@ mod tests {
     fn over_the_memory_limit_the_least_recently_used_list_goes_and_its_objects_only_when_unpinned() {
         let (mut classifier, view) = (Classifier::default(), view(100));
         let [a, b, c] = ["1", "2", "3"].map(|b| class(&mut classifier, "a", b));
-        let mut probe = Cache::new(CacheLimits { bytes: usize::MAX, age: Duration::MAX });
+        let mut probe = Cache::new(CacheLimits::unlimited());
         for class in [&a, &b] {
             parts(&mut probe, class, &view, 0);
         }
-        let mut cache =
-            Cache::new(CacheLimits { bytes: probe.stats(&Domains::default()).bytes, age: Duration::MAX });
+        let mut cache = Cache::new(CacheLimits {
+            bytes: probe.stats(&Domains::default()).bytes,
+            ..CacheLimits::unlimited()
+        });
         for class in [&a, &b, &a, &c] {
             parts(&mut cache, class, &view, 0);
         }
@@ -386,7 +407,7 @@ mod tests {
         let mut ledger = ledger(100);
         let mut view = View::default();
         view.catch_up(ledger.inventory());
-        let mut cache = Cache::new(CacheLimits { bytes: 6500, age: Duration::MAX });
+        let mut cache = Cache::new(CacheLimits { bytes: 6500, ..CacheLimits::unlimited() });
         for class in [&a, &b] {
             parts(&mut cache, class, &view, 0);
         }
@@ -405,7 +426,7 @@ mod tests {
     #[test]
     fn what_is_not_used_for_longer_than_the_age_limit_goes_and_the_counts_return_to_zero() {
         let (mut classifier, view) = (Classifier::default(), view(10));
-        let mut cache = Cache::new(CacheLimits { bytes: usize::MAX, age: Duration::from_secs(60) });
+        let mut cache = Cache::new(CacheLimits { age: Duration::from_secs(60), ..CacheLimits::unlimited() });
         let (a, b) = (class(&mut classifier, "a", "1"), class(&mut classifier, "b", "1"));
         parts(&mut cache, &a, &view, 0);
         parts(&mut cache, &b, &view, 50);

@@ -241,6 +241,8 @@ fn scheduler_config(config: &Config) -> SchedulerConfig {
         objects.extend(Kind::SPREADING);
     }
     SchedulerConfig {
+        dispatcher: config.dispatcher,
+        seed: 0,
         scheduler_names: config.scheduler_names.iter().map(|name| Arc::from(name.as_str())).collect(),
         agents: config.agent_count(cores()),
         max_waiting_binds: config.max_waiting_binds as usize,
@@ -254,8 +256,11 @@ fn scheduler_config(config: &Config) -> SchedulerConfig {
 }
 
 fn agent_configs(config: &Config) -> Vec<AgentConfig> {
-    let cache =
-        CacheLimits { bytes: (config.cache_memory_mib as usize) << 20, age: config.cache_max_age.get() };
+    let cache = CacheLimits {
+        bytes: (config.cache_memory_mib as usize) << 20,
+        age: config.cache_max_age.get(),
+        ..CacheLimits::unlimited()
+    };
     let agent = |seed| AgentConfig {
         packing: config.packing,
         candidate_width: config.candidate_width as usize,

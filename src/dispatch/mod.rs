@@ -1,29 +1,55 @@
-//! LatCache: which agent gets a request (Kamino, OSDI'25, algorithms 1 and 2, the rule-level variant).
+//! The dispatcher: which agent gets a request.
 //!
-//! A request goes to the agent where it is expected to be done first: the time of what waits ahead of it there, plus
-//! its own processing time given what that agent's caches will hold by then, plus the rest of what the agent is doing
-//! now. It stays there. May not know: kube, tokio, clocks.
+//! The default, and LatCache (Kamino, OSDI'25, algorithms 1 and 2) in three strengths, send a request to the agent where
+//! it is expected to be done first: the time of what waits ahead of it there, plus its own processing time given what
+//! that agent's caches will hold by then, plus the rest of what the agent is doing now. It stays there. The others are
+//! what they are compared with. May not know: kube, tokio, clocks.
 
 mod estimator;
+mod foresight;
+mod kind;
+mod presence;
+mod pressure;
+mod queue;
+
+#[cfg(test)]
+mod tests;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use estimator::Estimator;
+pub use kind::DispatcherKind;
 
-use crate::agent::{CacheChange, Part};
+use crate::agent::{CacheChange, Part, Rng};
 use crate::class::{Class, ClassId, TraitId};
-use crate::rules::CachedRule;
+use crate::rules::{CachedRule, mix};
+use foresight::Foresight;
+use presence::Presence;
+use pressure::Pressure;
+use queue::{Key, Queue, Waiting};
 
 /// Where a waiting request is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticket {
-    pub agent: usize,
-    priority: i32,
-    seq: u64,
+    lane: Option<usize>,
+    key: Key,
+}
+
+impl Ticket {
+    /// The agent in whose queue it waits; `None`: in the one that all share.
+    pub fn lane(self) -> Option<usize> {
+        self.lane
+    }
+}
+
+/// A request was put somewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Assigned {
+    pub ticket: Ticket,
+    /// This agent should look for work.
+    pub wake: usize,
 }
 
 /// A request on its way to an agent.
@@ -31,42 +57,79 @@ pub struct Ticket {
 pub struct Request {
     pub uid: Arc<str>,
     pub class: Arc<Class>,
-    /// What the dispatcher expected when it chose the agent.
-    pub expected_hit: bool,
+    /// What was expected when the agent was chosen; `None`: nothing was.
+    pub expected: Option<Expected>,
 }
 
-#[derive(Debug)]
-struct Waiting {
-    request: Request,
-    estimate: Duration,
+/// What an agent's caches are expected to hold for a request, and what it will therefore take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Expected {
+    pub list: bool,
+    /// A bit for each [`CachedRule`] whose rule object is there.
+    pub rules: u8,
+    pub takes: Duration,
 }
 
-/// What the dispatcher knows of one agent.
+impl Expected {
+    pub fn has(&self, rule: CachedRule) -> bool {
+        self.rules & (1 << rule.index()) != 0
+    }
+}
+
+/// One agent's queue, and what it is doing.
 #[derive(Debug, Default)]
 struct Lane {
-    /// By priority, then arrival.
-    queue: BTreeMap<(Reverse<i32>, u64), Waiting>,
-    /// Sum of estimates by priority, and how many: what a request waits behind is the sum over its own and higher ones.
-    ahead: BTreeMap<Reverse<i32>, (Duration, usize)>,
-    lists: HashSet<ClassId>,
-    objects: HashSet<(CachedRule, TraitId)>,
-    /// What the waiting requests, and the one in service, will have brought into the caches.
-    coming_lists: Counts<ClassId>,
-    coming_objects: Counts<(CachedRule, TraitId)>,
-    /// The request in service, when it started, and what it was then expected to take.
-    service: Option<(Arc<Class>, Duration, Duration)>,
+    queue: Queue,
+    service: Option<Service>,
+    /// It was told to look for shared work, and has not come yet.
+    called: bool,
+    /// Ranked lists cached.
+    lists: usize,
 }
 
-/// The dispatcher: one lane an agent.
+#[derive(Debug)]
+struct Service {
+    class: Arc<Class>,
+    /// The lane that it waited in; `None`: the shared queue.
+    lane: Option<usize>,
+    started: Duration,
+    takes: Duration,
+}
+
+/// One lane an agent.
 #[derive(Debug)]
 pub struct Dispatcher {
+    kind: DispatcherKind,
     lanes: Vec<Lane>,
+    shared: Queue,
+    lists: Presence<ClassId>,
+    objects: Presence<(CachedRule, TraitId)>,
     estimator: Estimator,
+    rng: Rng,
+    turn: usize,
+    foresight: Foresight,
+    pressure: Pressure,
 }
 
+/// More agents than any machine needs; each has a bit in a word.
+pub const MOST_AGENTS: usize = 64;
+
 impl Dispatcher {
-    pub fn new(agents: usize, estimator: Estimator) -> Self {
-        Dispatcher { lanes: (0..agents.max(1)).map(|_| Lane::default()).collect(), estimator }
+    /// `seed`: of the choices of [`DispatcherKind::Random`].
+    pub fn new(kind: DispatcherKind, agents: usize, estimator: Estimator, seed: u64) -> Self {
+        let agents = agents.clamp(1, MOST_AGENTS);
+        Dispatcher {
+            kind,
+            lanes: (0..agents).map(|_| Lane::default()).collect(),
+            shared: Queue::default(),
+            lists: Presence::new(agents),
+            objects: Presence::new(agents),
+            estimator,
+            rng: Rng(seed),
+            turn: 0,
+            foresight: Foresight::new(agents),
+            pressure: Pressure::default(),
+        }
     }
 
     pub fn agents(&self) -> usize {
@@ -77,21 +140,21 @@ impl Dispatcher {
         &self.estimator
     }
 
-    /// Requests that wait in all lanes.
+    /// Requests that wait.
     pub fn len(&self) -> usize {
-        self.lanes.iter().map(|lane| lane.queue.len()).sum()
+        self.shared.len() + self.lanes.iter().map(|lane| lane.queue.len()).sum::<usize>()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.lanes.iter().all(|lane| lane.queue.is_empty())
+        self.shared.is_empty() && self.lanes.iter().all(|lane| lane.queue.is_empty())
     }
 
-    pub fn waiting(&self, agent: usize) -> usize {
-        self.lanes[agent].queue.len()
+    /// Whether this agent would find something to do.
+    pub fn has_work(&self, agent: usize) -> bool {
+        self.next(agent).is_some()
     }
 
-    /// Assigns a request to the agent where it is expected to be done first; of equals, to the one with the fewest
-    /// waiting, then to the first. `seq` orders requests of one priority and must be unique.
+    /// Assigns a request. `seq` orders requests of one priority and must be unique.
     pub fn assign(
         &mut self,
         uid: &Arc<str>,
@@ -99,15 +162,21 @@ impl Dispatcher {
         priority: i32,
         seq: u64,
         now: Duration,
-    ) -> Ticket {
-        let expected = |lane: &Lane| {
-            let (processing, _) = lane.processing(class, &self.estimator, true);
-            lane.queue_time(priority) + processing + lane.remaining(now)
+    ) -> Assigned {
+        use DispatcherKind::*;
+        let count = self.lanes.len();
+        let lane = match self.kind {
+            Protean => None,
+            Random => Some((self.rng.next() % count as u64) as usize),
+            RoundRobin => {
+                self.turn += 1;
+                Some((self.turn - 1) % count)
+            }
+            HashStealing => Some(consistent_hash(mix(class.id.0), count)),
+            LatcachePriced => Some(self.cheapest(class, priority, now)),
+            LatcacheNaive | LatcacheRequest | LatcacheRule => Some(self.first_done(class, priority, now)),
         };
-        let agent = (0..self.lanes.len())
-            .min_by_key(|at| (expected(&self.lanes[*at]), self.lanes[*at].queue.len()))
-            .unwrap_or(0);
-        self.assign_to(agent, uid, class, priority, seq)
+        self.put(lane, uid, class, priority, seq)
     }
 
     /// Puts a request into the lane of a given agent.
@@ -118,23 +187,87 @@ impl Dispatcher {
         class: &Arc<Class>,
         priority: i32,
         seq: u64,
-    ) -> Ticket {
-        let lane = &mut self.lanes[agent];
-        let (estimate, expected_hit) = lane.processing(class, &self.estimator, true);
-        let request = Request { uid: uid.clone(), class: class.clone(), expected_hit };
-        lane.queue.insert((Reverse(priority), seq), Waiting { request, estimate });
-        let (sum, count) = lane.ahead.entry(Reverse(priority)).or_default();
-        (*sum, *count) = (*sum + estimate, *count + 1);
-        lane.expect(class);
-        Ticket { agent, priority, seq }
+    ) -> Assigned {
+        self.put(Some(agent), uid, class, priority, seq)
+    }
+
+    /// LatCache: the agent where the request is expected to be done first; of equals, the one with the fewest waiting,
+    /// then the first.
+    fn first_done(&self, class: &Class, priority: i32, now: Duration) -> usize {
+        let outlook = self.outlook(class);
+        let done = |(at, lane): (usize, &Lane)| {
+            let remaining = match self.kind {
+                DispatcherKind::LatcacheNaive => Duration::ZERO,
+                _ => lane.remaining(now),
+            };
+            (lane.queue.time_ahead(priority) + outlook.at(at).takes + remaining, lane.queue.len(), at)
+        };
+        self.lanes.iter().enumerate().map(done).min().map_or(0, |(_, _, at)| at)
+    }
+
+    /// LatCache with a price on work: of the agents, the one where the time until the request is done, plus what the
+    /// choice costs those who come later, is least.
+    ///
+    /// A miss where a hit was possible takes longer than it must. It delays who comes after, and it evicts a list that
+    /// somebody will miss: LatCache does not see either. So the time above the least that any agent needs is charged
+    /// again, [`Pressure::price`] times; but not at an agent that has room, where nothing is lost.
+    fn cheapest(&mut self, class: &Class, priority: i32, now: Duration) -> usize {
+        let outlook = self.outlook(class);
+        let price = self.pressure.price();
+        let takes = |at| outlook.at(at).takes;
+        let least = (0..self.lanes.len()).map(takes).min().unwrap_or_default();
+        let cost = |(at, lane): (usize, &Lane)| {
+            let takes = takes(at);
+            let done = lane.queue.time_ahead(priority) + takes + lane.remaining(now);
+            let charge =
+                if self.foresight.is_full(at) { (takes - least).mul_f64(price) } else { Duration::ZERO };
+            (done + charge, lane.queue.len(), at)
+        };
+        let at = self.lanes.iter().enumerate().map(cost).min().map_or(0, |(_, _, at)| at);
+        self.pressure.add(takes(at) / self.lanes.len() as u32, now);
+        at
+    }
+
+    fn put(
+        &mut self,
+        lane: Option<usize>,
+        uid: &Arc<str>,
+        class: &Arc<Class>,
+        priority: i32,
+        seq: u64,
+    ) -> Assigned {
+        let key = (Reverse(priority), seq);
+        let estimating = lane.filter(|_| self.kind.estimates());
+        let expected = estimating.map(|at| self.outlook(class).at(at));
+        let request = Request { uid: uid.clone(), class: class.clone(), expected };
+        let estimate = expected.map_or(Duration::ZERO, |expected| expected.takes);
+        let queue = match lane {
+            Some(at) => &mut self.lanes[at].queue,
+            None => &mut self.shared,
+        };
+        queue.insert(key, Waiting { request, estimate });
+        if let Some(at) = estimating {
+            self.lists.expect(at, class.id);
+            self.foresight.assigned(at, class.id);
+            class.cached_rules().for_each(|key| self.objects.expect(at, key));
+        }
+        Assigned { ticket: Ticket { lane, key }, wake: self.caller(lane) }
+    }
+
+    /// Who is to be woken for a request in this lane.
+    fn caller(&mut self, lane: Option<usize>) -> usize {
+        let own = lane.filter(|at| self.kind != DispatcherKind::HashStealing || self.lanes[*at].is_idle());
+        let idle = || self.lanes.iter().position(|lane| lane.is_idle() && !lane.called);
+        let wake = own.or_else(idle).or(lane).unwrap_or(0);
+        self.lanes[wake].called = true;
+        wake
     }
 
     /// Takes a waiting request back, before an agent has started it.
     pub fn withdraw(&mut self, ticket: Ticket) -> bool {
-        let lane = &mut self.lanes[ticket.agent];
-        match lane.take((Reverse(ticket.priority), ticket.seq)) {
+        match self.queue_mut(ticket.lane).remove(ticket.key) {
             Some(request) => {
-                lane.unexpect(&request.class);
+                self.unexpect(ticket.lane, &request.class);
                 true
             }
             None => false,
@@ -143,27 +276,32 @@ impl Dispatcher {
 
     /// Who waits there.
     pub fn waits(&self, ticket: Ticket) -> Option<&Arc<str>> {
-        let queue = &self.lanes[ticket.agent].queue;
-        let waiting = queue.get(&(Reverse(ticket.priority), ticket.seq))?;
-        Some(&waiting.request.uid)
+        let queue = match ticket.lane {
+            Some(at) => &self.lanes[at].queue,
+            None => &self.shared,
+        };
+        Some(&queue.get(ticket.key)?.request.uid)
     }
 
     /// The next request of this agent: it starts now.
     pub fn start(&mut self, agent: usize, now: Duration) -> Option<Request> {
-        let lane = &mut self.lanes[agent];
-        debug_assert!(lane.service.is_none(), "an agent serves one request at a time");
-        let key = *lane.queue.first_key_value()?.0;
-        let request = lane.take(key)?;
-        let (processing, _) = lane.processing(&request.class, &self.estimator, false);
-        lane.service = Some((request.class.clone(), now, processing));
+        debug_assert!(self.lanes[agent].service.is_none(), "an agent serves one request at a time");
+        self.lanes[agent].called = false;
+        let ticket = self.next(agent)?;
+        let request = self.queue_mut(ticket.lane).remove(ticket.key)?;
+        let takes = match self.kind.estimates() {
+            true => self.outlook_now(&request.class).at(agent).takes,
+            false => Duration::ZERO,
+        };
+        let service = Service { class: request.class.clone(), lane: ticket.lane, started: now, takes };
+        self.lanes[agent].service = Some(service);
         Some(request)
     }
 
     /// The agent is done with the request it had started.
     pub fn finish(&mut self, agent: usize) {
-        let lane = &mut self.lanes[agent];
-        if let Some((class, _, _)) = lane.service.take() {
-            lane.unexpect(&class);
+        if let Some(service) = self.lanes[agent].service.take() {
+            self.unexpect(service.lane, &service.class);
         }
     }
 
@@ -174,226 +312,153 @@ impl Dispatcher {
 
     /// What came into and went out of the agent's caches.
     pub fn cache_changed(&mut self, agent: usize, changes: &[CacheChange]) {
-        let lane = &mut self.lanes[agent];
+        let mut full = false;
         for change in changes {
             match *change {
-                CacheChange::ListAdded(class) => lane.lists.insert(class),
-                CacheChange::ListEvicted(class) => lane.lists.remove(&class),
-                CacheChange::ObjectAdded(rule, value) => lane.objects.insert((rule, value)),
-                CacheChange::ObjectEvicted(rule, value) => lane.objects.remove(&(rule, value)),
-            };
+                CacheChange::ListAdded(class) => {
+                    self.lists.insert(agent, class);
+                    self.lanes[agent].lists += 1;
+                }
+                CacheChange::ListEvicted(class) | CacheChange::ListExpired(class) => {
+                    full |= matches!(change, CacheChange::ListEvicted(_));
+                    self.lists.remove(agent, &class);
+                    self.lanes[agent].lists -= 1;
+                    self.forget_unless_coming(agent, class);
+                }
+                CacheChange::ObjectAdded(rule, value) => self.objects.insert(agent, (rule, value)),
+                CacheChange::ObjectEvicted(rule, value) => self.objects.remove(agent, &(rule, value)),
+            }
+        }
+        if full {
+            self.foresight.filled(agent, self.lanes[agent].lists);
+        }
+    }
+
+    /// The request that this agent would start: its own first one, or one of a queue that it may take from.
+    fn next(&self, agent: usize) -> Option<Ticket> {
+        let own = self.lanes[agent].queue.first().map(|key| Ticket { lane: Some(agent), key });
+        let shared = self.shared.first().map(|key| Ticket { lane: None, key });
+        let first = [own, shared].into_iter().flatten().min_by_key(|ticket| ticket.key);
+        first.or_else(|| self.steal().filter(|_| self.kind == DispatcherKind::HashStealing))
+    }
+
+    fn steal(&self) -> Option<Ticket> {
+        let longest = (0..self.lanes.len()).max_by_key(|at| (self.lanes[*at].queue.len(), Reverse(*at)))?;
+        let key = self.lanes[longest].queue.first()?;
+        Some(Ticket { lane: Some(longest), key })
+    }
+
+    fn queue_mut(&mut self, lane: Option<usize>) -> &mut Queue {
+        match lane {
+            Some(at) => &mut self.lanes[at].queue,
+            None => &mut self.shared,
+        }
+    }
+
+    fn unexpect(&mut self, lane: Option<usize>, class: &Class) {
+        let Some(at) = lane.filter(|_| self.kind.estimates()) else {
+            return;
+        };
+        self.lists.unexpect(at, &class.id);
+        self.forget_unless_coming(at, class.id);
+        class.cached_rules().for_each(|key| self.objects.unexpect(at, &key));
+    }
+
+    /// A list that is not cached, and that nothing which waits will bring, is not foreseen either.
+    fn forget_unless_coming(&mut self, agent: usize, class: ClassId) {
+        if self.lists.augmented(&class) & (1 << agent) == 0 {
+            self.foresight.gone(agent, class);
+        }
+    }
+
+    /// What a request of `class` will find once all that waits has been served: for LatCache if nothing is evicted, for
+    /// the default as foreseen.
+    fn outlook(&self, class: &Class) -> Outlook {
+        let lists = match self.kind {
+            DispatcherKind::LatcacheNaive => self.lists.cached(&class.id),
+            DispatcherKind::LatcachePriced => self.foresight.holders(class.id),
+            _ => self.lists.augmented(&class.id),
+        };
+        self.outlook_with(class, lists, |key| self.objects.augmented(key))
+    }
+
+    /// What it finds in the caches as they are.
+    fn outlook_now(&self, class: &Class) -> Outlook {
+        self.outlook_with(class, self.lists.cached(&class.id), |key| self.objects.cached(key))
+    }
+
+    fn outlook_with(
+        &self,
+        class: &Class,
+        lists: u64,
+        objects: impl Fn(&(CachedRule, TraitId)) -> u64,
+    ) -> Outlook {
+        use DispatcherKind::{LatcacheNaive, LatcacheRequest};
+        let blind = matches!(self.kind, LatcacheNaive | LatcacheRequest);
+        let mut rules = [None; CachedRule::COUNT];
+        for key in class.cached_rules() {
+            let hit = self.estimator.estimate(Part::RuleHit(key.0));
+            let miss = self.estimator.estimate(Part::RuleMiss(key.0));
+            rules[key.0.index()] = Some((hit, miss, if blind { 0 } else { objects(&key) }));
+        }
+        Outlook {
+            lists,
+            hit: self.estimator.estimate(Part::ListHit),
+            miss: self.estimator.estimate(Part::ListMiss),
+            rules,
         }
     }
 }
 
 impl Lane {
-    fn take(&mut self, key: (Reverse<i32>, u64)) -> Option<Request> {
-        let waiting = self.queue.remove(&key)?;
-        if let Some((sum, count)) = self.ahead.get_mut(&key.0) {
-            // The estimate that was added, not the real time: errors do not add up.
-            (*sum, *count) = (*sum - waiting.estimate, *count - 1);
-            if *count == 0 {
-                self.ahead.remove(&key.0);
-            }
-        }
-        Some(waiting.request)
-    }
-
-    fn expect(&mut self, class: &Class) {
-        self.coming_lists.add(class.id);
-        class.cached_rules().for_each(|key| self.coming_objects.add(key));
-    }
-
-    fn unexpect(&mut self, class: &Class) {
-        self.coming_lists.remove(&class.id);
-        class.cached_rules().for_each(|key| self.coming_objects.remove(&key));
-    }
-
-    fn queue_time(&self, priority: i32) -> Duration {
-        self.ahead.range(..=Reverse(priority)).map(|(_, (sum, _))| *sum).sum()
+    fn is_idle(&self) -> bool {
+        self.service.is_none() && self.queue.is_empty()
     }
 
     fn remaining(&self, now: Duration) -> Duration {
         match &self.service {
-            Some((_, started, takes)) => (*started + *takes).saturating_sub(now),
+            Some(service) => (service.started + service.takes).saturating_sub(now),
             None => Duration::ZERO,
         }
     }
+}
 
-    /// Algorithm 2, and whether it is a top-level hit. With `augmented`, the caches as they will be once everything that
-    /// waits here has been served, none evicted (Kamino found simulating evictions no better).
-    fn processing(&self, class: &Class, estimator: &Estimator, augmented: bool) -> (Duration, bool) {
-        if self.lists.contains(&class.id) || (augmented && self.coming_lists.has(&class.id)) {
-            return (estimator.estimate(Part::ListHit), true);
+/// What a request would find at each agent.
+struct Outlook {
+    /// A bit an agent, here and below.
+    lists: u64,
+    hit: Duration,
+    miss: Duration,
+    /// By rule that applies: what a hit and a miss take, and where it is a hit.
+    rules: [Option<(Duration, Duration, u64)>; CachedRule::COUNT],
+}
+
+impl Outlook {
+    /// Kamino's algorithm 2 for one agent.
+    fn at(&self, agent: usize) -> Expected {
+        let bit = 1u64 << agent;
+        if self.lists & bit != 0 {
+            return Expected { list: true, rules: 0, takes: self.hit };
         }
-        let rules = class.cached_rules().map(|(rule, value)| {
-            let key = (rule, value);
-            let hit = self.objects.contains(&key) || (augmented && self.coming_objects.has(&key));
-            estimator.estimate(if hit { Part::RuleHit(rule) } else { Part::RuleMiss(rule) })
-        });
-        (rules.sum::<Duration>() + estimator.estimate(Part::ListMiss), false)
-    }
-}
-
-/// How often each key is expected.
-#[derive(Debug)]
-struct Counts<K>(HashMap<K, u32>);
-
-impl<K> Default for Counts<K> {
-    fn default() -> Self {
-        Counts(HashMap::new())
-    }
-}
-
-impl<K: Hash + Eq> Counts<K> {
-    fn add(&mut self, key: K) {
-        *self.0.entry(key).or_default() += 1;
-    }
-
-    fn remove(&mut self, key: &K) {
-        if let Some(count) = self.0.get_mut(key) {
-            *count -= 1;
-            if *count == 0 {
-                self.0.remove(key);
+        let mut expected = Expected { list: false, rules: 0, takes: self.miss };
+        for (at, rule) in self.rules.iter().enumerate() {
+            if let Some((hit, miss, agents)) = rule {
+                let has = agents & bit != 0;
+                expected.takes += if has { *hit } else { *miss };
+                expected.rules |= u8::from(has) << at;
             }
         }
-    }
-
-    fn has(&self, key: &K) -> bool {
-        self.0.contains_key(key)
+        expected
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::class::Classifier;
-    use crate::model::{Identity, PodSpec};
-    use proptest::prelude::*;
-
-    fn classes(count: usize) -> Vec<Arc<Class>> {
-        let mut classifier = Classifier::default();
-        (0..count)
-            .map(|at| {
-                // Every second class shares its node selector with a neighbour, so that low-level hits occur.
-                let node_selector = [("pool", format!("{}", at / 2))].into_iter().collect();
-                let images = [Arc::from(format!("image-{at}"))].into();
-                classifier.classify(
-                    &Arc::new(PodSpec { node_selector, images, ..PodSpec::default() }),
-                    &Identity::default(),
-                    0,
-                )
-            })
-            .collect()
+/// Jump consistent hash (Lamping and Veach, 2014): another agent takes over only its share of the keys.
+fn consistent_hash(mut key: u64, buckets: usize) -> usize {
+    let (mut bucket, mut next) = (0, 0);
+    while next < buckets as i64 {
+        bucket = next;
+        key = key.wrapping_mul(2_862_933_555_777_941_757).wrapping_add(1);
+        next = ((bucket + 1) as f64 * ((1u64 << 31) as f64 / ((key >> 33) + 1) as f64)) as i64;
     }
-
-    fn uid(n: u64) -> Arc<str> {
-        Arc::from(format!("u{n}"))
-    }
-
-    fn added(class: &Class) -> Vec<CacheChange> {
-        let objects = class.cached_rules().map(|(rule, value)| CacheChange::ObjectAdded(rule, value));
-        objects.chain([CacheChange::ListAdded(class.id)]).collect()
-    }
-
-    #[test]
-    fn a_request_goes_where_its_list_is_and_waits_there_only_as_long_as_that_pays() {
-        let classes = classes(4);
-        let mut dispatcher = Dispatcher::new(2, Estimator::default());
-        dispatcher.cache_changed(0, &added(&classes[3]));
-        dispatcher.cache_changed(1, &added(&classes[0]));
-        let mut seq = 0;
-        let mut assign = |class: &Arc<Class>| {
-            seq += 1;
-            dispatcher.assign(&uid(seq), class, 0, seq, Duration::ZERO).agent
-        };
-        assert_eq!(assign(&classes[0]), 1);
-        // A miss goes where more of its rule objects are: class 2 shares its node selector with class 3.
-        assert_eq!(assign(&classes[2]), 0);
-        // Its next request is expected to hit there, behind the miss; but a cheaper miss elsewhere is not worth the wait.
-        assert_eq!(assign(&classes[2]), 0);
-        assert_eq!(assign(&classes[1]), 1);
-    }
-
-    #[test]
-    fn higher_priorities_are_served_first_and_do_not_wait_behind_lower_ones() {
-        let classes = classes(1);
-        let mut dispatcher = Dispatcher::new(1, Estimator::default());
-        for (seq, priority) in [(0, 0), (1, 5), (2, 0), (3, 5)] {
-            dispatcher.assign(&uid(seq), &classes[0], priority, seq, Duration::ZERO);
-        }
-        assert!(dispatcher.lanes[0].queue_time(5) < dispatcher.lanes[0].queue_time(0));
-        assert_eq!(dispatcher.lanes[0].queue_time(6), Duration::ZERO);
-        let mut order = Vec::new();
-        while let Some(request) = dispatcher.start(0, Duration::ZERO) {
-            order.push(request.uid.to_string());
-            dispatcher.finish(0);
-        }
-        assert_eq!(order, ["u1", "u3", "u0", "u2"]);
-        assert_eq!(dispatcher.lanes[0].queue_time(0), Duration::ZERO);
-    }
-
-    #[test]
-    fn a_withdrawn_request_leaves_nothing_behind() {
-        let classes = classes(1);
-        let mut dispatcher = Dispatcher::new(1, Estimator::default());
-        let ticket = dispatcher.assign(&uid(0), &classes[0], 0, 0, Duration::ZERO);
-        assert!(dispatcher.withdraw(ticket));
-        assert!(!dispatcher.withdraw(ticket));
-        let lane = &dispatcher.lanes[0];
-        assert!(lane.queue.is_empty() && lane.ahead.is_empty());
-        assert!(lane.coming_lists.0.is_empty() && lane.coming_objects.0.is_empty());
-    }
-
-    proptest! {
-        /// Kamino's theorem 1. The oracle: nothing is evicted, and every part takes exactly what is estimated.
-        #[test]
-        fn with_an_oracle_estimator_waiting_times_never_differ_by_more_than_the_longest_processing_time(
-            agents in 2usize..6,
-            arrivals in prop::collection::vec((0u64..400, 0usize..10), 1..300),
-        ) {
-            let classes = classes(10);
-            let mut dispatcher = Dispatcher::new(agents, Estimator::default());
-            let mut free_at = vec![None::<(Duration, Arc<Class>)>; agents];
-            let (mut now, mut longest) = (Duration::ZERO, Duration::ZERO);
-            for (seq, (pause_us, class)) in arrivals.iter().enumerate() {
-                let arrival = now + Duration::from_micros(*pause_us);
-                // Serve what ends before the arrival, in order of time.
-                while let Some((agent, at)) = free_at
-                    .iter()
-                    .enumerate()
-                    .filter_map(|(agent, busy)| Some((agent, busy.as_ref()?.0)))
-                    .min_by_key(|(agent, at)| (*at, *agent))
-                    .filter(|(_, at)| *at <= arrival)
-                {
-                    let (_, class) = free_at[agent].take().unwrap();
-                    dispatcher.cache_changed(agent, &added(&class));
-                    dispatcher.finish(agent);
-                    serve(&mut dispatcher, &mut free_at, agent, at);
-                }
-                now = arrival;
-                let ticket = dispatcher.assign(&uid(seq as u64), &classes[*class], 0, seq as u64, now);
-                let estimate = dispatcher.lanes[ticket.agent].queue[&(Reverse(0), seq as u64)].estimate;
-                longest = longest.max(estimate);
-                if free_at[ticket.agent].is_none() {
-                    serve(&mut dispatcher, &mut free_at, ticket.agent, now);
-                }
-                let waits = dispatcher.lanes.iter().map(|lane| lane.queue_time(0) + lane.remaining(now));
-                let gap = waits.clone().max().unwrap() - waits.min().unwrap();
-                prop_assert!(gap <= longest, "gap {gap:?} > {longest:?}");
-            }
-        }
-    }
-
-    fn serve(
-        dispatcher: &mut Dispatcher,
-        free_at: &mut [Option<(Duration, Arc<Class>)>],
-        agent: usize,
-        now: Duration,
-    ) {
-        if let Some(request) = dispatcher.start(agent, now) {
-            let takes = dispatcher.lanes[agent].remaining(now);
-            free_at[agent] = Some((now + takes, request.class));
-        }
-    }
+    bucket as usize
 }

@@ -50,7 +50,7 @@ impl World {
         let agent = Agent::new(AgentConfig {
             packing: settings.packing,
             candidate_width: 1,
-            cache: CacheLimits { bytes: CACHE_BYTES, age: Duration::MAX },
+            cache: CacheLimits { bytes: CACHE_BYTES, ..CacheLimits::unlimited() },
             seed: 1,
         });
         // Pods last: what they are is read from the other objects.

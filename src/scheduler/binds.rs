@@ -86,7 +86,7 @@ impl Scheduler {
 
     fn wake_waiting_agents(&mut self) {
         for agent in 0..self.dispatcher.agents() {
-            if self.dispatcher.waiting(agent) > 0 {
+            if self.dispatcher.has_work(agent) {
                 self.actions.push(Action::WakeAgent(agent));
             }
         }

@@ -28,7 +28,7 @@ pub use work::{Settled, Task};
 
 use crate::class::{Class, ClassId, Classifier};
 
-use crate::dispatch::{Dispatcher, Estimator, Ticket};
+use crate::dispatch::{Dispatcher, DispatcherKind, Estimator, Ticket};
 use crate::invariants::Violation;
 use crate::inventory::{Inventory, Ledger, Revision};
 use crate::model::{ClaimName, Holding, Owner, Pod, PodRef, PreemptionPolicy, Report, Spread, Unsupported};
@@ -42,6 +42,9 @@ pub struct SchedulerConfig {
     /// Pods that name one of these are ours.
     pub scheduler_names: Vec<Arc<str>>,
     pub agents: usize,
+    pub dispatcher: DispatcherKind,
+    /// Of the dispatcher's random choices.
+    pub seed: u64,
     /// Binds decided but not finished, at most; agents pause beyond it, so that a pod of high priority never waits
     /// behind more than these.
     pub max_waiting_binds: usize,
@@ -65,6 +68,8 @@ impl Default for SchedulerConfig {
         SchedulerConfig {
             scheduler_names: vec!["berth".into()],
             agents: 1,
+            dispatcher: DispatcherKind::default(),
+            seed: 0,
             max_waiting_binds: 64,
             max_tries: 10,
             backoff: BackoffLimits { initial: Duration::from_secs(1), max: Duration::from_secs(10) },
@@ -202,7 +207,7 @@ impl Scheduler {
             classifier: Classifier::default(),
             objects: Objects::new(config.default_spread.clone()),
             ledger: Ledger::default(),
-            dispatcher: Dispatcher::new(agents, estimator),
+            dispatcher: Dispatcher::new(config.dispatcher, agents, estimator, config.seed),
             parked: Parked::new(agents),
             backoff: Backoff::default(),
             waiting: HashMap::new(),
@@ -268,6 +273,14 @@ impl Scheduler {
 
     pub fn leading(&self) -> bool {
         self.leading
+    }
+
+    /// The agent in whose queue this pod waits.
+    pub fn agent_of(&self, uid: &str) -> Option<usize> {
+        match self.waiting.get(uid)?.state {
+            State::Queued(ticket) | State::Woken(ticket) => ticket.lane(),
+            _ => None,
+        }
     }
 
     /// Binds decided and not finished.
@@ -340,9 +353,9 @@ impl Scheduler {
             self.park(uid, now);
             return;
         }
-        let ticket = self.dispatcher.assign(uid, &class, waiting.priority, place.1, now);
-        waiting.state = State::Queued(ticket);
-        self.actions.push(Action::WakeAgent(ticket.agent));
+        let assigned = self.dispatcher.assign(uid, &class, waiting.priority, place.1, now);
+        waiting.state = State::Queued(assigned.ticket);
+        self.actions.push(Action::WakeAgent(assigned.wake));
     }
 
     /// Puts a pod into the group of its class, which exists, and tells it why.

@@ -52,7 +52,7 @@ impl Bench {
             Agent::new(AgentConfig {
                 packing: Packing::default(),
                 candidate_width: 1,
-                cache: CacheLimits { bytes: usize::MAX, age: Duration::MAX },
+                cache: CacheLimits::unlimited(),
                 seed: seed as u64,
             })
         };

@@ -136,9 +136,9 @@ impl Scheduler {
             return;
         };
         waiting.tries = 0;
-        let ticket = self.dispatcher.assign_to(agent, &uid, class, waiting.priority, waiting.seq);
-        waiting.state = State::Woken(ticket);
-        self.actions.push(Action::WakeAgent(agent));
+        let assigned = self.dispatcher.assign_to(agent, &uid, class, waiting.priority, waiting.seq);
+        waiting.state = State::Woken(assigned.ticket);
+        self.actions.push(Action::WakeAgent(assigned.wake));
     }
 
     fn settle_place(
@@ -274,8 +274,10 @@ impl Scheduler {
                 Part::RuleMiss(_) => self.stats.rule_misses += 1,
             }
         }
-        if let (Task::Place { request, .. }, Some(hit)) = (task, hit) {
-            match request.expected_hit == hit {
+        if let (Task::Place { request, .. }, Some(hit)) = (task, hit)
+            && let Some(expected) = request.expected
+        {
+            match expected.list == hit {
                 true => self.stats.predictions_right += 1,
                 false => self.stats.predictions_wrong += 1,
             }

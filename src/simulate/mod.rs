@@ -4,11 +4,17 @@
 //! Only the clock, the source of requests and the placement store differ from `berth run`. Deterministic by seed. May not
 //! know: kube, tokio, clocks.
 
+mod cost;
 mod figures;
+mod measure;
+mod quality;
 pub mod synthetic;
 pub mod trace;
 mod traits;
 mod workload;
+mod world;
 
+pub use cost::Costs;
 pub use figures::{Compared, Figures, Outcome, Report, Slice, Sweep, Varied};
 pub use workload::{Machine, Request, Workload};
+pub use world::{Setup, run};

@@ -27,7 +27,7 @@ const NAMES: usize = 30;
 const PODS: usize = 40;
 const CLASSES: usize = 6;
 const AGENTS: usize = 2;
-const UNLIMITED: CacheLimits = CacheLimits { bytes: usize::MAX, age: Duration::MAX };
+const UNLIMITED: CacheLimits = CacheLimits::unlimited();
 
 fn name(at: usize) -> Arc<str> {
     Arc::from(format!("n{at}"))
@@ -268,7 +268,7 @@ proptest! {
         bytes in select(vec![0, 600, 1500, usize::MAX]),
         packing in select(vec![Packing::LeastAllocated, Packing::MostAllocated]),
     ) {
-        let limits = CacheLimits { bytes, age: Duration::from_secs(20) };
+        let limits = CacheLimits { bytes, age: Duration::from_secs(20), ..CacheLimits::unlimited() };
         let mut world = World::new(templates, limits, packing);
         for (at, node) in first.into_iter().enumerate() {
             world.happen(Event::NodeIs(at, node))?;

@@ -44,7 +44,7 @@ impl Subject {
     pub fn new(seed: u64) -> Self {
         let default_spread = berth::objects::system_defaults();
         let config = SchedulerConfig { default_spread, ..SchedulerConfig::default() };
-        let cache = CacheLimits { bytes: usize::MAX, age: Duration::MAX };
+        let cache = CacheLimits::unlimited();
         let packing = Packing::LeastAllocated;
         Subject {
             interner: Interner::default(),

@@ -142,7 +142,11 @@ impl Settings {
             let config = AgentConfig {
                 packing: self.packing,
                 candidate_width: self.candidate_width,
-                cache: CacheLimits { bytes: self.cache_bytes, age: Duration::from_secs(5) },
+                cache: CacheLimits {
+                    bytes: self.cache_bytes,
+                    age: Duration::from_secs(5),
+                    ..CacheLimits::unlimited()
+                },
                 seed: seed.wrapping_add(at as u64),
             };
             Worker { agent: Agent::new(config), config, doing: Doing::Sleeping }

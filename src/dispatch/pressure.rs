@@ -1,0 +1,59 @@
+//! How busy the agents are, and what an extra second of work costs for it.
+
+use std::time::Duration;
+
+/// Work and time of the latest requests, each weighing a little less than the one after it.
+#[derive(Debug, Default)]
+pub(super) struct Pressure {
+    /// Seconds of every agent's time that requests take.
+    work_s: f64,
+    /// Seconds in which they came.
+    time_s: f64,
+    last: Duration,
+}
+
+/// The weight of a request halves in some 180 later ones.
+const REMEMBERED: f64 = 1.0 - 1.0 / 256.0;
+const LEAST: f64 = 1.0;
+const MOST: f64 = 8.0;
+
+impl Pressure {
+    /// A request came that will take so much of every agent's time.
+    pub fn add(&mut self, work: Duration, now: Duration) {
+        self.work_s = self.work_s * REMEMBERED + work.as_secs_f64();
+        self.time_s = self.time_s * REMEMBERED + now.saturating_sub(self.last).as_secs_f64();
+        self.last = now;
+    }
+
+    /// What one unit of extra work costs later requests, in units of its own time.
+    ///
+    /// At load r, work that is added delays, until the queue runs empty, r / (1 - r) others by as much, on average. It is
+    /// charged at least once, for the list that its miss evicts.
+    pub fn price(&self) -> f64 {
+        let load = if self.time_s > self.work_s { self.work_s / self.time_s } else { 1.0 };
+        (load / (1.0 - load)).clamp(LEAST, MOST)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// After 3,000 requests that each take `work` ms of every agent's time, `every` ms apart.
+    fn price(work: u64, every: u64) -> f64 {
+        let mut pressure = Pressure::default();
+        for at in 1..=3000 {
+            pressure.add(Duration::from_millis(work), Duration::from_millis(every * at));
+        }
+        pressure.price()
+    }
+
+    #[test]
+    fn the_price_follows_the_load_between_its_limits() {
+        assert_eq!(Pressure::default().price(), MOST);
+        assert_eq!(price(10, 40), LEAST);
+        assert!((price(30, 40) - 3.0).abs() < 0.01, "{}", price(30, 40));
+        assert_eq!(price(39, 40), MOST);
+        assert_eq!(price(10, 0), MOST);
+    }
+}

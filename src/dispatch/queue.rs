@@ -1,0 +1,64 @@
+//! A queue of requests by priority, then arrival, that knows how long those ahead are expected to take.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::Request;
+
+/// Highest priority first, then in order of arrival.
+pub(super) type Key = (Reverse<i32>, u64);
+
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub request: Request,
+    pub estimate: Duration,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    waiting: BTreeMap<Key, Waiting>,
+    /// Sum of estimates by priority, and how many: what a request waits behind is the sum over its own and higher ones.
+    ahead: BTreeMap<Reverse<i32>, (Duration, usize)>,
+}
+
+impl Queue {
+    pub fn insert(&mut self, key: Key, waiting: Waiting) {
+        let (sum, count) = self.ahead.entry(key.0).or_default();
+        (*sum, *count) = (*sum + waiting.estimate, *count + 1);
+        self.waiting.insert(key, waiting);
+    }
+
+    pub fn remove(&mut self, key: Key) -> Option<Request> {
+        let waiting = self.waiting.remove(&key)?;
+        if let Some((sum, count)) = self.ahead.get_mut(&key.0) {
+            // The estimate that was added, not the real time: errors do not add up.
+            (*sum, *count) = (*sum - waiting.estimate, *count - 1);
+            if *count == 0 {
+                self.ahead.remove(&key.0);
+            }
+        }
+        Some(waiting.request)
+    }
+
+    pub fn first(&self) -> Option<Key> {
+        self.waiting.first_key_value().map(|(key, _)| *key)
+    }
+
+    pub fn get(&self, key: Key) -> Option<&Waiting> {
+        self.waiting.get(&key)
+    }
+
+    /// Expected time of what a new request of this priority would wait behind.
+    pub fn time_ahead(&self, priority: i32) -> Duration {
+        self.ahead.range(..=Reverse(priority)).map(|(_, (sum, _))| *sum).sum()
+    }
+
+    pub fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.ahead.is_empty()
+    }
+}
