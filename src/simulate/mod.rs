@@ -5,7 +5,9 @@
 //! know: kube, tokio, clocks.
 
 mod figures;
+mod report;
 mod workload;
 
 pub use figures::{Compared, Figures, Outcome, Report, Slice, Sweep, Varied};
+pub use report::render;
 pub use workload::{Machine, Request, Workload};
