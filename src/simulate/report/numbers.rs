@@ -36,7 +36,8 @@ pub fn short(value: f64) -> String {
 
 /// A share of 1 as `95.0 %`.
 pub fn percent(share: f64) -> String {
-    if share.is_finite() { format!("{:.1}\u{a0}%", 100.0 * share) } else { NONE.to_owned() }
+    let percents = 100.0 * share;
+    if percents.is_finite() { format!("{percents:.1}\u{a0}%") } else { NONE.to_owned() }
 }
 
 /// How much more or less than `base`, as `−42 %`; `None` where that says nothing.
@@ -54,7 +55,7 @@ pub fn points(share: f64, base: f64) -> Option<String> {
 /// One decimal below ten, with a real minus sign.
 fn signed(value: f64) -> String {
     let size = value.abs();
-    let text = if size < 9.95 { format!("{size:.1}") } else { number(size.round()) };
+    let text = if size < 9.95 { format!("{size:.1}") } else { grouped(&format!("{size:.0}")) };
     let sign = match value {
         _ if text == "0.0" => "±",
         _ if value < 0.0 => "−",

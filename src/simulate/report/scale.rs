@@ -2,6 +2,9 @@
 
 /// A log axis never spans more than this: what is smaller than the largest value by more lies at its low end.
 const LOG_SPAN_MAX: f64 = 1e6;
+/// Larger and smaller values, which no measurement gives, are drawn as these.
+const SIZE_MAX: f64 = 1e15;
+const SIZE_MIN: f64 = 1e-12;
 
 /// A closed range of values, evenly spaced by value or by logarithm. Its ends are finite and differ.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -14,8 +17,10 @@ pub struct Scale {
 impl Scale {
     /// Exactly this range; ends that are not finite or do not differ are mended.
     pub fn linear(low: f64, high: f64) -> Self {
-        let low = if low.is_finite() { low } else { 0.0 };
-        let high = if high.is_finite() && high > low { high } else { low + 1.0 };
+        let low = if low.is_finite() { low.clamp(-SIZE_MAX, SIZE_MAX) } else { 0.0 };
+        let high = if high.is_finite() { high.min(2.0 * SIZE_MAX) } else { low };
+        let differ = high - low > SIZE_MIN.max(low.abs() * SIZE_MIN);
+        let high = if differ { high } else { low + 1.0_f64.max(low.abs()) };
         Self { log: false, low, high }
     }
 
@@ -31,6 +36,7 @@ impl Scale {
     pub fn log(values: impl IntoIterator<Item = f64>) -> Self {
         let (mut low, mut high) = (f64::MAX, 0.0_f64);
         for value in values.into_iter().filter(|value| value.is_finite() && *value > 0.0) {
+            let value = value.clamp(SIZE_MIN, SIZE_MAX);
             (low, high) = (low.min(value), high.max(value));
         }
         if high == 0.0 {
@@ -40,7 +46,7 @@ impl Scale {
             let decade = value.log10().floor() as i32;
             [1.0, 2.0, 5.0, 10.0].map(|digit| digit * 10_f64.powi(decade))
         };
-        low = low.max(high / LOG_SPAN_MAX).max(f64::MIN_POSITIVE * LOG_SPAN_MAX);
+        low = low.max(high / LOG_SPAN_MAX);
         let down = marks(low).into_iter().rfind(|mark| *mark <= low * (1.0 + 1e-9)).unwrap_or(low);
         let up = marks(high).into_iter().find(|mark| *mark >= high * (1.0 - 1e-9)).unwrap_or(high);
         Self { log: true, low: down, high: if up > down { up } else { down * 10.0 } }

@@ -71,7 +71,7 @@ pub fn visit(page: &str, screen: Screen) -> Visit {
     );
     assert!(output.status.success(), "chromium failed: {}\n{log}", output.status);
     let json = dom
-        .split_once("<pre id=\"measured\">")
+        .split_once("<pre id=\"measured\" hidden=\"\">")
         .and_then(|(_, rest)| rest.split_once("</pre>"))
         .unwrap_or_else(|| panic!("the page was not measured:\n{log}"))
         .0;
