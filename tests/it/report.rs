@@ -129,19 +129,48 @@ fn the_page_names_nothing_to_fetch() {
 #[test]
 fn errors_and_requests_of_a_page_are_detected() {
     let page = render(&made_up::report());
-    let with = |what: &str| page.replacen("</main>", &format!("</main>{what}"), 1);
-    for (what, expected) in [
-        ("<script>console.error(\"on purpose\")</script>", "on purpose"),
-        ("<script>console.warn(\"on purpose\")</script>", "on purpose"),
-        ("<script>not.there()</script>", "not is not defined"),
-        ("<img src=\"http://127.0.0.1:9/picture.png\">", "Content Security Policy"),
-    ] {
-        for screen in [DESKTOP, PHONE] {
-            let console = visit(&with(what), screen).console;
-            assert!(console.iter().any(|line| line.contains(expected)), "{what} on {screen:?}: {console:?}");
+    let with = |what: &str| page.replacen("</main>", &format!("{what}</main>"), 1);
+    let wrong = "<script>console.error(\"an error\"); console.warn(\"a warning\")</script>\
+                 <script>not.there()</script><img src=\"http://127.0.0.1:9/picture.png\">";
+    for screen in [DESKTOP, PHONE] {
+        let console = visit(&with(wrong), screen).console;
+        for expected in ["an error", "a warning", "not is not defined", "Content Security Policy"] {
+            assert!(console.iter().any(|line| line.contains(expected)), "{expected:?} not in {console:?}");
         }
     }
     let wide =
         visit(&with("<div style=\"width:500px\">wide</div><p style=\"font-size:9px\">small</p>"), PHONE);
-    assert!(wide.measured.page_width > wide.measured.window_width);
+    assert!(wide.measured.page_width > wide.measured.window_width && wide.measured.text_size_min == 9.0);
+}
+
+/// What goes wrong here is written to the console.
+#[test]
+fn a_legend_hides_a_dispatcher_everywhere_and_a_pointer_shows_values() {
+    let script = "
+        const say = (right, what) => { if (!right) console.error(what); };
+        const all = [...document.querySelectorAll('figure [data-d=\"2\"]')];
+        const off = () => all.filter((each) => each.classList.contains('off')).length;
+        const key = document.querySelector('#plot-load li[data-d=\"2\"]');
+        key.click();
+        say(all.length > 10 && off() === all.length, `${off()} of ${all.length} hidden`);
+        key.click();
+        say(off() === 0, 'still hidden');
+        const svg = document.querySelector('#plot-load svg.lines');
+        svg.scrollIntoView();
+        const box = svg.getBoundingClientRect();
+        const at = { clientX: box.x + box.width / 2, clientY: box.y + box.height / 2 };
+        svg.dispatchEvent(new PointerEvent('pointermove', at));
+        const tip = document.getElementById('tip');
+        const rows = tip.querySelectorAll('div').length;
+        say(!tip.hidden && rows === 9, `${rows} rows`);
+        say(/protean\\d+ ms/.test(tip.textContent), tip.textContent);
+        const place = tip.getBoundingClientRect();
+        say(place.left >= 0 && place.right <= innerWidth && place.bottom <= innerHeight, 'outside');
+        svg.dispatchEvent(new PointerEvent('pointerleave'));
+        say(tip.hidden, 'the values stay');";
+    let page =
+        render(&made_up::report()).replacen("</body>", &format!("<script>{{{script}}}</script></body>"), 1);
+    for screen in [DESKTOP, PHONE] {
+        check(&visit(&page, screen), screen);
+    }
 }

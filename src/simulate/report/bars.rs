@@ -9,7 +9,9 @@ use super::text::{cut, escape, width};
 
 const WIDTH: f64 = 360.0;
 const NAMES_MAX: f64 = 122.0;
-const BAR: f64 = 11.0;
+/// Height of a bar, alone in its row and with others.
+const BAR: (f64, f64) = (15.0, 11.0);
+const GAP: f64 = 3.0;
 
 pub struct Row<'a> {
     pub name: &'a str,
@@ -32,7 +34,8 @@ impl Bars<'_> {
     pub fn svg(&self) -> String {
         let parts = self.rows.iter().map(|row| row.parts.len()).max().unwrap_or(1);
         let deep = if self.stacked { 1.0 } else { parts as f64 };
-        let pitch = deep * (BAR + 3.0) + 12.0;
+        let bar = if deep > 1.0 { BAR.1 } else { BAR.0 };
+        let pitch = deep * (bar + GAP) + 12.0;
         let names = self.rows.iter().map(|row| width(row.name)).fold(40.0, f64::max).min(NAMES_MAX);
         let texts =
             self.rows.iter().flat_map(|row| &row.parts).map(|part| width(&part.1)).fold(0.0, f64::max);
@@ -45,7 +48,7 @@ impl Bars<'_> {
         );
         let place = |value: f64| left + self.scale.fraction(value) * (right - left);
         let mut free_from = f64::MIN;
-        for tick in self.scale.ticks(4) {
+        for tick in self.scale.ticks(5) {
             let (at, text) = (place(tick), short(tick));
             let _ = write!(
                 out,
@@ -69,7 +72,7 @@ impl Bars<'_> {
         );
         for (at, row) in self.rows.iter().enumerate() {
             let from = top + pitch * at as f64 + 6.0;
-            let middle = from + (deep * (BAR + 3.0) - 3.0) / 2.0;
+            let middle = from + (deep * (bar + GAP) - GAP) / 2.0;
             let spoken: Vec<_> = row.parts.iter().map(|part| short(part.0)).collect();
             let _ = write!(
                 out,
@@ -86,17 +89,22 @@ impl Bars<'_> {
             let mut before = 0.0;
             for (part, (value, text)) in row.parts.iter().enumerate() {
                 let value = if value.is_finite() { *value } else { 0.0 };
-                let y = if self.stacked { from } else { from + part as f64 * (BAR + 3.0) };
+                let y = if self.stacked { from } else { from + part as f64 * (bar + GAP) };
                 let (start, end) = (place(before), place(before + value));
                 let pale = if part == 0 { "bar" } else { "bar pale" };
                 let _ = write!(
                     out,
-                    "<rect class=\"{pale}\" x=\"{start:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{BAR}\"/>",
+                    "<rect class=\"{pale}\" x=\"{start:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{bar}\"/>",
                     end - start
                 );
                 if !text.is_empty() {
                     let at = end + 5.0;
-                    let _ = write!(out, "<text x=\"{at:.1}\" y=\"{:.1}\">{}</text>", y + 9.8, escape(text));
+                    let _ = write!(
+                        out,
+                        "<text x=\"{at:.1}\" y=\"{:.1}\">{}</text>",
+                        y + bar / 2.0 + 4.2,
+                        escape(text)
+                    );
                 }
                 before += if self.stacked { value } else { 0.0 };
             }

@@ -15,6 +15,11 @@ pub fn number(value: f64) -> String {
     grouped(&format!("{value:.decimals$}"))
 }
 
+/// A whole number, thousands apart.
+pub fn count(value: f64) -> String {
+    if value.is_finite() { grouped(&format!("{value:.0}")) } else { NONE.to_owned() }
+}
+
 /// As [`number`], without zeros at the end, and with `k`, `M`, `G` from ten thousand on: for axes.
 pub fn short(value: f64) -> String {
     if !value.is_finite() {
@@ -55,7 +60,7 @@ pub fn points(share: f64, base: f64) -> Option<String> {
 /// One decimal below ten, with a real minus sign.
 fn signed(value: f64) -> String {
     let size = value.abs();
-    let text = if size < 9.95 { format!("{size:.1}") } else { grouped(&format!("{size:.0}")) };
+    let text = if size < 9.95 { format!("{size:.1}") } else { count(size) };
     let sign = match value {
         _ if text == "0.0" => "±",
         _ if value < 0.0 => "−",

@@ -7,7 +7,7 @@ use super::lines::{Axis, Lines, Series, thinned};
 use super::numbers::{number, percent};
 use super::scale::Scale;
 
-const SIZE: (f64, f64) = (360.0, 230.0);
+const SIZE: (f64, f64) = (360.0, 270.0);
 /// Where latencies differ by more than this, a linear axis would show the slowest only.
 const LINEAR_RATIO_MAX: f64 = 30.0;
 
@@ -77,8 +77,8 @@ fn cdf(all: &[Outcome], cast: &Cast) -> String {
         plot.svg()
     };
     // The wide drawing is shown where there is room; text in it would be too small for a phone.
-    let wide = draw((744.0, 330.0), 8).replacen("class=\"lines\"", "class=\"lines wide\"", 1);
-    let content = wide + &draw((360.0, 270.0), 5) + &cast.legend(figures(all));
+    let wide = draw((744.0, 300.0), 8).replacen("class=\"lines\"", "class=\"lines wide\"", 1);
+    let content = wide + &draw(SIZE, 5) + &cast.legend(figures(all));
     figure(
         "plot-cdf",
         "w2",
@@ -161,7 +161,7 @@ fn bursts(all: &[Outcome], cast: &Cast) -> String {
     let mut each = vec![("Throughput in the burst", bars)];
     let mut legend = String::new();
     if let Some(time) = Timeline::of(all) {
-        each.push(("Placed per second", time.plot(cast, "placed", "per second", |of| of.placed, mean)));
+        each.push(("Placed per second", time.plot(cast, "placed", "requests/s", |of| of.placed, mean)));
         each.push(("Requests that wait", time.plot(cast, "waiting", "requests", |of| of.waiting, max)));
         let arrived = "<li><i class=\"swatch area\"></i><span>arrived</span></li></ul>";
         legend = cast.legend(figures(all)).replace("</ul>", arrived);

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::super::figures::{Compared, Figures, Report};
 use super::cast::Cast;
-use super::numbers::{NONE, change, number, percent, points};
+use super::numbers::{NONE, change, count, number, percent, points};
 use super::text::escape;
 
 /// Which way a figure is better.
@@ -23,10 +23,6 @@ struct Column {
     text: fn(f64) -> String,
     differs: fn(f64, f64) -> Option<String>,
     better: Better,
-}
-
-fn whole(value: f64) -> String {
-    number(value.round())
 }
 
 fn never(_: f64, _: f64) -> Option<String> {
@@ -89,21 +85,21 @@ const COLUMNS: [Column; 13] = [
     Column {
         head: "conflicts",
         value: |of| of.conflicts as f64,
-        text: whole,
+        text: count,
         differs: never,
         better: Better::Neither,
     },
     Column {
         head: "placed",
         value: |of| of.placed as f64,
-        text: whole,
+        text: count,
         differs: never,
         better: Better::Neither,
     },
     Column {
         head: "not placed",
         value: |of| of.unplaced as f64,
-        text: whole,
+        text: count,
         differs: never,
         better: Better::Neither,
     },
@@ -150,10 +146,11 @@ fn differs(column: &Column, value: f64, base: f64) -> Option<String> {
 
 fn row_head(figures: &Figures, cast: &Cast, hero: bool) -> String {
     let class = if hero { " class=\"hero\"" } else { "" };
+    let name = escape(&figures.dispatcher);
     format!(
-        "<tr{class}><th scope=\"row\"><span class=\"dot {}\"></span>{}</th>",
+        "<tr{class}><th scope=\"row\"><span class=\"dot {}\"></span>\
+         <span class=\"name\" title=\"{name}\">{name}</span></th>",
         cast.look(figures).classes(),
-        escape(&figures.dispatcher)
     )
 }
 

@@ -23,7 +23,7 @@ pub fn escape(text: &str) -> String {
 
 /// Rough width of text in a plot. No font is known here; system fonts stay below this for usual text.
 pub fn width(text: &str) -> f64 {
-    text.chars().map(|char| if char.is_ascii() { 0.53 * FONT } else { FONT }).sum()
+    text.chars().map(|char| if char.is_ascii() { 0.58 * FONT } else { FONT }).sum()
 }
 
 /// The beginning of a text that fits, with an ellipsis where something was cut.
