@@ -112,15 +112,15 @@ fn headline(report: &Report, cast: &Cast) -> String {
             &from_to(|of| percent(of.top_hit)),
         ),
     ];
-    let lead = if report.outcomes.len() > 2 {
-        format!(
-            "<b>{}</b> has the lowest average latency of {} dispatchers. Against <b>{}</b>:",
-            escape(&hero.dispatcher),
-            report.outcomes.len(),
-            escape(&base.dispatcher)
-        )
-    } else {
-        format!("<b>{}</b> against <b>{}</b>:", escape(&hero.dispatcher), escape(&base.dispatcher))
+    let [name, against] = [hero, base].map(|figures| format!("<b>{}</b>", escape(&figures.dispatcher)));
+    let lead = match report.outcomes.len() {
+        2 => format!("{name} against {against}:"),
+        count if hero.avg_ms < base.avg_ms => {
+            format!("{name} has the lowest average latency of {count} dispatchers. Against {against}:")
+        }
+        _ => {
+            format!("No dispatcher has a lower average latency than {against}. The next, {name}, against it:")
+        }
     };
     format!("<p class=\"lead\">{lead}</p><ul class=\"tiles\">{}</ul>", tiles.concat())
 }

@@ -59,8 +59,7 @@ fn png_size(picture: &[u8]) -> (u32, u32) {
 /// The whole page in a picture, whatever the height of the screen.
 fn whole_picture(page: &str, seen: &Visit, screen: Screen, name: &str) {
     let height = seen.measured.page_height as u32;
-    // The window is a little higher than what it shows.
-    let whole = visit(page, Screen { height: height + 200, ..screen });
+    let whole = visit(page, Screen { height, ..screen });
     let (_, seen_height) = png_size(&whole.picture);
     assert!(seen_height >= height, "{seen_height} of {height} px");
     assert!(whole.picture.len() > 50_000, "a picture of {} bytes shows nothing", whole.picture.len());

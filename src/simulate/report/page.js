@@ -71,5 +71,8 @@ for (const svg of document.querySelectorAll("svg.lines")) {
   };
   svg.addEventListener("pointermove", move);
   svg.addEventListener("pointerdown", move);
-  svg.addEventListener("pointerleave", () => { tip.hidden = true; });
+  // A finger leaves at once: its values stay until the next touch elsewhere.
+  svg.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") tip.hidden = true; });
 }
+addEventListener("pointerdown", (event) => { if (!event.target.closest("svg.lines")) tip.hidden = true; });
+addEventListener("scroll", () => { tip.hidden = true; }, { passive: true });

@@ -189,8 +189,13 @@ struct Timeline<'a> {
 impl<'a> Timeline<'a> {
     /// `None` when no outcome says anything over time.
     fn of(all: &'a [Outcome]) -> Option<Self> {
-        let slices = all.iter().flat_map(|outcome| &outcome.timeline);
-        let span_s = slices.map(|slice| slice.from_s).filter(|from| from.is_finite()).fold(0.0, f64::max);
+        let end = |timeline: &Vec<Slice>| {
+            let (first, last) = (timeline.first()?.from_s, timeline.last()?.from_s);
+            // Slices are equal: the last one ends as long after its start as the others.
+            Some(last + (last - first) / (timeline.len() - 1).max(1) as f64)
+        };
+        let ends = all.iter().filter_map(|outcome| end(&outcome.timeline));
+        let span_s = ends.filter(|end| end.is_finite()).fold(0.0, f64::max);
         let unit = match span_s {
             _ if span_s > 3.0 * 86_400.0 => (86_400.0, "days"),
             _ if span_s > 3.0 * 3_600.0 => (3_600.0, "hours"),

@@ -176,13 +176,19 @@ pub fn estimators(report: &Report, cast: &Cast) -> Option<String> {
     })
 }
 
+/// With the minus sign that the page's own figures have.
+fn typeset(text: &str) -> String {
+    let number = text.strip_prefix('-').filter(|rest| rest.starts_with(|first: char| first.is_ascii_digit()));
+    number.map_or(text.to_owned(), |rest| format!("−{rest}"))
+}
+
 pub fn compared(all: &[Compared]) -> String {
     let row = |each: &Compared| {
         format!(
             "<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td></tr>",
             escape(each.what),
-            escape(each.paper),
-            escape(&each.ours)
+            escape(&typeset(each.paper)),
+            escape(&typeset(&each.ours))
         )
     };
     let rows: String = all.iter().map(row).collect();

@@ -124,3 +124,11 @@ fn the_headline_is_about_the_fastest_of_the_others() {
     let head = &page[page.find("<header>").unwrap()..page.find("</header>").unwrap()];
     assert!(head.contains("<b>quick</b>") && head.contains("−75\u{a0}%") && !head.contains("slow"), "{head}");
 }
+
+#[test]
+fn the_headline_claims_nothing_when_the_first_is_the_fastest() {
+    let page = render(&report(vec![outcome("protean", 1.0), outcome("slow", 9.0), outcome("slower", 10.0)]));
+    let head = &page[page.find("<header>").unwrap()..page.find("</header>").unwrap()];
+    assert!(head.contains("No dispatcher has a lower average latency than <b>protean</b>"), "{head}");
+    assert!(head.contains("+800\u{a0}%"), "{head}");
+}
