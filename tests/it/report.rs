@@ -93,6 +93,16 @@ fn the_report_is_whole_in_the_dark() {
     holds_on(Screen { dark: true, ..PHONE }, "phone-dark");
 }
 
+/// Where one more column begins, text in plots is smallest.
+#[test]
+fn plots_are_readable_where_their_columns_are_narrowest() {
+    let page = render(&made_up::report());
+    for width in [840, 1200] {
+        let screen = Screen { width, ..DESKTOP };
+        check(&visit(&page, screen), screen);
+    }
+}
+
 #[test]
 fn long_names_and_many_dispatchers_do_not_widen_the_page() {
     let mut report = made_up::report();

@@ -18,6 +18,13 @@ pub struct Screen {
     pub dark: bool,
 }
 
+impl Screen {
+    /// How much larger pictures are.
+    fn zoom(self) -> f64 {
+        f64::from(self.width.max(WINDOW_WIDTH_MIN)) / f64::from(self.width)
+    }
+}
+
 /// What the browser says about a page. Lengths are in CSS pixels.
 #[derive(Debug, Deserialize)]
 pub struct Measured {
@@ -84,13 +91,14 @@ pub fn visit(page: &str, screen: Screen) -> Visit {
 }
 
 fn chromium(screen: Screen, profile: &Path) -> Command {
+    let enlarged = |length: u32| (f64::from(length) * screen.zoom()).round() as u32;
     let mut command = Command::new("timeout");
     command
         .args(["--kill-after=5", TIME_MAX_S, "chromium", "--headless", "--no-sandbox", "--disable-gpu"])
         .args(["--hide-scrollbars", "--no-first-run", "--disable-dev-shm-usage", "--enable-logging=stderr"])
         .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
         .arg("--virtual-time-budget=3000")
-        .arg(format!("--window-size={},{}", screen.width.max(WINDOW_WIDTH_MIN), screen.height))
+        .arg(format!("--window-size={},{}", enlarged(screen.width), enlarged(screen.height)))
         .arg(format!("--user-data-dir={}", profile.join("profile").display()))
         // Settings and caches outside the profile go there, too.
         .env("HOME", profile)
@@ -102,13 +110,15 @@ fn chromium(screen: Screen, profile: &Path) -> Command {
     command
 }
 
-/// The page in a frame as large as the screen: for the page, that is its window.
+/// The page in a frame as large as the screen: for the page, that is its window. For the picture, the frame is
+/// enlarged to the real window.
 fn framed(page: &str, screen: Screen) -> String {
     let page = page.replace('&', "&amp;").replace('"', "&quot;");
     let Screen { width, height, .. } = screen;
+    let zoom = screen.zoom();
     format!(
         "<!DOCTYPE html><meta charset=\"utf-8\"><meta name=\"color-scheme\" content=\"light dark\">\
-         <body style=\"margin:0\"><iframe style=\"border:0;display:block\" width=\"{width}\" height=\"{height}\" \
+         <body style=\"margin:0\"><iframe style=\"border:0;transform-origin:0 0;transform:scale({zoom})\" width=\"{width}\" height=\"{height}\" \
          srcdoc=\"{page}\"></iframe></body>"
     )
 }
