@@ -176,9 +176,27 @@ pub fn thinned(points: &[(f64, f64)], of: impl Fn(&[f64]) -> f64) -> Vec<(f64, f
     points.chunks(each).map(merged).collect()
 }
 
+/// At most [`POINTS_MAX`] of the points, evenly, with both ends: for curves that only rise.
+pub fn sampled(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let last = points.len().saturating_sub(1);
+    let steps = last.min(POINTS_MAX - 1);
+    let at = |step| points[step * last / steps.max(1)];
+    if points.is_empty() { Vec::new() } else { (0..=steps).map(at).collect() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sample_has_both_ends() {
+        let all: Vec<_> = (0..1_000).map(|at| (f64::from(at), 1.0)).collect();
+        for count in [0, 1, 2, POINTS_MAX, POINTS_MAX + 1, 1_000] {
+            let some = sampled(&all[..count]);
+            assert_eq!(some.len(), count.min(POINTS_MAX));
+            assert_eq!((some.first(), some.last()), (all[..count].first(), all[..count].last()));
+        }
+    }
 
     #[test]
     fn thinning_keeps_few_points_as_they_are_and_the_shape_of_many() {

@@ -3,7 +3,7 @@
 use super::super::figures::{Figures, Outcome, Report, Slice, Sweep, Varied};
 use super::bars::{Bars, Row};
 use super::cast::Cast;
-use super::lines::{Axis, Lines, Series, thinned};
+use super::lines::{Axis, Lines, Series, sampled, thinned};
 use super::numbers::{number, percent};
 use super::scale::Scale;
 
@@ -62,8 +62,10 @@ fn axis(scale: Scale, about: usize, label: &str, unit: &'static str) -> Axis {
 fn cdf(all: &[Outcome], cast: &Cast) -> String {
     let scale = Scale::log(all.iter().flat_map(|outcome| &outcome.cdf).map(|point| point.0));
     let draw = |size, about| {
-        let line =
-            |outcome: &'_ Outcome| outcome.cdf.iter().map(|(ms, share)| (*ms, 100.0 * share)).collect();
+        let line = |outcome: &Outcome| {
+            let points: Vec<_> = outcome.cdf.iter().map(|(ms, share)| (*ms, 100.0 * share)).collect();
+            sampled(&points)
+        };
         let plot = Lines {
             says: "Share of requests that were placed within a time, by dispatcher".to_owned(),
             size,
