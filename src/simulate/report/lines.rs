@@ -43,44 +43,31 @@ pub struct Lines<'a> {
     pub marked: bool,
 }
 
+/// The drawing area: left, top, right, bottom.
+type Area = (f64, f64, f64, f64);
+
 impl Lines<'_> {
     pub fn svg(&self) -> String {
-        let (left, top) = (MARGIN.0, MARGIN.1);
-        let (right, bottom) = (self.size.0 - MARGIN.2, self.size.1 - MARGIN.3);
-        let (x, y) = (&self.x.scale, &self.y.scale);
+        let (wide, high) = self.size;
+        let area = (MARGIN.0, MARGIN.1, wide - MARGIN.2, high - MARGIN.3);
+        let (left, top, right, bottom) = area;
         let mut out = format!(
-            "<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\" class=\"lines\" data-x=\"{}\" data-y=\"{}\" \
-             data-box=\"{left} {top} {right} {bottom}\" data-units=\"{}|{}\">",
-            self.size.0,
-            self.size.1,
+            "<svg viewBox=\"0 0 {wide} {high}\" role=\"img\" aria-label=\"{}\" class=\"lines\" data-x=\"{}\" \
+             data-y=\"{}\" data-box=\"{left} {top} {right} {bottom}\" data-units=\"{}|{}\">",
             escape(&self.says),
-            domain(x),
-            domain(y),
+            domain(&self.x.scale),
+            domain(&self.y.scale),
             self.x.unit,
             self.y.unit,
         );
         let place = |point: &(f64, f64)| {
-            let at_x = left + x.fraction(point.0) * (right - left);
-            (at_x, bottom - y.fraction(point.1) * (bottom - top))
+            let x = left + self.x.scale.fraction(point.0) * (right - left);
+            (x, bottom - self.y.scale.fraction(point.1) * (bottom - top))
         };
         if let Some((from, to, name)) = self.band {
-            let ((from, _), (to, _)) = (place(&(from, 0.0)), place(&(to, 0.0)));
-            // A short burst of a long run is still seen.
-            let wide = (to - from).max(2.0);
-            let _ = write!(
-                out,
-                "<rect class=\"band\" x=\"{from:.1}\" y=\"{top}\" width=\"{wide:.1}\" height=\"{:.1}\"/>",
-                bottom - top
-            );
-            let (at, anchor) =
-                if from > (left + right) / 2.0 { (from - 4.0, "end") } else { (to + 4.0, "start") };
-            let _ = write!(
-                out,
-                "<text class=\"quiet\" x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{name}</text>",
-                top + 10.0
-            );
+            band(&mut out, area, (place(&(from, 0.0)).0, place(&(to, 0.0)).0), name);
         }
-        self.axes(&mut out, (left, top, right, bottom));
+        self.axes(&mut out, area);
         let shape = points(&self.backdrop, place);
         if let (Some(first), Some(last)) = (self.backdrop.first(), self.backdrop.last()) {
             let (from, to) = (place(first).0, place(last).0);
@@ -109,7 +96,7 @@ impl Lines<'_> {
         out + "</svg>"
     }
 
-    fn axes(&self, out: &mut String, (left, top, right, bottom): (f64, f64, f64, f64)) {
+    fn axes(&self, out: &mut String, (left, top, right, bottom): Area) {
         for tick in &self.y.ticks {
             let at = bottom - self.y.scale.fraction(*tick) * (bottom - top);
             let _ = write!(
@@ -150,6 +137,20 @@ impl Lines<'_> {
             escape(&self.x.label)
         );
     }
+}
+
+/// Marks a range of x, given by its places.
+fn band(out: &mut String, (left, top, right, bottom): Area, (from, to): (f64, f64), name: &str) {
+    // A short burst of a long run is still seen.
+    let wide = (to - from).max(2.0);
+    let (at, anchor) = if from > (left + right) / 2.0 { (from - 4.0, "end") } else { (to + 4.0, "start") };
+    let _ = write!(
+        out,
+        "<rect class=\"band\" x=\"{from:.1}\" y=\"{top}\" width=\"{wide:.1}\" height=\"{:.1}\"/>\
+         <text class=\"quiet\" x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{name}</text>",
+        bottom - top,
+        top + 10.0
+    );
 }
 
 /// For the page's script, which reads values back from places.
