@@ -8,6 +8,7 @@ mod cost;
 mod figures;
 mod measure;
 mod quality;
+mod report;
 pub mod synthetic;
 pub mod trace;
 mod traits;
@@ -16,5 +17,6 @@ mod world;
 
 pub use cost::Costs;
 pub use figures::{Compared, Figures, Outcome, Report, Slice, Sweep, Varied};
+pub use report::render;
 pub use workload::{Machine, Request, Workload};
 pub use world::{Setup, run};

@@ -10,5 +10,6 @@ mod demo;
 mod differential;
 mod docs;
 mod explain;
+mod report;
 mod scheduling;
 mod simulation;

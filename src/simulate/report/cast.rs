@@ -1,0 +1,101 @@
+//! Who is in the report, and how each is drawn: the same way in every plot.
+
+use super::super::figures::{Figures, Report};
+use super::text::escape;
+
+/// Colours of the style sheet (`c0` to `c7`) and line styles or marks (`k0` to `k3`). Their pairs tell 32 dispatchers
+/// apart; the styles are the second cue for those who do not see the colours.
+const COLOURS: usize = 8;
+const STYLES: usize = 4;
+
+/// How a dispatcher is drawn.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Look {
+    pub index: usize,
+    /// Drawn thicker and on top: the headline is about it.
+    pub strong: bool,
+}
+
+impl Look {
+    fn style(self) -> usize {
+        (self.index + self.index / COLOURS) % STYLES
+    }
+
+    pub fn classes(self) -> String {
+        let strong = if self.strong { " strong" } else { "" };
+        format!("s c{} k{}{strong}", self.index % COLOURS, self.style())
+    }
+
+    /// A mark on a line: circle, square, diamond or triangle.
+    pub fn mark(self, (x, y): (f64, f64)) -> String {
+        let path = match self.style() {
+            0 => "m-3.4 0a3.4 3.4 0 1 0 6.8 0a3.4 3.4 0 1 0 -6.8 0",
+            1 => "m-3 -3h6v6h-6z",
+            2 => "m0 -4.2l4.2 4.2l-4.2 4.2l-4.2 -4.2z",
+            _ => "m0 -3.8l3.8 6.6h-7.6z",
+        };
+        format!("<path d=\"M{x:.1} {y:.1}{path}\"/>")
+    }
+}
+
+/// All dispatchers of a report by name.
+pub struct Cast<'a> {
+    names: Vec<&'a str>,
+    /// Place of the one that the headline compares with the first.
+    pub hero: Option<usize>,
+}
+
+impl<'a> Cast<'a> {
+    pub fn of(report: &'a Report) -> Self {
+        let mut names: Vec<&str> =
+            report.outcomes.iter().map(|outcome| outcome.figures.dispatcher.as_str()).collect();
+        for figures in report.sweeps.iter().flat_map(|sweep| &sweep.points).flat_map(|point| &point.1) {
+            if !names.contains(&figures.dispatcher.as_str()) {
+                names.push(&figures.dispatcher);
+            }
+        }
+        Self { names, hero: hero(report) }
+    }
+
+    pub fn look(&self, figures: &Figures) -> Look {
+        let index = self.names.iter().position(|name| *name == figures.dispatcher).unwrap_or(0);
+        Look { index, strong: index == 0 || Some(index) == self.hero }
+    }
+
+    /// The legend of a plot. The script makes its entries switches.
+    pub fn legend<'b>(&self, of: impl IntoIterator<Item = &'b Figures>) -> String {
+        let key = |figures: &Figures| {
+            let look = self.look(figures);
+            format!(
+                "<li class=\"{}\" data-d=\"{}\"><svg viewBox=\"0 0 26 10\" aria-hidden=\"true\">\
+                 <polyline points=\"0,5 26,5\"/>{}</svg><span>{}</span></li>",
+                look.classes(),
+                look.index,
+                look.mark((13.0, 5.0)),
+                escape(&figures.dispatcher)
+            )
+        };
+        let keys: String = of.into_iter().map(key).collect();
+        format!("<ul class=\"legend\">{keys}</ul>")
+    }
+}
+
+/// The one with the lowest average latency of those that are compared with the first.
+fn hero(report: &Report) -> Option<usize> {
+    let average = |at: &usize| report.outcomes[*at].figures.avg_ms;
+    let compared = (1..report.outcomes.len()).filter(|at| average(at).is_finite());
+    compared.min_by(|a, b| average(a).total_cmp(&average(b)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thirty_two_dispatchers_are_told_apart() {
+        let mut looks: Vec<_> = (0..32).map(|index| Look { index, strong: false }.classes()).collect();
+        looks.sort();
+        looks.dedup();
+        assert_eq!(looks.len(), 32);
+    }
+}

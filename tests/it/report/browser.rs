@@ -1,0 +1,124 @@
+//! One page in a real browser: what it draws, says and fetches.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde::Deserialize;
+
+/// The browser is ended with all its children after this, whatever becomes of the test.
+const TIME_MAX_S: &str = "90";
+/// Narrower windows are not given by the browser: narrower pages stand in a frame.
+const WINDOW_WIDTH_MIN: u32 = 500;
+
+/// What a page is shown on.
+#[derive(Debug, Clone, Copy)]
+pub struct Screen {
+    pub width: u32,
+    pub height: u32,
+    pub dark: bool,
+}
+
+impl Screen {
+    /// How much larger pictures are.
+    fn zoom(self) -> f64 {
+        f64::from(self.width.max(WINDOW_WIDTH_MIN)) / f64::from(self.width)
+    }
+}
+
+/// What the browser says about a page. Lengths are in CSS pixels.
+#[derive(Debug, Deserialize)]
+pub struct Measured {
+    pub plots: Vec<Plot>,
+    /// What the page had to fetch.
+    pub resources: Vec<String>,
+    /// How wide the page is, and the window.
+    pub page_width: f64,
+    pub window_width: f64,
+    pub page_height: f64,
+    /// The smallest text that is shown, as drawn, and what it says.
+    pub text_size_min: f64,
+    pub text_smallest: String,
+    pub dark: bool,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Plot {
+    pub id: String,
+    /// Of each drawing that is shown: width, height, and how many shapes of it take up room.
+    pub drawings: Vec<(f64, f64, u32)>,
+}
+
+#[derive(Debug)]
+pub struct Visit {
+    pub measured: Measured,
+    /// Everything that the page or the browser wrote to the console: errors, warnings, violations.
+    pub console: Vec<String>,
+    pub picture: Vec<u8>,
+}
+
+/// Opens the page and waits until it has loaded.
+pub fn visit(page: &str, screen: Screen) -> Visit {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let [html, picture] = ["page.html", "page.png"].map(|name| folder.path().join(name));
+    let measuring =
+        page.replacen("</body>", &format!("<script>{}</script></body>", include_str!("measure.js")), 1);
+    assert_ne!(measuring, page, "the page has an end");
+    let shown = if screen.width < WINDOW_WIDTH_MIN { framed(&measuring, screen) } else { measuring };
+    std::fs::write(&html, shown).expect("the page is written");
+    let output = chromium(screen, folder.path())
+        .arg(format!("--screenshot={}", picture.display()))
+        .arg("--dump-dom")
+        .arg(format!("file://{}", html.display()))
+        .output()
+        .expect("`timeout` of coreutils runs");
+    let (dom, log) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(
+        !matches!(output.status.code(), Some(126 | 127)),
+        "the browser is missing: apt-get install chromium\n{log}"
+    );
+    assert!(output.status.success(), "chromium failed: {}\n{log}", output.status);
+    let json = dom
+        .split_once("<pre id=\"measured\" hidden=\"\">")
+        .and_then(|(_, rest)| rest.split_once("</pre>"))
+        .unwrap_or_else(|| panic!("the page was not measured:\n{log}"))
+        .0;
+    let json = json.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&");
+    Visit {
+        measured: serde_json::from_str(&json).unwrap_or_else(|error| panic!("{error}: {json}")),
+        console: log.lines().filter(|line| line.contains("CONSOLE")).map(str::to_owned).collect(),
+        picture: std::fs::read(&picture).expect("chromium took a picture"),
+    }
+}
+
+fn chromium(screen: Screen, profile: &Path) -> Command {
+    let enlarged = |length: u32| (f64::from(length) * screen.zoom()).round() as u32;
+    let mut command = Command::new("timeout");
+    command
+        .args(["--kill-after=5", TIME_MAX_S, "chromium", "--headless", "--no-sandbox", "--disable-gpu"])
+        .args(["--hide-scrollbars", "--no-first-run", "--disable-dev-shm-usage", "--enable-logging=stderr"])
+        .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
+        .arg("--virtual-time-budget=3000")
+        .arg(format!("--window-size={},{}", enlarged(screen.width), enlarged(screen.height)))
+        .arg(format!("--user-data-dir={}", profile.join("profile").display()))
+        // Settings and caches outside the profile go there, too.
+        .env("HOME", profile)
+        .env("XDG_CONFIG_HOME", profile)
+        .env("XDG_CACHE_HOME", profile);
+    if screen.dark {
+        command.arg("--force-dark-mode");
+    }
+    command
+}
+
+/// The page in a frame as large as the screen: for the page, that is its window. For the picture, the frame is
+/// enlarged to the real window.
+fn framed(page: &str, screen: Screen) -> String {
+    let page = page.replace('&', "&amp;").replace('"', "&quot;");
+    let Screen { width, height, .. } = screen;
+    let zoom = screen.zoom();
+    format!(
+        "<!DOCTYPE html><meta charset=\"utf-8\"><meta name=\"color-scheme\" content=\"light dark\">\
+         <body style=\"margin:0\"><iframe style=\"border:0;transform-origin:0 0;transform:scale({zoom})\" width=\"{width}\" height=\"{height}\" \
+         srcdoc=\"{page}\"></iframe></body>"
+    )
+}
