@@ -15,7 +15,7 @@ pub(super) struct Pressure {
 /// The weight of a request halves in some 180 later ones.
 const REMEMBERED: f64 = 1.0 - 1.0 / 256.0;
 const LEAST: f64 = 1.0;
-const MOST: f64 = 8.0;
+const MOST: f64 = 16.0;
 
 impl Pressure {
     /// A request came that will take so much of every agent's time.

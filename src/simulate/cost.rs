@@ -60,6 +60,12 @@ impl Costs {
         }
     }
 
+    /// What a request takes on average when so many find their list, and the others find nothing else: three rules apply.
+    pub fn mean(&self, hits: f64) -> Duration {
+        let miss = self.list_miss + self.rule_miss[..3].iter().sum::<Duration>();
+        self.list_hit.mul_f64(hits) + miss.mul_f64(1.0 - hits)
+    }
+
     /// What a miss costs that finds all rule objects of `rules`.
     pub fn warm_miss(&self, rules: impl Iterator<Item = CachedRule>) -> Duration {
         self.list_miss + rules.map(|rule| self.rule_hit[rule.index()]).sum::<Duration>()

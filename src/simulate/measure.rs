@@ -1,5 +1,6 @@
 //! What is measured while a simulation runs, and the figures made of it.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,8 +42,8 @@ pub struct Measure {
     slice: Duration,
     slices: Vec<Slice>,
     waiting: u64,
-    burst: (Duration, Duration),
-    placed_in_burst: u64,
+    window: Range<Duration>,
+    placed_in_window: u64,
 }
 
 #[derive(Clone, Default)]
@@ -109,7 +110,8 @@ impl Memory {
 }
 
 impl Measure {
-    pub fn new(setup: &Setup, sizes: Sizes) -> Self {
+    /// Placements in `window` are counted for the throughput of the burst.
+    pub fn new(setup: &Setup, sizes: Sizes, window: Range<Duration>) -> Self {
         let span = setup.at(setup.workload.span_s());
         let count = setup.workload.arrivals.len();
         Measure {
@@ -139,8 +141,8 @@ impl Measure {
             slice: (span / SLICES as u32).max(Duration::from_nanos(1)),
             slices: Vec::new(),
             waiting: 0,
-            burst: busiest(setup),
-            placed_in_burst: 0,
+            window,
+            placed_in_window: 0,
         }
     }
 
@@ -239,7 +241,7 @@ impl Measure {
         self.slice_at(now).placed += 1.0;
         self.waiting -= 1;
         self.latencies.push((now - self.requests[index as usize].at).as_secs_f32() * 1000.0);
-        self.placed_in_burst += u64::from(self.burst.0 <= now && now < self.burst.1);
+        self.placed_in_window += u64::from(self.window.contains(&now));
     }
 
     /// The slice of this time; those before it are complete.
@@ -274,7 +276,7 @@ impl Measure {
         let mean = |sum: f64, count: u64| if count == 0 { 0.0 } else { sum / count as f64 };
         let avg_ms = mean(self.latencies.iter().map(|ms| f64::from(*ms)).sum(), placed);
         let share = |hits: u64, misses: u64| mean(hits as f64, hits + misses);
-        let burst_s = (self.burst.1 - self.burst.0).as_secs_f64();
+        let window_s = (self.window.end - self.window.start).as_secs_f64();
         let figures = Figures {
             dispatcher: setup.dispatcher.name().to_owned(),
             avg_ms,
@@ -291,7 +293,7 @@ impl Measure {
             best_agent: self.best.get(),
             best_agent_gap: self.gap.get(),
             conflicts,
-            throughput_burst: if burst_s > 0.0 { self.placed_in_burst as f64 / burst_s } else { 0.0 },
+            throughput_burst: if window_s > 0.0 { self.placed_in_window as f64 / window_s } else { 0.0 },
             placed,
             unplaced,
         };
@@ -299,25 +301,8 @@ impl Measure {
             0 => Vec::new(),
             _ => (0..=POINTS).map(|i| i as f64 / POINTS as f64).map(|share| (share, at(share))).collect(),
         };
-        let burst = (self.burst.0.as_secs_f64(), self.burst.1.as_secs_f64());
-        Outcome { figures, cdf, timeline: self.slices, burst }
+        Outcome { figures, cdf, timeline: self.slices, burst: (0.0, 0.0) }
     }
-}
-
-/// Where most requests arrive: two slices of a hundred.
-fn busiest(setup: &Setup) -> (Duration, Duration) {
-    let window = setup.at(setup.workload.span_s()) / 100;
-    if window.is_zero() {
-        return (Duration::ZERO, Duration::ZERO);
-    }
-    let mut counts = [0u64; 102];
-    for request in &setup.workload.arrivals {
-        let at = setup.at(request.arrives_s).as_nanos() / window.as_nanos();
-        counts[(at as usize).min(100)] += 1;
-    }
-    let first = (0..=100).max_by_key(|at| (counts[*at] + counts[at + 1], std::cmp::Reverse(*at)));
-    let from = window * first.unwrap_or(0) as u32;
-    (from, from + window * 2)
 }
 
 /// The number in a request's name.

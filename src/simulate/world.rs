@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -80,10 +81,10 @@ struct World<'a> {
     measure: Measure,
 }
 
-/// Runs it to its end: until no request waits that could still be placed. `progress` is called with the number of requests that have
-/// arrived, now and then.
-pub fn run(setup: &Setup, progress: &dyn Fn(u64)) -> Outcome {
-    let mut world = World::new(setup);
+/// Runs it to its end: until no request waits that could still be placed. `progress` is called with the number of
+/// requests that have arrived, now and then. The throughput is that of `window`.
+pub fn run(setup: &Setup, window: Range<Duration>, progress: &dyn Fn(u64)) -> Outcome {
+    let mut world = World::new(setup, window);
     let arrivals = &setup.workload.arrivals;
     let mut next = 0;
     loop {
@@ -132,7 +133,7 @@ const NAMESPACE: &str = "simulation";
 const CHURN_LABEL: &str = "berth.dev/churn";
 
 impl<'a> World<'a> {
-    fn new(setup: &'a Setup) -> Self {
+    fn new(setup: &'a Setup, window: Range<Duration>) -> Self {
         let config = SchedulerConfig {
             agents: setup.agents,
             dispatcher: setup.dispatcher,
@@ -164,7 +165,7 @@ impl<'a> World<'a> {
             events: BinaryHeap::new(),
             next_event: 0,
             waiting: HashMap::new(),
-            measure: Measure::new(setup, sizes),
+            measure: Measure::new(setup, sizes, window),
         };
         world.settle_in();
         world
