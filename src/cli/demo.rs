@@ -5,7 +5,6 @@
 
 mod child;
 mod observer;
-mod progress;
 mod summary;
 mod verdict;
 mod workload;
@@ -26,10 +25,10 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use self::child::Berth;
 use self::observer::{Counts, Observer};
-use self::progress::{Progress, write_line};
 use self::summary::{Latency, Summary, by_class, milliseconds};
 use self::verdict::problems;
 use self::workload::{Fate, Workload};
+use super::progress::{Progress, write_line};
 use crate::cluster::list_cluster;
 use crate::control_plane::{ControlPlane, Options};
 

@@ -3,13 +3,16 @@
 mod demo;
 mod explain;
 mod logging;
+mod progress;
 mod run;
+mod simulate;
 
 use clap::{Parser, Subcommand};
 
 pub use demo::{DemoOptions, demo};
 pub use explain::{ExplainOptions, explain};
 pub use run::{RunOptions, run};
+pub use simulate::{SimulateOptions, simulate};
 
 /// A Kubernetes scheduler that keeps a ranked list of nodes for every class of pods.
 #[derive(Debug, Parser)]
@@ -28,6 +31,8 @@ pub enum Command {
     /// Tell where waiting pods could go, why they wait, and what would help. Installed under the name kubectl-berth this is
     /// `kubectl berth explain`.
     Explain(ExplainOptions),
+    /// Compare dispatchers on a trace, or on a made-up workload, on a virtual clock.
+    Simulate(SimulateOptions),
 }
 
 /// To be called before any connection is made: with one provider installed, no library has to guess.

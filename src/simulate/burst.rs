@@ -1,11 +1,11 @@
 //! The burst: the stretch of a workload whose requests bring most work, offered faster than it can be served (Kamino,
 //! figure 7).
 
-use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::lru;
 use super::workload::{Request, Workload};
 use super::world::Setup;
 
@@ -19,7 +19,7 @@ const BURST: f64 = 0.01;
 pub fn stretch(setup: &Setup) -> Range<usize> {
     let arrivals = &setup.workload.arrivals;
     let length = ((arrivals.len() as f64 * BURST) as usize).clamp(1.min(arrivals.len()), arrivals.len());
-    let misses = misses(arrivals, setup.cache.slots);
+    let misses = lru::misses(arrivals, setup.slots());
     let mut now: usize = misses[..length].iter().filter(|miss| **miss).count();
     let (mut most, mut first) = (now, 0);
     for from in 1..=arrivals.len() - length {
@@ -29,23 +29,6 @@ pub fn stretch(setup: &Setup) -> Range<usize> {
         }
     }
     first..first + length
-}
-
-/// By request: whether its template is not among the last `slots` used.
-fn misses(arrivals: &[Request], slots: usize) -> Vec<bool> {
-    let (mut used, mut by_use) = (HashMap::new(), BTreeMap::new());
-    let look = |(at, request): (usize, &Request)| {
-        let before = used.insert(request.template, at);
-        before.map(|before| by_use.remove(&before));
-        by_use.insert(at, request.template);
-        if by_use.len() > slots
-            && let Some((_, oldest)) = by_use.pop_first()
-        {
-            used.remove(&oldest);
-        }
-        before.is_none()
-    };
-    arrivals.iter().enumerate().map(look).collect()
 }
 
 /// The same simulation, but of the requests before the burst and the burst, whose times are compressed; and when that is.

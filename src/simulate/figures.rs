@@ -1,5 +1,7 @@
 //! What a simulation says: the figures of each dispatcher, and the data of the plots.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 /// One line of the table; the fields are those of `-o json`. Latency is from a request's arrival to the commit of its
@@ -30,22 +32,26 @@ pub struct Figures {
     /// How much longer the others took than they would have there: mean of the ratio of latencies, less 1.
     pub best_agent_gap: Option<f64>,
     pub conflicts: u64,
-    /// Placements per second in the burst (see `Outcome::burst`).
+    /// Placements per second while a burst is offered that is three times what the agents can do at 80 % hits: the hundredth
+    /// of the requests, in a row, that brings most work.
     pub throughput_burst: f64,
     /// Requests that were placed, and that were not when the simulation ended.
     pub placed: u64,
     pub unplaced: u64,
+    /// Of repeated runs, by the name of the figure: the 95 % confidence interval of its mean. The figures are the means.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub intervals: BTreeMap<&'static str, [f64; 2]>,
 }
 
 /// All of one run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
     pub figures: Figures,
-    /// Latency in ms by share of requests: at least (0, fastest) and (1, slowest), increasing in both.
+    /// Latency in ms, and the share of requests that were not slower: from (fastest, 0) to (slowest, 1).
     pub cdf: Vec<(f64, f64)>,
     /// Equal slices of the run.
     pub timeline: Vec<Slice>,
-    /// The burst, seconds since the start: the same for all dispatchers of a workload.
+    /// When the requests of the burst arrive in this run, in seconds since the start: the same for all dispatchers.
     pub burst: (f64, f64),
 }
 
@@ -75,7 +81,7 @@ pub struct Sweep {
 pub enum Varied {
     /// Agents, with the total memory fixed.
     Agents,
-    /// Arrival rate against the first.
+    /// Share of the agents' time that the requests take at 80 % hits.
     Load,
     /// Ranked lists an agent may keep.
     CacheSlots,

@@ -1,5 +1,6 @@
 //! What is measured while a simulation runs, and the figures made of it.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -296,10 +297,11 @@ impl Measure {
             throughput_burst: if window_s > 0.0 { self.placed_in_window as f64 / window_s } else { 0.0 },
             placed,
             unplaced,
+            intervals: BTreeMap::new(),
         };
         let cdf = match placed {
             0 => Vec::new(),
-            _ => (0..=POINTS).map(|i| i as f64 / POINTS as f64).map(|share| (share, at(share))).collect(),
+            _ => (0..=POINTS).map(|i| i as f64 / POINTS as f64).map(|share| (at(share), share)).collect(),
         };
         Outcome { figures, cdf, timeline: self.slices, burst: (0.0, 0.0) }
     }

@@ -6,7 +6,9 @@
 
 mod burst;
 mod cost;
+mod experiment;
 mod figures;
+mod lru;
 mod measure;
 mod quality;
 mod report;
@@ -17,6 +19,7 @@ mod workload;
 mod world;
 
 pub use cost::Costs;
+pub use experiment::{CacheSize, Experiment};
 pub use figures::{Compared, Figures, Outcome, Report, Slice, Sweep, Varied};
 pub use report::render;
 pub use workload::{Machine, Request, Workload};

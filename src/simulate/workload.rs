@@ -53,6 +53,13 @@ impl Workload {
         self.arrivals.last().map_or(0.0, |last| last.arrives_s)
     }
 
+    /// Templates that arriving requests ask for.
+    pub fn kinds(&self) -> usize {
+        let mut asked = vec![false; self.templates.len()];
+        self.arrivals.iter().for_each(|request| asked[request.template as usize] = true);
+        asked.into_iter().filter(|asked| *asked).count()
+    }
+
     /// The most that is asked for at one time, if every request is placed when it arrives.
     pub fn peak(&self) -> Amounts {
         self.peaks().0

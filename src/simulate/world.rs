@@ -122,6 +122,11 @@ impl Setup {
         Duration::try_from_secs_f64(workload_s * self.scale).unwrap_or(Duration::MAX)
     }
 
+    /// Ranked lists that fit into an agent's cache.
+    pub fn slots(&self) -> usize {
+        self.cache.slots.min(self.cache.bytes / sizes_for(&self.nodes).list.max(1))
+    }
+
     fn tick(&self) -> Duration {
         const IDLE_LOOK: Duration = Duration::from_millis(100);
         // Seldom enough for a clock that runs for weeks.
@@ -378,7 +383,16 @@ impl<'a> World<'a> {
     }
 }
 
-/// What a list and a rule object of these nodes weigh, by making some.
+/// What a list and a rule object of these nodes weigh.
+pub fn sizes_for(nodes: &[Node]) -> Sizes {
+    let mut scheduler = Scheduler::new(SchedulerConfig::default(), Estimator::default());
+    for node in nodes {
+        scheduler.apply_node(node.clone());
+    }
+    sizes(&mut scheduler)
+}
+
+/// By making some.
 fn sizes(scheduler: &mut Scheduler) -> Sizes {
     let config = AgentConfig {
         packing: Packing::default(),

@@ -244,7 +244,7 @@ impl<'a> Timeline<'a> {
 fn sweep(sweep: &Sweep, cast: &Cast) -> String {
     let (id, title, note, label) = match sweep.what {
         Varied::Agents => ("plot-agents", "Agents", "More agents share the same memory.", "agents"),
-        Varied::Load => ("plot-load", "Load", "Requests come faster.", "arrival rate, first = 1"),
+        Varied::Load => ("plot-load", "Load", "Requests come faster.", "load at 80 % hits"),
         Varied::CacheSlots => {
             ("plot-slots", "Cache size", "Ranked lists that an agent may keep.", "ranked lists per agent")
         }

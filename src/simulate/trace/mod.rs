@@ -75,7 +75,8 @@ pub fn read(file: &Path, format: Option<Format>, options: TraceOptions) -> Resul
     }
     // Stable, so that requests that arrive together stay in the order of the file.
     workload.arrivals.sort_by(|a, b| a.arrives_s.total_cmp(&b.arrives_s));
-    workload.source = format!("{} ({})", file.display(), table.schema().name);
+    let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy();
+    workload.source = format!("{name} ({})", table.schema().name);
     Ok(workload)
 }
 

@@ -1,0 +1,361 @@
+//! `berth simulate`: dispatchers compared on a trace, or on a made-up workload, with berth's own code on a virtual clock.
+
+mod compare;
+mod table;
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use clap::{Args, ValueEnum};
+use parking_lot::Mutex;
+
+use super::progress::Progress;
+use crate::config::ConfigDuration;
+use crate::dispatch::{DispatcherKind, Estimator, MOST_AGENTS};
+use crate::rules::Packing;
+use crate::simulate::synthetic::{self, Synthetic};
+use crate::simulate::trace::{self, Format, TraceOptions};
+use crate::simulate::{CacheSize, Costs, Experiment, Figures, Outcome, Workload, render};
+
+/// Options of `berth simulate`.
+#[derive(Debug, Clone, Args)]
+pub struct SimulateOptions {
+    /// The trace to simulate, plain or compressed with gzip. Without it: a workload made up after published statistics.
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+    /// How the trace is written. Without it: as its header says.
+    #[arg(long, value_name = "FORMAT", requires = "trace")]
+    pub format: Option<Format>,
+    /// Give each pod of an azure-packing trace one of so many images by its tenant: more classes of pods.
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "trace")]
+    pub widen: u32,
+    /// Requests of a made-up workload.
+    #[arg(long, value_name = "N", default_value_t = 40_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000), conflicts_with = "trace")]
+    pub requests: u32,
+    /// Kinds of requests in a made-up workload.
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000), conflicts_with = "trace")]
+    pub types: u32,
+    /// A list of nodes (openb: sn,cpu_milli,memory_mib,gpu,model), or how many of one kind. Without it: so many that the
+    /// workload's peak takes half of them.
+    #[arg(long, value_name = "FILE|N")]
+    pub nodes: Option<Nodes>,
+    /// Allocation agents.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=MOST_AGENTS as i64))]
+    pub agents: u32,
+    /// Ranked lists that an agent may keep. Without it, and without --cache-mib: the fewest with which 78 % of the requests
+    /// find their list if each goes to any agent, so that Protean has the 80 % hits, give or take two, that it had in
+    /// the paper.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "cache_mib")]
+    pub cache_slots: Option<u32>,
+    /// Memory of an agent's cache, in MiB.
+    #[arg(long, value_name = "MIB", value_parser = positive)]
+    pub cache_mib: Option<f64>,
+    /// Drop lists that were not used for so long on the virtual clock, such as 1600ms.
+    #[arg(long, value_name = "DURATION")]
+    pub cache_age: Option<ConfigDuration>,
+    /// Requests come so many times as fast: arrival times are divided by it (Kamino: 1.25 to 2).
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = positive)]
+    pub load: f64,
+    /// With --load 1, the share of the agents' time that the requests take when 80 % find their list: the times of the
+    /// workload are compressed to that. `none` leaves them as they are.
+    #[arg(long, value_name = "SHARE", default_value = "0.7", value_parser = base_load)]
+    pub base_load: BaseLoad,
+    /// Whom to compare, the first with the others: names separated by commas, or `all`.
+    #[arg(long, value_name = "NAME,...", default_value = "all", value_parser = dispatchers)]
+    pub dispatcher: Dispatchers,
+    /// Run everything so often, each time with the next seed, and tell the 95 % confidence intervals.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeat: u32,
+    /// What agents' work costs: `azure` (14 ms for a hit, 88 ms for a miss), `azure-rules` (the same by rule), `berth` (its
+    /// own first guesses), or the file in which a running berth keeps what it measured (estimatorFile).
+    #[arg(long, value_name = "NAME|FILE", default_value = "azure")]
+    pub costs: CostSource,
+    /// How much classes differ in what they take: the standard deviation of the logarithm. 0.35 is Azure's fivefold range.
+    #[arg(long, value_name = "SIGMA", default_value_t = 0.0, value_parser = spread)]
+    pub class_spread: f64,
+    /// The same for single requests.
+    #[arg(long, value_name = "SIGMA", default_value_t = 0.0, value_parser = spread)]
+    pub request_spread: f64,
+    /// Changes of nodes per second of the virtual clock, besides pods that come and go.
+    #[arg(long, value_name = "RATE", default_value_t = 1.0, value_parser = not_negative)]
+    pub churn: f64,
+    /// Agents never run into each other's placements, as in Kamino's own simulation.
+    #[arg(long)]
+    pub no_conflicts: bool,
+    /// All that is random comes from this.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// `table` for people, `json` for programs.
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    pub output: Output,
+    /// Write a page with plots to this file, with more runs that vary agents, load and cache size.
+    #[arg(long, value_name = "FILE.html")]
+    pub report: Option<PathBuf>,
+}
+
+/// See [`SimulateOptions::cache_slots`].
+const HIT_RATE: f64 = 0.78;
+
+/// The form of the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Output {
+    #[default]
+    Table,
+    Json,
+}
+
+/// Where nodes come from.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Nodes {
+    Count(usize),
+    File(PathBuf),
+}
+
+impl FromStr for Nodes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        const MOST: i64 = 1_000_000;
+        match text.parse::<i64>() {
+            Ok(count) if (1..=MOST).contains(&count) => Ok(Nodes::Count(count as usize)),
+            Ok(_) => Err(format!("a number of nodes is 1 to {MOST}")),
+            Err(_) => Ok(Nodes::File(text.into())),
+        }
+    }
+}
+
+/// Names, each once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dispatchers(pub Vec<DispatcherKind>);
+
+fn dispatchers(text: &str) -> Result<Dispatchers, String> {
+    if text == "all" {
+        return Ok(Dispatchers(DispatcherKind::ALL.into()));
+    }
+    let mut kinds = Vec::new();
+    for name in text.split(',').map(str::trim) {
+        let Some(kind) = DispatcherKind::ALL.into_iter().find(|kind| kind.name() == name) else {
+            let names = DispatcherKind::ALL.map(DispatcherKind::name).join(", ");
+            return Err(format!("there is no dispatcher {name:?}; there are {names}, and all"));
+        };
+        if !kinds.contains(&kind) {
+            kinds.push(kind);
+        }
+    }
+    Ok(Dispatchers(kinds))
+}
+
+/// `None`: the times of the workload.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct BaseLoad(pub Option<f64>);
+
+fn base_load(text: &str) -> Result<BaseLoad, String> {
+    match text {
+        "none" => Ok(BaseLoad(None)),
+        _ => positive(text).map(|load| BaseLoad(Some(load))),
+    }
+}
+
+fn number(text: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|number: &f64| number.is_finite()).ok_or("not a finite number".to_owned())
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    number(text).and_then(|n| if n > 0.0 { Ok(n) } else { Err("must be greater than 0".to_owned()) })
+}
+
+fn not_negative(text: &str) -> Result<f64, String> {
+    number(text).and_then(|n| if n >= 0.0 { Ok(n) } else { Err("must not be negative".to_owned()) })
+}
+
+fn spread(text: &str) -> Result<f64, String> {
+    const MOST: f64 = 3.0;
+    not_negative(text).and_then(|n| if n <= MOST { Ok(n) } else { Err(format!("must be at most {MOST}")) })
+}
+
+/// Where costs come from.
+#[derive(Debug, Clone, PartialEq)]
+pub enum CostSource {
+    Azure,
+    AzureRules,
+    Berth,
+    File(PathBuf),
+}
+
+impl FromStr for CostSource {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Ok(match text {
+            "azure" => CostSource::Azure,
+            "azure-rules" => CostSource::AzureRules,
+            "berth" => CostSource::Berth,
+            file => CostSource::File(file.into()),
+        })
+    }
+}
+
+/// Exit codes: 0 all is done, 1 the result could not be written, 2 the input or the options are wrong.
+pub fn simulate(options: SimulateOptions) -> ExitCode {
+    let fail = |error: anyhow::Error, code| {
+        eprintln!("berth: {error:#}");
+        ExitCode::from(code)
+    };
+    let experiment = match experiment(&options) {
+        Ok(experiment) => experiment,
+        Err(error) => return fail(error, 2),
+    };
+    match carry_out(&options, &experiment) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(error, 1),
+    }
+}
+
+fn experiment(options: &SimulateOptions) -> Result<Experiment> {
+    let workloads = workloads(options)?;
+    let workload = &workloads[0];
+    let nodes = match &options.nodes {
+        Some(Nodes::File(file)) => trace::read_nodes(file)?,
+        Some(Nodes::Count(count)) => workload.machine.nodes(*count),
+        None => workload.machine.nodes(workload.nodes_for_peak(0.5)),
+    };
+    let cache = match (options.cache_slots, options.cache_mib) {
+        (Some(slots), _) => CacheSize::Slots(slots as usize),
+        (None, Some(mib)) => CacheSize::Bytes((mib * f64::from(1 << 20)) as usize),
+        (None, None) => CacheSize::HitRate(HIT_RATE),
+    };
+    let costs = Costs {
+        class_spread: options.class_spread,
+        request_spread: options.request_spread,
+        ..costs(&options.costs)?
+    };
+    let experiment = Experiment {
+        workloads,
+        nodes: Arc::new(nodes),
+        dispatchers: options.dispatcher.0.clone(),
+        agents: options.agents as usize,
+        cache,
+        cache_age: options.cache_age.map(Duration::from),
+        costs,
+        load: options.base_load.0.map(|load| load * options.load),
+        speed: options.load,
+        churn_per_s: options.churn,
+        conflicts: !options.no_conflicts,
+        packing: Packing::default(),
+        candidate_width: 1,
+        seed: options.seed,
+    };
+    if let CacheSize::Bytes(bytes) = cache {
+        let list = experiment.bytes_per_list();
+        ensure!(
+            bytes >= list,
+            "--cache-mib: a ranked list of {} nodes takes {:.3} MiB, and the cache must hold one at least",
+            experiment.nodes.len(),
+            list as f64 / f64::from(1 << 20)
+        );
+    }
+    Ok(experiment)
+}
+
+fn workloads(options: &SimulateOptions) -> Result<Vec<Arc<Workload>>> {
+    let seeds = (0..u64::from(options.repeat)).map(|at| options.seed.wrapping_add(at));
+    let Some(file) = &options.trace else {
+        let (requests, types) = (options.requests as usize, options.types as usize);
+        let made = |seed| synthetic::generate(Synthetic { requests, types, seed, ..Synthetic::default() });
+        return Ok(seeds.map(made).map(Arc::new).collect());
+    };
+    let trace = trace::read(file, options.format, TraceOptions { widen: options.widen })?;
+    let trace = Arc::new(trace);
+    Ok(seeds.map(|_| trace.clone()).collect())
+}
+
+fn costs(source: &CostSource) -> Result<Costs> {
+    let file = match source {
+        CostSource::Azure => return Ok(Costs::azure()),
+        CostSource::AzureRules => return Ok(Costs::azure_rules()),
+        CostSource::Berth => return Ok(Costs::measured(&Estimator::default())),
+        CostSource::File(file) => file,
+    };
+    let text = fs::read_to_string(file).with_context(|| {
+        format!("--costs: cannot read {}, and it is none of azure, azure-rules, berth", file.display())
+    })?;
+    let estimator: Estimator = serde_json::from_str(&text).map_err(|error| {
+        let (line, file) = (error.line(), file.display());
+        anyhow!("{file}:{line}: {error}: expected what berth run writes to its estimatorFile")
+    })?;
+    let costs = Costs::measured(&estimator);
+    if costs.list_hit.is_zero() || costs.list_miss.is_zero() {
+        bail!("{}: the times of listHit and listMiss must be greater than 0 ns", file.display());
+    }
+    Ok(costs)
+}
+
+fn carry_out(options: &SimulateOptions, experiment: &Experiment) -> Result<()> {
+    let progress = Progress::new();
+    let outcomes =
+        with_progress(&progress, "simulated", experiment.work(), |advance| experiment.run(advance));
+    for outcome in &outcomes {
+        let Figures { dispatcher, unplaced, .. } = &outcome.figures;
+        if *unplaced > 0 {
+            progress.say(&format!(
+                "{dispatcher}: {unplaced} requests found no node to the end, and are in no figure: give more --nodes"
+            ));
+        }
+    }
+    if let Some(file) = &options.report {
+        let page = page(options, experiment, &outcomes, &progress);
+        fs::write(file, page).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    print(options.output, experiment, &outcomes)
+}
+
+fn print(output: Output, experiment: &Experiment, outcomes: &[Outcome]) -> Result<()> {
+    let text = match output {
+        Output::Table => table::table(experiment, outcomes),
+        Output::Json => {
+            let figures: Vec<_> = outcomes.iter().map(|outcome| &outcome.figures).collect();
+            serde_json::to_string_pretty(&figures)? + "\n"
+        }
+    };
+    match io::stdout().write_all(text.as_bytes()) {
+        // `berth simulate | head` is no failure.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result.context("cannot write to standard output"),
+    }
+}
+
+fn page(
+    options: &SimulateOptions,
+    experiment: &Experiment,
+    outcomes: &[Outcome],
+    progress: &Progress,
+) -> String {
+    let sweeps =
+        with_progress(progress, "varied", experiment.sweep_work(), |advance| experiment.sweeps(advance));
+    let dispatchers = [DispatcherKind::Protean, DispatcherKind::LatcacheRule, DispatcherKind::default()];
+    let age = compare::short_age(experiment);
+    let aged = experiment.aged(age, &dispatchers);
+    let command = compare::command(options);
+    render(&compare::report(experiment, outcomes.to_vec(), sweeps, (age, aged), command))
+}
+
+/// Shows how far `work` is.
+fn with_progress<T>(
+    progress: &Progress,
+    what: &'static str,
+    total: u64,
+    work: impl FnOnce(&(dyn Fn(u64) + Sync)) -> T,
+) -> T {
+    let stage = Mutex::new((progress.stage(what, total as usize), 0));
+    work(&|more| {
+        let (stage, count) = &mut *stage.lock();
+        *count += more as usize;
+        stage.set(*count);
+    })
+}
