@@ -12,4 +12,5 @@ mod docs;
 mod explain;
 mod report;
 mod scheduling;
+mod simulate;
 mod simulation;

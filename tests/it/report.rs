@@ -183,3 +183,32 @@ fn a_legend_hides_a_dispatcher_everywhere_and_a_pointer_shows_values() {
         check(&visit(&page, screen), screen);
     }
 }
+
+#[test]
+fn the_page_that_berth_simulate_writes_has_its_plots() {
+    let file = tempfile::NamedTempFile::new().expect("a temporary file can be made");
+    let path = file.path().to_str().expect("UTF-8");
+    let ran = crate::simulate::simulate(["--requests", "1500", "--types", "40", "--report", path]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let page = std::fs::read_to_string(file.path()).expect("the page was written");
+    for screen in [DESKTOP, PHONE] {
+        let seen = visit(&page, screen);
+        assert_eq!(seen.console, [""; 0], "on {screen:?}");
+        assert_eq!(seen.measured.resources, [""; 0], "on {screen:?}");
+        assert!(seen.measured.page_width <= seen.measured.window_width, "wider than {screen:?}");
+        let ids: Vec<_> = seen.measured.plots.iter().map(|plot| plot.id.as_str()).collect();
+        assert_eq!(ids, PLOTS, "on {screen:?}");
+        let drawn =
+            |(width, height, shapes): &(f64, f64, _)| *width > 100.0 && *height > 80.0 && *shapes >= 4;
+        for plot in &seen.measured.plots {
+            assert!(
+                !plot.drawings.is_empty() && plot.drawings.iter().all(drawn),
+                "{} on {screen:?}",
+                plot.id
+            );
+        }
+    }
+    for figure in ["-42 %", "-50 %", "0.950", "0.77"] {
+        assert!(page.contains(figure), "the paper's {figure} stands beside ours");
+    }
+}

@@ -21,6 +21,7 @@ fn figures(name: &str, value: f64) -> Figures {
         throughput_burst: value,
         placed: 1,
         unplaced: 0,
+        intervals: Default::default(),
     }
 }
 

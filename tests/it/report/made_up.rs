@@ -87,6 +87,7 @@ fn figures((name, average, hit): (&str, f64, f64), factor: f64) -> Figures {
         throughput_burst: 9_000.0 / average,
         placed: 86_388,
         unplaced: 12,
+        intervals: Default::default(),
     }
 }
 
