@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth::agent::{Agent, AgentConfig, CacheChange, CacheLimits, Choice, Part};
-use berth::dispatch::Estimator;
+use berth::dispatch::{DispatcherKind, Estimator};
 use berth::inventory::Revision;
 use berth::model::{Node, Pod, Usage};
 use berth::placement::{BindAttempt, Binding};
@@ -105,6 +105,8 @@ impl Shadow {
 /// What differs between schedules.
 pub struct Settings {
     pub agents: usize,
+    pub dispatcher: DispatcherKind,
+    pub dispatcher_seed: u64,
     pub max_tries: u32,
     pub max_waiting_binds: usize,
     pub candidate_width: usize,
@@ -116,6 +118,8 @@ impl Settings {
     pub fn draw(dice: &mut Dice) -> Self {
         Settings {
             agents: 1 + dice.below(3) as usize,
+            dispatcher: *dice.pick(&DispatcherKind::ALL).expect("there are some"),
+            dispatcher_seed: dice.any(),
             max_tries: 1 + dice.below(4) as u32,
             max_waiting_binds: 1 + dice.below(12) as usize,
             candidate_width: 1 + dice.below(3) as usize,
@@ -130,6 +134,8 @@ impl Settings {
     pub fn scheduler(&self) -> Scheduler {
         let config = SchedulerConfig {
             agents: self.agents,
+            dispatcher: self.dispatcher,
+            seed: self.dispatcher_seed,
             max_waiting_binds: self.max_waiting_binds,
             max_tries: self.max_tries,
             ..SchedulerConfig::default()
