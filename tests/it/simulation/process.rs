@@ -86,6 +86,15 @@ impl Shadow {
         self.assumed.remove(uid);
     }
 
+    /// The store told that nothing of ours will be bound. A pod that was seen on a node and has none is gone, whatever the
+    /// watch has told so far.
+    pub fn vanished(&mut self, uid: &str) {
+        self.assumed.remove(uid);
+        if self.pods.get(uid).is_some_and(|pod| pod.node_name.is_some()) {
+            self.pods.remove(uid);
+        }
+    }
+
     /// What this process must take to be on `node`, but for the pod `except`.
     pub fn usage_on(&self, node: &str, except: &str) -> Vec<Arc<Usage>> {
         let seen = self
