@@ -68,8 +68,14 @@ pub struct Config {
     /// Which nodes to prefer by their requested share: `LeastAllocated` spreads pods, `MostAllocated` packs them.
     pub packing: Packing,
 
-    /// How a waiting pod finds its agent: `latcache-rule` sends it where the estimated waiting and processing time is
-    /// least, from the cached rules of each agent.
+    /// How a waiting pod finds its agent. `latcache-priced` sends it where it is expected to be done first, given what
+    /// waits at each agent and what its caches will hold by then, and does not make a second copy of a ranked list in
+    /// a full cache for a gain smaller than the delay to later pods. `latcache-rule` is the same without foresight of
+    /// evictions and without that price: Kamino's algorithm. `latcache-request` does not count on parts of lists
+    /// (rule objects), and `latcache-naive` also neither on lists that waiting pods will bring nor on when an agent is
+    /// done with what it is doing. The others are there to compare with: `protean` has one queue, from which idle
+    /// agents take; `hash-stealing` keeps the pods of one class at one agent, and idle agents take from the longest
+    /// queue; `round-robin` and `random` do not look at pods or agents.
     pub dispatcher: DispatcherKind,
 
     /// Bind requests that are under way to the API server at the same time.

@@ -118,6 +118,14 @@ logFormat: json
 }
 
 #[test]
+fn every_dispatcher_is_known_by_its_name() {
+    for kind in DispatcherKind::ALL {
+        assert_eq!(load(&format!("dispatcher: {kind}")).unwrap().dispatcher, kind);
+    }
+    assert_eq!(Config::default().dispatcher, DispatcherKind::LatcachePriced);
+}
+
+#[test]
 fn what_is_written_is_read_back() {
     let config = Config { agents: 7, estimator_file: Some("/tmp/x".into()), ..Config::default() };
     assert_eq!(load(&serde_saphyr::to_string(&config).unwrap()).unwrap(), config);
@@ -212,7 +220,11 @@ fn a_bad_value_is_refused_with_its_line_its_field_and_what_is_allowed() {
             ),
             ":3: podTopologySpread.defaultConstraints: constraint 1: `a` is there already with the same whenUnsatisfiable",
         ),
-        ("dispatcher: random", ":1: dispatcher: unknown variant `random`, expected one of latcache-rule"),
+        (
+            "dispatcher: fastest",
+            ":1: dispatcher: unknown variant `fastest`, expected one of protean, random, round-robin, hash-stealing, \
+             latcache-naive, latcache-request, latcache-rule, latcache-priced",
+        ),
         ("bindsInFlight: 0", ":1: bindsInFlight: 0 is not from 1 to 1024"),
         ("bindsInFlight: 1025", ":1: bindsInFlight: 1025 is not from 1 to 1024"),
         ("maxWaitingBinds: 0", ":1: maxWaitingBinds: 0 is not from 1 to 65536"),

@@ -35,7 +35,7 @@ impl Average {
     }
 
     fn add(&mut self, sample: Duration) {
-        self.samples = (self.samples + 1).min(WINDOW);
+        self.samples = self.samples.saturating_add(1).min(WINDOW);
         self.ns += (sample.as_nanos() as f64 - self.ns) / f64::from(self.samples);
     }
 

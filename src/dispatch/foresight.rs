@@ -21,7 +21,8 @@ pub(super) struct Foresight {
 #[derive(Debug, Default)]
 struct Forecast {
     by_use: BTreeMap<u64, ClassId>,
-    /// Lists that were left when one had to go for want of room; `None`: that has not happened yet.
+    /// The most lists there is room for: as many as were left when one had to go, or as it has had since; `None`: none
+    /// had to go yet.
     capacity: Option<usize>,
 }
 
@@ -42,6 +43,11 @@ impl Foresight {
     /// A bit for each agent that will have the list.
     pub fn holders(&self, class: ClassId) -> u64 {
         self.holders.get(&class).map_or(0, |holders| holders.agents)
+    }
+
+    /// A bit for each agent that will have to evict something for another list.
+    pub fn full_agents(&self) -> u64 {
+        (0..self.forecasts.len()).fold(0, |bits, agent| bits | u64::from(self.is_full(agent)) << agent)
     }
 
     /// Whether the agent will have to evict something for another list.
@@ -65,12 +71,7 @@ impl Foresight {
         holders.agents |= 1 << agent;
         holders.used[agent] = self.uses;
         forecast.by_use.insert(self.uses, class);
-        while let Forecast { by_use, capacity: Some(most) } = &self.forecasts[agent]
-            && by_use.len() > *most
-            && let Some((_, oldest)) = by_use.first_key_value()
-        {
-            self.gone(agent, *oldest);
-        }
+        self.trim(agent);
     }
 
     /// The agent will not have this list.
@@ -87,9 +88,25 @@ impl Foresight {
         }
     }
 
-    /// The agent had to evict a list for want of room, and has so many left.
-    pub fn filled(&mut self, agent: usize, left: usize) {
-        self.forecasts[agent].capacity = Some(left.max(1));
+    /// The agent has so many lists now, and evicted one for want of room, or did not.
+    pub fn counted(&mut self, agent: usize, lists: usize, evicted: bool) {
+        let capacity = &mut self.forecasts[agent].capacity;
+        *capacity = match evicted {
+            true => Some(lists.max(1)),
+            // There is room for more than there was: lists shrink with the cluster.
+            false => capacity.map(|most| most.max(lists)),
+        };
+        self.trim(agent);
+    }
+
+    /// What there will be no room for goes, oldest use first.
+    fn trim(&mut self, agent: usize) {
+        while let Forecast { by_use, capacity: Some(most) } = &self.forecasts[agent]
+            && by_use.len() > *most
+            && let Some((_, oldest)) = by_use.first_key_value()
+        {
+            self.gone(agent, *oldest);
+        }
     }
 
     #[cfg(test)]
@@ -111,11 +128,23 @@ mod tests {
             foresight.assigned(ALONE, ClassId(class));
         }
         assert!(!foresight.is_full(ALONE), "nothing was evicted yet");
-        foresight.filled(ALONE, 3);
+        foresight.counted(ALONE, 3, true);
         assert!(foresight.is_full(ALONE) && !foresight.is_full(1));
         foresight.assigned(ALONE, ClassId(4));
         let held: Vec<_> = (1..=4).filter(|class| foresight.holders(ClassId(*class)) == 1).collect();
         assert_eq!(held, [1, 3, 4]);
+    }
+
+    #[test]
+    fn an_agent_that_has_more_lists_than_it_had_room_for_has_more_room_now() {
+        let mut foresight = Foresight::new(1);
+        foresight.assigned(ALONE, ClassId(1));
+        foresight.counted(ALONE, 1, true);
+        assert!(foresight.is_full(ALONE));
+        foresight.counted(ALONE, 2, false);
+        foresight.assigned(ALONE, ClassId(2));
+        assert_eq!((foresight.holders(ClassId(1)), foresight.holders(ClassId(2))), (1, 1));
+        assert_eq!(foresight.full_agents(), 1);
     }
 
     #[test]

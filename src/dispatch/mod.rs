@@ -81,7 +81,7 @@ impl Expected {
 struct Lane {
     queue: Queue,
     service: Option<Service>,
-    /// It was told to look for shared work, and has not come yet.
+    /// It was told to look for work, and has not come yet.
     called: bool,
     /// Ranked lists cached.
     lists: usize,
@@ -165,18 +165,24 @@ impl Dispatcher {
     ) -> Assigned {
         use DispatcherKind::*;
         let count = self.lanes.len();
-        let lane = match self.kind {
-            Protean => None,
-            Random => Some((self.rng.next() % count as u64) as usize),
+        let (lane, expected) = match self.kind {
+            Protean => (None, None),
+            Random => (Some((self.rng.next() % count as u64) as usize), None),
             RoundRobin => {
                 self.turn += 1;
-                Some((self.turn - 1) % count)
+                (Some((self.turn - 1) % count), None)
             }
-            HashStealing => Some(consistent_hash(mix(class.id.0), count)),
-            LatcachePriced => Some(self.cheapest(class, priority, now)),
-            LatcacheNaive | LatcacheRequest | LatcacheRule => Some(self.first_done(class, priority, now)),
+            HashStealing => (Some(consistent_hash(mix(class.id.0), count)), None),
+            LatcachePriced => {
+                let (at, expected) = self.cheapest(class, priority, now);
+                (Some(at), Some(expected))
+            }
+            LatcacheNaive | LatcacheRequest | LatcacheRule => {
+                let (at, expected) = self.first_done(class, priority, now);
+                (Some(at), Some(expected))
+            }
         };
-        self.put(lane, uid, class, priority, seq)
+        self.put(lane, expected, uid, class, priority, seq)
     }
 
     /// Puts a request into the lane of a given agent.
@@ -188,12 +194,13 @@ impl Dispatcher {
         priority: i32,
         seq: u64,
     ) -> Assigned {
-        self.put(Some(agent), uid, class, priority, seq)
+        let expected = self.kind.estimates().then(|| self.outlook(class).at(agent));
+        self.put(Some(agent), expected, uid, class, priority, seq)
     }
 
     /// LatCache: the agent where the request is expected to be done first; of equals, the one with the fewest waiting,
     /// then the first.
-    fn first_done(&self, class: &Class, priority: i32, now: Duration) -> usize {
+    fn first_done(&self, class: &Class, priority: i32, now: Duration) -> (usize, Expected) {
         let outlook = self.outlook(class);
         let done = |(at, lane): (usize, &Lane)| {
             let remaining = match self.kind {
@@ -202,7 +209,8 @@ impl Dispatcher {
             };
             (lane.queue.time_ahead(priority) + outlook.at(at).takes + remaining, lane.queue.len(), at)
         };
-        self.lanes.iter().enumerate().map(done).min().map_or(0, |(_, _, at)| at)
+        let at = self.lanes.iter().enumerate().map(done).min().map_or(0, |(_, _, at)| at);
+        (at, outlook.at(at))
     }
 
     /// LatCache with a price on work: of the agents, the one where the time until the request is done, plus what the
@@ -211,7 +219,7 @@ impl Dispatcher {
     /// A miss where a hit was possible takes longer than it must. It delays who comes after, and it evicts a list that
     /// somebody will miss: LatCache does not see either. So the time above the least that any agent needs is charged
     /// again, [`Pressure::price`] times; but not at an agent that has room, where nothing is lost.
-    fn cheapest(&mut self, class: &Class, priority: i32, now: Duration) -> usize {
+    fn cheapest(&mut self, class: &Class, priority: i32, now: Duration) -> (usize, Expected) {
         let outlook = self.outlook(class);
         let price = self.pressure.price();
         let takes = |at| outlook.at(at).takes;
@@ -225,42 +233,52 @@ impl Dispatcher {
         };
         let at = self.lanes.iter().enumerate().map(cost).min().map_or(0, |(_, _, at)| at);
         self.pressure.add(takes(at) / self.lanes.len() as u32, now);
-        at
+        (at, outlook.at(at))
     }
 
     fn put(
         &mut self,
         lane: Option<usize>,
+        expected: Option<Expected>,
         uid: &Arc<str>,
         class: &Arc<Class>,
         priority: i32,
         seq: u64,
     ) -> Assigned {
         let key = (Reverse(priority), seq);
-        let estimating = lane.filter(|_| self.kind.estimates());
-        let expected = estimating.map(|at| self.outlook(class).at(at));
+        let wake = self.caller(lane);
         let request = Request { uid: uid.clone(), class: class.clone(), expected };
         let estimate = expected.map_or(Duration::ZERO, |expected| expected.takes);
-        let queue = match lane {
-            Some(at) => &mut self.lanes[at].queue,
-            None => &mut self.shared,
-        };
-        queue.insert(key, Waiting { request, estimate });
-        if let Some(at) = estimating {
+        self.queue_mut(lane).insert(key, Waiting { request, estimate });
+        if let Some(at) = lane.filter(|_| self.kind.estimates()) {
             self.lists.expect(at, class.id);
-            self.foresight.assigned(at, class.id);
             class.cached_rules().for_each(|key| self.objects.expect(at, key));
+            if self.kind == DispatcherKind::LatcachePriced {
+                self.foresight.assigned(at, class.id);
+            }
         }
-        Assigned { ticket: Ticket { lane, key }, wake: self.caller(lane) }
+        Assigned { ticket: Ticket { lane, key }, wake }
     }
 
-    /// Who is to be woken for a request in this lane.
+    /// Who is to be woken for a request that is about to come into this lane: its agent, or, if others may help, one that
+    /// has nothing to do and was not called yet. So while an agent sleeps, one is on its way for each request that it
+    /// could take.
     fn caller(&mut self, lane: Option<usize>) -> usize {
-        let own = lane.filter(|at| self.kind != DispatcherKind::HashStealing || self.lanes[*at].is_idle());
+        let comes_for_it = |at: &usize| match self.kind {
+            DispatcherKind::HashStealing => self.lanes[*at].service.is_none() && !self.lanes[*at].called,
+            // It was called for a shared request, and will take this one instead.
+            DispatcherKind::Protean => !self.lanes[*at].called || self.shared.is_empty(),
+            _ => true,
+        };
         let idle = || self.lanes.iter().position(|lane| lane.is_idle() && !lane.called);
-        let wake = own.or_else(idle).or(lane).unwrap_or(0);
+        let wake = lane.filter(comes_for_it).or_else(idle).or(lane).unwrap_or(0);
         self.lanes[wake].called = true;
         wake
+    }
+
+    /// The agent came and may not take work now. It comes again when it is told to.
+    pub fn turned_away(&mut self, agent: usize) {
+        self.lanes[agent].called = false;
     }
 
     /// Takes a waiting request back, before an agent has started it.
@@ -312,15 +330,16 @@ impl Dispatcher {
 
     /// What came into and went out of the agent's caches.
     pub fn cache_changed(&mut self, agent: usize, changes: &[CacheChange]) {
-        let mut full = false;
+        let mut evicted = false;
         for change in changes {
             match *change {
                 CacheChange::ListAdded(class) => {
                     self.lists.insert(agent, class);
                     self.lanes[agent].lists += 1;
+                    self.foresee_unassigned(agent, class);
                 }
                 CacheChange::ListEvicted(class) | CacheChange::ListExpired(class) => {
-                    full |= matches!(change, CacheChange::ListEvicted(_));
+                    evicted |= matches!(change, CacheChange::ListEvicted(_));
                     self.lists.remove(agent, &class);
                     self.lanes[agent].lists -= 1;
                     self.forget_unless_coming(agent, class);
@@ -329,8 +348,16 @@ impl Dispatcher {
                 CacheChange::ObjectEvicted(rule, value) => self.objects.remove(agent, &(rule, value)),
             }
         }
-        if full {
-            self.foresight.filled(agent, self.lanes[agent].lists);
+        if !changes.is_empty() {
+            self.foresight.counted(agent, self.lanes[agent].lists, evicted);
+        }
+    }
+
+    /// A list that no request brought (the class is parked, and was looked at again) was not foreseen yet.
+    fn foresee_unassigned(&mut self, agent: usize, class: ClassId) {
+        let brought = self.lanes[agent].service.as_ref().is_some_and(|service| service.class.id == class);
+        if self.kind == DispatcherKind::LatcachePriced && !brought {
+            self.foresight.assigned(agent, class);
         }
     }
 
@@ -376,7 +403,11 @@ impl Dispatcher {
     fn outlook(&self, class: &Class) -> Outlook {
         let lists = match self.kind {
             DispatcherKind::LatcacheNaive => self.lists.cached(&class.id),
-            DispatcherKind::LatcachePriced => self.foresight.holders(class.id),
+            // Where there is room, nothing goes.
+            DispatcherKind::LatcachePriced => {
+                self.foresight.holders(class.id)
+                    | self.lists.augmented(&class.id) & !self.foresight.full_agents()
+            }
             _ => self.lists.augmented(&class.id),
         };
         self.outlook_with(class, lists, |key| self.objects.augmented(key))

@@ -84,6 +84,7 @@ impl Scheduler {
             self.count_dispatch(agent);
             return Some(Task::Place { request, work });
         }
+        self.dispatcher.turned_away(agent);
         None
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth::agent::{Agent, AgentConfig, CacheChange, CacheLimits, Choice, Part};
-use berth::dispatch::Estimator;
+use berth::dispatch::{DispatcherKind, Estimator};
 use berth::inventory::Revision;
 use berth::model::{Node, Pod, Usage};
 use berth::placement::{BindAttempt, Binding};
@@ -86,6 +86,15 @@ impl Shadow {
         self.assumed.remove(uid);
     }
 
+    /// The store told that nothing of ours will be bound. A pod that was seen on a node and has none is gone, whatever the
+    /// watch has told so far.
+    pub fn vanished(&mut self, uid: &str) {
+        self.assumed.remove(uid);
+        if self.pods.get(uid).is_some_and(|pod| pod.node_name.is_some()) {
+            self.pods.remove(uid);
+        }
+    }
+
     /// What this process must take to be on `node`, but for the pod `except`.
     pub fn usage_on(&self, node: &str, except: &str) -> Vec<Arc<Usage>> {
         let seen = self
@@ -105,6 +114,8 @@ impl Shadow {
 /// What differs between schedules.
 pub struct Settings {
     pub agents: usize,
+    pub dispatcher: DispatcherKind,
+    pub dispatcher_seed: u64,
     pub max_tries: u32,
     pub max_waiting_binds: usize,
     pub candidate_width: usize,
@@ -116,6 +127,8 @@ impl Settings {
     pub fn draw(dice: &mut Dice) -> Self {
         Settings {
             agents: 1 + dice.below(3) as usize,
+            dispatcher: *dice.pick(&DispatcherKind::ALL).expect("there are some"),
+            dispatcher_seed: dice.any(),
             max_tries: 1 + dice.below(4) as u32,
             max_waiting_binds: 1 + dice.below(12) as usize,
             candidate_width: 1 + dice.below(3) as usize,
@@ -130,6 +143,8 @@ impl Settings {
     pub fn scheduler(&self) -> Scheduler {
         let config = SchedulerConfig {
             agents: self.agents,
+            dispatcher: self.dispatcher,
+            seed: self.dispatcher_seed,
             max_waiting_binds: self.max_waiting_binds,
             max_tries: self.max_tries,
             ..SchedulerConfig::default()

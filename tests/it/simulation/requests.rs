@@ -157,7 +157,8 @@ impl Sim {
                     *assumed = node.clone();
                 }
             }
-            Outcome::Vanished | Outcome::Refused(_) => {
+            Outcome::Vanished => process.shadow.vanished(&binding.uid),
+            Outcome::Refused(_) => {
                 process.shadow.assumed.remove(&binding.uid);
             }
         }

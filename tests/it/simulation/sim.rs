@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth::agent::Agent;
+use berth::dispatch::DispatcherKind;
 use berth::invariants::{self, Violation};
 use berth::model::Report;
 use berth::model::{Node, Pod, ScheduledCondition};
@@ -90,7 +91,8 @@ impl Tally {
             "left a deleted node",
         ];
         let never = |what: &&str| self.0.get(what).is_none_or(|n| *n == 0);
-        EXPECTED.into_iter().filter(never).collect()
+        let kinds = DispatcherKind::ALL.map(DispatcherKind::name);
+        EXPECTED.into_iter().chain(kinds).filter(never).collect()
     }
 }
 
@@ -147,6 +149,7 @@ impl Sim {
             trace: tracing.then(Vec::new),
             tally: Tally::default(),
         };
+        sim.tally.count(sim.settings.dispatcher.name());
         sim.cluster.up = true;
         sim.build_cluster();
         for slot in 0..processes {
