@@ -74,7 +74,9 @@ impl Experiment {
             CacheSize::Slots(slots) => slots,
             CacheSize::Bytes(bytes) => bytes / self.bytes_per_list(),
             CacheSize::HitRate(share) => {
-                lru::slots_for(&self.workloads[0].arrivals, self.agents, share, MOST_SLOTS)
+                let workload = &self.workloads[0];
+                let most = workload.kinds().clamp(1, MOST_SLOTS);
+                lru::slots_for(&workload.arrivals, self.agents, share, most)
             }
         }
     }

