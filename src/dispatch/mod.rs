@@ -222,17 +222,21 @@ impl Dispatcher {
     fn cheapest(&mut self, class: &Class, priority: i32, now: Duration) -> (usize, Expected) {
         let outlook = self.outlook(class);
         let price = self.pressure.price();
-        let takes = |at| outlook.at(at).takes;
-        let least = (0..self.lanes.len()).map(takes).min().unwrap_or_default();
+        let full = self.foresight.full_agents();
+        let mut takes = [Duration::ZERO; MOST_AGENTS];
+        (0..self.lanes.len()).for_each(|at| takes[at] = outlook.at(at).takes);
+        let least = takes[..self.lanes.len()].iter().copied().min().unwrap_or_default();
         let cost = |(at, lane): (usize, &Lane)| {
-            let takes = takes(at);
-            let done = lane.queue.time_ahead(priority) + takes + lane.remaining(now);
-            let charge =
-                if self.foresight.is_full(at) { (takes - least).mul_f64(price) } else { Duration::ZERO };
+            let extra = takes[at] - least;
+            let charge = match extra > Duration::ZERO && full & (1 << at) != 0 {
+                true => extra.mul_f64(price),
+                false => Duration::ZERO,
+            };
+            let done = lane.queue.time_ahead(priority) + takes[at] + lane.remaining(now);
             (done + charge, lane.queue.len(), at)
         };
         let at = self.lanes.iter().enumerate().map(cost).min().map_or(0, |(_, _, at)| at);
-        self.pressure.add(takes(at) / self.lanes.len() as u32, now);
+        self.pressure.add(takes[at] / self.lanes.len() as u32, now);
         (at, outlook.at(at))
     }
 
