@@ -267,7 +267,10 @@ fn workloads(options: &SimulateOptions) -> Result<Vec<Arc<Workload>>> {
     let seeds = (0..u64::from(options.repeat)).map(|at| options.seed.wrapping_add(at));
     let Some(file) = &options.trace else {
         let (requests, types) = (options.requests as usize, options.types as usize);
-        let made = |seed| synthetic::generate(Synthetic { requests, types, seed, ..Synthetic::default() });
+        // More requests come for longer, and not faster: as many run at a time.
+        let usual = Synthetic::default();
+        let days = usual.days * requests as f64 / usual.requests as f64;
+        let made = |seed| synthetic::generate(Synthetic { requests, types, seed, days });
         return Ok(seeds.map(made).map(Arc::new).collect());
     };
     let trace = trace::read(file, options.format, TraceOptions { widen: options.widen })?;
@@ -298,6 +301,13 @@ fn costs(source: &CostSource) -> Result<Costs> {
 
 fn carry_out(options: &SimulateOptions, experiment: &Experiment) -> Result<()> {
     let progress = Progress::new();
+    if let Some(full) = experiment.peak_share().filter(|full| *full > 0.9) {
+        progress.say(&format!(
+            "the workload's peak takes {:.0} % of the nodes: requests will wait for room, and the simulation takes long; \
+             give more --nodes",
+            full * 100.0
+        ));
+    }
     let outcomes =
         with_progress(&progress, "simulated", experiment.work(), |advance| experiment.run(advance));
     for outcome in &outcomes {

@@ -14,6 +14,8 @@ pub(super) struct Pressure {
 
 /// The weight of a request halves in some 180 later ones.
 const REMEMBERED: f64 = 1.0 - 1.0 / 256.0;
+/// Less load than this is no less.
+const CALM: f64 = 0.25;
 const LEAST: f64 = 1.0;
 const MOST: f64 = 16.0;
 
@@ -23,6 +25,8 @@ impl Pressure {
         self.work_s = self.work_s * REMEMBERED + work.as_secs_f64();
         self.time_s = self.time_s * REMEMBERED + now.saturating_sub(self.last).as_secs_f64();
         self.last = now;
+        // A long calm must not hide the burst after it; at so little load the price is least anyway.
+        self.time_s = self.time_s.min(self.work_s / CALM);
     }
 
     /// What one unit of extra work costs later requests, in units of its own time.
@@ -55,5 +59,16 @@ mod tests {
         assert!((price(30, 40) - 3.0).abs() < 0.01, "{}", price(30, 40));
         assert_eq!(price(39, 40), MOST);
         assert_eq!(price(10, 0), MOST);
+    }
+
+    #[test]
+    fn a_burst_after_a_calm_hour_is_noticed_soon() {
+        let mut pressure = Pressure::default();
+        pressure.add(Duration::from_millis(1), Duration::from_secs(3600));
+        let hour = Duration::from_secs(3600);
+        for at in 1..=300 {
+            pressure.add(Duration::from_millis(1), hour + Duration::from_millis(at));
+        }
+        assert_eq!(pressure.price(), MOST);
     }
 }

@@ -17,7 +17,7 @@ use super::world::{Setup, sizes_for};
 use super::{run, run_without_burst};
 use crate::agent::CacheLimits;
 use crate::dispatch::DispatcherKind;
-use crate::model::Node;
+use crate::model::{Amounts, Node};
 use crate::rules::Packing;
 
 /// What is asked.
@@ -79,6 +79,20 @@ impl Experiment {
                 lru::slots_for(&workload.arrivals, self.agents, share, most)
             }
         }
+    }
+
+    /// What the peak of the workload takes of all nodes, of the scarcest resource; `None`: nothing is asked for.
+    pub fn peak_share(&self) -> Option<f64> {
+        let mut all = Amounts::default();
+        self.nodes.iter().for_each(|node| all.add(&node.allocatable));
+        let peak = self.workloads[0].peak();
+        let share = |wanted: i64, has: i64| wanted as f64 / has.max(1) as f64;
+        let shares = [
+            share(peak.cpu_milli, all.cpu_milli),
+            share(peak.memory, all.memory),
+            share(peak.pods, all.pods),
+        ];
+        shares.into_iter().max_by(f64::total_cmp)
     }
 
     /// What one ranked list takes.
@@ -210,6 +224,9 @@ fn counting(progress: Progress) -> impl Fn(u64) {
     move |now| progress(now - last.replace(now))
 }
 
+/// One number of the figures.
+type Field = fn(&mut Figures) -> &mut f64;
+
 /// The first outcome with the means of all, and how certain they are.
 fn mean(outcomes: &[Outcome]) -> Outcome {
     let mut first = outcomes[0].clone();
@@ -217,10 +234,10 @@ fn mean(outcomes: &[Outcome]) -> Outcome {
     if count == 1 {
         return first;
     }
-    let numbers = |get: fn(&mut Figures) -> &mut f64| -> Vec<f64> {
+    let numbers = |get: Field| -> Vec<f64> {
         outcomes.iter().map(|outcome| *get(&mut outcome.figures.clone())).collect()
     };
-    let fields: [(&'static str, fn(&mut Figures) -> &mut f64); 10] = [
+    let fields: [(&'static str, Field); 10] = [
         ("avg_ms", |f| &mut f.avg_ms),
         ("p50_ms", |f| &mut f.p50_ms),
         ("p90_ms", |f| &mut f.p90_ms),

@@ -183,14 +183,7 @@ impl Measure {
     }
 
     /// An agent has chosen.
-    pub fn tried(
-        &mut self,
-        _agent: usize,
-        task: &Task,
-        laps: &[(Part, Duration)],
-        began: Duration,
-        now: Duration,
-    ) {
+    pub fn tried(&mut self, task: &Task, laps: &[(Part, Duration)], began: Duration, now: Duration) {
         let Task::Place { request, .. } = task else {
             return;
         };

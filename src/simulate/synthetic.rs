@@ -34,8 +34,8 @@ impl Default for Synthetic {
 }
 
 const SECONDS_PER_DAY: f64 = 86_400.0;
-/// One pod is there at the start for so many that arrive (Azure: 6.5).
-const ARRIVALS_PER_RUNNING: usize = 6;
+/// One pod is there at the start for so many that arrive in 14 days (Azure: 6.5).
+const ARRIVALS_PER_RUNNING: f64 = 6.0;
 /// How long those stay, on average.
 const RUNNING_DAYS: f64 = 40.0;
 
@@ -83,7 +83,8 @@ pub fn generate(options: Synthetic) -> Workload {
     let types = types.clamp(1, u32::MAX as usize);
     let templates = specs(types, &mut draw);
 
-    let running = (0..requests / ARRIVALS_PER_RUNNING).map(|_| {
+    let there = requests as f64 * Synthetic::default().days / days / ARRIVALS_PER_RUNNING;
+    let running = (0..there as usize).map(|_| {
         let stays_days = if draw.chance(0.5) { f64::INFINITY } else { draw.exponential(RUNNING_DAYS) };
         let template = draw.early(types) as u32;
         Request { template, arrives_s: 0.0, leaves_s: stays_days * SECONDS_PER_DAY }

@@ -355,7 +355,7 @@ impl<'a> World<'a> {
             let agent = &mut self.workers[at].agent;
             self.scheduler.learn(at, &doing.task, &doing.laps, &doing.changes);
             if !again {
-                self.measure.tried(at, &doing.task, &doing.laps, doing.began, self.now);
+                self.measure.tried(&doing.task, &doing.laps, doing.began, self.now);
             }
             let settled = self.scheduler.settle(at, agent, &doing.task, doing.choice, doing.seen, self.now);
             if settled == Settled::Done {

@@ -71,6 +71,11 @@ const COVERED: &[(&str, &str)] = &[
         "kubectl's own; tests/it/explain.rs makes such files",
     ),
     ("berth explain -f cluster.json", "tests/it/explain.rs"),
+    ("berth simulate", "tests/it/simulate.rs"),
+    (
+        "berth simulate --trace batched-1pct-0.csv.gz --dispatcher all --report report.html",
+        "tests/it/simulate, on published traces if they are there, and tests/it/report.rs",
+    ),
     (
         "berth run --kubeconfig FILE --config FILE --leader-elect=false --metrics-address 127.0.0.1:10261",
         "tests/it/scheduling: every test runs it with these options",
