@@ -251,6 +251,11 @@ fn experiment(options: &SimulateOptions) -> Result<Experiment> {
         candidate_width: 1,
         seed: options.seed,
     };
+    const LONGEST: Duration = Duration::from_secs(1_000_000_000);
+    ensure!(
+        experiment.span() < LONGEST,
+        "the requests arrive over more than 30 years of the virtual clock: compress them with --base-load or --load"
+    );
     if let CacheSize::Bytes(bytes) = cache {
         let list = experiment.bytes_per_list();
         ensure!(

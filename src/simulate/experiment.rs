@@ -189,11 +189,15 @@ impl Experiment {
         })
     }
 
+    /// The time in which requests arrive, on the virtual clock; `Duration::MAX` if it cannot be told.
+    pub fn span(&self) -> Duration {
+        let setup = self.setup(CacheLimits::unlimited(), DispatcherKind::default(), 0);
+        setup.at(setup.workload.span_s())
+    }
+
     /// The time in which `count` requests arrive, on average.
     pub fn time_of(&self, count: f64) -> Duration {
-        let setup = self.setup(CacheLimits::unlimited(), DispatcherKind::default(), 0);
-        let requests = setup.workload.arrivals.len().max(1) as f64;
-        setup.at(setup.workload.span_s()).mul_f64(count / requests)
+        self.span().mul_f64(count / self.workloads[0].arrivals.len().max(1) as f64)
     }
 }
 

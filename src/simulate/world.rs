@@ -318,7 +318,7 @@ impl<'a> World<'a> {
     /// A pod lives as long as in the workload, from when it is placed.
     fn leave_later(&mut self, uid: &Arc<str>, lives_s: f64) {
         if lives_s.is_finite() {
-            self.schedule(self.now + self.setup.at(lives_s), Event::Leaves(uid.clone()));
+            self.schedule(self.now.saturating_add(self.setup.at(lives_s)), Event::Leaves(uid.clone()));
         }
     }
 

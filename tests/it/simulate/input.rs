@@ -97,6 +97,10 @@ fn options_out_of_their_range_are_refused() {
         let said = refused(b"", &[&format!("{option}={value}")]);
         assert!(said.contains(says), "{option} {value}: {said}");
     }
+    let late =
+        b"vmId,tenantId,cores,ram,vmTypeId,starttime,endtime\n1,1,100,14,0,0,inf\n2,1,100,14,0,1e12,1e300\n";
+    let said = refused(late, &["--trace", "FILE", "--base-load", "none"]);
+    assert!(said.contains("30 years"), "{said}");
     let said = refused(b"{\n\"listHit\": 3}", &["--costs", "FILE"]);
     assert!(said.contains("FILE:2:") && said.contains("estimatorFile"), "{said}");
 }
