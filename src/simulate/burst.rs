@@ -62,3 +62,61 @@ pub fn compressed(setup: &Setup, stretch: Range<usize>) -> (Setup, Range<Duratio
     let to = from + setup.at(takes_s);
     (setup, from..to)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::CacheLimits;
+    use crate::dispatch::DispatcherKind;
+    use crate::model::{Node, PodSpec};
+    use crate::rules::Packing;
+    use crate::simulate::Costs;
+
+    /// 1,000 requests a second apart for one of two templates, but for ten in a row that are for ten.
+    fn setup() -> Setup {
+        let template = |at: usize| if (600..610).contains(&at) { at as u32 - 600 } else { at as u32 % 2 };
+        let request =
+            |at: usize| Request { template: template(at), arrives_s: at as f64, leaves_s: at as f64 + 50.0 };
+        let workload = Workload {
+            templates: vec![Arc::new(PodSpec::default()); 10],
+            running: vec![Request { template: 0, arrives_s: 0.0, leaves_s: 520.0 }],
+            arrivals: (0..1000).map(request).collect(),
+            ..Workload::default()
+        };
+        Setup {
+            workload: Arc::new(workload),
+            nodes: Arc::new(vec![Node::default()]),
+            dispatcher: DispatcherKind::Protean,
+            agents: 2,
+            cache: CacheLimits { slots: 2, ..CacheLimits::unlimited() },
+            costs: Costs::azure(),
+            scale: 0.5,
+            churn_per_s: 0.0,
+            conflicts: true,
+            packing: Packing::default(),
+            candidate_width: 1,
+            seed: 1,
+        }
+    }
+
+    #[test]
+    fn the_stretch_that_brings_most_work_is_offered_three_times_as_fast_as_it_can_be_served() {
+        let setup = setup();
+        let stretch = stretch(&setup);
+        assert_eq!(stretch.len(), 10);
+        assert!(stretch.start >= 600 && stretch.start <= 604, "{stretch:?}");
+        let (burst, window) = compressed(&setup, stretch.clone());
+        let arrivals = &burst.workload.arrivals;
+        assert_eq!(arrivals.len(), 100 + 10, "a tenth of all requests before it, and the burst");
+        // 10 requests of 28.8 ms for two agents, in a third of the time that takes.
+        let length = (window.end - window.start).as_secs_f64();
+        assert!((length - 10.0 * 0.0288 / 2.0 / 3.0).abs() < 1e-6, "{length}");
+        assert_eq!(burst.at(arrivals[100].arrives_s), window.start);
+        assert!(burst.at(arrivals[109].arrives_s) < window.end);
+        assert!(arrivals.iter().all(|request| (request.leaves_s - request.arrives_s - 50.0).abs() < 1e-9));
+        // Who had not left when the first of these requests came is there from the start.
+        let began = stretch.start - 100;
+        let there = 50 + usize::from(began < 520);
+        assert!(burst.workload.running.len().abs_diff(there) <= 1, "{}", burst.workload.running.len());
+    }
+}

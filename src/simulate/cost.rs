@@ -88,3 +88,29 @@ pub fn factor(key: u64, spread: f64) -> f64 {
     let normal = (0..12).map(|_| uniform(&mut rng)).sum::<f64>() - 6.0;
     (spread * normal - spread * spread / 2.0).exp()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn factors_have_mean_one_and_the_spread_that_was_asked_for() {
+        let factors: Vec<f64> = (0..20_000).map(|key| factor(crate::rules::mix(key), 0.35)).collect();
+        let mean = factors.iter().sum::<f64>() / factors.len() as f64;
+        assert!((mean - 1.0).abs() < 0.01, "{mean}");
+        let logs: Vec<f64> = factors.iter().map(|factor| factor.ln()).collect();
+        let center = logs.iter().sum::<f64>() / logs.len() as f64;
+        let variance = logs.iter().map(|log| (log - center).powi(2)).sum::<f64>() / logs.len() as f64;
+        assert!((variance.sqrt() - 0.35).abs() < 0.01, "{}", variance.sqrt());
+        assert_eq!(factor(3, 0.0), 1.0);
+        assert_eq!(factor(3, 0.35), factor(3, 0.35));
+    }
+
+    #[test]
+    fn the_published_costs_average_to_what_is_published() {
+        // 0.8 * 14 ms + 0.2 * 88 ms.
+        assert_eq!(Costs::azure().mean(0.8), Duration::from_micros(28_800));
+        assert_eq!(Costs::azure_rules().mean(0.8), Duration::from_micros(28_800));
+        assert_eq!(Costs::azure_rules().of(Part::ListMiss), Duration::from_millis(70));
+    }
+}

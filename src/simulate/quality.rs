@@ -53,11 +53,12 @@ impl Quality {
     /// A request of this class, which takes `factor` times the usual, goes to `agent`.
     pub fn assigned(&mut self, class: &Arc<Class>, agent: usize, factor: f64, now: Duration) -> Judged {
         let now = now.as_nanos() as i128;
-        let done = |shadow: &Shadow| {
+        let costs = &self.costs;
+        let done = |shadow: &mut Shadow| {
             let start = shadow.free_at().max(now);
-            start + self.costs.takes(shadow.look(class, start), class, factor).as_nanos() as i128
+            start + costs.takes(shadow.look(class, start), class, factor).as_nanos() as i128
         };
-        let all: Vec<i128> = self.shadows.iter().map(done).collect();
+        let all: Vec<i128> = self.shadows.iter_mut().map(done).collect();
         let best = all.iter().copied().min().unwrap_or(now);
         let shadow = &mut self.shadows[agent];
         let start = shadow.free_at().max(now);
@@ -136,22 +137,18 @@ impl Shadow {
         now - used > self.limits.age.as_nanos() as i128
     }
 
-    fn look(&self, class: &Class, now: i128) -> Found {
-        if let Some((order, _)) = self.lists.get(&class.id)
-            && !self.is_old(self.lists_by_use[order].1, now)
-        {
+    /// What a request finds that starts at `now`; none starts earlier any more.
+    fn look(&mut self, class: &Class, now: i128) -> Found {
+        self.expire(now);
+        if self.lists.contains_key(&class.id) {
             return Found::List;
         }
-        let has = |(rule, value): (CachedRule, TraitId)| match self.objects.get(&(rule, value)) {
-            Some((0, order)) if self.is_old(self.free_by_use[order].1, now) => 0,
-            Some(_) => 1 << rule.index(),
-            None => 0,
-        };
+        let has = |key: (CachedRule, TraitId)| u8::from(self.objects.contains_key(&key)) << key.0.index();
         Found::Rules(class.cached_rules().map(has).fold(0, |all, bit| all | bit))
     }
 
+    /// A request is served that starts at `now` and was looked for before.
     fn serve(&mut self, class: &Arc<Class>, now: i128) {
-        self.expire(now);
         self.uses += 1;
         let order = self.uses;
         if let Some((before, _)) = self.lists.get_mut(&class.id) {
@@ -224,5 +221,95 @@ impl Shadow {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::{Agent, AgentConfig, Rng};
+    use crate::class::Classifier;
+    use crate::inventory::Ledger;
+    use crate::model::{Identity, Node, PodSpec};
+    use crate::rules::Packing;
+
+    fn classes() -> Vec<Arc<Class>> {
+        let mut classifier = Classifier::default();
+        let class = |at: usize| {
+            let node_selector = [("pool", format!("{}", at / 3))].into_iter().collect();
+            let images = [Arc::from(format!("image-{}", at / 2))].into();
+            let spec = PodSpec { node_selector, images, containers: 1 + at as u32, ..PodSpec::default() };
+            classifier.classify(&Arc::new(spec), &Identity::default(), 0)
+        };
+        (0..12).map(class).collect()
+    }
+
+    /// What a real agent found, in the terms of a shadow.
+    fn parts(agent: &mut Agent, class: &Arc<Class>, now: Duration) -> (bool, u8) {
+        let (mut list, mut rules) = (false, 0);
+        agent.choose(class, now, |part| match part {
+            Part::ListHit => list = true,
+            Part::RuleHit(rule) => rules |= 1 << rule.index(),
+            Part::ListMiss | Part::RuleMiss(_) => {}
+        });
+        (list, rules)
+    }
+
+    #[test]
+    fn a_shadow_finds_what_a_real_agent_finds_whatever_limits_its_cache() {
+        let (classes, mut ledger) = (classes(), Ledger::default());
+        for at in 0..50 {
+            ledger.apply_node(Node { name: format!("n{at}").into(), ..Node::default() });
+        }
+        let age = Duration::from_secs(40);
+        for (limits, misses) in [
+            (CacheLimits { slots: 4, ..CacheLimits::unlimited() }, 100..1900),
+            (CacheLimits { slots: 6, age, ..CacheLimits::unlimited() }, 100..1900),
+            (CacheLimits { bytes: 9_000, ..CacheLimits::unlimited() }, 100..1900),
+            (CacheLimits::unlimited(), 12..13),
+        ] {
+            let config =
+                AgentConfig { packing: Packing::default(), candidate_width: 1, cache: limits, seed: 1 };
+            let mut agent = Agent::new(config);
+            agent.catch_up(ledger.inventory());
+            let mut probe = Agent::new(AgentConfig { cache: CacheLimits::unlimited(), ..config });
+            probe.catch_up(ledger.inventory());
+            probe.choose(&classes[0], Duration::ZERO, |_| ());
+            let (list, stats) = (probe.list(classes[0].id).unwrap().bytes(), probe.cache_stats());
+            let mut shadow =
+                Shadow::new(limits, Sizes { list, object: (stats.bytes - list) / stats.objects });
+            let (mut rng, mut now, mut missed) = (Rng(7), Duration::ZERO, 0);
+            for step in 0..2000 {
+                // Low numbers more often, so that some stay and some go.
+                let class = &classes[(rng.next() % 12).min(rng.next() % 12) as usize];
+                now += Duration::from_secs(rng.next() % 12);
+                let expected = match shadow.look(class, now.as_nanos() as i128) {
+                    Found::List => (true, 0),
+                    Found::Rules(rules) => (false, rules),
+                };
+                shadow.serve(class, now.as_nanos() as i128);
+                let found = parts(&mut agent, class, now);
+                assert_eq!(expected, found, "step {step}, {limits:?}");
+                missed += usize::from(!found.0);
+            }
+            assert!(misses.contains(&missed), "{missed} misses with {limits:?}");
+        }
+    }
+
+    #[test]
+    fn an_agent_that_is_late_is_late_for_what_follows() {
+        let limits = CacheLimits::unlimited();
+        let shadow = || Shadow::new(limits, Sizes { list: 1, object: 1 });
+        let mut quality = Quality { costs: Costs::azure(), shadows: vec![shadow(), shadow()] };
+        let (class, ms) = (&classes()[0], Duration::from_millis);
+        let first = quality.assigned(class, 0, 1.0, ms(0));
+        assert_eq!((first.takes, first.best, first.is_best()), (ms(88), ms(88), true));
+        // A hit behind it is done sooner than a miss elsewhere would be: 102 ms against 88 + 88.
+        let second = quality.assigned(class, 1, 1.0, ms(0));
+        assert_eq!((second.takes, second.best), (ms(88), ms(88)));
+        quality.finished(0, &first, ms(100));
+        let third = quality.assigned(class, 0, 1.0, ms(90));
+        assert_eq!((third.takes, third.best), (ms(24), ms(14)), "12 ms late, and then a hit");
+        assert!(!third.is_best() && (third.gap() - 10.0 / 14.0).abs() < 1e-9);
     }
 }
