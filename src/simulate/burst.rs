@@ -78,7 +78,7 @@ mod tests {
         let request =
             |at: usize| Request { template: template(at), arrives_s: at as f64, leaves_s: at as f64 + 50.0 };
         let workload = Workload {
-            templates: vec![Arc::new(PodSpec::default()); 10],
+            templates: (0..10).map(|_| Arc::new(PodSpec::default())).collect(),
             running: vec![Request { template: 0, arrives_s: 0.0, leaves_s: 520.0 }],
             arrivals: (0..1000).map(request).collect(),
             ..Workload::default()
