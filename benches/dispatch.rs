@@ -13,7 +13,7 @@ use berth::agent::{CacheChange, Rng};
 use berth::class::{Class, ClassId, Classifier, TraitId};
 use berth::dispatch::{Dispatcher, DispatcherKind, Estimator};
 use berth::model::{Identity, PodSpec};
-use berth::rules::CachedRule;
+use berth::rules::{CachedRule, unit};
 
 const AGENTS: usize = 8;
 const CLASSES: usize = 200;
@@ -123,7 +123,7 @@ impl Bench {
         self.seq += 1;
         self.now += PAUSE;
         // The square of an even number is skewed: a tenth of the classes have a third of the requests.
-        let random = (self.rng.next() >> 11) as f64 / (1u64 << 53) as f64;
+        let random = unit(self.rng.next());
         let class = &self.classes[(random * random * CLASSES as f64) as usize];
         let priority = (self.rng.next() % 3) as i32;
         let began = Instant::now();

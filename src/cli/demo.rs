@@ -15,7 +15,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use futures::{StreamExt, TryStreamExt, stream};
 use kube::Client;
 use kube::api::PostParams;
@@ -28,6 +28,7 @@ use self::observer::{Counts, Observer};
 use self::summary::{Latency, Summary, by_class, milliseconds};
 use self::verdict::problems;
 use self::workload::{Fate, Workload};
+use super::Output;
 use super::progress::{Progress, write_line};
 use crate::cluster::list_cluster;
 use crate::control_plane::{ControlPlane, Options};
@@ -47,12 +48,6 @@ pub struct DemoOptions {
     /// How to print the result; progress goes to standard error.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub output: Output,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    Table,
-    Json,
 }
 
 /// More do not make an API server on the same machine faster.

@@ -6,10 +6,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
+use super::Output;
 use crate::cluster::{
     LIVE_PODS, LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity, LeanNamespace, LeanObject,
     LeanPersistentVolume, LeanPersistentVolumeClaim, LeanReplicaSet, LeanReplicationController, LeanService,
@@ -53,14 +54,6 @@ pub struct ExplainOptions {
     /// The context of the kubeconfig file to use.
     #[arg(long, value_name = "NAME", conflicts_with = "filename")]
     pub context: Option<String>,
-}
-
-/// The form of the answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub enum Output {
-    #[default]
-    Table,
-    Json,
 }
 
 /// A pod by name.

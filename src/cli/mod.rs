@@ -7,7 +7,7 @@ mod progress;
 mod run;
 mod simulate;
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 
 pub use demo::{DemoOptions, demo};
 pub use explain::{ExplainOptions, explain};
@@ -33,6 +33,14 @@ pub enum Command {
     Explain(ExplainOptions),
     /// Compare dispatchers on a trace, or on a made-up workload, on a virtual clock.
     Simulate(SimulateOptions),
+}
+
+/// The form of the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Output {
+    #[default]
+    Table,
+    Json,
 }
 
 /// To be called before any connection is made: with one provider installed, no library has to guess.

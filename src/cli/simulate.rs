@@ -12,9 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use parking_lot::Mutex;
 
+use super::Output;
 use super::progress::Progress;
 use crate::config::ConfigDuration;
 use crate::dispatch::{DispatcherKind, Estimator, MOST_AGENTS};
@@ -101,14 +102,6 @@ pub struct SimulateOptions {
 
 /// See [`SimulateOptions::cache_slots`].
 const HIT_RATE: f64 = 0.78;
-
-/// The form of the answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub enum Output {
-    #[default]
-    Table,
-    Json,
-}
 
 /// Where nodes come from.
 #[derive(Debug, Clone, PartialEq)]
@@ -306,7 +299,8 @@ fn costs(source: &CostSource) -> Result<Costs> {
 
 fn carry_out(options: &SimulateOptions, experiment: &Experiment) -> Result<()> {
     let progress = Progress::new();
-    if let Some(full) = experiment.peak_share().filter(|full| *full > 0.9) {
+    let full = experiment.peak_share();
+    if full > 0.9 {
         progress.say(&format!(
             "the workload's peak takes {:.0} % of the nodes: requests will wait for room, and the simulation takes long; \
              give more --nodes",

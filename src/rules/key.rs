@@ -176,6 +176,11 @@ pub fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
+/// A random word as a number from 0 to below 1.
+pub fn unit(random: u64) -> f64 {
+    (random >> 11) as f64 / (1u64 << 53) as f64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

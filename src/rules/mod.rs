@@ -24,7 +24,7 @@ mod volume_binding;
 mod volume_restrictions;
 mod volume_zone;
 
-pub use key::{GOLDEN, Key, Salt, Scores, Standing, mix};
+pub use key::{GOLDEN, Key, Salt, Scores, Standing, mix, unit};
 pub use node_affinity::applies as node_affinity_applies;
 pub use node_unschedulable::tolerated as tolerates_unschedulable;
 pub use reasons::{Diagnosis, Reasons};

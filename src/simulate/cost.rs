@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::agent::{Part, Rng};
 use crate::dispatch::Estimator;
-use crate::rules::CachedRule;
+use crate::rules::{CachedRule, unit};
 
 /// Time by kind of work, and how much it varies.
 #[derive(Debug, Clone, PartialEq)]
@@ -84,8 +84,7 @@ pub fn factor(key: u64, spread: f64) -> f64 {
     }
     let mut rng = Rng(key);
     // Irwin and Hall: the sum of twelve uniform numbers is nearly normal, with variance 1.
-    let uniform = |rng: &mut Rng| (rng.next() >> 11) as f64 / (1u64 << 53) as f64;
-    let normal = (0..12).map(|_| uniform(&mut rng)).sum::<f64>() - 6.0;
+    let normal = (0..12).map(|_| unit(rng.next())).sum::<f64>() - 6.0;
     (spread * normal - spread * spread / 2.0).exp()
 }
 

@@ -81,18 +81,14 @@ impl Experiment {
         }
     }
 
-    /// What the peak of the workload takes of all nodes, of the scarcest resource; `None`: nothing is asked for.
-    pub fn peak_share(&self) -> Option<f64> {
+    /// What the peak of the workload takes of all nodes, of the scarcest resource.
+    pub fn peak_share(&self) -> f64 {
         let mut all = Amounts::default();
         self.nodes.iter().for_each(|node| all.add(&node.allocatable));
         let peak = self.workloads[0].peak();
         let share = |wanted: i64, has: i64| wanted as f64 / has.max(1) as f64;
-        let shares = [
-            share(peak.cpu_milli, all.cpu_milli),
-            share(peak.memory, all.memory),
-            share(peak.pods, all.pods),
-        ];
-        shares.into_iter().max_by(f64::total_cmp)
+        let cpu = share(peak.cpu_milli, all.cpu_milli);
+        cpu.max(share(peak.memory, all.memory)).max(share(peak.pods, all.pods))
     }
 
     /// What one ranked list takes.

@@ -152,10 +152,7 @@ impl Measure {
     /// How much longer than usual this piece of work takes: the same for a request wherever it is served.
     pub fn factor(&self, task: &Task) -> f64 {
         match task {
-            Task::Place { request, .. } => {
-                let index = index_of(&request.uid);
-                self.class_factor(&request.class) * factor(mix(!self.seed ^ index), self.request_spread)
-            }
+            Task::Place { request, .. } => self.request_factor(&request.class, index_of(&request.uid)),
             Task::Check { class } => self.class_factor(class),
         }
     }
@@ -164,12 +161,15 @@ impl Measure {
         factor(mix(self.seed.rotate_left(32) ^ class.id.0), self.class_spread)
     }
 
+    fn request_factor(&self, class: &Class, index: u64) -> f64 {
+        self.class_factor(class) * factor(mix(!self.seed ^ index), self.request_spread)
+    }
+
     /// A request came, and waits for this agent.
     pub fn arrived(&mut self, index: u32, class: &Arc<Class>, agent: Option<usize>, now: Duration) {
         self.slice_at(now).arrived += 1.0;
         self.waiting += 1;
-        let factor =
-            self.class_factor(class) * factor(mix(!self.seed ^ u64::from(index)), self.request_spread);
+        let factor = self.request_factor(class, u64::from(index));
         let judged = match (&mut self.quality, agent) {
             (Some(quality), Some(agent)) => Some(quality.assigned(class, agent, factor, now)),
             _ => None,
@@ -244,23 +244,24 @@ impl Measure {
     fn slice_at(&mut self, now: Duration) -> &mut Slice {
         let at = (now.as_nanos() / self.slice.as_nanos()).min((SLICES * MOST_SPANS) as u128) as usize;
         while self.slices.len() <= at {
-            if let Some(last) = self.slices.last_mut() {
-                last.waiting = self.waiting as f64;
-                last.memory_mib = mib(self.memory.total as f64);
-            }
+            self.end_slice();
             let from_s = self.slice.as_secs_f64() * self.slices.len() as f64;
             self.slices.push(Slice { from_s, ..Slice::default() });
         }
         &mut self.slices[at]
     }
 
-    pub fn outcome(mut self, setup: &Setup, now: Duration, conflicts: u64, unplaced: u64) -> Outcome {
-        self.memory.advance(now);
-        self.slice_at(now);
+    fn end_slice(&mut self) {
         if let Some(last) = self.slices.last_mut() {
             last.waiting = self.waiting as f64;
             last.memory_mib = mib(self.memory.total as f64);
         }
+    }
+
+    pub fn outcome(mut self, setup: &Setup, now: Duration, conflicts: u64, unplaced: u64) -> Outcome {
+        self.memory.advance(now);
+        self.slice_at(now);
+        self.end_slice();
         let seconds = self.slice.as_secs_f64();
         for slice in &mut self.slices {
             slice.arrived /= seconds;

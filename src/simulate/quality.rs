@@ -76,17 +76,17 @@ impl Quality {
 
 impl Costs {
     fn takes(&self, found: Found, class: &Class, factor: f64) -> Duration {
-        let parts = match found {
-            Found::List => self.of(Part::ListHit),
+        let takes = |part| self.of(part).mul_f64(factor);
+        match found {
+            Found::List => takes(Part::ListHit),
             Found::Rules(found) => {
-                let rules = class.cached_rules().map(|(rule, _)| {
-                    let hit = found & (1 << rule.index()) != 0;
-                    self.of(if hit { Part::RuleHit(rule) } else { Part::RuleMiss(rule) }).mul_f64(factor)
+                let rules = class.cached_rules().map(|(rule, _)| match found & (1 << rule.index()) {
+                    0 => takes(Part::RuleMiss(rule)),
+                    _ => takes(Part::RuleHit(rule)),
                 });
-                return rules.sum::<Duration>() + self.of(Part::ListMiss).mul_f64(factor);
+                rules.sum::<Duration>() + takes(Part::ListMiss)
             }
-        };
-        parts.mul_f64(factor)
+        }
     }
 }
 
@@ -175,12 +175,10 @@ impl Shadow {
         {
             self.evict_list(*class);
         }
-        while let Some((order, (key, used))) = self.free_by_use.first_key_value()
+        while let Some((_, (_, used))) = self.free_by_use.first_key_value()
             && self.is_old(*used, now)
         {
-            let (order, key) = (*order, *key);
-            self.free_by_use.remove(&order);
-            self.objects.remove(&key);
+            self.evict_oldest_object();
         }
     }
 
@@ -189,12 +187,8 @@ impl Shadow {
             let bytes = self.lists.len() * self.sizes.list + self.objects.len() * self.sizes.object;
             let heavy = bytes > self.limits.bytes;
             let crowded = self.free_by_use.len() > self.limits.slots;
-            if let Some((order, (key, _))) = self.free_by_use.first_key_value()
-                && (heavy || crowded)
-            {
-                let (order, key) = (*order, *key);
-                self.free_by_use.remove(&order);
-                self.objects.remove(&key);
+            if crowded || heavy && !self.free_by_use.is_empty() {
+                self.evict_oldest_object();
             } else if self.lists.len() > 1
                 && (heavy || self.lists.len() > self.limits.slots)
                 && let Some((_, (class, _))) = self.lists_by_use.first_key_value()
@@ -203,6 +197,12 @@ impl Shadow {
             } else {
                 return;
             }
+        }
+    }
+
+    fn evict_oldest_object(&mut self) {
+        if let Some((_, (key, _))) = self.free_by_use.pop_first() {
+            self.objects.remove(&key);
         }
     }
 

@@ -13,7 +13,7 @@ use super::traits::{self, Family, GIB};
 use super::{Request, Workload};
 use crate::agent::Rng;
 use crate::model::{Amounts, PodSpec, Usage};
-use crate::rules::mix;
+use crate::rules::{mix, unit};
 
 /// What to make.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -179,7 +179,7 @@ struct Draw(Rng);
 impl Draw {
     /// From 0 to less than 1.
     fn unit(&mut self) -> f64 {
-        (self.0.next() >> 11) as f64 / (1u64 << 53) as f64
+        unit(self.0.next())
     }
 
     fn chance(&mut self, share: f64) -> bool {

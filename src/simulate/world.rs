@@ -16,7 +16,7 @@ use crate::dispatch::{DispatcherKind, Estimator};
 use crate::inventory::Revision;
 use crate::model::{Labels, Node, Pod};
 use crate::placement::{Binding, MemoryStore, Outcome as BindOutcome, Reply};
-use crate::rules::{Packing, mix};
+use crate::rules::{Packing, mix, unit};
 use crate::scheduler::{Action, Scheduler, SchedulerConfig, Settled, Task};
 
 /// Everything that decides how a simulation goes.
@@ -124,7 +124,10 @@ impl Setup {
 
     /// Ranked lists that fit into an agent's cache.
     pub fn slots(&self) -> usize {
-        self.cache.slots.min(self.cache.bytes / sizes_for(&self.nodes).list.max(1))
+        match self.cache.bytes {
+            usize::MAX => self.cache.slots,
+            bytes => self.cache.slots.min(bytes / sizes_for(&self.nodes).list.max(1)),
+        }
     }
 
     fn tick(&self) -> Duration {
@@ -282,7 +285,7 @@ impl<'a> World<'a> {
 
     fn churn_pause(&self, count: u32) -> Duration {
         // Between a half and one and a half of the mean.
-        let random = (mix(!self.setup.seed ^ u64::from(count)) >> 11) as f64 / (1u64 << 53) as f64;
+        let random = unit(mix(!self.setup.seed ^ u64::from(count)));
         Duration::from_secs_f64((0.5 + random) / self.setup.churn_per_s)
     }
 
