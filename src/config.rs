@@ -6,6 +6,7 @@
 
 mod duration;
 mod load;
+mod serving;
 mod spread;
 mod validate;
 mod values;
@@ -22,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 pub use duration::ConfigDuration;
 pub use load::ConfigError;
+pub use serving::{Extender, Guard, Serving};
 pub use spread::{DefaultConstraint, DefaultingType, PodTopologySpread};
 pub use validate::InvalidField;
 
@@ -105,11 +107,21 @@ pub struct Config {
     /// One of several berth processes schedules, the others wait to take over.
     pub leader_election: LeaderElection,
 
-    /// Address and port of `/metrics`, `/healthz` and `/readyz`: plain HTTP without authentication, therefore only this
-    /// machine by default. In a pod it must be `0.0.0.0:PORT` or `[::]:PORT`. Port 0 takes any free one.
+    /// Address and port of `/healthz` and `/readyz`: plain HTTP without authentication. `/metrics` and `/explain` are there,
+    /// too, as long as it is a loopback address. In a pod it must be `0.0.0.0:PORT` or `[::]:PORT` for the probes. Port 0
+    /// takes any free one.
     #[serde(deserialize_with = "values::socket_address")]
     #[schemars(with = "String", regex(pattern = r"^([0-9.]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}$"))]
-    pub metrics_address: SocketAddr,
+    pub health_address: SocketAddr,
+
+    /// What is served over HTTPS.
+    pub serving: Serving,
+
+    /// berth behind kube-scheduler, as its extender.
+    pub extender: Extender,
+
+    /// The API server asks berth before it binds a pod, whoever sends the binding.
+    pub guard: Guard,
 
     /// Where the measured latencies of the dispatcher are kept over a restart. Without it they are measured anew,
     /// which takes some thousand pods.
@@ -145,6 +157,9 @@ pub struct Backoff {
 pub struct LeaderElection {
     /// Without it every process schedules: run only one.
     pub enabled: bool,
+    /// All replicas schedule, each the classes that fall to it by rendezvous hashing. The holder of the Lease is the guard of
+    /// all of them; each has a Lease of its own besides, `NAME-member-…`, which says that it is there.
+    pub active_active: bool,
     /// The namespace of the Lease. Empty: the namespace that berth itself runs in, outside of a cluster `kube-system`.
     #[schemars(regex(pattern = "^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?$"))]
     pub namespace: String,
@@ -183,7 +198,10 @@ impl Default for Config {
             volume_bind_timeout: ConfigDuration::from_secs(600),
             self_check_interval: ConfigDuration::from_secs(300),
             leader_election: LeaderElection::default(),
-            metrics_address: SocketAddr::from((Ipv4Addr::LOCALHOST, 10261)),
+            health_address: SocketAddr::from((Ipv4Addr::LOCALHOST, 10261)),
+            serving: Serving::default(),
+            extender: Extender::default(),
+            guard: Guard::default(),
             estimator_file: None,
             log_format: LogFormat::default(),
         }
@@ -200,6 +218,7 @@ impl Default for LeaderElection {
     fn default() -> Self {
         Self {
             enabled: true,
+            active_active: false,
             namespace: String::new(),
             name: "berth".to_owned(),
             lease_duration: ConfigDuration::from_secs(15),

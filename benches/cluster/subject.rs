@@ -67,7 +67,7 @@ impl Subject {
                 Process::start("the null binder", &program, args, log.clone())?
             }
             Subject::Berth => {
-                let fixed = ["run", "--leader-elect=false", "--metrics-address=127.0.0.1:0", "--kubeconfig"];
+                let fixed = ["run", "--leader-elect=false", "--health-address=127.0.0.1:0", "--kubeconfig"];
                 let args = fixed.into_iter().map(Into::into).chain([kubeconfig.into_os_string()]);
                 Process::start("berth", Path::new(env!("CARGO_BIN_EXE_berth")), args, log.clone())?
             }

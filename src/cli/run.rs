@@ -46,7 +46,7 @@ pub struct RunOptions {
     pub leader_elect: Option<bool>,
     /// Address and port of /metrics, /healthz and /readyz.
     #[arg(long, value_name = "ADDRESS:PORT")]
-    pub metrics_address: Option<SocketAddr>,
+    pub health_address: Option<SocketAddr>,
 }
 
 /// Pods are told of a new diagnosis of their class at most this often.
@@ -63,7 +63,7 @@ const FLUSH_MAX: Duration = Duration::from_secs(5);
 pub fn run(options: RunOptions) -> Result<()> {
     let mut config = Config::load(options.config.as_deref())?;
     config.leader_election.enabled = options.leader_elect.unwrap_or(config.leader_election.enabled);
-    config.metrics_address = options.metrics_address.unwrap_or(config.metrics_address);
+    config.health_address = options.health_address.unwrap_or(config.health_address);
     super::logging::init(config.log_format);
     io_runtime(cores())?.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
@@ -133,7 +133,7 @@ impl Outlet for ToCluster {
 
 /// Runs against this cluster until `stop` resolves, then ends in order.
 pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<Output = ()>) -> Result<()> {
-    let listener = listen(config.metrics_address).await?;
+    let listener = listen(config.health_address).await?;
     let address = listener.local_addr()?;
     let client = Client::try_from(cluster.clone())?;
     let (binds, bind_queue) = mpsc::unbounded_channel();

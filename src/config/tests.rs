@@ -59,7 +59,7 @@ leaderElection:
   leaseDuration: 30s
   renewDeadline: 20s
   retryPeriod: 1.5s
-metricsAddress: '[::]:8080'
+healthAddress: '[::]:8080'
 estimatorFile: /var/lib/berth/estimator.json
 logFormat: json
 ",
@@ -110,7 +110,7 @@ logFormat: json
             renew_deadline: ConfigDuration::from_secs(20),
             retry_period: ConfigDuration::new(Duration::from_millis(1_500)),
         },
-        metrics_address: "[::]:8080".parse().unwrap(),
+        health_address: "[::]:8080".parse().unwrap(),
         estimator_file: Some("/var/lib/berth/estimator.json".into()),
         log_format: LogFormat::Json,
     };
@@ -250,10 +250,7 @@ fn a_bad_value_is_refused_with_its_line_its_field_and_what_is_allowed() {
             "leaderElection:\n  leaseDuration: 15500ms",
             ":2: leaderElection.leaseDuration: 15s500ms is not a whole number of seconds",
         ),
-        (
-            "metricsAddress: localhost",
-            "`localhost` is not an IP address with a port, such as 127.0.0.1:10261",
-        ),
+        ("healthAddress: localhost", "`localhost` is not an IP address with a port, such as 127.0.0.1:10261"),
         ("estimatorFile: ''", ":1: estimatorFile: it is empty"),
         ("logFormat: xml", ":1: logFormat: unknown variant `xml`, expected one of text, json"),
         ("agents: 1\nagents: 2", ":2: duplicate mapping key: agents"),

@@ -34,6 +34,7 @@ impl Config {
         lasts("volumeBindTimeout", self.volume_bind_timeout, SECOND..=DAY)?;
         lasts("selfCheckInterval", self.self_check_interval, SECOND..=DAY)?;
         self.leader_election.validate()?;
+        super::serving::validate(self)?;
         match &self.estimator_file {
             Some(path) if path.as_os_str().is_empty() => {
                 refuse("estimatorFile", "it is empty; leave it out when nothing shall be kept")
@@ -100,8 +101,8 @@ impl LeaderElection {
     }
 }
 
-const MILLISECOND: ConfigDuration = ConfigDuration::new(Duration::from_millis(1));
-const SECOND: ConfigDuration = ConfigDuration::from_secs(1);
+pub(super) const MILLISECOND: ConfigDuration = ConfigDuration::new(Duration::from_millis(1));
+pub(super) const SECOND: ConfigDuration = ConfigDuration::from_secs(1);
 const HOUR: ConfigDuration = ConfigDuration::from_secs(3_600);
 const DAY: ConfigDuration = ConfigDuration::from_secs(86_400);
 
@@ -109,14 +110,18 @@ pub(super) fn refuse(field: &'static str, problem: impl Into<String>) -> Result<
     Err(InvalidField { field, problem: problem.into() })
 }
 
-fn within(field: &'static str, value: u32, allowed: RangeInclusive<u32>) -> Result<(), InvalidField> {
+pub(super) fn within(
+    field: &'static str,
+    value: u32,
+    allowed: RangeInclusive<u32>,
+) -> Result<(), InvalidField> {
     if allowed.contains(&value) {
         return Ok(());
     }
     refuse(field, format!("{value} is not from {} to {}", allowed.start(), allowed.end()))
 }
 
-fn lasts(
+pub(super) fn lasts(
     field: &'static str,
     value: ConfigDuration,
     allowed: RangeInclusive<ConfigDuration>,

@@ -55,3 +55,15 @@ pub(super) fn socket_address<'de, D: Deserializer<'de>>(deserializer: D) -> Resu
         de::Error::custom(format!("`{text}` is not an IP address with a port, such as 127.0.0.1:10261"))
     })
 }
+
+/// An IP address with a port, or null.
+pub(super) fn optional_socket_address<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<SocketAddr>, D::Error> {
+    let Some(text) = Option::<String>::deserialize(deserializer)? else {
+        return Ok(None);
+    };
+    let explain =
+        || de::Error::custom(format!("`{text}` is not an IP address with a port, such as 127.0.0.1:10260"));
+    text.parse().map(Some).map_err(|_| explain())
+}

@@ -28,7 +28,7 @@ pub struct Served {
 /// The address is in use or not of this machine; the text says which.
 pub async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
     let explain =
-        || format!("cannot listen on {address}: set metricsAddress or --metrics-address to a free one");
+        || format!("cannot listen on {address}: set healthAddress or --health-address to a free one");
     anyhow::Context::with_context(TcpListener::bind(address).await, explain)
 }
 

@@ -53,7 +53,7 @@ config:
     leaseDuration: 30s
     renewDeadline: 20s
     retryPeriod: 3s
-  metricsAddress: "[::]:8080"
+  healthAddress: "[::]:8080"
   estimatorFile: /var/lib/berth/latencies.json
   logFormat: json
 extraArgs: [--leader-elect=true]
@@ -181,7 +181,7 @@ fn helm_lint_is_content_with_every_kind_of_values() {
 fn the_configuration_in_the_chart_has_the_defaults_of_berth_but_for_the_pods_own_places() {
     let config = loaded_config(&rendered(""));
     let expected = Config {
-        metrics_address: "0.0.0.0:10261".parse().unwrap(),
+        health_address: "0.0.0.0:10261".parse().unwrap(),
         estimator_file: Some("/var/lib/berth/estimator.json".into()),
         ..Config::default()
     };
@@ -241,7 +241,7 @@ fn the_file_that_the_chart_writes_is_read_by_berth() {
     let everything = &configs["everything"];
     assert_eq!(everything.scheduler_names, ["berth", "berth-batch"]);
     assert_eq!(everything.leader_election.lease_duration, "30s".parse().unwrap());
-    assert_eq!(everything.metrics_address, "[::]:8080".parse().unwrap());
+    assert_eq!(everything.health_address, "[::]:8080".parse().unwrap());
 }
 
 /// `UPDATE=1` writes it anew.
@@ -277,8 +277,8 @@ fn values_that_are_unknown_or_wrong_are_refused_with_their_name() {
         ("config: {cacheMaxAge: ten}", "/config/cacheMaxAge"),
         ("config: {schedulerNames: []}", "/config/schedulerNames"),
         ("config: {schedulerNames: [a, a]}", "/config/schedulerNames"),
-        ("config: {metricsAddress: 10261}", "/config/metricsAddress"),
-        ("config: {metricsAddress: null}", "metricsAddress"),
+        ("config: {healthAddress: 10261}", "/config/healthAddress"),
+        ("config: {healthAddress: null}", "healthAddress"),
         ("service: {port: 0}", "/service/port"),
         ("image: {digest: sha256:12}", "/image/digest"),
         (

@@ -77,7 +77,7 @@ const COVERED: &[(&str, &str)] = &[
         "tests/it/simulate, on published traces if they are there, and tests/it/report.rs",
     ),
     (
-        "berth run --kubeconfig FILE --config FILE --leader-elect=false --metrics-address 127.0.0.1:10261",
+        "berth run --kubeconfig FILE --config FILE --leader-elect=false --health-address 127.0.0.1:10261",
         "tests/it/scheduling: every test runs it with these options",
     ),
 ];

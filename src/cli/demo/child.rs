@@ -28,7 +28,7 @@ impl Berth {
         drop(listener);
         let kubeconfig = kubeconfig.to_str().context("the temporary folder's path is not UTF-8")?;
         let program = program.to_str().context("the path of this program is not UTF-8")?;
-        let metrics = format!("--metrics-address={address}");
+        let metrics = format!("--health-address={address}");
         // The API server is on this machine: the environment's proxy is not for it.
         let args = [
             "-u",

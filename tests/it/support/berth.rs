@@ -21,7 +21,7 @@ impl Berth {
     pub fn start(kubeconfig: &Path, config: &str) -> Berth {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = folder.path().join("berth.yaml");
-        let mut text = format!("metricsAddress: 127.0.0.1:0\n{config}\n");
+        let mut text = format!("healthAddress: 127.0.0.1:0\n{config}\n");
         if !config.contains("leaderElection") {
             text.push_str("leaderElection: {enabled: false}\n");
         }
