@@ -30,7 +30,7 @@ use crate::placement::{BindCounters, Binding, ClaimOrder, KubeClaims, KubeStore,
 use crate::queue::BackoffLimits;
 use crate::scheduler::{Sample, SchedulerConfig};
 use crate::serve::metrics::{Histograms, Metrics, Sources};
-use crate::serve::{Health, Secure, Served, listen, secure_routes, serve};
+use crate::serve::{Access, Health, Secure, Served, listen, secure_routes, serve};
 use tasks::Tasks;
 
 /// Options of `berth run`; each one given here wins over the configuration file.
@@ -137,6 +137,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     let listener = listen(config.health_address, "healthAddress or --health-address").await?;
     let address = listener.local_addr()?;
     let secure = secure_listener(&config).await?;
+    let access = Access::new(without_retries(cluster.clone())?);
     let client = Client::try_from(cluster.clone())?;
     let (binds, bind_queue) = mpsc::unbounded_channel();
     let (claims, claim_queue) = mpsc::unbounded_channel();
@@ -153,7 +154,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         node_watch: Arc::default(),
         object_watches: Arc::default(),
         self_checks: Arc::default(),
-        serving: secure.as_ref().map(|(_, secure)| secure.counters()),
+        serving: secure.as_ref().map(|(_, secure)| (secure.counters(), access.clone())),
     };
     let health = Health::default();
     let served = Served { metrics: Metrics::new(&histograms, sources.clone()), health: health.clone() };
@@ -164,7 +165,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     let mut secure_address = None;
     if let Some((listener, secure)) = secure {
         secure_address = Some(listener.local_addr()?);
-        serve_https(&mut tasks, listener, secure, secure_routes(served.clone()), telling.clone());
+        serve_https(&mut tasks, listener, secure, secure_routes(served.clone(), &access), telling.clone());
     }
     tasks.spawn("http server", async move {
         if let Err(error) = serve(listener, served, ended(telling)).await {

@@ -1,5 +1,6 @@
 //! What berth serves over HTTP: health and readiness in plain, and everything else over TLS (`secure.rs`).
 
+pub mod access;
 mod health;
 pub mod metrics;
 pub mod secure;
@@ -13,6 +14,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::net::TcpListener;
 
+pub use access::Access;
 pub use health::Health;
 use metrics::Metrics;
 pub use secure::Secure;
@@ -40,19 +42,22 @@ pub async fn serve(
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
     let is_local = listener.local_addr()?.ip().to_canonical().is_loopback();
+    axum::serve(listener, plain_routes(served, is_local)).with_graceful_shutdown(stop).await
+}
+
+fn plain_routes(served: Served, is_local: bool) -> Router {
     let metrics = if is_local { get(scrape) } else { get(elsewhere) };
-    let app = Router::new()
+    Router::new()
         .route("/healthz", get(alive))
         .route("/livez", get(alive))
         .route("/readyz", get(ready))
         .route("/metrics", metrics)
-        .with_state(served);
-    axum::serve(listener, app).with_graceful_shutdown(stop).await
+        .with_state(served)
 }
 
 /// Everything that is served over HTTPS.
-pub fn secure_routes(served: Served) -> Router {
-    Router::new().route("/metrics", get(scrape)).with_state(served)
+pub fn secure_routes(served: Served, access: &Access) -> Router {
+    access.guard(Router::new().route("/metrics", get(scrape)).with_state(served))
 }
 
 async fn elsewhere() -> Response {
@@ -80,5 +85,28 @@ async fn scrape(State(served): State<Served>) -> Response {
     match served.metrics.encode() {
         Ok(text) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::body::Body;
+    use axum::http::Request;
+    use tower::ServiceExt;
+
+    #[tokio::test]
+    async fn what_others_can_reach_in_plain_is_for_probes_alone() {
+        let served = Served { metrics: Metrics::default(), health: Health::default() };
+        for (is_local, path, status) in [
+            (true, "/metrics", StatusCode::OK),
+            (false, "/metrics", StatusCode::NOT_FOUND),
+            (false, "/healthz", StatusCode::OK),
+            (false, "/readyz", StatusCode::SERVICE_UNAVAILABLE),
+        ] {
+            let request = Request::get(path).body(Body::empty()).unwrap();
+            let answer = plain_routes(served.clone(), is_local).oneshot(request).await.unwrap();
+            assert_eq!(answer.status(), status, "{path}");
+        }
     }
 }
