@@ -20,6 +20,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
 use crate::agent::{AgentConfig, CacheLimits};
+use crate::cluster::certificates::{FOLLOW_EVERY, Rotation};
 use crate::cluster::client::without_retries;
 use crate::cluster::{Deadline, Elector, LeaseConfig, Reporter};
 use crate::config::{Config, NAMESPACE_FILE};
@@ -165,6 +166,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     let mut secure_address = None;
     if let Some((listener, secure)) = secure {
         secure_address = Some(listener.local_addr()?);
+        follow_certificates(&mut tasks, &client, &config, &secure);
         serve_https(&mut tasks, listener, secure, secure_routes(served.clone(), &access), telling.clone());
     }
     tasks.spawn("http server", async move {
@@ -231,6 +233,17 @@ async fn secure_listener(config: &Config) -> Result<Option<(TcpListener, Secure)
     let Some(address) = config.serving.address else { return Ok(None) };
     let secure = Secure::new(&config.serving)?;
     Ok(Some((listen(address, "serving.address").await?, secure)))
+}
+
+/// Shows the certificate that the replicas share, if they do.
+fn follow_certificates(tasks: &mut Tasks, client: &Client, config: &Config, secure: &Secure) {
+    if config.serving.secret.is_empty() {
+        return;
+    }
+    let namespace = config.leader_election.lease_namespace(Path::new(NAMESPACE_FILE));
+    let rotation = Rotation::new(client.clone(), &namespace, &config.serving);
+    let secure = secure.clone();
+    tasks.spawn("certificates", rotation.follow(FOLLOW_EVERY, move |issued| secure.install(issued)));
 }
 
 fn serve_https(

@@ -2,4 +2,5 @@
 
 mod access;
 mod client;
+mod rotation;
 mod tls;
