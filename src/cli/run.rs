@@ -250,6 +250,7 @@ fn scheduler_config(config: &Config) -> SchedulerConfig {
         backoff: BackoffLimits { initial: config.backoff.initial.get(), max: config.backoff.max.get() },
         refresh: REFRESH,
         objects,
+        knows_others: config.extender.enabled || config.guard.enabled,
         volume_bind_timeout: config.volume_bind_timeout.get(),
         default_spread: config.pod_topology_spread.defaults(),
     }
