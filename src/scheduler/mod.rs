@@ -306,11 +306,12 @@ impl Scheduler {
 
     /// Pods by where they wait.
     pub fn queue_lengths(&self) -> QueueLengths {
-        let (mut gated, mut refused) = (0, 0);
+        let (mut gated, mut refused, mut elsewhere) = (0, 0, 0);
         for waiting in self.waiting.values() {
             match waiting.state {
                 State::Gated => gated += 1,
                 State::Refused(_) => refused += 1,
+                State::Elsewhere | State::Held => elsewhere += 1,
                 _ => {}
             }
         }
@@ -319,6 +320,7 @@ impl Scheduler {
             backoff: self.backoff.len(),
             unschedulable: self.parked.len() + refused,
             gated,
+            elsewhere,
         }
     }
 
@@ -529,6 +531,8 @@ pub struct QueueLengths {
     pub backoff: usize,
     pub unschedulable: usize,
     pub gated: usize,
+    /// Another replica schedules them.
+    pub elsewhere: usize,
 }
 
 impl Waiting {

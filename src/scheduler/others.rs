@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Scheduler, State};
+use crate::class::Class;
 use crate::inventory::{NodeId, Row};
 use crate::model::{Holding, Pod};
 use crate::placement::{Binding, Outcome, Truth};
-use crate::rules;
+use crate::rules::{self, Key, Packing, Reasons, Standing};
 
 /// Pods of other schedulers, and what is held for binds that others asked for.
 #[derive(Debug, Default)]
@@ -93,6 +94,10 @@ impl Others {
         self.holds.remove(uid);
     }
 
+    pub(super) fn pods(&self) -> impl Iterator<Item = &Pod> {
+        self.pods.values().map(|pod| &**pod)
+    }
+
     pub(super) fn waiting(&self) -> impl Iterator<Item = &Arc<str>> {
         self.pods.keys()
     }
@@ -128,8 +133,7 @@ impl Scheduler {
         let Some(holding) = self.holding_of(uid, pod) else {
             return Review::Unknown;
         };
-        let found = self.inventory().find(node).filter(|id| self.inventory().row(*id).node.is_some());
-        let Some(id) = found else {
+        let Some(id) = self.existing(node) else {
             return Review::Refused(format!("there is no node {node}, as far as berth knows"));
         };
         if let Some(why) = self.lacks(id, &holding) {
@@ -139,6 +143,41 @@ impl Scheduler {
             self.hold(binding, holding, id, now);
         }
         Review::Allowed
+    }
+
+    fn existing(&self, node: &str) -> Option<NodeId> {
+        self.inventory().find(node).filter(|id| self.inventory().row(*id).node.is_some())
+    }
+
+    /// The rank of a node for the pod `uid` of this class, by the rules that look at nothing but the node: without the room
+    /// that is kept there for the pod itself, and without `victims`.
+    fn rank_there(&self, class: &Class, node: NodeId, uid: &str, victims: &[&str]) -> Key {
+        let row = self.inventory().row(node);
+        let own = |row: &Row| row.reserved.as_ref().is_some_and(|all| all.iter().any(|r| *r.uid == *uid));
+        if victims.is_empty() && !own(row) {
+            return rules::rank_uncached(class, Packing::default(), row);
+        }
+        let mut row = row.clone();
+        row.unreserve(uid);
+        for victim in victims {
+            if let Some(charge) = self.ledger.charge_of(victim).filter(|charge| charge.node == node) {
+                row.discharge(&charge.holding);
+            }
+        }
+        rules::rank_uncached(class, Packing::default(), &row)
+    }
+
+    /// Where the node stands that another scheduler has nominated for this pod: the pod's own room must not keep it out.
+    pub fn nominated(&self, class: &Class, pod: &Pod) -> Option<(NodeId, Result<Standing, Reasons>)> {
+        let id = self.existing(pod.nominated_node.as_ref()?)?;
+        let key = self.rank_there(class, id, &pod.uid, &[]);
+        Some((id, key.standing().ok_or(key.reasons().unwrap_or(Reasons::NONE))))
+    }
+
+    /// Whether the pod of this class may go to `node` once `victims` (by uid) are gone from there. Rules about pods of other nodes
+    /// are left to who asks.
+    pub fn admits_without(&self, class: &Class, pod: &Pod, node: &str, victims: &[&str]) -> bool {
+        self.existing(node).is_some_and(|id| self.rank_there(class, id, &pod.uid, victims).is_valid())
     }
 
     fn holding_of(&mut self, uid: &Arc<str>, pod: Option<&Pod>) -> Option<Holding> {
@@ -255,12 +294,10 @@ impl Scheduler {
         };
         let class = self.class_of(&pod);
         let holding = self.objects.holding(&pod);
-        let inventory = self.ledger.inventory();
-        let Some(id) = inventory.find(node).filter(|id| inventory.row(*id).node.is_some()) else {
+        let Some(id) = self.existing(node) else {
             return Asked::Refused(format!("there is no node {node}, as far as berth knows"));
         };
-        let key = rules::rank_uncached(&class, rules::Packing::default(), inventory.row(id));
-        if let Some(reasons) = key.reasons() {
+        if let Some(reasons) = self.rank_there(&class, id, uid, &[]).reasons() {
             self.stats.conflicts += 1;
             let why = reasons.texts(&class).join(", ");
             return Asked::Refused(format!("the pod does not fit node {node} any more: {why}"));

@@ -1,5 +1,10 @@
 //! What berth serves over HTTP: health, readiness and metrics.
 
+mod body;
+pub mod extender;
+mod fields;
+pub mod forward;
+pub mod guard;
 mod health;
 pub mod metrics;
 
