@@ -15,6 +15,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
@@ -29,7 +30,7 @@ use crate::placement::{BindCounters, Binding, ClaimOrder, KubeClaims, KubeStore,
 use crate::queue::BackoffLimits;
 use crate::scheduler::{Sample, SchedulerConfig};
 use crate::serve::metrics::{Histograms, Metrics, Sources};
-use crate::serve::{Health, Served, listen, serve};
+use crate::serve::{Health, Secure, Served, listen, secure_routes, serve};
 use tasks::Tasks;
 
 /// Options of `berth run`; each one given here wins over the configuration file.
@@ -44,7 +45,7 @@ pub struct RunOptions {
     /// Run for a Lease, so that one of several processes schedules.
     #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set)]
     pub leader_elect: Option<bool>,
-    /// Address and port of /metrics, /healthz and /readyz.
+    /// Address and port of /healthz and /readyz, and of /metrics when it is a loopback address.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub health_address: Option<SocketAddr>,
 }
@@ -133,8 +134,9 @@ impl Outlet for ToCluster {
 
 /// Runs against this cluster until `stop` resolves, then ends in order.
 pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<Output = ()>) -> Result<()> {
-    let listener = listen(config.health_address).await?;
+    let listener = listen(config.health_address, "healthAddress or --health-address").await?;
     let address = listener.local_addr()?;
+    let secure = secure_listener(&config).await?;
     let client = Client::try_from(cluster.clone())?;
     let (binds, bind_queue) = mpsc::unbounded_channel();
     let (claims, claim_queue) = mpsc::unbounded_channel();
@@ -151,6 +153,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         node_watch: Arc::default(),
         object_watches: Arc::default(),
         self_checks: Arc::default(),
+        serving: secure.as_ref().map(|(_, secure)| secure.counters()),
     };
     let health = Health::default();
     let served = Served { metrics: Metrics::new(&histograms, sources.clone()), health: health.clone() };
@@ -158,6 +161,11 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     let (stop_work, working) = watch::channel(true);
     let (stop_telling, telling) = watch::channel(true);
     let mut tasks = Tasks::default();
+    let mut secure_address = None;
+    if let Some((listener, secure)) = secure {
+        secure_address = Some(listener.local_addr()?);
+        serve_https(&mut tasks, listener, secure, secure_routes(served.clone()), telling.clone());
+    }
     tasks.spawn("http server", async move {
         if let Err(error) = serve(listener, served, ended(telling)).await {
             tracing::error!(%error, "the HTTP server failed");
@@ -187,6 +195,9 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     };
     let report = tokio::spawn(report);
     tracing::info!(%address, agents = config.agent_count(cores()), schedulers = ?config.scheduler_names, "berth runs");
+    if let Some(secure_address) = secure_address {
+        tracing::info!(%secure_address, "serves HTTPS");
+    }
 
     let result = tokio::select! {
         () = stop => Ok(()),
@@ -212,6 +223,25 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     }
     tracing::info!("berth has stopped");
     result
+}
+
+/// Where HTTPS is served, if it is.
+async fn secure_listener(config: &Config) -> Result<Option<(TcpListener, Secure)>> {
+    let Some(address) = config.serving.address else { return Ok(None) };
+    let secure = Secure::new(&config.serving)?;
+    Ok(Some((listen(address, "serving.address").await?, secure)))
+}
+
+fn serve_https(
+    tasks: &mut Tasks,
+    listener: TcpListener,
+    secure: Secure,
+    routes: axum::Router,
+    telling: watch::Receiver<bool>,
+) {
+    let files = secure.clone();
+    tasks.spawn("files of certificates", async move { files.watch_files().await });
+    tasks.spawn("https server", async move { secure.serve(listener, routes, ended(telling)).await });
 }
 
 fn cores() -> usize {

@@ -16,6 +16,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+use super::secure;
 use crate::cluster::{Reporter, WatchCounters};
 use crate::engine::Engine;
 use crate::placement::BindCounters;
@@ -134,6 +135,8 @@ pub struct Sources {
     /// All other kinds together.
     pub object_watches: Arc<WatchCounters>,
     pub self_checks: Arc<SelfCheckCounters>,
+    /// Nothing without `serving.address`.
+    pub serving: Option<Arc<secure::Counters>>,
 }
 
 #[derive(Debug, Default)]
@@ -233,6 +236,9 @@ impl Collector for Scrape {
         self.scheduler(&mut to)?;
         self.agents(&mut to)?;
         self.outside(&mut to)?;
+        if let Some(counters) = &self.0.serving {
+            serving(&mut to, counters)?;
+        }
         process(&mut to)
     }
 }
@@ -361,7 +367,16 @@ impl Scrape {
     }
 
     fn outside(&self, to: &mut DescriptorEncoder) -> fmt::Result {
-        let Sources { engine, reporter, binds, pod_watch, node_watch, object_watches, self_checks } = &self.0;
+        let Sources {
+            engine,
+            reporter,
+            binds,
+            pod_watch,
+            node_watch,
+            object_watches,
+            self_checks,
+            serving: _,
+        } = &self.0;
         let pending = engine.pending_binds().load(Relaxed);
         gauges(to, "berth_binds_pending", "Binds decided and not settled", &[(&[], pending)])?;
         counters(
@@ -420,6 +435,27 @@ impl Scrape {
             ],
         )
     }
+}
+
+fn serving(to: &mut DescriptorEncoder, serving: &secure::Counters) -> fmt::Result {
+    let expiry = usize::try_from(serving.certificate_expiry.load(Relaxed)).unwrap_or(0);
+    for (name, help, value) in [
+        ("berth_serving_connections", "Open connections of HTTPS", serving.open.load(Relaxed)),
+        (
+            "berth_serving_certificate_expiry_timestamp_seconds",
+            "When the certificate of HTTPS ends, in seconds since 1970",
+            expiry,
+        ),
+    ] {
+        gauges(to, name, help, &[(&[], value)])?;
+    }
+    for (name, help, value) in [
+        ("berth_serving_refused_connections", "Connections closed at once: too many", &serving.refused),
+        ("berth_serving_handshake_failures", "TLS handshakes that failed", &serving.handshake_failures),
+    ] {
+        counters(to, name, help, &[(&[], value.load(Relaxed))])?;
+    }
+    Ok(())
 }
 
 /// The usual metrics of a process, where /proc has them.

@@ -1,4 +1,4 @@
-//! What berth serves over HTTP: health, readiness and metrics.
+//! What berth serves over HTTP: health and readiness in plain, and everything else over TLS (`secure.rs`).
 
 mod body;
 pub mod extender;
@@ -7,6 +7,7 @@ pub mod forward;
 pub mod guard;
 mod health;
 pub mod metrics;
+pub mod secure;
 
 use std::net::SocketAddr;
 
@@ -19,6 +20,7 @@ use tokio::net::TcpListener;
 
 pub use health::Health;
 use metrics::Metrics;
+pub use secure::Secure;
 
 /// What the handlers need.
 #[derive(Clone)]
@@ -27,29 +29,41 @@ pub struct Served {
     pub health: Health,
 }
 
-/// Binds the address, so that an error is told before anything else starts.
+/// Binds the address, so that an error is told before anything else starts. `setting` is where it comes from.
 ///
 /// # Errors
 /// The address is in use or not of this machine; the text says which.
-pub async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
-    let explain =
-        || format!("cannot listen on {address}: set healthAddress or --health-address to a free one");
+pub async fn listen(address: SocketAddr, setting: &str) -> anyhow::Result<TcpListener> {
+    let explain = || format!("cannot listen on {address}: set {setting} to a free one");
     anyhow::Context::with_context(TcpListener::bind(address).await, explain)
 }
 
-/// Serves until `stop` resolves.
+/// Serves in plain HTTP until `stop` resolves: what anybody may see, and the rest only to this machine.
 pub async fn serve(
     listener: TcpListener,
     served: Served,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
+    let is_local = listener.local_addr()?.ip().to_canonical().is_loopback();
+    let metrics = if is_local { get(scrape) } else { get(elsewhere) };
     let app = Router::new()
         .route("/healthz", get(alive))
         .route("/livez", get(alive))
         .route("/readyz", get(ready))
-        .route("/metrics", get(scrape))
+        .route("/metrics", metrics)
         .with_state(served);
     axum::serve(listener, app).with_graceful_shutdown(stop).await
+}
+
+/// Everything that is served over HTTPS.
+pub fn secure_routes(served: Served) -> Router {
+    Router::new().route("/metrics", get(scrape)).with_state(served)
+}
+
+async fn elsewhere() -> Response {
+    let text = "not here: this port is for probes. Metrics are served over HTTPS at serving.address, and here only when \
+                healthAddress is a loopback address.\n";
+    (StatusCode::NOT_FOUND, text).into_response()
 }
 
 async fn alive(State(served): State<Served>) -> Response {
