@@ -67,7 +67,7 @@ impl Deadline {
         self.0.lock().is_some_and(|until| Instant::now() < until)
     }
 
-    fn set(&self, until: Option<Instant>) {
+    pub(super) fn set(&self, until: Option<Instant>) {
         *self.0.lock() = until;
     }
 }
