@@ -1,4 +1,4 @@
 //! HTTPS: certificates, limits, and who may have what.
 
-mod client;
+pub mod client;
 mod tls;
