@@ -1,7 +1,9 @@
 //! `berth run`: the scheduler in a cluster.
 
 mod estimates;
+mod leadership;
 mod self_check;
+mod serving;
 mod sink;
 mod tasks;
 
@@ -20,9 +22,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
 use crate::agent::{AgentConfig, CacheLimits};
+use crate::cluster::Reporter;
 use crate::cluster::certificates::{FOLLOW_EVERY, Rotation};
 use crate::cluster::client::without_retries;
-use crate::cluster::{Deadline, Elector, LeaseConfig, Reporter};
 use crate::config::{Config, NAMESPACE_FILE};
 use crate::engine::{AgentThreads, Engine, Outlet};
 use crate::model::Report;
@@ -30,8 +32,8 @@ use crate::objects::Kind;
 use crate::placement::{BindCounters, Binding, ClaimOrder, KubeClaims, KubeStore, drive};
 use crate::queue::BackoffLimits;
 use crate::scheduler::{Sample, SchedulerConfig};
-use crate::serve::metrics::{Histograms, Metrics, Sources};
-use crate::serve::{Access, Health, Secure, Served, listen, secure_routes, serve};
+use crate::serve::metrics::{Histograms, Sources};
+use crate::serve::{Access, Health, Secure, listen, secure_routes, serve};
 use tasks::Tasks;
 
 /// Options of `berth run`; each one given here wins over the configuration file.
@@ -158,31 +160,33 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         serving: secure.as_ref().map(|(_, secure)| (secure.counters(), access.clone())),
     };
     let health = Health::default();
-    let served = Served { metrics: Metrics::new(&histograms, sources.clone()), health: health.clone() };
     // Three stages of the end: stop deciding, then stop telling, then stop serving.
     let (stop_work, working) = watch::channel(true);
     let (stop_telling, telling) = watch::channel(true);
     let mut tasks = Tasks::default();
-    let mut secure_address = None;
+    let secure_address = secure.as_ref().map(|(listener, _)| listener.local_addr()).transpose()?;
+    let leadership =
+        leadership::lead(&mut tasks, &engine, &cluster, &config, secure_address, working.clone())?;
+    let store = KubeStore::new(cluster.clone(), leadership.fence.as_ref())?;
+    let asked = serving::Asked { engine: &engine, cluster: &cluster, store: &store, leadership: &leadership };
+    let trust = serving::trust(&config, secure.as_ref().map(|(_, secure)| secure.clone()));
+    let routes = serving::routes(&mut tasks, &config, asked, &health, (&histograms, &sources), trust)?;
     if let Some((listener, secure)) = secure {
-        secure_address = Some(listener.local_addr()?);
         follow_certificates(&mut tasks, &client, &config, &secure);
-        serve_https(&mut tasks, listener, secure, secure_routes(served.clone(), &access), telling.clone());
+        serve_https(&mut tasks, listener, secure, secure_routes(routes.clone(), &access), telling.clone());
     }
+    let plaintext = config.extender.plaintext;
     tasks.spawn("http server", async move {
-        if let Err(error) = serve(listener, served, ended(telling)).await {
+        if let Err(error) = serve(listener, routes, plaintext, ended(telling)).await {
             tracing::error!(%error, "the HTTP server failed");
         }
     });
-    let (leading, deadline) = lead(&mut tasks, &cluster, &config, working.clone())?;
-    follow_leadership(&mut tasks, &engine, leading.clone());
     sink::watch_cluster(&mut tasks, &engine, &client, &sources, &health, &config);
     keep_time(&mut tasks, &engine, &config);
     self_check::self_check(&mut tasks, &engine, &client, &config, sources.self_checks.clone());
-    let store = KubeStore::new(cluster.clone())?;
     let in_flight = config.binds_in_flight as usize;
-    let leads = move || *leading.borrow() && deadline.as_ref().is_none_or(Deadline::is_ahead);
-    let claims = KubeClaims::new(cluster.clone())?;
+    let claims = KubeClaims::new(cluster.clone(), leadership.fence.as_ref())?;
+    let leads = move || leadership.places();
     tasks.spawn("claims", carry_out_claims(engine.clone(), claims, claim_queue, leads.clone()));
     tasks.spawn(
         "binds",
@@ -294,6 +298,7 @@ fn scheduler_config(config: &Config) -> SchedulerConfig {
         backoff: BackoffLimits { initial: config.backoff.initial.get(), max: config.backoff.max.get() },
         refresh: REFRESH,
         objects,
+        knows_others: config.extender.enabled || config.guard.enabled,
         volume_bind_timeout: config.volume_bind_timeout.get(),
         default_spread: config.pod_topology_spread.defaults(),
     }
@@ -323,55 +328,6 @@ async fn agent_ends(threads: &AgentThreads) {
     while !threads.any_ended() {
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
-}
-
-/// Runs for leadership. Returns whether we lead, which is for ever true without leader election, and until when.
-fn lead(
-    tasks: &mut Tasks,
-    cluster: &kube::Config,
-    config: &Config,
-    working: watch::Receiver<bool>,
-) -> Result<(watch::Receiver<bool>, Option<Deadline>)> {
-    let election = &config.leader_election;
-    if !election.enabled {
-        // The receiver keeps its last value when the sender is gone.
-        return Ok((watch::channel(true).1, None));
-    }
-    let namespace = election.lease_namespace(Path::new(NAMESPACE_FILE));
-    let identity = format!("{}_{}", host_name(), std::process::id());
-    let lease = LeaseConfig {
-        duration: election.lease_duration.get(),
-        renew_deadline: election.renew_deadline.get(),
-        retry_period: election.retry_period.get(),
-        ..LeaseConfig::new(namespace, election.name.clone(), identity)
-    };
-    let (elector, leading) = Elector::new(without_retries(cluster.clone())?, lease)?;
-    let deadline = elector.deadline();
-    tasks.spawn("leader election", elector.run(ended(working)));
-    Ok((leading, Some(deadline)))
-}
-
-fn follow_leadership(tasks: &mut Tasks, engine: &Engine, mut leading: watch::Receiver<bool>) {
-    let engine = engine.clone();
-    tasks.spawn("leadership", async move {
-        loop {
-            let now = *leading.borrow_and_update();
-            let before = engine.with(|scheduler, _| {
-                let before = scheduler.leading();
-                scheduler.set_leading(now);
-                before
-            });
-            match (before, now) {
-                (false, true) => tracing::info!("this process schedules"),
-                (true, false) => tracing::warn!("leadership is lost: this process places nothing more"),
-                _ => {}
-            }
-            if leading.changed().await.is_err() {
-                // Nobody can take it away: there is no election, or the elector has said its last word.
-                std::future::pending::<()>().await;
-            }
-        }
-    });
 }
 
 fn keep_time(tasks: &mut Tasks, engine: &Engine, config: &Config) {
@@ -443,7 +399,7 @@ async fn carry_out_claims(
 /// Waits until no bind is under way, within bounds.
 async fn settle(engine: &Engine) {
     let settled = async {
-        while engine.with(|scheduler, _| scheduler.binds()) > 0 {
+        while engine.with(|scheduler, _| scheduler.binds() + scheduler.others().binds) > 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };

@@ -124,6 +124,7 @@ logFormat: json
         serving: Serving {
             address: Some("0.0.0.0:10260".parse().unwrap()),
             cert_file: None,
+            ca_file: None,
             key_file: None,
             client_ca_file: Some("/etc/berth/clients/ca.crt".into()),
             names: vec!["berth.berth-system.svc".into()],

@@ -121,6 +121,12 @@ impl Access {
         routes.route_layer(from_fn_with_state(self.clone(), admit))
     }
 
+    /// The same routes, for those who show a client certificate with one of these common names, with any when there are none
+    /// to choose from; and for those who show none but may have them as by [`Access::guard`].
+    pub fn admit_clients(&self, routes: Router, names: Arc<[String]>) -> Router {
+        routes.route_layer(from_fn_with_state((self.clone(), names), admit_client))
+    }
+
     /// Who sends this request, if that user may send it: the method is the verb, and the path the nonResourceURL.
     ///
     /// # Errors
@@ -185,6 +191,23 @@ async fn admit(State(access): State<Access>, mut request: Request, next: Next) -
         }
         Err(refusal) => refusal.into_response(),
     }
+}
+
+async fn admit_client(
+    State((access, names)): State<(Access, Arc<[String]>)>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let Some(ClientCertificate { common_name, .. }) = request.extensions().get() else {
+        return admit(State(access), request, next).await;
+    };
+    if !names.is_empty() && !names.contains(common_name) {
+        access.counters().forbidden.fetch_add(1, Relaxed);
+        let why = format!("client {common_name:?} is not one of extender.clients\n");
+        return (StatusCode::FORBIDDEN, why).into_response();
+    }
+    access.counters().allowed.fetch_add(1, Relaxed);
+    next.run(request).await
 }
 
 impl Asked {

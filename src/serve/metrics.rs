@@ -6,6 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
@@ -31,6 +32,35 @@ pub struct Histograms {
     sli: Family<AttemptsLabel, Histogram, fn() -> Histogram>,
     attempts: Histogram,
     catch_up: Histogram,
+    requests: Family<RequestLabel, Histogram, fn() -> Histogram>,
+}
+
+/// What others ask of berth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verb {
+    Filter,
+    Prioritize,
+    Preempt,
+    Bind,
+    Guard,
+}
+
+impl Verb {
+    fn name(self) -> &'static str {
+        match self {
+            Verb::Filter => "filter",
+            Verb::Prioritize => "prioritize",
+            Verb::Preempt => "preempt",
+            Verb::Bind => "bind",
+            Verb::Guard => "guard",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct RequestLabel {
+    verb: &'static str,
+    result: &'static str,
 }
 
 #[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -59,11 +89,18 @@ impl Default for Histograms {
             sli: Family::new_with_constructor(sli),
             attempts: Histogram::new(exponential_buckets(1.0, 2.0, 5)),
             catch_up: Histogram::new(exponential_buckets(1.0, 4.0, 10)),
+            requests: Family::new_with_constructor(attempt),
         }
     }
 }
 
 impl Histograms {
+    /// A request of kube-scheduler or the API server was answered.
+    pub fn observe_request(&self, verb: Verb, result: &'static str, took: Duration) {
+        let label = RequestLabel { verb: verb.name(), result };
+        self.requests.get_or_create(&label).observe(took.as_secs_f64());
+    }
+
     pub fn observe(&self, sample: Sample) {
         match sample {
             Sample::Attempt { result, took } => {
@@ -141,6 +178,11 @@ impl Metrics {
             "From a pod's arrival to its bind",
             histograms.sli.clone(),
         );
+        registry.register(
+            "berth_request_duration_seconds",
+            "Requests of kube-scheduler (extender) and of the API server (guard) until their answer, by result",
+            histograms.requests.clone(),
+        );
         registry.register_collector(Box::new(Scrape(sources)));
         Metrics { registry: Arc::new(registry) }
     }
@@ -204,13 +246,14 @@ impl Collector for Scrape {
 
 impl Scrape {
     fn scheduler(&self, to: &mut DescriptorEncoder) -> fmt::Result {
-        let (stats, queues, nodes, pods, assumed, parked, classes, leading) =
+        let (stats, queues, others, nodes, pods, assumed, parked, classes, leading) =
             self.0.engine.with(|scheduler, _| {
                 let (pods, assumed) = scheduler.ledger().counts();
                 let nodes = scheduler.inventory().node_count();
                 let (parked, classes) = (scheduler.parked_classes(), scheduler.classes());
                 let (stats, queues) = (scheduler.stats().clone(), scheduler.queue_lengths());
-                (stats, queues, nodes, pods, assumed, parked, classes, scheduler.leading())
+                let others = scheduler.others();
+                (stats, queues, others, nodes, pods, assumed, parked, classes, scheduler.leading())
             });
         counters(
             to,
@@ -231,6 +274,18 @@ impl Scrape {
                 (&[("queue", "backoff")], queues.backoff),
                 (&[("queue", "unschedulable")], queues.unschedulable),
                 (&[("queue", "gated")], queues.gated),
+                (&[("queue", "elsewhere")], queues.elsewhere),
+            ],
+        )?;
+        gauges(
+            to,
+            "berth_others",
+            "Pods of other schedulers without a node, room held for binds that others asked for, and binds under way that \
+             kube-scheduler asked its extender for",
+            &[
+                (&[("kind", "pods")], others.pods),
+                (&[("kind", "held")], others.holds),
+                (&[("kind", "binds")], others.binds),
             ],
         )?;
         gauges(

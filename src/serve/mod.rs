@@ -1,11 +1,18 @@
 //! What berth serves over HTTP: health and readiness in plain, and everything else over TLS (`secure.rs`).
 
 pub mod access;
+mod body;
+mod explain;
+pub mod extender;
+mod fields;
+pub mod forward;
+pub mod guard;
 mod health;
 pub mod metrics;
 pub mod secure;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::State;
@@ -15,6 +22,8 @@ use axum::routing::get;
 use tokio::net::TcpListener;
 
 pub use access::Access;
+use extender::{Extender, Judge};
+use guard::Guard;
 pub use health::Health;
 use metrics::Metrics;
 pub use secure::Secure;
@@ -24,6 +33,9 @@ pub use secure::Secure;
 pub struct Served {
     pub metrics: Metrics,
     pub health: Health,
+    pub judge: Arc<Judge>,
+    pub extender: Option<Arc<Extender>>,
+    pub guard: Option<Arc<Guard>>,
 }
 
 /// Binds the address, so that an error is told before anything else starts. `setting` is where it comes from.
@@ -35,29 +47,55 @@ pub async fn listen(address: SocketAddr, setting: &str) -> anyhow::Result<TcpLis
     anyhow::Context::with_context(TcpListener::bind(address).await, explain)
 }
 
-/// Serves in plain HTTP until `stop` resolves: what anybody may see, and the rest only to this machine.
+/// Serves in plain HTTP until `stop` resolves: what anybody may see, and the rest only to this machine; the extender only if
+/// `plaintext` is set.
 pub async fn serve(
     listener: TcpListener,
     served: Served,
+    plaintext: bool,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
     let is_local = listener.local_addr()?.ip().to_canonical().is_loopback();
-    axum::serve(listener, plain_routes(served, is_local)).with_graceful_shutdown(stop).await
+    axum::serve(listener, plain_routes(served, is_local, plaintext)).with_graceful_shutdown(stop).await
 }
 
-fn plain_routes(served: Served, is_local: bool) -> Router {
-    let metrics = if is_local { get(scrape) } else { get(elsewhere) };
-    Router::new()
+fn plain_routes(served: Served, is_local: bool, plaintext: bool) -> Router {
+    let probes = Router::new()
         .route("/healthz", get(alive))
         .route("/livez", get(alive))
         .route("/readyz", get(ready))
-        .route("/metrics", metrics)
-        .with_state(served)
+        .with_state(served.clone());
+    let rest = if is_local {
+        let extender = served.extender.clone().filter(|_| plaintext);
+        inspection(&served).merge(extender.map(extender_routes).unwrap_or_default())
+    } else {
+        Router::new().route("/metrics", get(elsewhere)).route("/explain", get(elsewhere))
+    };
+    probes.merge(rest)
 }
 
-/// Everything that is served over HTTPS.
+/// Everything that is served over HTTPS, to those who may have it.
 pub fn secure_routes(served: Served, access: &Access) -> Router {
-    access.guard(Router::new().route("/metrics", get(scrape)).with_state(served))
+    let extender = served.extender.clone().map(|extender| {
+        let clients = extender.clients.clone();
+        access.admit_clients(extender_routes(extender), clients)
+    });
+    let guard = served.guard.clone().map(|guard| {
+        let certified = guard.require_client_certificate;
+        let routes = Router::new().nest("/guard", guard::router(guard));
+        if certified { access.admit_clients(routes, Arc::default()) } else { routes }
+    });
+    access.guard(inspection(&served)).merge(extender.unwrap_or_default()).merge(guard.unwrap_or_default())
+}
+
+/// What people and Prometheus look at.
+fn inspection(served: &Served) -> Router {
+    let explain = Router::new().route("/explain", get(explain::explain)).with_state(served.judge.clone());
+    Router::new().route("/metrics", get(scrape)).with_state(served.clone()).merge(explain)
+}
+
+fn extender_routes(extender: Arc<Extender>) -> Router {
+    Router::new().nest("/extender", extender::router(extender))
 }
 
 async fn elsewhere() -> Response {
@@ -95,18 +133,51 @@ mod tests {
     use axum::http::Request;
     use tower::ServiceExt;
 
+    use crate::agent::{AgentConfig, CacheLimits};
+    use crate::dispatch::Estimator;
+    use crate::engine::{Engine, Outlet};
+    use crate::model::Report;
+    use crate::placement::{Binding, ClaimOrder};
+    use crate::rules::Packing;
+    use crate::scheduler::{Sample, SchedulerConfig};
+
+    struct Nowhere;
+
+    impl Outlet for Nowhere {
+        fn bind(&self, _: Binding) {}
+        fn claim(&self, _: ClaimOrder) {}
+        fn report(&self, _: Report) {}
+        fn observe(&self, _: Sample) {}
+    }
+
     #[tokio::test]
     async fn what_others_can_reach_in_plain_is_for_probes_alone() {
-        let served = Served { metrics: Metrics::default(), health: Health::default() };
+        let agent = AgentConfig {
+            packing: Packing::default(),
+            candidate_width: 1,
+            cache: CacheLimits::unlimited(),
+            seed: 1,
+        };
+        let config = SchedulerConfig::default();
+        let (engine, threads) =
+            Engine::start(config, vec![agent], Estimator::default(), Box::new(Nowhere)).expect("it starts");
+        let judge = Arc::new(Judge::new(engine.clone(), agent));
+        let (metrics, health) = (Metrics::default(), Health::default());
+        let served = Served { metrics, health, judge, extender: None, guard: None };
         for (is_local, path, status) in [
             (true, "/metrics", StatusCode::OK),
+            (true, "/explain?pod=nobody", StatusCode::NOT_FOUND),
+            (true, "/extender/filter", StatusCode::NOT_FOUND),
             (false, "/metrics", StatusCode::NOT_FOUND),
+            (false, "/explain?pod=nobody", StatusCode::NOT_FOUND),
             (false, "/healthz", StatusCode::OK),
             (false, "/readyz", StatusCode::SERVICE_UNAVAILABLE),
         ] {
             let request = Request::get(path).body(Body::empty()).unwrap();
-            let answer = plain_routes(served.clone(), is_local).oneshot(request).await.unwrap();
+            let answer = plain_routes(served.clone(), is_local, true).oneshot(request).await.unwrap();
             assert_eq!(answer.status(), status, "{path}");
         }
+        engine.stop();
+        threads.join().expect("no thread panics");
     }
 }

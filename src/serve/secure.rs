@@ -79,6 +79,11 @@ impl Secure {
         self.0.counters.clone()
     }
 
+    /// The certificate that is shown with what leads to its CA, PEM: by it, replicas that share it know each other.
+    pub fn chain(&self) -> String {
+        self.0.material.lock().shown().certificate.clone()
+    }
+
     /// Shows this certificate from now on, which somebody else renews.
     ///
     /// # Errors

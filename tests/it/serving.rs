@@ -1,6 +1,6 @@
 //! HTTPS: certificates, limits, and who may have what.
 
 mod access;
-mod client;
+pub mod client;
 mod rotation;
 mod tls;

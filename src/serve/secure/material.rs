@@ -62,6 +62,10 @@ impl Material {
         Ok((Material { config, seen: Ok(contents), shown, expiry, clients, authority }, tls))
     }
 
+    pub fn shown(&self) -> &Issued {
+        &self.shown
+    }
+
     /// When the certificate that is shown ends.
     pub fn expiry(&self) -> Timestamp {
         self.expiry
