@@ -84,9 +84,9 @@ impl Rotation {
             let expires =
                 certificates_of(&kept.issued.certificate).first().map(|it| it.not_after.to_string());
             tracing::info!(secret = self.secret, expires, "HTTPS has the certificate of the Secret");
-            *shown = Some(kept.issued);
+            *shown = Some(kept.issued.clone());
         }
-        self.tell_webhooks(&kept.authorities).await
+        self.tell_webhooks(&kept.issued.authorities).await
     }
 
     /// What the Secret holds, after what was due has been made anew.
@@ -199,13 +199,13 @@ fn kept_in(secret: Option<&Secret>) -> Kept {
         String::from_utf8(bytes).unwrap_or_default()
     };
     let [certificate, key, authorities, authority_key] = KEYS.map(text);
-    Kept { issued: Issued { certificate, key }, authorities, authority_key }
+    Kept { issued: Issued { certificate, key, authorities }, authority_key }
 }
 
 /// The same Secret with this in it; what others put there stays.
 fn with(mut secret: Secret, kept: &Kept) -> Secret {
     let data: &mut BTreeMap<_, _> = secret.data.get_or_insert_default();
-    let values = [&kept.issued.certificate, &kept.issued.key, &kept.authorities, &kept.authority_key];
+    let values = [&kept.issued.certificate, &kept.issued.key, &kept.issued.authorities, &kept.authority_key];
     for (key, value) in KEYS.into_iter().zip(values) {
         data.insert(key.to_owned(), ByteString(value.as_bytes().to_vec()));
     }

@@ -79,9 +79,12 @@ impl Secure {
         self.0.counters.clone()
     }
 
-    /// The certificate that is shown with what leads to its CA, PEM: by it, replicas that share it know each other.
+    /// The certificate that is shown with what leads to its CA, and the CAs if berth made them, PEM: by it, replicas that share
+    /// it know each other.
     pub fn chain(&self) -> String {
-        self.0.material.lock().shown().certificate.clone()
+        let material = self.0.material.lock();
+        let Issued { certificate, authorities, .. } = material.shown();
+        format!("{}\n{}", authorities.trim_end(), certificate)
     }
 
     /// Shows this certificate from now on, which somebody else renews.

@@ -22,6 +22,8 @@ pub struct Issued {
     pub certificate: String,
     /// PEM.
     pub key: String,
+    /// The CAs by which clients know it, PEM; empty when that is not known.
+    pub authorities: String,
 }
 
 /// The key never gets into a log.
@@ -93,7 +95,7 @@ impl Authority {
         params.not_after = SystemTime::from(now + CERTIFICATE_LIFE).into();
         let key = KeyPair::generate()?;
         let certificate = params.signed_by(&key, &self.issuer)?.pem();
-        Ok(Issued { certificate, key: key.serialize_pem() })
+        Ok(Issued { certificate, key: key.serialize_pem(), authorities: self.certificate.clone() })
     }
 }
 

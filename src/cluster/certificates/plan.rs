@@ -29,9 +29,8 @@ const END: &str = "-----END CERTIFICATE-----";
 /// What the Secret holds, PEM; empty is what is missing.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Kept {
+    /// Its CAs are the one that signs, then its predecessors.
     pub issued: Issued,
-    /// The CA that signs, then its predecessors.
-    pub authorities: String,
     pub authority_key: String,
 }
 
@@ -83,13 +82,14 @@ pub(super) fn renewed(
     };
     let authority = match renews_authority {
         true => Authority::new(now)?,
-        false => {
-            Authority::from_pem(blocks(&kept.authorities).next().unwrap_or_default(), &kept.authority_key)?
-        }
+        false => Authority::from_pem(
+            blocks(&kept.issued.authorities).next().unwrap_or_default(),
+            &kept.authority_key,
+        )?,
     };
     let mut authorities = authority.certificate().trim_end().to_owned() + "\n";
     let is_valid = |block: &&str| certificates_of(block).iter().any(|it| it.left(now) > Duration::ZERO);
-    let others = blocks(&kept.authorities).skip(usize::from(!renews_authority));
+    let others = blocks(&kept.issued.authorities).skip(usize::from(!renews_authority));
     for block in others.filter(is_valid).take(PREDECESSORS_MAX) {
         authorities.push_str(block);
         authorities.push('\n');
@@ -98,7 +98,7 @@ pub(super) fn renewed(
         Some(names) => authority.issue(names, now)?,
         None => kept.issued.clone(),
     };
-    Ok(Kept { issued, authorities, authority_key: authority.key() })
+    Ok(Kept { issued: Issued { authorities, ..issued }, authority_key: authority.key() })
 }
 
 /// The certificates in a PEM text, each as it stands there.
@@ -108,7 +108,7 @@ fn blocks(pem: &str) -> impl Iterator<Item = &str> {
 
 /// The CA that signs, if its key is there.
 fn current(kept: &Kept) -> Option<super::Certificate> {
-    let block = blocks(&kept.authorities).next()?;
+    let block = blocks(&kept.issued.authorities).next()?;
     Authority::from_pem(block, &kept.authority_key).ok()?;
     certificates_of(block).into_iter().next()
 }
@@ -124,7 +124,7 @@ fn is_accepted(kept: &Kept, names: &[String], left: Duration, now: Timestamp) ->
     }
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(
-        CertificateDer::pem_slice_iter(kept.authorities.as_bytes()).filter_map(Result::ok),
+        CertificateDer::pem_slice_iter(kept.issued.authorities.as_bytes()).filter_map(Result::ok),
     );
     let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
     let (Ok(verifier), Some((leaf, chain))) = (verifier, chain.split_first()) else { return false };
@@ -140,8 +140,7 @@ mod tests {
     use super::*;
 
     const NOTHING: Kept = Kept {
-        issued: Issued { certificate: String::new(), key: String::new() },
-        authorities: String::new(),
+        issued: Issued { certificate: String::new(), key: String::new(), authorities: String::new() },
         authority_key: String::new(),
     };
 
@@ -190,7 +189,7 @@ mod tests {
         let mut kept = fresh();
         let before = kept.clone();
         assert_eq!(settle(&mut kept, &names(), day(61)), [Plan::Certificate(names())]);
-        assert_eq!(kept.authorities, before.authorities);
+        assert_eq!(kept.issued.authorities, before.issued.authorities);
         assert_ne!(kept.issued.key, before.issued.key);
         assert_eq!(certificates_of(&kept.issued.certificate)[0].not_after, day(61) + DAY * 90);
         // Also when everybody slept for long.
@@ -204,19 +203,23 @@ mod tests {
             let mut kept = good.clone();
             change(&mut kept, other.clone());
             let plans = settle(&mut kept, &names(), day(2));
-            (plans, blocks(&kept.authorities).count())
+            (plans, blocks(&kept.issued.authorities).count())
         };
         let certificate = || (vec![Plan::Certificate(names())], 1);
         assert_eq!(with(|it, _| it.issued.certificate.clear()), certificate());
         assert_eq!(with(|it, _| it.issued.key.clear()), certificate());
         assert_eq!(with(|it, _| it.issued.key = "hello".into()), certificate());
         assert_eq!(with(|it, other| it.issued.key = other.issued.key), certificate());
-        assert_eq!(with(|it, other| it.issued = other.issued), certificate());
+        assert_eq!(
+            with(|it, other| (it.issued.certificate, it.issued.key) =
+                (other.issued.certificate, other.issued.key)),
+            certificate()
+        );
         // The certificate is still accepted by the CA whose key is lost.
         assert_eq!(with(|it, _| it.authority_key.clear()), (vec![Plan::Authority], 2));
         assert_eq!(with(|it, other| it.authority_key = other.authority_key), (vec![Plan::Authority], 2));
-        assert_eq!(with(|it, _| it.authorities.clear()), (vec![Plan::Both], 1));
-        assert_eq!(with(|it, _| it.authorities = "hello".into()), (vec![Plan::Both], 1));
+        assert_eq!(with(|it, _| it.issued.authorities.clear()), (vec![Plan::Both], 1));
+        assert_eq!(with(|it, _| it.issued.authorities = "hello".into()), (vec![Plan::Both], 1));
     }
 
     #[test]
@@ -245,13 +248,14 @@ mod tests {
             let plans = settle(&mut kept, &names(), day(number));
             authorities += plans.iter().filter(|plan| **plan == Plan::Authority).count();
             assert!(!plans.contains(&Plan::Both));
-            let seen = Kept { issued: kept.issued.clone(), ..yesterday };
+            let mut seen = kept.clone();
+            seen.issued.authorities = yesterday.issued.authorities;
             let left = certificates_of(&kept.issued.certificate)[0].left(day(number));
             assert!(is_accepted(&seen, &names(), left, day(number)), "day {number}");
-            most = most.max(blocks(&kept.authorities).count());
+            most = most.max(blocks(&kept.issued.authorities).count());
             yesterday = kept.clone();
         }
         assert_eq!((authorities, most), (1, 2));
-        assert_eq!(blocks(&kept.authorities).count(), 1, "what has ended is not trusted any more");
+        assert_eq!(blocks(&kept.issued.authorities).count(), 1, "what has ended is not trusted any more");
     }
 }

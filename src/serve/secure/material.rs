@@ -124,6 +124,7 @@ impl Contents {
             (Some(certificate), Some(key)) => Some(Issued {
                 certificate: read("serving.certFile", certificate)?,
                 key: read("serving.keyFile", key)?,
+                authorities: String::new(),
             }),
             _ => None,
         };
