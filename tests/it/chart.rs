@@ -1,14 +1,16 @@
 //! The chart and the manifests: what real helm renders, and here what it says. `apply.rs` shows it to a real API server.
 
 mod apply;
+mod features;
 mod openapi;
+mod roles;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use berth::config::{self, Config};
+use berth::config::{self, Config, Serving};
 use berth::control_plane::binaries::go_tool;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -16,12 +18,25 @@ use tempfile::TempDir;
 pub(crate) const NAMESPACE: &str = "berth-system";
 
 /// What users do with the chart: a name, and their values.
-const VALUES: [(&str, &str); 4] = [
+const VALUES: [(&str, &str); 9] = [
     ("defaults", ""),
     ("single", "replicas: 1\nconfig: {leaderElection: {enabled: false}}\n"),
     ("service-monitor", "serviceMonitor: {enabled: true, interval: 15s, labels: {release: prometheus}}\n"),
     ("everything", EVERYTHING),
+    ("without-https", "config: {serving: {address: null}}\n"),
+    ("extender", EXTENDER),
+    ("guard", GUARD),
+    (
+        "guard-cert-manager",
+        "guard: {enabled: true, certManager: {enabled: true}}\nserviceMonitor: {enabled: true}\n",
+    ),
+    ("active-active", ACTIVE_ACTIVE),
 ];
+
+const EXTENDER: &str = "extender: {enabled: true, clientCaSecret: kube-scheduler-client-ca}\n";
+const GUARD: &str = "guard: {enabled: true}\n";
+const ACTIVE_ACTIVE: &str =
+    "config: {leaderElection: {activeActive: true}}\nguard: {enabled: true, failurePolicy: Fail}\n";
 
 const EVERYTHING: &str = r#"
 image: {repository: registry.example.com/berth, tag: v1, digest: "", pullPolicy: Always}
@@ -54,14 +69,28 @@ config:
     renewDeadline: 20s
     retryPeriod: 3s
   healthAddress: "[::]:8080"
+  serving:
+    address: "[::]:8443"
+    names: [scheduler.example.com]
+    secret: scheduler-certificate
+    maxConnections: 256
+  extender: {clients: [kube-scheduler], maxBodyBytes: 134217728}
+  guard: {patience: 100ms, hold: 90s}
   estimatorFile: /var/lib/berth/latencies.json
   logFormat: json
+extender: {enabled: true, clientCaSecret: kube-scheduler-client-ca}
+guard:
+  enabled: true
+  failurePolicy: Fail
+  timeoutSeconds: 2
+  namespaceSelector: {matchLabels: {guarded: "yes"}}
+  certManager: {enabled: false}
 extraArgs: [--leader-elect=true]
 env: [{name: RUST_LOG, value: debug}]
 serviceAccount: {create: true, name: placer, annotations: {example.com/team: platform}}
 rbac: {create: true}
 service: {enabled: true, port: 9090, annotations: {example.com/scrape: "true"}}
-serviceMonitor: {enabled: true}
+serviceMonitor: {enabled: true, tlsConfig: {insecureSkipVerify: true}}
 podDisruptionBudget: {enabled: true, maxUnavailable: "50%"}
 resources: {requests: {cpu: 2, memory: 1Gi}, limits: {memory: 4Gi}}
 priorityClassName: system-node-critical
@@ -80,6 +109,8 @@ topologySpreadConstraints:
     labelSelector: {matchLabels: {app.kubernetes.io/instance: berth}}
 podLabels: {team: platform}
 podAnnotations: {example.com/note: "yes"}
+extraVolumes: [{name: certificates, secret: {secretName: certificates}}]
+extraVolumeMounts: [{name: certificates, mountPath: /etc/certificates, readOnly: true}]
 "#;
 
 fn repository() -> &'static Path {
@@ -182,6 +213,12 @@ fn the_configuration_in_the_chart_has_the_defaults_of_berth_but_for_the_pods_own
     let config = loaded_config(&rendered(""));
     let expected = Config {
         health_address: "0.0.0.0:10261".parse().unwrap(),
+        serving: Serving {
+            address: Some("0.0.0.0:10260".parse().unwrap()),
+            names: ["berth.berth-system.svc", "berth.berth-system", "berth"].map(str::to_owned).to_vec(),
+            secret: "berth-tls".to_owned(),
+            ..Serving::default()
+        },
         estimator_file: Some("/var/lib/berth/estimator.json".into()),
         ..Config::default()
     };
@@ -242,6 +279,13 @@ fn the_file_that_the_chart_writes_is_read_by_berth() {
     assert_eq!(everything.scheduler_names, ["berth", "berth-batch"]);
     assert_eq!(everything.leader_election.lease_duration, "30s".parse().unwrap());
     assert_eq!(everything.health_address, "[::]:8080".parse().unwrap());
+    assert_eq!(everything.serving.client_ca_file.as_deref(), Some(Path::new("/etc/berth-clients/ca.crt")));
+    assert_eq!(everything.serving.webhook_configuration, "berth-system-batch-scheduler");
+    assert!(everything.extender.enabled && everything.guard.enabled);
+    assert_eq!(configs["without-https"].serving.address, None);
+    let managed = &configs["guard-cert-manager"].serving;
+    assert_eq!(managed.ca_file.as_deref(), Some(Path::new("/etc/berth-tls/ca.crt")));
+    assert_eq!((managed.secret.as_str(), managed.webhook_configuration.as_str()), ("", ""));
 }
 
 /// `UPDATE=1` writes it anew.
@@ -290,6 +334,30 @@ fn values_that_are_unknown_or_wrong_are_refused_with_their_name() {
             "serviceMonitor.enabled needs service.enabled",
         ),
         ("serviceAccount: {create: false}", "serviceAccount.name is needed"),
+        ("guard: {failurePolicy: Maybe}", "/guard/failurePolicy"),
+        ("guard: {certManager: {enabled: perhaps}}", "/guard/certManager/enabled"),
+        ("extender: {enabled: true}", "extender.enabled needs extender.clientCaSecret"),
+        (
+            "extender: {enabled: true, clientCaSecret: ca}\nconfig: {serving: {address: null}}",
+            "extender.enabled needs config.serving.address",
+        ),
+        (
+            "guard: {enabled: true}\nservice: {enabled: false}",
+            "guard.enabled needs service.enabled and config.serving.address",
+        ),
+        ("config: {leaderElection: {activeActive: true}}", "activeActive needs guard.enabled"),
+        (
+            "config: {leaderElection: {activeActive: true}}\nguard: {enabled: true}",
+            "activeActive needs guard.failurePolicy: Fail",
+        ),
+        (
+            "serviceMonitor: {enabled: true}\nconfig: {serving: {address: null}}",
+            "serviceMonitor.enabled needs config.serving.address",
+        ),
+        (
+            "serviceMonitor: {enabled: true}\nconfig: {leaderElection: {namespace: leases}}",
+            "serviceMonitor.tlsConfig is needed",
+        ),
     ];
     for (values, expected) in cases {
         let error = template(values).expect_err(values);
@@ -313,115 +381,6 @@ fn the_chart_and_the_image_are_of_this_version_and_toolchain() {
         "the Dockerfile builds with another Rust than {version}"
     );
     assert!(image.contains(&format!("RUSTUP_TOOLCHAIN={version}\n")), "RUSTUP_TOOLCHAIN is not {version}");
-}
-
-/// A role, what is accessed, the verbs, and what they are for.
-const ACCESS: [(&str, &str, &[&str], &str); 19] = [
-    (
-        "ClusterRole",
-        "/pods",
-        &["get", "list", "watch"],
-        "sees pods of all schedulers; reads unknown outcomes of binds",
-    ),
-    (
-        "ClusterRole",
-        "/nodes",
-        &["get", "list", "watch"],
-        "sees nodes; compares single ones in the self-check",
-    ),
-    ("ClusterRole", "/namespaces", &["list", "watch"], "reads labels for namespace selectors"),
-    ("ClusterRole", "/services", &["list", "watch"], "spreads the pods of a service by default"),
-    ("ClusterRole", "/replicationcontrollers", &["list", "watch"], "the same for those of a controller"),
-    ("ClusterRole", "apps/replicasets", &["list", "watch"], "the same"),
-    ("ClusterRole", "apps/statefulsets", &["list", "watch"], "the same"),
-    (
-        "ClusterRole",
-        "/persistentvolumes",
-        &["get", "list", "watch", "patch"],
-        "sees volumes; sets a free one apart for a claim",
-    ),
-    (
-        "ClusterRole",
-        "/persistentvolumeclaims",
-        &["get", "list", "watch", "patch"],
-        "sees claims; selects the node that a volume is made for",
-    ),
-    ("ClusterRole", "storage.k8s.io/storageclasses", &["list", "watch"], "how claims are bound"),
-    (
-        "ClusterRole",
-        "storage.k8s.io/csidrivers",
-        &["list", "watch"],
-        "which drivers tell where they have room",
-    ),
-    ("ClusterRole", "storage.k8s.io/csistoragecapacities", &["list", "watch"], "where they have it"),
-    (
-        "ClusterRole",
-        "storage.k8s.io/csinodes",
-        &["list", "watch"],
-        "how many volumes a node can have attached",
-    ),
-    ("ClusterRole", "storage.k8s.io/volumeattachments", &["list", "watch"], "what it has attached"),
-    ("ClusterRole", "/pods/binding", &["create"], "places pods"),
-    ("ClusterRole", "/pods/status", &["patch"], "sets the condition PodScheduled=False"),
-    (
-        "ClusterRole",
-        "events.k8s.io/events",
-        &["create", "patch"],
-        "tells what happened; counts up repeated events",
-    ),
-    ("Role", "coordination.k8s.io/leases", &["create"], "makes the lease of the leader election"),
-    ("Role", "coordination.k8s.io/leases:berth", &["get", "update"], "takes and renews it"),
-];
-
-#[test]
-fn roles_allow_what_berth_does_and_nothing_else() {
-    let objects = rendered("");
-    let mut found = Vec::new();
-    for kind in ["ClusterRole", "Role"] {
-        for rule in the(kind, &objects)["rules"].as_array().unwrap() {
-            let mut keys: Vec<&str> = rule.as_object().unwrap().keys().map(String::as_str).collect();
-            keys.retain(|key| *key != "resourceNames");
-            assert_eq!(keys, ["apiGroups", "resources", "verbs"]);
-            let list =
-                |key: &str| -> Vec<String> { serde_json::from_value(rule[key].clone()).unwrap_or_default() };
-            let ([group], [resource]) = (&list("apiGroups")[..], &list("resources")[..]) else {
-                panic!("{rule}")
-            };
-            let name = match &list("resourceNames")[..] {
-                [] => String::new(),
-                names => format!(":{}", names.join(",")),
-            };
-            found.push((kind.to_owned(), format!("{group}/{resource}{name}"), list("verbs")));
-        }
-    }
-    let expected: Vec<_> = ACCESS
-        .iter()
-        .map(|(kind, resource, verbs, _)| {
-            (
-                kind.to_string(),
-                resource.to_string(),
-                verbs.iter().map(ToString::to_string).collect::<Vec<_>>(),
-            )
-        })
-        .collect();
-    assert_eq!(found, expected);
-}
-
-#[test]
-fn the_lease_that_the_role_allows_is_the_one_of_the_configuration() {
-    let objects = rendered(EVERYTHING);
-    let (role, binding) = (the("Role", &objects), the("RoleBinding", &objects));
-    assert_eq!(role["metadata"]["namespace"], "leases");
-    assert_eq!(binding["metadata"]["namespace"], "leases");
-    assert_eq!(role["rules"][1]["resourceNames"], json!(["berth-batch"]));
-    let subject = json!([{"kind": "ServiceAccount", "name": "placer", "namespace": NAMESPACE}]);
-    assert_eq!(binding["subjects"], subject);
-    assert_eq!(the("ClusterRoleBinding", &objects)["subjects"], subject);
-    let single = rendered(VALUES[1].1);
-    assert!(
-        single.iter().all(|object| object["kind"] != "Role"),
-        "without leader election there is no lease"
-    );
 }
 
 #[test]

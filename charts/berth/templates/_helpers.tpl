@@ -52,3 +52,94 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- define "berth.leaseNamespace" -}}
 {{- default .Release.Namespace .Values.config.leaderElection.namespace }}
 {{- end }}
+
+{{- define "berth.metricsReader" -}}
+{{- printf "%s-metrics-reader" (include "berth.clusterName" .) }}
+{{- end }}
+
+{{/* What the Service is called inside the cluster. */}}
+{{- define "berth.serviceName" -}}
+{{- printf "%s.%s.svc" (include "berth.fullname" .) .Release.Namespace }}
+{{- end }}
+
+{{/* "true" when cert-manager issues the certificate of HTTPS; else berth does, or it comes from files. */}}
+{{- define "berth.certManager" -}}
+{{- $wanted := .Values.guard.certManager.enabled | toString }}
+{{- $there := .Capabilities.APIVersions.Has "cert-manager.io/v1" }}
+{{- if and .Values.guard.enabled .Values.config.serving.address (not .Values.config.serving.certFile) (or (eq $wanted "true") (and (eq $wanted "auto") $there)) }}
+{{- "true" }}
+{{- end }}
+{{- end }}
+
+{{/* The Secret in which berth keeps the certificate that it issues; empty when it does not. */}}
+{{- define "berth.ownSecret" -}}
+{{- $serving := .Values.config.serving }}
+{{- if and $serving.address (not $serving.certFile) (ne (include "berth.certManager" .) "true") }}
+{{- default (printf "%s-tls" (include "berth.fullname" .)) $serving.secret }}
+{{- end }}
+{{- end }}
+
+{{- define "berth.certManagerSecret" -}}
+{{- printf "%s-cert-manager-tls" (include "berth.fullname" .) }}
+{{- end }}
+
+{{/* The webhook configuration that berth writes its CA into; empty when there is none. */}}
+{{- define "berth.ownWebhooks" -}}
+{{- if include "berth.ownSecret" . }}
+{{- $default := ternary (include "berth.clusterName" .) "" .Values.guard.enabled }}
+{{- default $default .Values.config.serving.webhookConfiguration }}
+{{- end }}
+{{- end }}
+
+{{/* The file of berth: .Values.config, with what follows from the other values. */}}
+{{- define "berth.config" -}}
+{{- $config := deepCopy .Values.config }}
+{{- $serving := $config.serving }}
+{{- if and $serving.address (not $serving.names) }}
+{{- $_ := set $serving "names" (list (include "berth.serviceName" .) (printf "%s.%s" (include "berth.fullname" .) .Release.Namespace) (include "berth.fullname" .)) }}
+{{- end }}
+{{- if eq (include "berth.certManager" .) "true" }}
+{{- $_ := set $serving "certFile" "/etc/berth-tls/tls.crt" }}
+{{- $_ := set $serving "keyFile" "/etc/berth-tls/tls.key" }}
+{{- $_ := set $serving "caFile" "/etc/berth-tls/ca.crt" }}
+{{- end }}
+{{- $_ := set $serving "secret" (include "berth.ownSecret" .) }}
+{{- $_ := set $serving "webhookConfiguration" (include "berth.ownWebhooks" .) }}
+{{- if .Values.extender.enabled }}
+{{- $_ := set $config.extender "enabled" true }}
+{{- if .Values.extender.clientCaSecret }}
+{{- $_ := set $serving "clientCaFile" "/etc/berth-clients/ca.crt" }}
+{{- end }}
+{{- end }}
+{{- if .Values.guard.enabled }}
+{{- $_ := set $config.guard "enabled" true }}
+{{- end }}
+{{- toYaml $config }}
+{{- end }}
+
+{{/* What the webhooks of the guard have in common. */}}
+{{- define "berth.webhook" -}}
+clientConfig:
+  # caBundle is written by berth, or by cert-manager.
+  service:
+    name: {{ include "berth.fullname" . }}
+    namespace: {{ .Release.Namespace }}
+    port: {{ .Values.service.port }}
+    path: /guard
+failurePolicy: {{ .Values.guard.failurePolicy }}
+timeoutSeconds: {{ .Values.guard.timeoutSeconds }}
+matchPolicy: Equivalent
+# Room is held for what was allowed.
+sideEffects: NoneOnDryRun
+admissionReviewVersions: [v1]
+namespaceSelector:
+  {{- if .Values.guard.namespaceSelector }}
+  {{- toYaml .Values.guard.namespaceSelector | nindent 2 }}
+  {{- else }}
+  # The cluster and berth itself must be able to start without the guard.
+  matchExpressions:
+    - key: kubernetes.io/metadata.name
+      operator: NotIn
+      values: [kube-system, {{ .Release.Namespace }}]
+  {{- end }}
+{{- end }}

@@ -20,7 +20,6 @@ use serde_json::{Value, json};
 use super::client::*;
 use crate::support::*;
 
-const SOON: Duration = Duration::from_secs(10);
 /// Our answers are kept for 10 s, and the API server's about tokens for 10 s.
 const REVOKED: Duration = Duration::from_secs(40);
 const HOUR: i64 = 3_600;
@@ -73,16 +72,6 @@ fn serving(folder: &Path, servers: &Ca, clients: &Ca) -> String {
     format!("serving: {serving}")
 }
 
-pub(super) async fn secure_address(berth: &Berth) -> SocketAddr {
-    let find = || {
-        let log = berth.log();
-        let (_, rest) = log.split_once("secure_address=")?;
-        rest.split_whitespace().next()?.parse().ok()
-    };
-    await_until(2 * SOON, "berth serves HTTPS", async || find().is_some()).await;
-    find().expect("just seen")
-}
-
 async fn metrics(client: &Client, address: SocketAddr, token: Option<&str>) -> (StatusCode, String) {
     let mut connection = client.connect(address).await.expect("a connection");
     connection.send(Method::GET, "/metrics", token).await.expect("an answer")
@@ -108,7 +97,7 @@ async fn metrics_are_for_users_who_may_read_them() {
     let (servers, clients) = (Ca::new("servers"), Ca::new("clients"));
     let folder = tempfile::tempdir().expect("a folder");
     let berth = Berth::start(&cluster.kubeconfig(), &serving(folder.path(), &servers, &clients));
-    let address = secure_address(&berth).await;
+    let address = berth.secure_address().await;
     let nobody = Client::new(&servers.certificate, None, Version::Http2);
     let get = async |token| metrics(&nobody, address, token).await;
 

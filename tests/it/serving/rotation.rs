@@ -16,7 +16,6 @@ use kube::{Api, Client as ApiClient};
 use serde_json::json;
 use tokio::net::TcpListener;
 
-use super::access::secure_address;
 use super::client::*;
 use crate::support::*;
 
@@ -110,7 +109,7 @@ async fn the_webhooks_are_told_the_authority_and_the_log_says_when_they_are_miss
     let config = "serving: {address: '127.0.0.1:0', secret: berth-tls, webhookConfiguration: guard}\n\
                   leaderElection: {namespace: default}";
     let berth = Berth::start(&cluster.kubeconfig(), config);
-    let address = secure_address(&berth).await;
+    let address = berth.secure_address().await;
     let secrets: Api<Secret> = Api::default_namespaced(client.clone());
     await_until(SOON, "the certificate of the Secret is shown", async || {
         let ca = value(&secrets, "ca.crt").await;

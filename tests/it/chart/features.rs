@@ -1,0 +1,213 @@
+//! What the chart makes of its features, and berth with that and no more, on a real API server.
+
+use ::berth::control_plane::{Options, User};
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use std::time::Duration;
+
+use super::*;
+use crate::serving::client::{Client as Https, Version};
+use crate::support::*;
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// Names of the resources that a webhook is asked about.
+fn webhooks(objects: &[Value]) -> Vec<(&str, &Value)> {
+    let webhooks = the("ValidatingWebhookConfiguration", objects)["webhooks"].as_array().unwrap();
+    webhooks.iter().map(|it| (it["rules"][0]["resources"][0].as_str().unwrap(), it)).collect()
+}
+
+#[test]
+fn own_binds_skip_the_guard_only_while_one_replica_is_active() {
+    let conditions = |values: &str| {
+        let objects = rendered(values);
+        let webhooks = webhooks(&objects);
+        assert_eq!(
+            webhooks.iter().map(|(resource, _)| *resource).collect::<Vec<_>>(),
+            ["pods/binding", "pods"]
+        );
+        webhooks[0].1["matchConditions"].clone()
+    };
+    let own = "request.userInfo.username != 'system:serviceaccount:berth-system:berth'";
+    assert_eq!(conditions(GUARD), json!([{"name": "not-by-berth", "expression": own}]));
+    assert_eq!(conditions(ACTIVE_ACTIVE), Value::Null);
+}
+
+#[test]
+fn the_guard_leaves_the_cluster_and_berth_itself_a_way_to_start() {
+    for (_, webhook) in webhooks(&rendered(GUARD)) {
+        let selector = &webhook["namespaceSelector"]["matchExpressions"][0];
+        assert_eq!(selector["operator"], "NotIn");
+        assert_eq!(selector["values"], json!(["kube-system", NAMESPACE]));
+        assert_eq!(webhook["failurePolicy"], "Ignore");
+        assert_eq!(webhook["timeoutSeconds"], 1);
+    }
+    for (_, webhook) in webhooks(&rendered(EVERYTHING)) {
+        assert_eq!(webhook["namespaceSelector"], json!({"matchLabels": {"guarded": "yes"}}));
+        assert_eq!((&webhook["failurePolicy"], &webhook["timeoutSeconds"]), (&json!("Fail"), &json!(2)));
+    }
+}
+
+#[test]
+fn cert_manager_issues_when_it_is_there_and_not_without_the_guard() {
+    let kinds = |values: &str, has_cert_manager: bool| -> Vec<String> {
+        let folder = TempDir::new().unwrap();
+        let file = folder.path().join("values.yaml");
+        fs::write(&file, values).unwrap();
+        let mut args = vec!["template", "berth", "charts/berth", "--kube-version=1.36.3", "--values"];
+        args.push(file.to_str().unwrap());
+        if has_cert_manager {
+            args.push("--api-versions=cert-manager.io/v1");
+        }
+        let output = helm(&args);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let objects = documents(&String::from_utf8(output.stdout).unwrap());
+        let ours = objects.iter().filter(|object| object["apiVersion"] == "cert-manager.io/v1");
+        let mut kinds: Vec<String> = ours.map(|object| object["kind"].as_str().unwrap().to_owned()).collect();
+        kinds.sort();
+        kinds
+    };
+    let all = ["Certificate", "Certificate", "Issuer", "Issuer"];
+    assert_eq!(kinds(GUARD, true), all);
+    assert!(kinds(GUARD, false).is_empty() && kinds("", true).is_empty());
+    assert!(kinds("guard: {enabled: true, certManager: {enabled: false}}", true).is_empty());
+    let issuer = "{enabled: auto, issuerRef: {kind: ClusterIssuer, name: internal}}";
+    assert_eq!(kinds(&format!("guard: {{enabled: true, certManager: {issuer}}}"), true), ["Certificate"]);
+}
+
+#[test]
+fn the_webhook_the_monitor_and_the_certificate_mean_the_same_service() {
+    let values = "guard: {enabled: true}\nserviceMonitor: {enabled: true}\nfullnameOverride: other\n";
+    let objects = rendered(values);
+    let service = the("Service", &objects);
+    let (port, target) = (&service["spec"]["ports"][0]["port"], &service["spec"]["ports"][0]["targetPort"]);
+    let container = &the("Deployment", &objects)["spec"]["template"]["spec"]["containers"][0];
+    let ports = container["ports"].as_array().unwrap();
+    let of_container = ports.iter().find(|it| it["name"] == *target).expect("a port of the container");
+    let config = loaded_config(&objects);
+    assert_eq!(of_container["containerPort"], config.serving.address.unwrap().port());
+    for (_, webhook) in webhooks(&objects) {
+        let called = &webhook["clientConfig"]["service"];
+        assert_eq!(called["name"], service["metadata"]["name"]);
+        assert_eq!((&called["port"], &called["path"]), (port, &json!("/guard")));
+    }
+    let endpoint = &the("ServiceMonitor", &objects)["spec"]["endpoints"][0];
+    assert_eq!((&endpoint["port"], &endpoint["scheme"]), (&json!("https"), &json!("https")));
+    let name = endpoint["tlsConfig"]["serverName"].as_str().unwrap();
+    assert_eq!(name, format!("other.{NAMESPACE}.svc"));
+    assert!(config.serving.names.iter().any(|known| known == name));
+    assert_eq!(endpoint["tlsConfig"]["ca"]["secret"]["name"], config.serving.secret.as_str());
+}
+
+/// The file that the chart writes, for a berth on this machine.
+fn local_config(objects: &[Value]) -> String {
+    let map = the("ConfigMap", objects);
+    let mut config: Value = serde_saphyr::from_str(map["data"]["berth.yaml"].as_str().unwrap()).unwrap();
+    config["serving"]["address"] = json!("127.0.0.1:0");
+    config["leaderElection"]["namespace"] = json!(NAMESPACE);
+    let config = config.as_object_mut().unwrap();
+    // The first is set for every berth of a test.
+    config.remove("healthAddress");
+    config.remove("estimatorFile");
+    serde_saphyr::to_string(&*config).unwrap()
+}
+
+async fn create_namespace(client: &Client) {
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let namespace = serde_json::from_value(json!({"metadata": {"name": NAMESPACE}})).unwrap();
+    namespaces.create(&PostParams::default(), &namespace).await.expect("created");
+}
+
+fn placed_pod(name: &str, annotations: Value) -> Pod {
+    let pod = json!({
+        "metadata": {"name": name, "annotations": annotations},
+        "spec": {"nodeName": "no-such-node", "containers": [{"name": "main", "image": "pause"}]},
+    });
+    serde_json::from_value(pod).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_guard_of_the_chart_works_with_what_the_chart_allows() {
+    let chart = rendered("guard: {enabled: true, failurePolicy: Fail, timeoutSeconds: 5}\n");
+    let user = |name: &str| User { name: name.to_owned(), groups: vec!["some".to_owned()] };
+    let account = format!("system:serviceaccount:{NAMESPACE}:berth");
+    let options = Options { users: vec![user(&account), user("prometheus")], ..Options::default() };
+    let cluster = start_control_plane_with(options).await;
+    let client = cluster.client();
+    create_namespace(&client).await;
+    create_nodes(&client, &Nodes::default()).await;
+    let roles = ["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"];
+    for object in chart.iter().filter(|it| roles.contains(&it["kind"].as_str().unwrap())) {
+        apply::create(&client, object).await;
+    }
+    let reader = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "prometheus"},
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": "ClusterRole",
+            "name": format!("{NAMESPACE}-berth-metrics-reader"),
+        },
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "prometheus"}],
+    });
+    apply::create(&client, &reader).await;
+
+    let berth = Berth::start(&cluster.kubeconfig_for(&account).unwrap(), &local_config(&chart));
+    let address = berth.secure_address().await;
+    // There is no Service here: the API server is told the address instead.
+    let mut configuration = the("ValidatingWebhookConfiguration", &chart).clone();
+    for webhook in configuration["webhooks"].as_array_mut().unwrap() {
+        webhook["clientConfig"] = json!({"url": format!("https://{address}/guard")});
+    }
+    apply::create(&client, &configuration).await;
+    let webhooks: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
+    let bundle = async || {
+        let found = webhooks.get(&format!("{NAMESPACE}-berth")).await.expect("created").webhooks;
+        found.unwrap_or_default().into_iter().next().and_then(|it| it.client_config.ca_bundle)
+    };
+    await_until(SOON, "berth writes its CA into the webhooks", async || bundle().await.is_some()).await;
+    let pods: Api<Pod> = Api::default_namespaced(client.clone());
+    await_until(SOON, "the API server asks the guard", async || {
+        match pods.create(&PostParams::default(), &placed_pod("refused", json!({}))).await {
+            // It does not know the webhook yet.
+            Ok(_) => {
+                delete_pods(&client, ["refused".to_owned()]).await;
+                false
+            }
+            Err(error) => error.to_string().contains("there is no node no-such-node"),
+        }
+    })
+    .await;
+    let mirror = placed_pod("mirror", json!({"kubernetes.io/config.mirror": "x"}));
+    pods.create(&PostParams::default(), &mirror).await.expect("it runs already");
+
+    // What berth binds itself is not asked about, so that it also binds while nobody answers.
+    let silent: Vec<Value> = ["bindings.berth.dev", "pods.berth.dev"]
+        .map(|name| json!({"name": name, "clientConfig": {"url": "https://127.0.0.1:1/guard"}}))
+        .to_vec();
+    let patch = Patch::Strategic(json!({"webhooks": silent}));
+    let name = format!("{NAMESPACE}-berth");
+    webhooks.patch(&name, &PatchParams::default(), &patch).await.expect("patched");
+    await_until(SOON, "the API server asks nobody", async || {
+        let answer = pods.create(&PostParams::default(), &placed_pod("refused", json!({}))).await;
+        answer.expect_err("nobody answers").to_string().contains("failed calling webhook")
+    })
+    .await;
+    create_pods(&client, &Pods { count: 5, ..Pods::default() }, |_, _| {}).await;
+    await_bound(&client, SOON, 6, |_| true).await;
+
+    let ca = String::from_utf8(bundle().await.expect("still there").0).unwrap();
+    let https = Https::new(&ca, None, Version::Http2);
+    let kubeconfig = fs::read_to_string(cluster.kubeconfig_for("prometheus").unwrap()).unwrap();
+    let kubeconfig: Value = serde_json::from_str(&kubeconfig).unwrap();
+    let token = kubeconfig["users"][0]["user"]["token"].as_str().unwrap();
+    let mut connection = https.connect(address).await.expect("known by its CA");
+    let (status, text) =
+        connection.send(http::Method::GET, "/metrics", Some(token)).await.expect("an answer");
+    assert!(status == http::StatusCode::OK && text.contains("berth_access_checks_total"), "{status} {text}");
+    let log = berth.log();
+    assert!(!log.to_lowercase().contains("forbidden") && !log.contains("may not"), "{log}");
+}

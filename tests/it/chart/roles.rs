@@ -1,0 +1,175 @@
+//! What the chart allows berth to do: as much as it needs with the features that are on, and nothing else.
+
+use super::*;
+
+/// A role, what is accessed, the verbs, and what they are for.
+type Access = (&'static str, &'static str, &'static [&'static str], &'static str);
+
+/// With the defaults.
+const ACCESS: [Access; 24] = [
+    (
+        "ClusterRole",
+        "/pods",
+        &["get", "list", "watch"],
+        "sees pods of all schedulers; reads unknown outcomes of binds",
+    ),
+    (
+        "ClusterRole",
+        "/nodes",
+        &["get", "list", "watch"],
+        "sees nodes; compares single ones in the self-check",
+    ),
+    ("ClusterRole", "/namespaces", &["list", "watch"], "reads labels for namespace selectors"),
+    ("ClusterRole", "/services", &["list", "watch"], "spreads the pods of a service by default"),
+    ("ClusterRole", "/replicationcontrollers", &["list", "watch"], "the same for those of a controller"),
+    ("ClusterRole", "apps/replicasets", &["list", "watch"], "the same"),
+    ("ClusterRole", "apps/statefulsets", &["list", "watch"], "the same"),
+    (
+        "ClusterRole",
+        "/persistentvolumes",
+        &["get", "list", "watch", "patch"],
+        "sees volumes; sets a free one apart for a claim",
+    ),
+    (
+        "ClusterRole",
+        "/persistentvolumeclaims",
+        &["get", "list", "watch", "patch"],
+        "sees claims; selects the node that a volume is made for",
+    ),
+    ("ClusterRole", "storage.k8s.io/storageclasses", &["list", "watch"], "how claims are bound"),
+    (
+        "ClusterRole",
+        "storage.k8s.io/csidrivers",
+        &["list", "watch"],
+        "which drivers tell where they have room",
+    ),
+    ("ClusterRole", "storage.k8s.io/csistoragecapacities", &["list", "watch"], "where they have it"),
+    (
+        "ClusterRole",
+        "storage.k8s.io/csinodes",
+        &["list", "watch"],
+        "how many volumes a node can have attached",
+    ),
+    ("ClusterRole", "storage.k8s.io/volumeattachments", &["list", "watch"], "what it has attached"),
+    ("ClusterRole", "/pods/binding", &["create"], "places pods"),
+    ("ClusterRole", "/pods/status", &["patch"], "sets the condition PodScheduled=False"),
+    (
+        "ClusterRole",
+        "events.k8s.io/events",
+        &["create", "patch"],
+        "tells what happened; counts up repeated events",
+    ),
+    ("ClusterRole", "authentication.k8s.io/tokenreviews", &["create"], "who reads metrics"),
+    ("ClusterRole", "authorization.k8s.io/subjectaccessreviews", &["create"], "whether that is allowed"),
+    ("ClusterRole", "url:/metrics", &["get"], "a role for others, bound to nobody"),
+    ("Role", "coordination.k8s.io/leases", &["create"], "makes the lease of the leader election"),
+    ("Role", "coordination.k8s.io/leases:berth", &["get", "update"], "takes and renews it"),
+    ("Role", "/secrets", &["create"], "makes the Secret of the certificate that berth issues"),
+    ("Role", "/secrets:berth-tls", &["get", "update"], "reads and renews it"),
+];
+
+/// What the roles allow: the kind of the role, what is accessed with the names it is limited to, and the verbs.
+fn rules(objects: &[Value]) -> Vec<(String, String, Vec<String>)> {
+    let mut found = Vec::new();
+    let roles = objects.iter().filter(|it| ["ClusterRole", "Role"].contains(&it["kind"].as_str().unwrap()));
+    for role in roles {
+        for rule in role["rules"].as_array().unwrap() {
+            let mut keys: Vec<&str> = rule.as_object().unwrap().keys().map(String::as_str).collect();
+            keys.retain(|key| *key != "resourceNames");
+            let list =
+                |key: &str| -> Vec<String> { serde_json::from_value(rule[key].clone()).unwrap_or_default() };
+            let name = match &list("resourceNames")[..] {
+                [] => String::new(),
+                names => format!(":{}", names.join(",")),
+            };
+            let what = match &list("nonResourceURLs")[..] {
+                [] => {
+                    assert_eq!(keys, ["apiGroups", "resources", "verbs"]);
+                    let ([group], [resource]) = (&list("apiGroups")[..], &list("resources")[..]) else {
+                        panic!("{rule}")
+                    };
+                    format!("{group}/{resource}{name}")
+                }
+                urls => {
+                    assert_eq!(keys, ["nonResourceURLs", "verbs"]);
+                    format!("url:{}", urls.join(","))
+                }
+            };
+            found.push((role["kind"].as_str().unwrap().to_owned(), what, list("verbs")));
+        }
+    }
+    found
+}
+
+fn owned((kind, what, verbs, _): &Access) -> (String, String, Vec<String>) {
+    (kind.to_string(), what.to_string(), verbs.iter().map(ToString::to_string).collect())
+}
+
+#[test]
+fn roles_allow_what_berth_does_and_nothing_else() {
+    let mut found = rules(&rendered(""));
+    let mut expected: Vec<_> = ACCESS.iter().map(owned).collect();
+    found.sort();
+    expected.sort();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn each_feature_adds_or_takes_away_its_own_rules() {
+    let webhooks = "admissionregistration.k8s.io/validatingwebhookconfigurations:berth-system-berth";
+    let secrets: [&str; 2] = ["-Role /secrets [create]", "-Role /secrets:berth-tls [get,update]"];
+    let webhook = format!("+ClusterRole {webhooks} [get,patch]");
+    let cases: [(&str, &[&str]); 6] = [
+        (
+            "config: {serving: {address: null}}",
+            &[
+                "-ClusterRole authentication.k8s.io/tokenreviews [create]",
+                "-ClusterRole authorization.k8s.io/subjectaccessreviews [create]",
+                "-ClusterRole url:/metrics [get]",
+                secrets[0],
+                secrets[1],
+            ],
+        ),
+        (EXTENDER, &["+ClusterRole url:/extender/* [post]"]),
+        ("replicas: 1\nextender: {enabled: true, clientCaSecret: ca}", &[]),
+        (GUARD, &[&webhook]),
+        ("guard: {enabled: true, certManager: {enabled: true}}", &secrets),
+        (
+            ACTIVE_ACTIVE,
+            &[
+                &webhook,
+                "+Role coordination.k8s.io/leases [create,delete,get,list,update]",
+                "-Role coordination.k8s.io/leases [create]",
+                "-Role coordination.k8s.io/leases:berth [get,update]",
+            ],
+        ),
+    ];
+    let texts = |values: &str| -> BTreeSet<String> {
+        let text = |(kind, what, verbs): (String, String, Vec<String>)| {
+            format!("{kind} {what} [{}]", verbs.join(","))
+        };
+        rules(&rendered(values)).into_iter().map(text).collect()
+    };
+    let before = texts("");
+    for (values, expected) in cases {
+        let after = texts(values);
+        let mut found: Vec<String> = after.difference(&before).map(|rule| format!("+{rule}")).collect();
+        found.extend(before.difference(&after).map(|rule| format!("-{rule}")));
+        assert_eq!(found, expected, "{values}");
+    }
+}
+
+#[test]
+fn the_lease_that_the_role_allows_is_the_one_of_the_configuration() {
+    let objects = rendered(EVERYTHING);
+    let (role, binding) = (the("Role", &objects), the("RoleBinding", &objects));
+    assert_eq!(role["metadata"]["namespace"], "leases");
+    assert_eq!(binding["metadata"]["namespace"], "leases");
+    assert_eq!(role["rules"][1]["resourceNames"], json!(["berth-batch"]));
+    let subject = json!([{"kind": "ServiceAccount", "name": "placer", "namespace": NAMESPACE}]);
+    assert_eq!(binding["subjects"], subject);
+    assert_eq!(the("ClusterRoleBinding", &objects)["subjects"], subject);
+    let single = rendered(VALUES[1].1);
+    let of_leases = |(_, resource, _): &(String, String, Vec<String>)| resource.contains("leases");
+    assert!(!rules(&single).iter().any(of_leases), "without leader election there is no lease");
+}
