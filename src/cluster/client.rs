@@ -51,6 +51,12 @@ impl Answer {
         self.status == StatusCode::NOT_FOUND && self.parsed().reason == "NotFound"
     }
 
+    /// Whether the API server refused because an admission webhook that it must ask did not answer.
+    pub fn is_webhook_failure(&self) -> bool {
+        let status = self.parsed();
+        status.reason == "InternalError" && status.message.contains("failed calling webhook")
+    }
+
     /// What went wrong, for a person.
     pub fn message(&self) -> String {
         let status = self.parsed();

@@ -261,15 +261,20 @@ impl Elector {
         }
         self.lead_until = Some(until);
         self.deadline.set(self.lead_until);
-        if !self.leading.0.send_replace(true) {
+        if self.publish(true) {
             tracing::info!(lease = self.config.name, identity = self.config.identity, "leading");
         }
+    }
+
+    /// Returns whether that is news.
+    fn publish(&self, leading: bool) -> bool {
+        self.leading.0.send_if_modified(|before| std::mem::replace(before, leading) != leading)
     }
 
     fn step_down(&mut self) {
         self.lead_until = None;
         self.deadline.set(None);
-        if self.leading.0.send_replace(false) {
+        if self.publish(false) {
             let holder = self.observed.as_ref().map(|it| it.record.holder.as_str());
             tracing::warn!(lease = self.config.name, holder, "no longer leading");
         }
@@ -279,7 +284,7 @@ impl Elector {
     async fn release(mut self) {
         self.lead_until = None;
         self.deadline.set(None);
-        self.leading.0.send_replace(false);
+        self.publish(false);
         let error = match tokio::time::timeout(self.config.retry_period, self.try_release()).await {
             Ok(Ok(())) => return,
             Ok(Err(error)) => with_causes(&error),

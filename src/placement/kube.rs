@@ -109,6 +109,8 @@ fn reply(answer: Result<Answer, String>) -> Reply {
         StatusCode::NOT_FOUND if answer.is_object_not_found() => Reply::NotFound,
         StatusCode::CONFLICT => Reply::Conflict(answer.message()),
         StatusCode::TOO_MANY_REQUESTS => Reply::Busy { retry_after: answer.retry_after },
+        // Admission comes before anything is stored, and a webhook that does not answer is soon there again.
+        StatusCode::INTERNAL_SERVER_ERROR if answer.is_webhook_failure() => Reply::Busy { retry_after: None },
         // These two come from proxies as well, which cannot know what became of the request.
         StatusCode::NOT_FOUND | StatusCode::REQUEST_TIMEOUT => Reply::Unknown(answer.message()),
         status if status.is_client_error() => Reply::Rejected(answer.message()),

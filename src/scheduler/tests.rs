@@ -1,8 +1,8 @@
 mod between_pods;
+mod claims;
+mod others;
 
 use super::*;
-
-mod claims;
 
 use std::collections::HashSet;
 

@@ -138,13 +138,22 @@ async fn a_kube_scheduler_is_known_by_its_client_certificate() {
     let berth = Berth::start(&cluster.kubeconfig(), &lines.join("\n"));
     berth.await_ready().await;
     let address = berth.secure_address().await;
+    // The manifest as people take it, but for what is of this machine.
+    let manifest = include_str!("../../manifests/kube-scheduler-extender.yaml");
+    let manifest = &manifest[manifest.find("percentageOfNodesToScore").expect("the part after the kubeconfig")..];
     let as_client = |name: &str, pair: &crate::serving::client::Pair| {
-        let tls = json!({
-            "caFile": server_ca,
-            "certFile": write(&format!("{name}.crt"), &pair.certificate),
-            "keyFile": write(&format!("{name}.key"), &pair.key),
-        });
-        extended(&format!("https://{address}/extender"), &json!({"enableHTTPS": true, "tlsConfig": tls}))
+        let mut manifest = manifest.to_owned();
+        for (theirs, ours) in [
+            ("https://berth.berth-system.svc:10260/extender", format!("https://{address}/extender")),
+            ("berth.berth-system.svc", "localhost".to_owned()),
+            ("/etc/kubernetes/berth/ca.crt", server_ca.clone()),
+            ("/etc/kubernetes/berth/client.crt", write(&format!("{name}.crt"), &pair.certificate)),
+            ("/etc/kubernetes/berth/client.key", write(&format!("{name}.key"), &pair.key)),
+        ] {
+            assert!(manifest.contains(theirs), "{theirs}");
+            manifest = manifest.replace(theirs, &ours);
+        }
+        manifest
     };
 
     let pods = Pods { count: 20, scheduler: "default-scheduler", ..Pods::default() };

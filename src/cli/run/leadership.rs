@@ -161,10 +161,9 @@ fn follow(
     tasks.spawn("leadership", async move {
         loop {
             if *leading.borrow_and_update() {
-                let lost = leading.clone();
                 tokio::select! {
                     () = see_what_is_bound(&engine, &client) => apply(true),
-                    () = ended(lost) => {}
+                    () = lost(leading.clone()) => {}
                 }
             } else {
                 apply(false);
@@ -175,6 +174,13 @@ fn follow(
             }
         }
     });
+}
+
+/// Resolves when the flag is lowered; never when nobody is left who could.
+async fn lost(mut leading: watch::Receiver<bool>) {
+    if leading.wait_for(|leads| !leads).await.is_err() {
+        std::future::pending::<()>().await;
+    }
 }
 
 const LOOK_AGAIN: Duration = Duration::from_millis(5);

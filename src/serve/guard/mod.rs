@@ -12,6 +12,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use super::body;
@@ -33,6 +34,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// Reads at the same time of pods whose bind never came.
 const READS_AT_ONCE: usize = 8;
 const LOOK_FOR_DUE: Duration = Duration::from_secs(1);
+/// A guard that cannot review says so at most this often.
+const WARN_EVERY: Duration = Duration::from_secs(30);
 
 /// What the handler needs.
 pub struct Guard {
@@ -44,6 +47,7 @@ pub struct Guard {
     pub patience: Duration,
     pub require_client_certificate: bool,
     slots: Semaphore,
+    last_warning: Mutex<Option<Instant>>,
 }
 
 /// What the guard says, and `Err`: why it cannot say anything, so that the API server does as its `failurePolicy` wants.
@@ -60,7 +64,16 @@ impl Guard {
         let slots = Semaphore::new(REVIEWS_AT_ONCE);
         let (patience, require_client_certificate) =
             (config.patience.get(), config.require_client_certificate);
-        Guard { engine, reader, histograms, forward, patience, require_client_certificate, slots }
+        Guard {
+            engine,
+            reader,
+            histograms,
+            forward,
+            patience,
+            require_client_certificate,
+            slots,
+            last_warning: Mutex::default(),
+        }
     }
 
     async fn say(&self, subject: &Subject, dry_run: bool) -> Said {
@@ -158,24 +171,28 @@ impl Guard {
             };
             return match forwarded {
                 Ok(answer) => ("forwarded", json(answer)),
-                Err(why) => ("unavailable", unavailable(&why)),
+                Err(why) => ("unavailable", self.unavailable(&why)),
             };
         }
         match self.say(&request.subject, request.dry_run).await {
             Ok(refused) => match wire::answer(&request.uid, refused.as_deref()) {
                 Ok(answer) => (if refused.is_some() { "refused" } else { "allowed" }, json(answer.into())),
-                Err(error) => ("unavailable", unavailable(&error.to_string())),
+                Err(error) => ("unavailable", self.unavailable(&error.to_string())),
             },
-            Err(why) => ("unavailable", unavailable(&why)),
+            Err(why) => ("unavailable", self.unavailable(&why)),
         }
+    }
+
+    fn unavailable(&self, why: &str) -> Response {
+        let mut last = self.last_warning.lock();
+        if last.is_none_or(|last| last.elapsed() >= WARN_EVERY) {
+            *last = Some(Instant::now());
+            tracing::warn!(why, "bindings cannot be reviewed; the API server does as failurePolicy says");
+        }
+        (StatusCode::SERVICE_UNAVAILABLE, why.to_owned()).into_response()
     }
 }
 
 fn json(body: Bytes) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
-}
-
-fn unavailable(why: &str) -> Response {
-    tracing::warn!(why, "a binding could not be reviewed; the API server does as failurePolicy says");
-    (StatusCode::SERVICE_UNAVAILABLE, why.to_owned()).into_response()
 }

@@ -23,7 +23,7 @@ async fn whatever_is_sent_is_answered_as_the_protocol_wants_it() {
     berth.await_ready().await;
     let both = format!(r#"{{"Pod":{POD},"Nodes":{{"items":[]}},"NodeNames":["node-0"]}}"#);
     let huge = format!(r#"{{"Pod":{POD},"NodeNames":["{}"]}}"#, "x".repeat(1 << 20));
-    let bad_pod = r#"{"Pod":{"spec":{"containers":[{"resources":{"requests":{"cpu":"much"}}}]}},"NodeNames":["node-0"]}"#;
+    let bad_pod = r#"{"Pod":{"metadata":{},"spec":{"containers":[{"resources":{"requests":{"cpu":"much"}}}]}},"NodeNames":["node-0"]}"#;
     for (verb, body, status, text) in [
         ("filter", "", 400, "not a JSON object"),
         ("filter", r#"{"Pod":{"#, 400, "not a JSON object"),

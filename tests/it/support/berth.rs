@@ -27,7 +27,9 @@ impl Berth {
         }
         std::fs::write(&file, text).expect("the configuration is written");
         let log = File::create(folder.path().join("log")).expect("a log file");
-        let child = Command::new(env!("CARGO_BIN_EXE_berth"))
+        // For measurements: another build than the one that is tested.
+        let program = std::env::var_os("BERTH_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_berth").into());
+        let child = Command::new(program)
             .arg("run")
             .arg("--kubeconfig")
             .arg(kubeconfig)

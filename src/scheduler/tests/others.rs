@@ -1,0 +1,256 @@
+//! Binds that others ask for: reviewed by the guard, or asked of the extender; and shares of replicas.
+
+use super::*;
+use crate::placement::Truth;
+use crate::scheduler::{Asked, OthersCounts, Review, Share};
+
+/// A scheduler that knows pods of others, with nodes of 1000 milli-CPU.
+fn guard(nodes: &[&str]) -> Bench {
+    let mut bench = Bench::new(1, nodes);
+    bench.scheduler.config.knows_others = true;
+    bench
+}
+
+fn foreign(uid: &str, cpu: i64) -> Pod {
+    Pod { scheduler_name: "default-scheduler".into(), ..pod(uid, cpu) }
+}
+
+fn to(uid: &str, node: &str) -> Binding {
+    Binding { uid: uid.into(), namespace: "ns".into(), name: uid.into(), node: node.into() }
+}
+
+impl Bench {
+    fn review(&mut self, uid: &str, node: &str) -> Review {
+        let review = self.scheduler.review(&to(uid, node), None, true, self.now);
+        self.collect();
+        review
+    }
+
+    fn asked(&mut self, uid: &str, node: &str) -> Asked {
+        let asked = self.scheduler.asked_to_bind(&to(uid, node), None);
+        self.collect();
+        asked
+    }
+
+    fn read(&mut self, uid: &str, node: &str, truth: Truth) {
+        self.scheduler.held_pod_read(&to(uid, node), &truth, self.now);
+        self.collect();
+    }
+
+    fn counts(&self) -> (usize, usize, usize) {
+        let OthersCounts { pods, holds, binds } = self.scheduler.others();
+        (pods, holds, binds)
+    }
+}
+
+#[test]
+fn room_that_was_granted_is_taken_until_the_pod_is_seen() {
+    let mut bench = guard(&["a"]);
+    bench.apply(foreign("p", 600));
+    bench.apply(foreign("q", 600));
+    assert_eq!(bench.review("p", "a"), Review::Allowed);
+    assert_eq!(bench.review("p", "a"), Review::Allowed, "the same again");
+    let Review::Refused(why) = bench.review("q", "a") else { panic!("there is no room") };
+    assert_eq!(why, "the pod does not fit node a any more: Insufficient cpu");
+    assert_eq!((bench.counts(), bench.cpu_taken("a")), ((2, 1, 0), 600));
+    bench.apply(on("a", foreign("p", 600)));
+    assert_eq!((bench.counts(), bench.cpu_taken("a")), ((1, 0, 0), 600));
+    bench.scheduler.delete_pod(&Arc::from("p"));
+    assert_eq!(bench.review("q", "a"), Review::Allowed);
+}
+
+#[test]
+fn a_dry_run_holds_nothing_and_an_unknown_pod_is_asked_for() {
+    let mut bench = guard(&["a"]);
+    bench.apply(foreign("p", 600));
+    assert_eq!(bench.scheduler.review(&to("p", "a"), None, false, S), Review::Allowed);
+    assert_eq!(bench.counts(), (1, 0, 0));
+    assert_eq!(bench.review("stranger", "a"), Review::Unknown);
+    let read = foreign("stranger", 600);
+    assert_eq!(bench.scheduler.review(&to("stranger", "a"), Some(&read), true, S), Review::Allowed);
+    assert_eq!(bench.cpu_taken("a"), 600);
+    assert!(matches!(bench.review("p", "nowhere"), Review::Refused(why) if why.contains("no node nowhere")));
+}
+
+#[test]
+fn room_is_given_back_only_when_the_pod_is_read_without_a_node() {
+    let mut bench = guard(&["a"]);
+    bench.apply(foreign("p", 600));
+    assert_eq!(bench.review("p", "a"), Review::Allowed);
+    assert_eq!(bench.scheduler.holds_due(60 * S, 59 * S), []);
+    assert_eq!(bench.scheduler.holds_due(60 * S, 60 * S), [to("p", "a")]);
+    bench.read("p", "a", Truth::Unreadable("no answer".into()));
+    assert_eq!(bench.cpu_taken("a"), 600, "nothing is known");
+    bench.read("p", "a", Truth::Unbound { bindable: true });
+    assert_eq!((bench.cpu_taken("a"), bench.counts()), (0, (1, 0, 0)));
+    assert_eq!(bench.review("p", "a"), Review::Allowed, "and asked again");
+    bench.read("p", "a", Truth::Gone);
+    assert_eq!((bench.cpu_taken("a"), bench.counts()), (0, (0, 0, 0)));
+}
+
+#[test]
+fn a_binding_to_another_node_leaves_room_on_both_until_the_truth_is_known() {
+    let mut bench = guard(&["a", "b"]);
+    bench.apply(foreign("p", 600));
+    bench.apply(foreign("q", 600));
+    assert_eq!(bench.review("p", "a"), Review::Allowed);
+    assert_eq!(bench.review("p", "b"), Review::Allowed);
+    assert!(
+        matches!(bench.review("q", "a"), Review::Refused(_)),
+        "the first request may still be carried out"
+    );
+    assert!(matches!(bench.review("q", "b"), Review::Refused(_)));
+    // A new list of all pods does not have what the first one is kept under.
+    bench.scheduler.retain_pods(&[Arc::from("p"), Arc::from("q")].into());
+    assert!(matches!(bench.review("q", "a"), Review::Refused(_)));
+    bench.apply(on("b", foreign("p", 600)));
+    bench.read("p", "a", Truth::BoundTo("b".into()));
+    assert_eq!((bench.cpu_taken("a"), bench.cpu_taken("b")), (0, 600));
+    assert_eq!(bench.review("q", "a"), Review::Allowed);
+}
+
+#[test]
+fn the_first_request_may_win_after_all() {
+    let mut bench = guard(&["a", "b"]);
+    bench.apply(foreign("p", 600));
+    assert_eq!(bench.review("p", "a"), Review::Allowed);
+    assert_eq!(bench.review("p", "b"), Review::Allowed);
+    bench.read("p", "b", Truth::BoundTo("a".into()));
+    assert_eq!((bench.cpu_taken("a"), bench.cpu_taken("b")), (600, 0));
+}
+
+#[test]
+fn our_own_binds_are_allowed_where_we_send_them_and_refused_elsewhere() {
+    let mut bench = guard(&["a", "b"]);
+    bench.apply(pod("p", 600));
+    bench.work();
+    let (ours, other) = match &*bench.binds[0].node {
+        "a" => ("a", "b"),
+        _ => ("b", "a"),
+    };
+    assert_eq!(bench.review("p", ours), Review::Allowed);
+    assert!(
+        matches!(bench.review("p", other), Review::Refused(why) if why.contains("berth is binding the pod"))
+    );
+    let binding = bench.binds[0].clone();
+    bench.finish(&binding, Outcome::Bound);
+    assert_eq!(bench.review("p", other), Review::Allowed, "the API server refuses it by itself");
+}
+
+#[test]
+fn a_pod_of_ours_that_another_replica_binds_waits_for_what_comes_of_it() {
+    let mut bench = guard(&["a"]);
+    bench.apply(pod("p", 600));
+    bench.collect();
+    assert_eq!(bench.review("p", "a"), Review::Allowed);
+    bench.work();
+    assert_eq!((bench.binds.len(), bench.cpu_taken("a")), (0, 600), "it is not placed here, too");
+    // Its labels change meanwhile, and it is not bound in the end: ours again.
+    bench.apply(Pod { generation: 2, ..pod("p", 600) });
+    bench.read("p", "a", Truth::Unbound { bindable: true });
+    bench.work();
+    assert_eq!(bench.binds.len(), 1);
+    let binding = bench.binds[0].clone();
+    bench.finish(&binding, Outcome::Bound);
+    assert_eq!(bench.cpu_taken("a"), 600);
+}
+
+#[test]
+fn an_extenders_bind_goes_through_the_ledger_and_is_asked_for_once() {
+    let mut bench = guard(&["a"]);
+    bench.apply(foreign("p", 600));
+    bench.apply(foreign("q", 600));
+    assert_eq!(bench.asked("p", "a"), Asked::Bind(to("p", "a")));
+    assert_eq!(bench.asked("p", "a"), Asked::UnderWay);
+    let Asked::Refused(why) = bench.asked("q", "a") else { panic!("there is no room") };
+    assert_eq!(why, "the pod does not fit node a any more: Insufficient cpu");
+    assert_eq!(bench.review("p", "a"), Review::Allowed, "the guard knows it");
+    bench.scheduler.asked_bind_finished(&to("p", "a"), &Outcome::Bound);
+    bench.collect();
+    assert_eq!(bench.asked("p", "a"), Asked::Done);
+    assert_eq!((bench.counts(), bench.cpu_taken("a")), ((1, 0, 0), 600));
+    // Pods of berth see the room go, too.
+    bench.apply(pod("ours", 600));
+    bench.work();
+    assert_eq!(bench.binds.len(), 0);
+}
+
+#[test]
+fn an_extenders_bind_that_fails_leaves_nothing_behind() {
+    let mut bench = guard(&["a"]);
+    bench.apply(foreign("p", 600));
+    for outcome in [Outcome::Refused("gates".into()), Outcome::Vanished] {
+        assert_eq!(bench.asked("p", "a"), Asked::Bind(to("p", "a")));
+        bench.scheduler.asked_bind_finished(&to("p", "a"), &outcome);
+        bench.collect();
+        assert_eq!((bench.cpu_taken("a"), bench.counts().2), (0, 0));
+    }
+    assert_eq!(bench.asked("p", "a"), Asked::Bind(to("p", "a")));
+    bench.scheduler.asked_bind_finished(&to("p", "a"), &Outcome::BoundElsewhere("b".into()));
+    bench.collect();
+    assert!(matches!(bench.asked("p", "a"), Asked::Refused(why) if why.contains("bound to node b")));
+    bench.scheduler.set_leading(false);
+    assert!(matches!(bench.asked("q", "a"), Asked::Refused(why) if why.contains("does not lead")));
+}
+
+#[test]
+fn room_that_is_kept_for_a_preemptor_does_not_keep_itself_out() {
+    let mut bench = guard(&["a"]);
+    let preemptor = Pod { nominated_node: Some("a".into()), priority: 10, ..foreign("p", 600) };
+    bench.apply(preemptor.clone());
+    let class = bench.scheduler.class_of(&preemptor);
+    let (_, standing) = bench.scheduler.nominated(&class, &preemptor).expect("there is such a node");
+    assert!(standing.is_ok());
+    bench.apply(foreign("q", 600));
+    assert!(matches!(bench.asked("q", "a"), Asked::Refused(_)), "it is of a lower priority");
+    assert!(matches!(bench.asked("p", "a"), Asked::Bind(_)));
+}
+
+#[test]
+fn only_victims_that_make_room_make_a_node_right() {
+    let mut bench = guard(&["a", "b"]);
+    for (uid, node) in [("v", "a"), ("w", "a"), ("x", "b")] {
+        bench.apply(on(node, foreign(uid, 500)));
+    }
+    let pod = foreign("p", 800);
+    let class = bench.scheduler.class_of(&pod);
+    let admits = |node: &str, victims: &[&str]| bench.scheduler.admits_without(&class, &pod, node, victims);
+    assert!(!admits("a", &[]) && !admits("a", &["v"]) && admits("a", &["v", "w"]));
+    assert!(!admits("b", &["v", "w"]), "they are elsewhere");
+    assert!(admits("b", &["x"]) && !admits("nowhere", &["x"]));
+}
+
+#[test]
+fn a_replica_places_its_share_and_takes_over_what_falls_to_it() {
+    let mut benches = [guard(&["a"]), guard(&["a"])];
+    let names = ["one", "two"];
+    for (bench, me) in benches.iter_mut().zip(names) {
+        bench.scheduler.set_share(Some(Share::new(me, names)), Duration::ZERO);
+        for class in 1..=20 {
+            // Each request is a class of its own.
+            bench.apply(pod(&format!("p{class}"), class));
+        }
+        bench.work();
+    }
+    let shares = benches.each_ref().map(|bench| bench.binds.len());
+    assert!(shares[0] > 0 && shares[1] > 0 && shares[0] + shares[1] == 20, "{shares:?}");
+    // The other one is gone.
+    let [one, _] = &mut benches;
+    one.scheduler.set_share(Some(Share::new("one", ["one"])), S);
+    one.work();
+    assert_eq!(one.binds.len(), 20);
+    let placed: HashSet<_> = one.binds.iter().map(|binding| binding.uid.clone()).collect();
+    assert_eq!(placed.len(), 20);
+}
+
+#[test]
+fn what_a_new_leader_must_hear_of_is_every_pod_without_a_node() {
+    let mut bench = guard(&["a"]);
+    bench.scheduler.set_leading(false);
+    bench.apply(pod("ours", 100));
+    bench.apply(foreign("theirs", 100));
+    assert_eq!(bench.scheduler.without_node(), [Arc::from("ours"), Arc::from("theirs")]);
+    bench.apply(on("a", pod("ours", 100)));
+    bench.scheduler.delete_pod(&Arc::from("theirs"));
+    assert!(!bench.scheduler.is_without_node("ours") && !bench.scheduler.is_without_node("theirs"));
+}
