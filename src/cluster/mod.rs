@@ -9,7 +9,7 @@ mod elector;
 mod guarded;
 mod index;
 mod lean;
-mod lease;
+pub mod lease;
 mod objects;
 mod report_json;
 mod reporter;
