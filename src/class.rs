@@ -61,10 +61,11 @@ impl Class {
             || hard.into_iter().any(|c| c.selector.matches(pod))
     }
 
-    /// A number that is the same for the same class in every run of this program.
+    /// A number that is the same for the same class in every process of this program. Priorities are left out: only a process
+    /// that keeps room somewhere tells classes apart by them.
     pub fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
-        self.key().hash(&mut hasher);
+        (&self.spec, &self.identity, self.self_affine).hash(&mut hasher);
         hasher.finish()
     }
 

@@ -332,6 +332,17 @@ impl RankedList {
             .collect()
     }
 
+    /// Where these nodes stand, or why they are out; `None` where there is no such node. In their order, without a look at any
+    /// other node but at the cells.
+    pub fn standings_of(
+        &self,
+        domains: &Domains,
+        ids: impl Iterator<Item = Option<NodeId>>,
+    ) -> Vec<Option<Result<Standing, Reasons>>> {
+        let weights = self.scoped.as_ref().map(|scoped| self.weigh(scoped, domains));
+        ids.map(|id| self.standing(domains, weights.as_ref(), id?)).collect()
+    }
+
     /// `None`: there is no such node.
     fn standing(
         &self,

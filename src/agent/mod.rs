@@ -127,6 +127,16 @@ impl Agent {
         self.list(class).map_or(Vec::new(), |list| list.standings(&self.domains))
     }
 
+    /// Where these nodes stand in the cached list of a class, or why they are out; `None` for those that do not exist. Empty if
+    /// the list is not cached.
+    pub fn standings_of(
+        &self,
+        class: ClassId,
+        ids: impl Iterator<Item = Option<NodeId>>,
+    ) -> Vec<Option<Result<Standing, Reasons>>> {
+        self.list(class).map_or(Vec::new(), |list| list.standings_of(&self.domains, ids))
+    }
+
     /// Repairs the cached list that is most behind, if any is. For idle time: keeps the next catch-up of each list small.
     pub fn repair_one(&mut self) -> bool {
         self.cache.repair_one(self.order, &self.view, &mut self.domains)

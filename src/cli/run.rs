@@ -1,7 +1,9 @@
 //! `berth run`: the scheduler in a cluster.
 
 mod estimates;
+mod leadership;
 mod self_check;
+mod serving;
 mod sink;
 mod tasks;
 
@@ -15,21 +17,22 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
 use crate::agent::{AgentConfig, CacheLimits};
+use crate::cluster::Reporter;
 use crate::cluster::client::without_retries;
-use crate::cluster::{Deadline, Elector, LeaseConfig, Reporter};
-use crate::config::{Config, NAMESPACE_FILE};
+use crate::config::Config;
 use crate::engine::{AgentThreads, Engine, Outlet};
 use crate::model::Report;
 use crate::objects::Kind;
 use crate::placement::{BindCounters, Binding, ClaimOrder, KubeClaims, KubeStore, drive};
 use crate::queue::BackoffLimits;
 use crate::scheduler::{Sample, SchedulerConfig};
-use crate::serve::metrics::{Histograms, Metrics, Sources};
-use crate::serve::{Health, Served, listen, serve};
+use crate::serve::metrics::{Histograms, Sources};
+use crate::serve::{Health, Secure, listen, secure_routes, serve};
 use tasks::Tasks;
 
 /// Options of `berth run`; each one given here wins over the configuration file.
@@ -44,7 +47,7 @@ pub struct RunOptions {
     /// Run for a Lease, so that one of several processes schedules.
     #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set)]
     pub leader_elect: Option<bool>,
-    /// Address and port of /metrics, /healthz and /readyz.
+    /// Address and port of /healthz and /readyz, and of /metrics when it is a loopback address.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub health_address: Option<SocketAddr>,
 }
@@ -133,8 +136,9 @@ impl Outlet for ToCluster {
 
 /// Runs against this cluster until `stop` resolves, then ends in order.
 pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<Output = ()>) -> Result<()> {
-    let listener = listen(config.health_address).await?;
+    let listener = listen(config.health_address, "healthAddress or --health-address").await?;
     let address = listener.local_addr()?;
+    let secure = secure_listener(&config).await?;
     let client = Client::try_from(cluster.clone())?;
     let (binds, bind_queue) = mpsc::unbounded_channel();
     let (claims, claim_queue) = mpsc::unbounded_channel();
@@ -151,27 +155,35 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         node_watch: Arc::default(),
         object_watches: Arc::default(),
         self_checks: Arc::default(),
+        serving: secure.as_ref().map(|(_, secure)| secure.counters()),
     };
     let health = Health::default();
-    let served = Served { metrics: Metrics::new(&histograms, sources.clone()), health: health.clone() };
     // Three stages of the end: stop deciding, then stop telling, then stop serving.
     let (stop_work, working) = watch::channel(true);
     let (stop_telling, telling) = watch::channel(true);
     let mut tasks = Tasks::default();
+    let secure_address = secure.as_ref().map(|(listener, _)| listener.local_addr()).transpose()?;
+    let leadership =
+        leadership::lead(&mut tasks, &engine, &cluster, &config, secure_address, working.clone())?;
+    let store = KubeStore::new(cluster.clone(), leadership.fence.as_ref())?;
+    let asked = serving::Asked { engine: &engine, cluster: &cluster, store: &store, leadership: &leadership };
+    let trust = serving::trust(&config, secure.as_ref().map(|(_, secure)| secure.clone()));
+    let routes = serving::routes(&mut tasks, &config, asked, &health, (&histograms, &sources), trust)?;
+    if let Some((listener, secure)) = secure {
+        serve_https(&mut tasks, listener, secure, secure_routes(routes.clone()), telling.clone());
+    }
+    let plaintext = config.extender.plaintext;
     tasks.spawn("http server", async move {
-        if let Err(error) = serve(listener, served, ended(telling)).await {
+        if let Err(error) = serve(listener, routes, plaintext, ended(telling)).await {
             tracing::error!(%error, "the HTTP server failed");
         }
     });
-    let (leading, deadline) = lead(&mut tasks, &cluster, &config, working.clone())?;
-    follow_leadership(&mut tasks, &engine, leading.clone());
     sink::watch_cluster(&mut tasks, &engine, &client, &sources, &health, &config);
     keep_time(&mut tasks, &engine, &config);
     self_check::self_check(&mut tasks, &engine, &client, &config, sources.self_checks.clone());
-    let store = KubeStore::new(cluster.clone())?;
     let in_flight = config.binds_in_flight as usize;
-    let leads = move || *leading.borrow() && deadline.as_ref().is_none_or(Deadline::is_ahead);
-    let claims = KubeClaims::new(cluster.clone())?;
+    let claims = KubeClaims::new(cluster.clone(), leadership.fence.as_ref())?;
+    let leads = move || leadership.places();
     tasks.spawn("claims", carry_out_claims(engine.clone(), claims, claim_queue, leads.clone()));
     tasks.spawn(
         "binds",
@@ -187,6 +199,9 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     };
     let report = tokio::spawn(report);
     tracing::info!(%address, agents = config.agent_count(cores()), schedulers = ?config.scheduler_names, "berth runs");
+    if let Some(secure_address) = secure_address {
+        tracing::info!(%secure_address, "serves HTTPS");
+    }
 
     let result = tokio::select! {
         () = stop => Ok(()),
@@ -212,6 +227,25 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     }
     tracing::info!("berth has stopped");
     result
+}
+
+/// Where HTTPS is served, if it is.
+async fn secure_listener(config: &Config) -> Result<Option<(TcpListener, Secure)>> {
+    let Some(address) = config.serving.address else { return Ok(None) };
+    let secure = Secure::new(&config.serving)?;
+    Ok(Some((listen(address, "serving.address").await?, secure)))
+}
+
+fn serve_https(
+    tasks: &mut Tasks,
+    listener: TcpListener,
+    secure: Secure,
+    routes: axum::Router,
+    telling: watch::Receiver<bool>,
+) {
+    let files = secure.clone();
+    tasks.spawn("files of certificates", async move { files.watch_files().await });
+    tasks.spawn("https server", async move { secure.serve(listener, routes, ended(telling)).await });
 }
 
 fn cores() -> usize {
@@ -250,6 +284,7 @@ fn scheduler_config(config: &Config) -> SchedulerConfig {
         backoff: BackoffLimits { initial: config.backoff.initial.get(), max: config.backoff.max.get() },
         refresh: REFRESH,
         objects,
+        knows_others: config.extender.enabled || config.guard.enabled,
         volume_bind_timeout: config.volume_bind_timeout.get(),
         default_spread: config.pod_topology_spread.defaults(),
     }
@@ -279,55 +314,6 @@ async fn agent_ends(threads: &AgentThreads) {
     while !threads.any_ended() {
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
-}
-
-/// Runs for leadership. Returns whether we lead, which is for ever true without leader election, and until when.
-fn lead(
-    tasks: &mut Tasks,
-    cluster: &kube::Config,
-    config: &Config,
-    working: watch::Receiver<bool>,
-) -> Result<(watch::Receiver<bool>, Option<Deadline>)> {
-    let election = &config.leader_election;
-    if !election.enabled {
-        // The receiver keeps its last value when the sender is gone.
-        return Ok((watch::channel(true).1, None));
-    }
-    let namespace = election.lease_namespace(Path::new(NAMESPACE_FILE));
-    let identity = format!("{}_{}", host_name(), std::process::id());
-    let lease = LeaseConfig {
-        duration: election.lease_duration.get(),
-        renew_deadline: election.renew_deadline.get(),
-        retry_period: election.retry_period.get(),
-        ..LeaseConfig::new(namespace, election.name.clone(), identity)
-    };
-    let (elector, leading) = Elector::new(without_retries(cluster.clone())?, lease)?;
-    let deadline = elector.deadline();
-    tasks.spawn("leader election", elector.run(ended(working)));
-    Ok((leading, Some(deadline)))
-}
-
-fn follow_leadership(tasks: &mut Tasks, engine: &Engine, mut leading: watch::Receiver<bool>) {
-    let engine = engine.clone();
-    tasks.spawn("leadership", async move {
-        loop {
-            let now = *leading.borrow_and_update();
-            let before = engine.with(|scheduler, _| {
-                let before = scheduler.leading();
-                scheduler.set_leading(now);
-                before
-            });
-            match (before, now) {
-                (false, true) => tracing::info!("this process schedules"),
-                (true, false) => tracing::warn!("leadership is lost: this process places nothing more"),
-                _ => {}
-            }
-            if leading.changed().await.is_err() {
-                // Nobody can take it away: there is no election, or the elector has said its last word.
-                std::future::pending::<()>().await;
-            }
-        }
-    });
 }
 
 fn keep_time(tasks: &mut Tasks, engine: &Engine, config: &Config) {
@@ -399,7 +385,7 @@ async fn carry_out_claims(
 /// Waits until no bind is under way, within bounds.
 async fn settle(engine: &Engine) {
     let settled = async {
-        while engine.with(|scheduler, _| scheduler.binds()) > 0 {
+        while engine.with(|scheduler, _| scheduler.binds() + scheduler.others().binds) > 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };

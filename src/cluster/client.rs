@@ -72,8 +72,19 @@ pub(crate) fn json_request(
     content_type: &'static str,
     body: &impl Serialize,
 ) -> Result<Request<Body>, String> {
+    json_request_within(SERVER_TIMEOUT, method, path, content_type, body)
+}
+
+/// The same, given up by the API server after `timeout`.
+pub(crate) fn json_request_within(
+    timeout: Duration,
+    method: Method,
+    path: &str,
+    content_type: &'static str,
+    body: &impl Serialize,
+) -> Result<Request<Body>, String> {
     let body = serde_json::to_vec(body).map_err(|error| error.to_string())?;
-    request(method, path)
+    request_within(timeout, method, path)
         .header(header::CONTENT_TYPE, content_type)
         .body(Body::from(body))
         .map_err(|error| error.to_string())
@@ -81,9 +92,13 @@ pub(crate) fn json_request(
 
 /// A request that the API server gives up after [`SERVER_TIMEOUT`].
 pub(crate) fn request(method: Method, path: &str) -> http::request::Builder {
+    request_within(SERVER_TIMEOUT, method, path)
+}
+
+fn request_within(timeout: Duration, method: Method, path: &str) -> http::request::Builder {
     Request::builder()
         .method(method)
-        .uri(format!("{path}?timeout={}s", SERVER_TIMEOUT.as_secs()))
+        .uri(format!("{path}?timeout={}ms", timeout.as_millis()))
         .header(header::ACCEPT, "application/json")
 }
 

@@ -1,13 +1,14 @@
 //! Runs for the lease, and keeps it. The rules are in `lease.rs`.
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
-use kube::api::{ObjectMeta, PostParams};
+use kube::api::{DeleteParams, ObjectMeta, PostParams};
 use kube::{Api, Client};
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -38,7 +39,21 @@ pub struct Elector {
     lead_until: Option<Instant>,
     last_warning: Option<Instant>,
     deadline: Deadline,
+    holder: watch::Sender<Option<Holder>>,
 }
+
+/// Who holds a lease, as this process sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    pub identity: String,
+    /// Where it serves HTTPS, if it says so.
+    pub address: Option<SocketAddr>,
+}
+
+/// The annotation of a lease with the holder's address.
+const ADDRESS: &str = "berth.dev/address";
+/// The label of member leases with the name of their group.
+pub(super) const MEMBER_OF: &str = "berth.dev/member-of";
 
 /// When leadership ends unless renewed, for those who are about to act on it. Clones share it.
 ///
@@ -52,7 +67,7 @@ impl Deadline {
         self.0.lock().is_some_and(|until| Instant::now() < until)
     }
 
-    fn set(&self, until: Option<Instant>) {
+    pub(super) fn set(&self, until: Option<Instant>) {
         *self.0.lock() = until;
     }
 }
@@ -87,6 +102,7 @@ impl Elector {
             lead_until: None,
             last_warning: None,
             deadline: Deadline::default(),
+            holder: watch::Sender::new(None),
         };
         Ok((elector, receiver))
     }
@@ -94,6 +110,11 @@ impl Elector {
     /// To be asked right before anything that only the leader may do.
     pub fn deadline(&self) -> Deadline {
         self.deadline.clone()
+    }
+
+    /// Who holds the lease, whoever it is.
+    pub fn holder(&self) -> watch::Receiver<Option<Holder>> {
+        self.holder.subscribe()
     }
 
     /// Runs for the lease until `stop` resolves, then releases it if it is ours. No failure of the API server ends
@@ -147,6 +168,7 @@ impl Elector {
                 Some(lease) => Observed::update(&mut self.observed, record_of(lease), self.started.elapsed()),
                 None => self.observed = None,
             }
+            self.publish_holder();
         }
         let sent = Instant::now();
         let step =
@@ -154,7 +176,7 @@ impl Elector {
         let (written, beaten) = match step {
             Step::Wait => {
                 self.step_down();
-                return Ok(self.config.retry_period);
+                return Ok(self.pause_of_a_candidate());
             }
             Step::Create(record) => {
                 let lease = self.lease_with(None, &record);
@@ -166,6 +188,7 @@ impl Elector {
             Ok(lease) => {
                 Observed::update(&mut self.observed, record_of(&lease), self.started.elapsed());
                 self.seen = Some(lease);
+                self.publish_holder();
                 self.lead(sent + self.config.renew_deadline);
                 Ok(self.config.retry_period)
             }
@@ -176,6 +199,25 @@ impl Elector {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// A candidate looks twice as often as the holder renews, so that it soon knows of each renewal, and again at the moment at
+    /// which the lease expires.
+    fn pause_of_a_candidate(&self) -> Duration {
+        let expires =
+            self.observed.as_ref().map(|lease| lease.expires_in(&self.config, self.started.elapsed()));
+        let pause = self.config.retry_period / 2;
+        expires.map_or(pause, |expires| pause.min(expires + Duration::from_millis(1)))
+    }
+
+    fn publish_holder(&self) {
+        let holder = self.seen.as_ref().and_then(|lease| {
+            let identity = record_of(lease).holder;
+            let address = lease.metadata.annotations.as_ref().and_then(|all| all.get(ADDRESS));
+            let address = address.and_then(|address| address.parse().ok());
+            (!identity.is_empty()).then_some(Holder { identity, address })
+        });
+        self.holder.send_if_modified(|known| std::mem::replace(known, holder.clone()) != holder);
     }
 
     async fn replace(&self, seen: Option<&Lease>, record: &LeaseRecord) -> kube::Result<Lease> {
@@ -193,6 +235,14 @@ impl Elector {
             },
             spec: None,
         });
+        let annotations = lease.metadata.annotations.get_or_insert_default();
+        match &self.config.address {
+            Some(address) => annotations.insert(ADDRESS.to_owned(), address.to_string()),
+            None => annotations.remove(ADDRESS),
+        };
+        if let Some(group) = &self.config.member_of {
+            lease.metadata.labels.get_or_insert_default().insert(MEMBER_OF.to_owned(), group.clone());
+        }
         lease.spec = Some(LeaseSpec {
             holder_identity: Some(record.holder.clone()),
             lease_duration_seconds: i32::try_from(record.duration.as_secs()).ok(),
@@ -247,6 +297,10 @@ impl Elector {
         if record.holder != self.config.identity {
             return Ok(());
         }
+        if self.config.member_of.is_some() {
+            // Nobody else runs for it.
+            return self.api.delete(&self.config.name, &DeleteParams::default()).await.map(|_| ());
+        }
         let record = lease::released(&record, Timestamp::now());
         self.replace(Some(&lease), &record).await?;
         tracing::info!(lease = self.config.name, "released the lease");
@@ -278,7 +332,7 @@ impl Elector {
     }
 }
 
-fn record_of(lease: &Lease) -> LeaseRecord {
+pub(super) fn record_of(lease: &Lease) -> LeaseRecord {
     let spec = lease.spec.clone().unwrap_or_default();
     LeaseRecord {
         holder: spec.holder_identity.unwrap_or_default(),

@@ -4,6 +4,7 @@
 //! duration by *our* monotonic clock. The leader stops earlier than anyone else can think so: at the renew deadline,
 //! counted from before its last successful renewal was sent.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -21,6 +22,10 @@ pub struct LeaseConfig {
     pub renew_deadline: Duration,
     /// Between two looks at the lease.
     pub retry_period: Duration,
+    /// Where the holder serves other replicas over HTTPS; written into the lease.
+    pub address: Option<SocketAddr>,
+    /// A lease that says that its holder is there, in the group of this name, and that nobody else runs for.
+    pub member_of: Option<String>,
 }
 
 /// What is wrong with a [`LeaseConfig`].
@@ -48,6 +53,8 @@ impl LeaseConfig {
             duration: Duration::from_secs(15),
             renew_deadline: Duration::from_secs(10),
             retry_period: Duration::from_secs(2),
+            address: None,
+            member_of: None,
         }
     }
 
@@ -98,6 +105,18 @@ impl Observed {
             *observed = Some(Observed { record, since: now });
         }
     }
+
+    /// How long nobody else may take the lease if nothing more is heard of it.
+    pub fn expires_in(&self, config: &LeaseConfig, now: Duration) -> Duration {
+        // A record with a shorter duration than ours is not believed: its writer may count differently.
+        let lasts = self.record.duration.max(config.duration);
+        lasts.saturating_sub(now.saturating_sub(self.since))
+    }
+
+    /// Whether its holder may still be alive.
+    pub fn is_held(&self, config: &LeaseConfig, now: Duration) -> bool {
+        !self.record.holder.is_empty() && self.expires_in(config, now) > Duration::ZERO
+    }
 }
 
 /// What to do about the lease.
@@ -120,15 +139,14 @@ pub fn evaluate(observed: Option<&Observed>, config: &LeaseConfig, now: Duration
         renewed: Some(wall),
         transitions,
     };
-    let Some(Observed { record, since }) = observed else {
+    let Some(observed) = observed else {
         return Step::Create(mine(None, 0));
     };
+    let record = &observed.record;
     if record.holder == config.identity {
         return Step::Replace(mine(record.acquired, record.transitions));
     }
-    // A record with a shorter duration than ours is not believed: its writer may count differently.
-    let expired = now.saturating_sub(*since) > record.duration.max(config.duration);
-    if record.holder.is_empty() || expired {
+    if !observed.is_held(config, now) {
         return Step::Replace(mine(None, record.transitions.saturating_add(1)));
     }
     Step::Wait
@@ -183,8 +201,8 @@ mod tests {
             ("ours, long silent", Some(record("me", 4)), 99, Step::Replace(mine(100, 4))),
             ("released", Some(record("", 4)), 0, Step::Replace(mine(1000, 5))),
             ("another's, fresh", Some(record("you", 4)), 0, Step::Wait),
-            ("another's, at its last second", Some(record("you", 4)), 15, Step::Wait),
-            ("another's, expired", Some(record("you", 4)), 16, Step::Replace(mine(1000, 5))),
+            ("another's, at its last second", Some(record("you", 4)), 14, Step::Wait),
+            ("another's, expired", Some(record("you", 4)), 15, Step::Replace(mine(1000, 5))),
         ];
         for (name, record, age, expected) in cases {
             let observed = record.map(|record| Observed { record, since: secs(50) });

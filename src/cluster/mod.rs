@@ -3,14 +3,18 @@
 //! May not know: how decisions are made. Objects come in as JSON and leave as `model` values.
 
 mod backlog;
+pub mod certificates;
 pub mod client;
 mod convert;
 mod elector;
+mod fence;
 mod guarded;
 mod index;
 mod lean;
 pub mod lease;
+mod members;
 mod objects;
+mod pod_reader;
 mod report_json;
 mod reporter;
 mod self_check;
@@ -18,17 +22,20 @@ mod watch;
 
 pub use convert::Interner;
 pub(crate) use convert::is_label_key;
-pub use elector::{Deadline, Elector};
+pub use elector::{Deadline, Elector, Holder};
+pub use fence::Fence;
 pub use guarded::{BadObject, Guarded, ObjectId};
 pub use index::{ClusterSink, NodeIndex, PodIndex};
 pub use lean::{LeanNode, LeanPod};
 pub use lease::{LeaseConfig, LeaseConfigError};
+pub use members::Members;
 pub(crate) use objects::SELECTED_NODE;
 pub use objects::{
     LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity, LeanNamespace, LeanObject, LeanPersistentVolume,
     LeanPersistentVolumeClaim, LeanReplicaSet, LeanReplicationController, LeanService, LeanStatefulSet,
     LeanStorageClass, LeanVolumeAttachment, ObjectIndex, ObjectSink,
 };
+pub use pod_reader::PodReader;
 pub use reporter::{ReportCounters, Reporter};
 pub use self_check::{list_all, list_cluster};
 pub use watch::{Change, LIVE_PODS, WatchCounters, watch};

@@ -23,6 +23,8 @@ pub struct Serving {
     pub cert_file: Option<PathBuf>,
     /// PEM file of the key of `certFile`.
     pub key_file: Option<PathBuf>,
+    /// PEM file of the CA of `certFile`, by which replicas know each other. Without it, the chain in `certFile` must have it.
+    pub ca_file: Option<PathBuf>,
     /// PEM file of the CAs whose client certificates are accepted. It is read again when it changes.
     pub client_ca_file: Option<PathBuf>,
     /// DNS names that the certificate which berth issues to itself is valid for, besides `localhost`.
@@ -82,6 +84,7 @@ impl Default for Serving {
             address: None,
             cert_file: None,
             key_file: None,
+            ca_file: None,
             client_ca_file: None,
             names: Vec::new(),
             secret: String::new(),

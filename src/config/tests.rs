@@ -60,6 +60,15 @@ leaderElection:
   renewDeadline: 20s
   retryPeriod: 1.5s
 healthAddress: '[::]:8080'
+serving:
+  address: 0.0.0.0:10260
+  clientCaFile: /etc/berth/clients/ca.crt
+  names: [berth.berth-system.svc]
+  secret: berth-tls
+  webhookConfiguration: berth
+  maxConnections: 64
+extender: {enabled: true, clients: [kube-scheduler], maxBodyBytes: 2097152}
+guard: {enabled: true, requireClientCertificate: true, patience: 100ms, hold: 90s}
 estimatorFile: /var/lib/berth/estimator.json
 logFormat: json
 ",
@@ -104,6 +113,7 @@ logFormat: json
         self_check_interval: ConfigDuration::from_secs(90),
         leader_election: LeaderElection {
             enabled: false,
+            active_active: false,
             namespace: "berth-system".into(),
             name: "berth.example".into(),
             lease_duration: ConfigDuration::from_secs(30),
@@ -111,6 +121,29 @@ logFormat: json
             retry_period: ConfigDuration::new(Duration::from_millis(1_500)),
         },
         health_address: "[::]:8080".parse().unwrap(),
+        serving: Serving {
+            address: Some("0.0.0.0:10260".parse().unwrap()),
+            cert_file: None,
+            ca_file: None,
+            key_file: None,
+            client_ca_file: Some("/etc/berth/clients/ca.crt".into()),
+            names: vec!["berth.berth-system.svc".into()],
+            secret: "berth-tls".into(),
+            webhook_configuration: "berth".into(),
+            max_connections: 64,
+        },
+        extender: Extender {
+            enabled: true,
+            plaintext: false,
+            clients: vec!["kube-scheduler".into()],
+            max_body_bytes: 2 << 20,
+        },
+        guard: Guard {
+            enabled: true,
+            require_client_certificate: true,
+            patience: ConfigDuration::new(Duration::from_millis(100)),
+            hold: ConfigDuration::from_secs(90),
+        },
         estimator_file: Some("/var/lib/berth/estimator.json".into()),
         log_format: LogFormat::Json,
     };

@@ -153,13 +153,7 @@ impl Inventory {
     }
 
     fn unreserve(&mut self, id: NodeId, uid: &str) {
-        let reserved = &mut self.rows[id.index()].reserved;
-        if let Some(reservations) = reserved {
-            Arc::make_mut(reservations).retain(|reservation| *reservation.uid != *uid);
-            if reservations.is_empty() {
-                *reserved = None;
-            }
-        }
+        self.rows[id.index()].unreserve(uid);
         self.touch(id);
         self.loosened = self.revision;
         self.vacate(id);

@@ -247,6 +247,16 @@ impl Row {
         Some(row)
     }
 
+    /// Keeps no room for this pod.
+    pub(crate) fn unreserve(&mut self, uid: &str) {
+        if let Some(reservations) = &mut self.reserved {
+            Arc::make_mut(reservations).retain(|reservation| *reservation.uid != *uid);
+            if reservations.is_empty() {
+                self.reserved = None;
+            }
+        }
+    }
+
     /// How much of the extended resource `name` is taken.
     pub fn extended_requested(&self, name: &str) -> i64 {
         self.extended.as_ref().map_or(0, |taken| taken.get(name))

@@ -3,6 +3,7 @@
 //! Source of the semantics: upstream `pkg/registry/core/pod/storage/storage.go`, `BindingREST`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ::kube::Client;
 use ::kube::client::Body;
@@ -11,30 +12,42 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use super::{Binding, PlacementStore, Reply, Truth};
+use crate::cluster::Fence;
 use crate::cluster::client::{self, Answer};
 
 /// Binds through the API server, with a client of its own: no hidden retries, and no queueing behind other traffic.
 #[derive(Clone)]
 pub struct KubeStore {
-    client: Client,
+    /// Sends binds, with `fence` none once leadership is over.
+    writer: Client,
+    /// The truth may be read by anyone.
+    reader: Client,
+    server_timeout: Duration,
 }
 
 impl KubeStore {
     /// # Errors
     /// When no client can be made of `config`.
-    pub fn new(config: ::kube::Config) -> ::kube::Result<Self> {
-        Ok(KubeStore { client: client::without_retries(config)? })
+    pub fn new(config: ::kube::Config, fence: Option<&Fence>) -> ::kube::Result<Self> {
+        let reader = client::without_retries(config.clone())?;
+        Ok(match fence {
+            Some(fence) => {
+                KubeStore { writer: fence.client(config)?, reader, server_timeout: fence.server_timeout() }
+            }
+            None => KubeStore { writer: reader.clone(), reader, server_timeout: client::SERVER_TIMEOUT },
+        })
     }
 }
 
 impl PlacementStore for KubeStore {
     async fn bind(&self, binding: &Binding) -> Reply {
         let path = format!("/api/v1/namespaces/{}/pods/{}/binding", binding.namespace, binding.name);
+        let body = BindingBody::of(binding);
         let request =
-            client::json_request(Method::POST, &path, "application/json", &BindingBody::of(binding));
+            client::json_request_within(self.server_timeout, Method::POST, &path, "application/json", &body);
         match request {
             Err(why) => Reply::Rejected(format!("the bind request cannot be built: {why}")),
-            Ok(request) => reply(client::exchange(&self.client, request).await),
+            Ok(request) => reply(client::exchange(&self.writer, request).await),
         }
     }
 
@@ -43,7 +56,7 @@ impl PlacementStore for KubeStore {
         let request = client::request(Method::GET, &path).body(Body::empty());
         match request {
             Err(why) => Truth::Unreadable(format!("the read request cannot be built: {why}")),
-            Ok(request) => truth(client::exchange(&self.client, request).await, &binding.uid),
+            Ok(request) => truth(client::exchange(&self.reader, request).await, &binding.uid),
         }
     }
 }
@@ -169,7 +182,8 @@ mod tests {
     where
         F: Future<Output = Result<Response<Body>, &'static str>> + Send + 'static,
     {
-        KubeStore { client: Client::new(tower::service_fn(answer), "default") }
+        let client = Client::new(tower::service_fn(answer), "default");
+        KubeStore { writer: client.clone(), reader: client, server_timeout: client::SERVER_TIMEOUT }
     }
 
     fn response(status: u16, body: &str) -> Result<Response<Body>, &'static str> {
@@ -205,7 +219,7 @@ mod tests {
     #[tokio::test]
     async fn a_bind_request_carries_the_uid_and_a_deadline_for_the_server() {
         let store = store(|request| async {
-            assert_eq!(request.uri(), "/api/v1/namespaces/default/pods/web-0/binding?timeout=10s");
+            assert_eq!(request.uri(), "/api/v1/namespaces/default/pods/web-0/binding?timeout=10000ms");
             let body = request.into_body().collect_bytes().await.expect("whole");
             let body: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
             assert_eq!(

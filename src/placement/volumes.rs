@@ -14,6 +14,7 @@ use http::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::cluster::Fence;
 use crate::cluster::SELECTED_NODE;
 use crate::cluster::client::{self, Answer};
 use crate::objects::{ClaimRequest, Wanted};
@@ -51,8 +52,12 @@ enum Failed {
 impl KubeClaims {
     /// # Errors
     /// When no client can be made of `config`.
-    pub fn new(config: ::kube::Config) -> ::kube::Result<Self> {
-        Ok(KubeClaims { client: client::without_retries(config)? })
+    pub fn new(config: ::kube::Config, fence: Option<&Fence>) -> ::kube::Result<Self> {
+        let client = match fence {
+            Some(fence) => fence.client(config)?,
+            None => client::without_retries(config)?,
+        };
+        Ok(KubeClaims { client })
     }
 
     /// Writes everything, in order, while `leads` says so. Returns the resource versions of what was written.

@@ -33,7 +33,7 @@ pub use volume_binding::{Choice as VolumeChoice, plan as plan_volumes};
 
 use crate::class::Class;
 use crate::inventory::{Revision, Row};
-use crate::model::{Node, VolumeNeeds};
+use crate::model::{Node, Usage, VolumeNeeds};
 
 /// What a cached rule says of one node, in the rule's own code.
 pub type Answer = u16;
@@ -161,6 +161,14 @@ fn volumes_refuse(needs: &VolumeNeeds, row: &Row, answers: &Answers) -> Option<R
         .or_else(|| node_volume_limits::refuses(needs, row))
         .or_else(|| volume_binding::refuses(needs, row, answers[CachedRule::VolumeBinding.index()]))
         .or_else(|| (zone == volume_zone::ELSEWHERE).then_some(Reasons::VOLUME_ZONE))
+}
+
+/// What a node lacks for a pod with this usage, in kube-scheduler's words; empty if it fits: what the ledger knows, and what a
+/// kubelet turns pods away for.
+pub fn lacking(usage: &Usage, row: &Row) -> Vec<String> {
+    let ports = if node_ports::conflict(&usage.ports, row) { Reasons::PORTS } else { Reasons::NONE };
+    let missing = resources_fit::insufficient(usage, row).unwrap_or(Reasons::NONE);
+    (ports | missing).texts_of_usage(usage)
 }
 
 /// The same for a caller without rule objects: evaluates every rule on the row itself.

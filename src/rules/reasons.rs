@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::ops::{BitOr, BitOrAssign};
 
 use crate::class::Class;
-use crate::model::PreemptionPolicy;
+use crate::model::{PreemptionPolicy, Usage};
 
 /// A set of reasons for which one node is not valid. Only those of the first rule that failed, as upstream tells them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -80,7 +80,7 @@ impl Reasons {
     }
 
     /// Whether the node could become valid if pods left it (upstream: `Unschedulable`, not `…AndUnresolvable`).
-    fn resolvable_by_eviction(self) -> bool {
+    pub fn resolvable_by_eviction(self) -> bool {
         const PORTS_AND_RESOURCES: u128 = (1 << (FIRST_EXTENDED + MAX_EXTENDED as u32)) - (1 << 3);
         const BY_EVICTION: u128 = PORTS_AND_RESOURCES
             | Reasons::SPREAD.0
@@ -94,6 +94,13 @@ impl Reasons {
 
     /// In kube-scheduler's words.
     pub fn texts(self, class: &Class) -> Vec<String> {
+        let volumes = class.spec.volumes.as_ref().filter(|_| self.has(Reasons::VOLUMES_REFUSED));
+        let refusal = volumes.and_then(|needs| needs.refusal.as_ref()).map(|refusal| refusal.to_string());
+        self.texts_of_usage(&class.spec.usage).into_iter().chain(refusal).collect()
+    }
+
+    /// The same for whoever knows only what a pod takes.
+    pub(super) fn texts_of_usage(self, usage: &Usage) -> Vec<String> {
         const FIXED: [(Reasons, &str); 23] = [
             (Reasons::UNSCHEDULABLE, "node(s) were unschedulable"),
             (Reasons::TAINTS, "node(s) had untolerated taint(s)"),
@@ -130,13 +137,11 @@ impl Reasons {
             (Reasons::EXISTING_ANTI_AFFINITY, "node(s) didn't satisfy existing pods anti-affinity rules"),
         ];
         let fixed = FIXED.iter().filter(|(reason, _)| self.has(*reason)).map(|(_, text)| (*text).to_owned());
-        let extended = class.spec.usage.extended.iter().take(MAX_EXTENDED).enumerate();
+        let extended = usage.extended.iter().take(MAX_EXTENDED).enumerate();
         let extended = extended
             .filter(|(at, _)| self.has(Reasons::extended(*at)))
             .map(|(_, (name, _))| format!("Insufficient {name}"));
-        let volumes = class.spec.volumes.as_ref().filter(|_| self.has(Reasons::VOLUMES_REFUSED));
-        let refusal = volumes.and_then(|needs| needs.refusal.as_ref()).map(|refusal| refusal.to_string());
-        fixed.chain(extended).chain(refusal).collect()
+        fixed.chain(extended).collect()
     }
 }
 

@@ -23,6 +23,8 @@ impl Scheduler {
             State::Gated | State::Refused(_) | State::Placing(_) => true,
             State::Queued(ticket) | State::Woken(ticket) => self.dispatcher.waits(*ticket) == Some(uid),
             State::Binding => self.ledger.charge_of(uid).is_some(),
+            State::Held => self.others.holds(uid),
+            State::Elsewhere => !self.owns(&pod.class),
             State::Claiming => self.claiming().contains(uid) && pod.claiming.is_some(),
             State::BackingOff(until) => self.backoff.contains(*until, uid),
             State::Parked => {
@@ -31,7 +33,7 @@ impl Scheduler {
         };
         ensure(1, at, || format!("pod {uid} is not where it is {}", pod.state.name()))?;
         let charged = self.ledger.charge_of(uid).is_some();
-        let has_node = matches!(pod.state, State::Claiming | State::Binding);
+        let has_node = matches!(pod.state, State::Claiming | State::Binding | State::Held);
         ensure(1, charged == has_node, || {
             format!("pod {uid} is {} and charged: {charged}", pod.state.name())
         })?;
@@ -68,8 +70,12 @@ impl Scheduler {
         ensure(1, claiming == self.claiming().len(), || {
             format!("{claiming} pods are claiming, but {} are held as such", self.claiming().len())
         })?;
-        ensure(1, binding <= self.binds && assumed <= self.binds + claiming, || {
-            format!("{binding} pods binding, {claiming} claiming, {assumed} assumed, {} binds", self.binds)
+        let others = self.others.assumed();
+        ensure(1, binding <= self.binds && assumed <= self.binds + claiming + others, || {
+            format!(
+                "{binding} pods binding, {claiming} claiming, {assumed} assumed, {} binds, {others} for others",
+                self.binds
+            )
         })
     }
 

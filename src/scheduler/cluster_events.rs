@@ -61,10 +61,12 @@ impl Scheduler {
             if self.waiting.get(&pod.uid).is_some_and(|waiting| waiting.state != State::Binding) {
                 self.forget(&pod.uid);
             }
+            self.others.forget(&pod.uid);
             self.wake_for_parked();
             return;
         }
         if !self.is_ours(&pod) {
+            self.note_other(pod);
             return;
         }
         if self.ledger.charge_of(&pod.uid).is_some() {
@@ -86,6 +88,7 @@ impl Scheduler {
     /// The pod is gone.
     pub fn delete_pod(&mut self, uid: &Arc<str>) {
         self.forget(uid);
+        self.others.forget(uid);
         self.keep_room(uid, None);
         if self.ledger.discharge(uid) {
             self.wake_for_parked();
@@ -96,7 +99,8 @@ impl Scheduler {
     pub fn retain_pods(&mut self, uids: &HashSet<Arc<str>>) {
         let mut gone: Vec<Arc<str>> =
             self.ledger.charged().filter(|uid| !uids.contains(*uid)).cloned().collect();
-        let waiting = self.waiting.keys().chain(self.ledger.reserved());
+        let reserved = self.ledger.reserved().filter(|uid| !self.others.is_former(uid));
+        let waiting = self.waiting.keys().chain(self.others.waiting()).chain(reserved);
         gone.extend(waiting.filter(|uid| !uids.contains(*uid)).cloned());
         gone.sort();
         gone.dedup();
@@ -162,10 +166,15 @@ impl Scheduler {
     fn keep_room(&mut self, uid: &Arc<str>, pod: Option<&Pod>) {
         let wanted = pod.and_then(|pod| Some((pod.nominated_node.as_ref()?, pod.priority, &pod.usage)));
         if self.ledger.reserve(uid, wanted) {
-            let any = self.ledger.reserved().next().is_some();
-            self.stale.everyone |= self.classifier.note_reservations(any);
-            self.wake_for_parked();
+            self.note_reservations();
         }
+    }
+
+    /// Room is kept somewhere now, or nowhere any more.
+    pub(super) fn note_reservations(&mut self) {
+        let any = self.ledger.reserved().next().is_some();
+        self.stale.everyone |= self.classifier.note_reservations(any);
+        self.wake_for_parked();
     }
 
     fn note_terms(&mut self, affinity: &PodAffinity) {
@@ -182,7 +191,7 @@ impl Scheduler {
         if stale.is_empty() {
             return;
         }
-        let concerns = |pod: &&Waiting| !matches!(pod.state, State::Claiming | State::Binding);
+        let concerns = |pod: &&Waiting| !matches!(pod.state, State::Claiming | State::Binding | State::Held);
         let source = |pod: &Waiting| (pod.seq, pod.source.clone());
         let mut pods: Vec<_> = if stale.only_some() {
             let pods = stale.pods.iter().filter_map(|uid| self.waiting.get(uid));

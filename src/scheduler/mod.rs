@@ -10,6 +10,8 @@ mod binds;
 mod check;
 mod claims;
 mod cluster_events;
+mod others;
+mod share;
 mod verdict;
 mod work;
 
@@ -23,6 +25,8 @@ use std::time::Duration;
 
 pub use action::{Action, AttemptResult, Sample, Stats};
 pub use audit::Difference;
+pub use others::{Asked, OthersCounts, Review};
+pub use share::Share;
 pub use verdict::{Candidate, Standings, Verdict};
 pub use work::{Settled, Task};
 
@@ -35,6 +39,7 @@ use crate::model::{ClaimName, Holding, Owner, Pod, PodRef, PreemptionPolicy, Rep
 use crate::objects::{Kind, Objects};
 use crate::queue::{Backoff, BackoffLimits, Parked, Place};
 use claims::{Claimants, Claiming};
+use others::Others;
 
 /// What the scheduler needs to know of its configuration.
 #[derive(Debug, Clone)]
@@ -57,6 +62,8 @@ pub struct SchedulerConfig {
     pub objects: BTreeSet<Kind>,
     /// Claims that are not bound so long after their pod got its node take it from it again.
     pub volume_bind_timeout: Duration,
+    /// Pods of other schedulers without a node are known, too: the guard and the extender are asked about them.
+    pub knows_others: bool,
     /// What pods get that have no topology spread constraints and belong together. Without selectors.
     pub default_spread: Spread,
 }
@@ -76,6 +83,7 @@ impl Default for SchedulerConfig {
             refresh: Duration::from_secs(60),
             objects: BTreeSet::new(),
             volume_bind_timeout: Duration::from_secs(600),
+            knows_others: false,
             default_spread: Spread::default(),
         }
     }
@@ -125,6 +133,10 @@ enum State {
     /// It has a node in the ledger, and the bind is under way.
     Binding,
     BackingOff(Duration),
+    /// Another replica schedules its class.
+    Elsewhere,
+    /// It has a node in the ledger, since another replica asked to bind it there.
+    Held,
     Parked,
     /// Woken from its parked class and queued at the agent that has the list.
     Woken(Ticket),
@@ -171,6 +183,8 @@ pub struct Scheduler {
     classifier: Classifier,
     objects: Objects,
     ledger: Ledger,
+    others: Others,
+    share: Option<Share>,
     dispatcher: Dispatcher,
     parked: Parked,
     backoff: Backoff,
@@ -207,6 +221,8 @@ impl Scheduler {
             classifier: Classifier::default(),
             objects: Objects::new(config.default_spread.clone()),
             ledger: Ledger::default(),
+            others: Others::default(),
+            share: None,
             dispatcher: Dispatcher::new(config.dispatcher, agents, estimator, config.seed),
             parked: Parked::new(agents),
             backoff: Backoff::default(),
@@ -290,11 +306,12 @@ impl Scheduler {
 
     /// Pods by where they wait.
     pub fn queue_lengths(&self) -> QueueLengths {
-        let (mut gated, mut refused) = (0, 0);
+        let (mut gated, mut refused, mut elsewhere) = (0, 0, 0);
         for waiting in self.waiting.values() {
             match waiting.state {
                 State::Gated => gated += 1,
                 State::Refused(_) => refused += 1,
+                State::Elsewhere | State::Held => elsewhere += 1,
                 _ => {}
             }
         }
@@ -303,6 +320,7 @@ impl Scheduler {
             backoff: self.backoff.len(),
             unschedulable: self.parked.len() + refused,
             gated,
+            elsewhere,
         }
     }
 
@@ -349,12 +367,20 @@ impl Scheduler {
         };
         waiting.tries = 0;
         let (class, place) = (waiting.class.clone(), waiting.place());
+        if !self.owns(&class) {
+            if let Some(waiting) = self.waiting.get_mut(uid) {
+                waiting.state = State::Elsewhere;
+            }
+            return;
+        }
         if self.parked.get(class.id).is_some() {
             self.park(uid, now);
             return;
         }
-        let assigned = self.dispatcher.assign(uid, &class, waiting.priority, place.1, now);
-        waiting.state = State::Queued(assigned.ticket);
+        let assigned = self.dispatcher.assign(uid, &class, place.0.0, place.1, now);
+        if let Some(waiting) = self.waiting.get_mut(uid) {
+            waiting.state = State::Queued(assigned.ticket);
+        }
         self.actions.push(Action::WakeAgent(assigned.wake));
     }
 
@@ -417,6 +443,10 @@ impl Scheduler {
     }
 
     fn tell(&mut self, uid: &Arc<str>, reason: &'static str, message: Arc<str>, event: bool) {
+        if !self.waiting.get(uid).is_some_and(|waiting| self.owns(&waiting.class)) {
+            // Whoever schedules it tells it.
+            return;
+        }
         let Some(waiting) = self.waiting.get_mut(uid) else {
             return;
         };
@@ -448,7 +478,7 @@ impl Scheduler {
             State::Claiming => {
                 self.release_claims(uid);
             }
-            State::Gated | State::Refused(_) | State::Binding => {}
+            State::Gated | State::Refused(_) | State::Binding | State::Elsewhere | State::Held => {}
         }
     }
 
@@ -501,6 +531,8 @@ pub struct QueueLengths {
     pub backoff: usize,
     pub unschedulable: usize,
     pub gated: usize,
+    /// Another replica schedules them.
+    pub elsewhere: usize,
 }
 
 impl Waiting {
@@ -555,6 +587,8 @@ impl State {
             State::Binding => "binding",
             State::BackingOff(_) => "backing off",
             State::Parked => "parked",
+            State::Elsewhere => "elsewhere",
+            State::Held => "held",
         }
     }
 }

@@ -62,6 +62,16 @@ impl Scheduler {
         Verdict { class: class.id, refused: self.refusal(pod), chosen, feasible, reasons, message }
     }
 
+    /// The pod of this name if it has no node, ours or another scheduler's, and where it waits.
+    pub fn find_waiting(&self, namespace: &str, name: &str) -> Option<(Pod, &'static str)> {
+        let named = |pod: &Pod| *pod.namespace == *namespace && *pod.name == *name;
+        let ours = self.waiting.values().find(|waiting| named(&waiting.source));
+        ours.map(|waiting| (Pod::clone(&waiting.source), waiting.state.name())).or_else(|| {
+            let theirs = self.others.pods().find(|pod| named(pod))?;
+            Some((theirs.clone(), "of another scheduler"))
+        })
+    }
+
     /// Why the pod is not scheduled at all, wherever there is room.
     pub fn refusal(&self, pod: &Pod) -> Option<Arc<str>> {
         refusal(&pod.spec)

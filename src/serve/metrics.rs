@@ -6,6 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
@@ -15,6 +16,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+use super::secure;
 use crate::cluster::{Reporter, WatchCounters};
 use crate::engine::Engine;
 use crate::placement::BindCounters;
@@ -29,6 +31,35 @@ pub struct Histograms {
     sli: Family<AttemptsLabel, Histogram, fn() -> Histogram>,
     attempts: Histogram,
     catch_up: Histogram,
+    requests: Family<RequestLabel, Histogram, fn() -> Histogram>,
+}
+
+/// What others ask of berth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verb {
+    Filter,
+    Prioritize,
+    Preempt,
+    Bind,
+    Guard,
+}
+
+impl Verb {
+    fn name(self) -> &'static str {
+        match self {
+            Verb::Filter => "filter",
+            Verb::Prioritize => "prioritize",
+            Verb::Preempt => "preempt",
+            Verb::Bind => "bind",
+            Verb::Guard => "guard",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct RequestLabel {
+    verb: &'static str,
+    result: &'static str,
 }
 
 #[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -57,11 +88,18 @@ impl Default for Histograms {
             sli: Family::new_with_constructor(sli),
             attempts: Histogram::new(exponential_buckets(1.0, 2.0, 5)),
             catch_up: Histogram::new(exponential_buckets(1.0, 4.0, 10)),
+            requests: Family::new_with_constructor(attempt),
         }
     }
 }
 
 impl Histograms {
+    /// A request of kube-scheduler or the API server was answered.
+    pub fn observe_request(&self, verb: Verb, result: &'static str, took: Duration) {
+        let label = RequestLabel { verb: verb.name(), result };
+        self.requests.get_or_create(&label).observe(took.as_secs_f64());
+    }
+
     pub fn observe(&self, sample: Sample) {
         match sample {
             Sample::Attempt { result, took } => {
@@ -97,6 +135,8 @@ pub struct Sources {
     /// All other kinds together.
     pub object_watches: Arc<WatchCounters>,
     pub self_checks: Arc<SelfCheckCounters>,
+    /// Nothing without `serving.address`.
+    pub serving: Option<Arc<secure::Counters>>,
 }
 
 #[derive(Debug, Default)]
@@ -136,6 +176,11 @@ impl Metrics {
             "scheduler_pod_scheduling_sli_duration_seconds",
             "From a pod's arrival to its bind",
             histograms.sli.clone(),
+        );
+        registry.register(
+            "berth_request_duration_seconds",
+            "Requests of kube-scheduler (extender) and of the API server (guard) until their answer, by result",
+            histograms.requests.clone(),
         );
         registry.register_collector(Box::new(Scrape(sources)));
         Metrics { registry: Arc::new(registry) }
@@ -191,19 +236,23 @@ impl Collector for Scrape {
         self.scheduler(&mut to)?;
         self.agents(&mut to)?;
         self.outside(&mut to)?;
+        if let Some(counters) = &self.0.serving {
+            serving(&mut to, counters)?;
+        }
         process(&mut to)
     }
 }
 
 impl Scrape {
     fn scheduler(&self, to: &mut DescriptorEncoder) -> fmt::Result {
-        let (stats, queues, nodes, pods, assumed, parked, classes, leading) =
+        let (stats, queues, others, nodes, pods, assumed, parked, classes, leading) =
             self.0.engine.with(|scheduler, _| {
                 let (pods, assumed) = scheduler.ledger().counts();
                 let nodes = scheduler.inventory().node_count();
                 let (parked, classes) = (scheduler.parked_classes(), scheduler.classes());
                 let (stats, queues) = (scheduler.stats().clone(), scheduler.queue_lengths());
-                (stats, queues, nodes, pods, assumed, parked, classes, scheduler.leading())
+                let others = scheduler.others();
+                (stats, queues, others, nodes, pods, assumed, parked, classes, scheduler.leading())
             });
         counters(
             to,
@@ -224,6 +273,18 @@ impl Scrape {
                 (&[("queue", "backoff")], queues.backoff),
                 (&[("queue", "unschedulable")], queues.unschedulable),
                 (&[("queue", "gated")], queues.gated),
+                (&[("queue", "elsewhere")], queues.elsewhere),
+            ],
+        )?;
+        gauges(
+            to,
+            "berth_others",
+            "Pods of other schedulers without a node, room held for binds that others asked for, and binds under way that \
+             kube-scheduler asked its extender for",
+            &[
+                (&[("kind", "pods")], others.pods),
+                (&[("kind", "held")], others.holds),
+                (&[("kind", "binds")], others.binds),
             ],
         )?;
         gauges(
@@ -306,7 +367,16 @@ impl Scrape {
     }
 
     fn outside(&self, to: &mut DescriptorEncoder) -> fmt::Result {
-        let Sources { engine, reporter, binds, pod_watch, node_watch, object_watches, self_checks } = &self.0;
+        let Sources {
+            engine,
+            reporter,
+            binds,
+            pod_watch,
+            node_watch,
+            object_watches,
+            self_checks,
+            serving: _,
+        } = &self.0;
         let pending = engine.pending_binds().load(Relaxed);
         gauges(to, "berth_binds_pending", "Binds decided and not settled", &[(&[], pending)])?;
         counters(
@@ -365,6 +435,27 @@ impl Scrape {
             ],
         )
     }
+}
+
+fn serving(to: &mut DescriptorEncoder, serving: &secure::Counters) -> fmt::Result {
+    let expiry = usize::try_from(serving.certificate_expiry.load(Relaxed)).unwrap_or(0);
+    for (name, help, value) in [
+        ("berth_serving_connections", "Open connections of HTTPS", serving.open.load(Relaxed)),
+        (
+            "berth_serving_certificate_expiry_timestamp_seconds",
+            "When the certificate of HTTPS ends, in seconds since 1970",
+            expiry,
+        ),
+    ] {
+        gauges(to, name, help, &[(&[], value)])?;
+    }
+    for (name, help, value) in [
+        ("berth_serving_refused_connections", "Connections closed at once: too many", &serving.refused),
+        ("berth_serving_handshake_failures", "TLS handshakes that failed", &serving.handshake_failures),
+    ] {
+        counters(to, name, help, &[(&[], value.load(Relaxed))])?;
+    }
+    Ok(())
 }
 
 /// The usual metrics of a process, where /proc has them.

@@ -63,7 +63,7 @@ async fn bind(store: &KubeStore, binding: &Binding) -> Outcome {
 async fn binds_end_with_the_truth_of_the_api_server() {
     let control_plane = start_control_plane().await;
     let client = control_plane.client();
-    let store = KubeStore::new(control_plane.config()).expect("a client");
+    let store = KubeStore::new(control_plane.config(), None).expect("a client");
     let pods: Api<Pod> = Api::default_namespaced(client.clone());
 
     // A bind, and the same bind again after a restart that forgot it.
@@ -114,7 +114,7 @@ async fn binds_end_with_the_truth_of_the_api_server() {
 async fn a_bind_during_an_outage_of_the_api_server_is_settled_when_it_is_back() {
     let mut control_plane = start_control_plane().await;
     let client = control_plane.client();
-    let store = KubeStore::new(control_plane.config()).expect("a client");
+    let store = KubeStore::new(control_plane.config(), None).expect("a client");
     let pod = create_pod(&client, "outage", |_| {}).await;
     let binding = binding_of(&pod, "n1");
 

@@ -12,5 +12,6 @@ mod docs;
 mod explain;
 mod report;
 mod scheduling;
+mod serving;
 mod simulate;
 mod simulation;

@@ -1,0 +1,78 @@
+//! What is served, as configured.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Result;
+
+use super::agent_configs;
+use super::leadership::Leadership;
+use super::tasks::Tasks;
+use crate::agent::AgentConfig;
+use crate::cluster::PodReader;
+use crate::config::Config;
+use crate::engine::Engine;
+use crate::placement::KubeStore;
+use crate::serve::extender::{Binder, Extender, Judge};
+use crate::serve::forward::{Forward, Trust};
+use crate::serve::guard::Guard;
+use crate::serve::metrics::{Histograms, Metrics, Sources};
+use crate::serve::{Health, Secure, Served};
+
+/// What answers depend on.
+pub(super) struct Asked<'a> {
+    pub engine: &'a Engine,
+    pub cluster: &'a kube::Config,
+    pub store: &'a KubeStore,
+    pub leadership: &'a Leadership,
+}
+
+/// Seeds the agent that only judges; the others have their numbers.
+const JUDGE: u64 = 1 << 32;
+
+/// The handlers of everything that is configured.
+pub(super) fn routes(
+    tasks: &mut Tasks,
+    config: &Config,
+    asked: Asked,
+    health: &Health,
+    (histograms, sources): (&Histograms, &Sources),
+    trust: Trust,
+) -> Result<Served> {
+    let Asked { engine, cluster, store, leadership } = asked;
+    let reader = PodReader::new(cluster.clone())?;
+    let decides = leadership.clone();
+    let forward = Forward::new(move || decides.decides(), leadership.holder.clone(), trust);
+    let agent = agent_configs(config).first().map(|agent| AgentConfig { seed: JUDGE, ..*agent });
+    let agent = agent.ok_or_else(|| anyhow::anyhow!("there are no agents"))?;
+    let judge = Arc::new(Judge::new(engine.clone(), agent));
+    let extender = config.extender.enabled.then(|| {
+        let counters = sources.binds.clone();
+        let binder = Binder::new(engine.clone(), store.clone(), reader.clone(), counters, forward.clone());
+        let limit = config.extender.max_body_bytes as usize;
+        Arc::new(Extender::new(judge.clone(), binder, histograms.clone(), limit))
+    });
+    let guard = config.guard.enabled.then(|| {
+        let hold = config.guard.hold.get();
+        tasks.spawn("held room", Guard::look_after_holds(engine.clone(), store.clone(), hold));
+        let patience = config.guard.patience.get();
+        Arc::new(Guard::new(engine.clone(), reader, histograms.clone(), forward, patience))
+    });
+    let (metrics, health) = (Metrics::new(histograms, sources.clone()), health.clone());
+    Ok(Served { metrics, health, judge, extender, guard })
+}
+
+/// How replicas know each other: by the CA of the certificate that they share.
+pub(super) fn trust(config: &Config, secure: Option<Secure>) -> Trust {
+    let file = config.serving.ca_file.clone();
+    let ca = move || match &file {
+        Some(file) => std::fs::read_to_string(file).ok(),
+        None => secure.as_ref().map(Secure::chain),
+    };
+    let name = config.serving.names.first().cloned().unwrap_or_else(|| "localhost".to_owned());
+    Trust { ca: Box::new(ca), name, token_file: TOKEN_FILE.exists().then(|| TOKEN_FILE.to_path_buf()) }
+}
+
+/// Where a pod has the token of its service account.
+static TOKEN_FILE: std::sync::LazyLock<PathBuf> =
+    std::sync::LazyLock::new(|| PathBuf::from("/var/run/secrets/kubernetes.io/serviceaccount/token"));

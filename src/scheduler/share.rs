@@ -1,0 +1,105 @@
+//! Which classes are ours when all replicas schedule: rendezvous hashing. Each replica draws a number for each class, from
+//! both names; the highest has it. Replicas agree without a word, and one that comes or goes moves only its own share.
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::time::Duration;
+
+use super::{Scheduler, State};
+use crate::class::Class;
+use crate::rules::mix;
+
+/// The replicas that schedule, and which of them we are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Share {
+    me: u64,
+    others: Vec<u64>,
+}
+
+impl Share {
+    /// `members` may or may not name `me`.
+    pub fn new<'a>(me: &str, members: impl IntoIterator<Item = &'a str>) -> Share {
+        let others = members.into_iter().filter(|name| *name != me).map(hash_of).collect();
+        Share { me: hash_of(me), others }
+    }
+
+    /// Whether a class with this fingerprint is ours.
+    pub fn owns(&self, fingerprint: u64) -> bool {
+        let draw = |member: u64| (mix(member ^ fingerprint.rotate_left(32)), member);
+        let mine = draw(self.me);
+        self.others.iter().all(|other| draw(*other) < mine)
+    }
+}
+
+/// The same in every process of this program.
+fn hash_of(name: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    hasher.finish()
+}
+
+impl Scheduler {
+    /// Only the classes of this share are ours from now on; `None`: all.
+    pub fn set_share(&mut self, share: Option<Share>, now: Duration) {
+        if self.share == share {
+            return;
+        }
+        self.share = share;
+        let movable = |state: &State| {
+            matches!(
+                state,
+                State::Queued(_) | State::Woken(_) | State::Parked | State::BackingOff(_) | State::Elsewhere
+            )
+        };
+        let mut moved: Vec<_> = (self.waiting.iter())
+            .filter(|(_, pod)| movable(&pod.state))
+            .filter(|(_, pod)| self.owns(&pod.class) == (pod.state == State::Elsewhere))
+            .map(|(uid, pod)| (pod.seq, uid.clone()))
+            .collect();
+        moved.sort();
+        for (_, uid) in moved {
+            self.withdraw(&uid);
+            self.admit(&uid, now);
+        }
+    }
+
+    pub(super) fn owns(&self, class: &Class) -> bool {
+        self.share.as_ref().is_none_or(|share| share.owns(class.fingerprint()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MEMBERS: [&str; 4] = ["berth-a", "berth-b", "berth-c", "berth-d"];
+
+    fn owner(members: &[&str], fingerprint: u64) -> Vec<String> {
+        let owns = |me: &&&str| Share::new(me, members.iter().copied()).owns(fingerprint);
+        members.iter().filter(owns).map(|me| (*me).to_owned()).collect()
+    }
+
+    #[test]
+    fn each_class_has_exactly_one_owner_and_the_shares_are_alike() {
+        let mut shares = std::collections::BTreeMap::new();
+        for class in 0..4_000u64 {
+            let owners = owner(&MEMBERS, mix(class));
+            assert_eq!(owners.len(), 1, "class {class}: {owners:?}");
+            *shares.entry(owners[0].clone()).or_insert(0) += 1;
+        }
+        assert!(shares.len() == 4 && shares.values().all(|share| (850..1_150).contains(share)), "{shares:?}");
+    }
+
+    #[test]
+    fn a_member_that_goes_moves_only_its_own_classes() {
+        for class in (0..1_000u64).map(mix) {
+            let (before, after) = (owner(&MEMBERS, class), owner(&MEMBERS[..3], class));
+            assert!(before == after || before == ["berth-d"], "{before:?} {after:?}");
+        }
+    }
+
+    #[test]
+    fn whoever_is_alone_owns_everything_though_no_list_names_it() {
+        assert!((0..100).all(|class| Share::new("a", []).owns(mix(class))));
+    }
+}

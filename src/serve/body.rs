@@ -1,0 +1,59 @@
+//! Reading the body of a request within limits.
+
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+
+/// Whoever sends slower than this is not one of the callers we serve.
+const LONGEST_READ: Duration = Duration::from_secs(10);
+
+/// The whole body, of `limit` bytes at most.
+///
+/// # Errors
+/// The answer to who sent it: it is too long (413), took too long (408) or broke off (400).
+pub(super) async fn read(body: Body, limit: usize) -> Result<Bytes, Response> {
+    let refuse = |status: StatusCode, why: String| Err((status, why).into_response());
+    match tokio::time::timeout(LONGEST_READ, axum::body::to_bytes(body, limit)).await {
+        Ok(Ok(bytes)) => Ok(bytes),
+        Ok(Err(error)) if is_too_long(&error) => {
+            refuse(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is longer than {limit} bytes"))
+        }
+        Ok(Err(error)) => refuse(StatusCode::BAD_REQUEST, format!("the body broke off: {error}")),
+        Err(_) => refuse(
+            StatusCode::REQUEST_TIMEOUT,
+            format!("the body was not complete within {} s", LONGEST_READ.as_secs()),
+        ),
+    }
+}
+
+fn is_too_long(error: &axum::Error) -> bool {
+    let mut cause: Option<&dyn std::error::Error> = Some(error);
+    while let Some(error) = cause {
+        if error.to_string().contains("length limit") {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_body_is_read_up_to_its_limit() {
+        assert_eq!(&*read(Body::from("1234"), 4).await.expect("within the limit"), b"1234");
+        let refused = read(Body::from("12345"), 4).await.expect_err("too long");
+        assert_eq!(refused.status(), StatusCode::PAYLOAD_TOO_LARGE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_never_ends_is_not_waited_for() {
+        let never = Body::from_stream(futures::stream::pending::<Result<Bytes, std::io::Error>>());
+        let refused = read(never, 4).await.expect_err("too slow");
+        assert_eq!(refused.status(), StatusCode::REQUEST_TIMEOUT);
+    }
+}

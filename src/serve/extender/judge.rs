@@ -1,0 +1,220 @@
+//! Judges nodes for the pods of other schedulers, from ranked lists of its own.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::wire::{FilterResult, HostPriority, NodeList, Nodes, PreemptionArgs, Victims};
+use crate::agent::{Agent, AgentConfig};
+use crate::class::Class;
+use crate::engine::Engine;
+use crate::inventory::{NodeId, Revision};
+use crate::model::Pod;
+use crate::rules::{Reasons, Standing};
+use crate::scheduler::Verdict;
+
+/// An agent that is asked about nodes instead of for one.
+pub struct Judge {
+    engine: Engine,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    agent: Agent,
+    /// Ids of nodes by name, as of a revision; a row knows its own name, so that an old entry is noticed.
+    ids: HashMap<Arc<str>, NodeId>,
+    ids_of: Revision,
+}
+
+/// Where each node of a request stands, in its order; `None`: berth does not know the node.
+struct Judged {
+    class: Arc<Class>,
+    standings: Vec<Option<Result<Standing, Reasons>>>,
+}
+
+/// A node that kube-scheduler knows and berth does not, or not yet.
+const UNKNOWN_NODE: &str = "node(s) were not known to berth yet";
+
+/// The score of the best node.
+const BEST: i64 = 10;
+
+impl Judge {
+    pub fn new(engine: Engine, config: AgentConfig) -> Self {
+        let inner = Inner { agent: Agent::new(config), ids: HashMap::new(), ids_of: 0 };
+        Judge { engine, inner: Mutex::new(inner) }
+    }
+
+    /// Which of the nodes the pod may go to, and why not to the others.
+    pub fn filter<'a>(&self, pod: &Pod, nodes: &'a Nodes) -> FilterOutcome<'a> {
+        match self.judge(pod, nodes) {
+            Ok(judged) => FilterOutcome { nodes, judged: Ok(judged) },
+            Err(why) => FilterOutcome { nodes, judged: Err(why) },
+        }
+    }
+
+    /// How good the nodes are for the pod: the best one gets 10, the others by their place among all.
+    pub fn prioritize<'a>(&self, pod: &Pod, nodes: &'a Nodes) -> Result<Vec<HostPriority<'a>>, Arc<str>> {
+        let judged = self.judge(pod, nodes)?;
+        let mut order: Vec<_> = (judged.standings.iter())
+            .filter_map(|standing| standing.as_ref()?.as_ref().ok().copied())
+            .collect();
+        order.sort_unstable();
+        let score = |standing: &Option<Result<Standing, Reasons>>| match standing {
+            Some(Ok(standing)) => place_score(order.partition_point(|other| other < standing), order.len()),
+            _ => 0,
+        };
+        let scored = nodes.names().zip(&judged.standings);
+        Ok(scored.map(|(host, standing)| HostPriority { host, score: score(standing) }).collect())
+    }
+
+    /// The nodes that would take the pod if their victims were gone.
+    pub fn preempt(&self, args: PreemptionArgs) -> Result<BTreeMap<String, Victims>, Arc<str>> {
+        let PreemptionArgs { pod, mut victims } = args;
+        self.engine.with(|scheduler, _| {
+            if let Some(why) = scheduler.refusal(&pod) {
+                return Err(why);
+            }
+            let class = scheduler.class_of(&pod);
+            victims.retain(|node, victims| {
+                let uids: Vec<_> = victims.pods.iter().map(|victim| victim.uid.as_str()).collect();
+                scheduler.admits_without(&class, &pod, node, &uids)
+            });
+            Ok(victims)
+        })
+    }
+
+    /// Everything there is to say about a pod that berth knows.
+    pub fn explain(&self, namespace: &str, name: &str) -> Option<(Pod, &'static str, Verdict)> {
+        let mut inner = self.inner.lock();
+        self.engine.with(|scheduler, _| {
+            let (pod, state) = scheduler.find_waiting(namespace, name)?;
+            let verdict = scheduler.verdict(&mut inner.agent, &pod);
+            Some((pod, state, verdict))
+        })
+    }
+
+    fn judge(&self, pod: &Pod, nodes: &Nodes) -> Result<Judged, Arc<str>> {
+        let mut inner = self.inner.lock();
+        let Inner { agent, ids, ids_of } = &mut *inner;
+        let (class, nominated, now) = self.engine.with(|scheduler, now| {
+            if !scheduler.synced() {
+                return Err(Arc::from("berth has not seen all nodes and pods yet"));
+            }
+            if let Some(why) = scheduler.refusal(pod) {
+                return Err(why);
+            }
+            let class = scheduler.class_of(pod);
+            let nominated = scheduler.nominated(&class, pod);
+            agent.catch_up(scheduler.inventory());
+            Ok((class, nominated, now))
+        })?;
+        agent.choose(&class, now, |_| {});
+        agent.cache_changes();
+        let find = |name: &str| {
+            let id = *ids.get(name)?;
+            let node = agent.view().rows().get(id.index())?.node.as_ref()?;
+            (*node.name == *name).then_some(id)
+        };
+        let mut found: Vec<_> = nodes.names().map(find).collect();
+        if found.contains(&None) && *ids_of != agent.revision() {
+            *ids_of = agent.revision();
+            ids.clear();
+            let rows = agent.view().rows().iter().zip(0..);
+            ids.extend(rows.filter_map(|(row, id)| Some((row.node.as_ref()?.name.clone(), NodeId(id)))));
+            found = nodes.names().map(|name| ids.get(name).copied()).collect();
+        }
+        let mut standings = agent.standings_of(class.id, found.iter().copied());
+        if let Some((node, standing)) = nominated
+            && let Some(at) = found.iter().position(|id| *id == Some(node))
+        {
+            standings[at] = Some(standing);
+        }
+        Ok(Judged { class, standings })
+    }
+}
+
+/// The score of the node at `place` (0 is best) among `count`.
+fn place_score(place: usize, count: usize) -> i64 {
+    match place {
+        0 => BEST,
+        // The rest share 9 to 0, in steps of a tenth of the nodes.
+        place => BEST - 1 - (place * BEST as usize / count.max(1)).min(9) as i64,
+    }
+}
+
+/// What `filter` found, from which its answer is made.
+pub struct FilterOutcome<'a> {
+    nodes: &'a Nodes<'a>,
+    judged: Result<Judged, Arc<str>>,
+}
+
+impl FilterOutcome<'_> {
+    /// The answer as JSON.
+    pub fn to_json(&self) -> serde_json::Result<Vec<u8>> {
+        let judged = match &self.judged {
+            Ok(judged) => judged,
+            Err(why) => {
+                return serde_json::to_vec(&FilterResult {
+                    error: why.to_string(),
+                    ..FilterResult::default()
+                });
+            }
+        };
+        let mut texts: BTreeMap<Reasons, String> = BTreeMap::new();
+        for standing in judged.standings.iter().flatten() {
+            if let Err(reasons) = standing {
+                texts.entry(*reasons).or_insert_with(|| reasons.texts(&judged.class).join(", "));
+            }
+        }
+        let mut result = FilterResult::default();
+        for (name, standing) in self.nodes.names().zip(&judged.standings) {
+            match standing {
+                Some(Ok(_)) => {}
+                None => {
+                    result.failed_nodes.insert(name, UNKNOWN_NODE);
+                }
+                Some(Err(reasons)) if reasons.resolvable_by_eviction() => {
+                    result.failed_nodes.insert(name, &texts[reasons]);
+                }
+                Some(Err(reasons)) => {
+                    result.failed_and_unresolvable_nodes.insert(name, &texts[reasons]);
+                }
+            }
+        }
+        let valid = |at: usize| matches!(judged.standings[at], Some(Ok(_)));
+        match self.nodes {
+            Nodes::Names(names) => {
+                let passed = names.iter().enumerate().filter(|(at, _)| valid(*at));
+                result.node_names = Some(passed.map(|(_, name): (_, &Cow<str>)| &**name).collect());
+            }
+            Nodes::Objects(objects) => {
+                let passed = objects.iter().enumerate().filter(|(at, _)| valid(*at));
+                let items = passed.map(|(_, (_, node))| *node).collect();
+                result.nodes = Some(NodeList { metadata: BTreeMap::new(), items });
+            }
+        }
+        serde_json::to_vec(&result)
+    }
+
+    /// Nodes that passed, and that did not; `None` when nothing could be said.
+    pub fn counts(&self) -> Option<(usize, usize)> {
+        let judged = self.judged.as_ref().ok()?;
+        let passed = judged.standings.iter().filter(|standing| matches!(standing, Some(Ok(_)))).count();
+        Some((passed, judged.standings.len() - passed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_node_alone_has_the_highest_score_and_the_worst_ones_none() {
+        let scores: Vec<_> = (0..100).map(|place| place_score(place, 100)).collect();
+        assert_eq!((scores[0], scores[1], scores[99]), (10, 9, 0));
+        assert!(scores.is_sorted_by(|a, b| a >= b));
+        assert_eq!((place_score(0, 1), place_score(1, 2)), (10, 4));
+    }
+}

@@ -1,0 +1,184 @@
+//! berth as a scheduler extender of kube-scheduler: the verbs `filter`, `prioritize`, `preempt` and `bind` over HTTP.
+//!
+//! Whatever is wrong with a request is told in the form of the protocol: in the `Error` of the answer where it has one, with
+//! a status other than 200 where it has none or the body is not one of the protocol at all.
+
+mod binder;
+mod judge;
+pub mod wire;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use serde::Serialize;
+use tokio::sync::Semaphore;
+
+pub use binder::Binder;
+pub use judge::Judge;
+use wire::{BindingResult, FilterResult, PreemptionResult};
+
+use super::body;
+use super::metrics::{Histograms, Verb};
+
+/// kube-scheduler asks one pod after the other; more at a time means several of them, or somebody else.
+const REQUESTS_AT_ONCE: usize = 8;
+
+/// What the handlers need.
+pub struct Extender {
+    pub judge: Arc<Judge>,
+    pub binder: Binder,
+    pub histograms: Histograms,
+    pub max_body_bytes: usize,
+    slots: Semaphore,
+}
+
+impl Extender {
+    pub fn new(judge: Arc<Judge>, binder: Binder, histograms: Histograms, max_body_bytes: usize) -> Self {
+        let slots = Semaphore::new(REQUESTS_AT_ONCE);
+        Extender { judge, binder, histograms, max_body_bytes, slots }
+    }
+}
+
+/// The verbs, each at its own name.
+pub fn router(extender: Arc<Extender>) -> Router {
+    Router::new()
+        .route("/filter", post(filter))
+        .route("/prioritize", post(prioritize))
+        .route("/preempt", post(preempt))
+        .route("/bind", post(bind))
+        .with_state(extender)
+}
+
+/// How a request ended, for the metrics.
+enum Answered {
+    Well(Response),
+    /// The request was understood, and refused.
+    Refused(Response),
+    /// The body was none of the protocol.
+    Badly(Response),
+}
+
+async fn filter(State(extender): State<Arc<Extender>>, body: Body) -> Response {
+    let work = |judge: &Judge, body: &[u8]| match wire::extender_args(body) {
+        Ok(args) => {
+            let outcome = judge.filter(&args.pod, &args.nodes);
+            match (outcome.to_json(), outcome.counts()) {
+                (Ok(text), Some(_)) => Answered::Well(json_text(text)),
+                (Ok(text), None) => Answered::Refused(json_text(text)),
+                (Err(error), _) => Answered::Badly(broken(&error.to_string())),
+            }
+        }
+        Err(error) if is_of_protocol(body) => {
+            Answered::Refused(json(&FilterResult { error, ..FilterResult::default() }))
+        }
+        Err(error) => Answered::Badly(bad(error)),
+    };
+    extender.carry_out(Verb::Filter, body, work).await
+}
+
+async fn prioritize(State(extender): State<Arc<Extender>>, body: Body) -> Response {
+    let work = |judge: &Judge, body: &[u8]| match wire::extender_args(body) {
+        Ok(args) => match judge.prioritize(&args.pod, &args.nodes) {
+            Ok(scores) => Answered::Well(json(&scores)),
+            // The protocol has no place for an error here; kube-scheduler goes on without these scores.
+            Err(why) => {
+                Answered::Refused((StatusCode::UNPROCESSABLE_ENTITY, why.to_string()).into_response())
+            }
+        },
+        Err(error) => Answered::Badly(bad(error)),
+    };
+    extender.carry_out(Verb::Prioritize, body, work).await
+}
+
+async fn preempt(State(extender): State<Arc<Extender>>, body: Body) -> Response {
+    let work = |judge: &Judge, body: &[u8]| match wire::preemption_args(body) {
+        Ok(args) => match judge.preempt(args) {
+            Ok(victims) => Answered::Well(json(&PreemptionResult { node_name_to_meta_victims: victims })),
+            Err(why) => {
+                Answered::Refused((StatusCode::UNPROCESSABLE_ENTITY, why.to_string()).into_response())
+            }
+        },
+        Err(error) => Answered::Badly(bad(error)),
+    };
+    extender.carry_out(Verb::Preempt, body, work).await
+}
+
+async fn bind(State(extender): State<Arc<Extender>>, body: Body) -> Response {
+    let began = Instant::now();
+    let answered = match body::read(body, extender.max_body_bytes).await {
+        Err(refused) => Answered::Badly(refused),
+        Ok(body) => match wire::binding_args(&body) {
+            Err(error) if is_of_protocol(&body) => Answered::Refused(json(&BindingResult { error })),
+            Err(error) => Answered::Badly(bad(error)),
+            Ok(args) => match extender.binder.bind(args, body.clone()).await {
+                Ok(()) => Answered::Well(json(&BindingResult::default())),
+                Err(error) => Answered::Refused(json(&BindingResult { error })),
+            },
+        },
+    };
+    extender.observe(Verb::Bind, answered, began)
+}
+
+impl Extender {
+    /// Reads the body and works on it, on a thread that may take its time.
+    async fn carry_out(
+        &self,
+        verb: Verb,
+        body: Body,
+        work: impl FnOnce(&Judge, &[u8]) -> Answered + Send + 'static,
+    ) -> Response {
+        let began = Instant::now();
+        // Never closed.
+        let _slot = self.slots.acquire().await;
+        let answered = match body::read(body, self.max_body_bytes).await {
+            Err(refused) => Answered::Badly(refused),
+            Ok(body) => {
+                let judge = self.judge.clone();
+                let work = tokio::task::spawn_blocking(move || work(&judge, &body));
+                work.await.unwrap_or_else(|error| Answered::Badly(broken(&error.to_string())))
+            }
+        };
+        self.observe(verb, answered, began)
+    }
+
+    fn observe(&self, verb: Verb, answered: Answered, began: Instant) -> Response {
+        let (result, response) = match answered {
+            Answered::Well(response) => ("success", response),
+            Answered::Refused(response) => ("refused", response),
+            Answered::Badly(response) => ("bad_request", response),
+        };
+        self.histograms.observe_request(verb, result, began.elapsed());
+        response
+    }
+}
+
+/// Whether the body is an object at all: then what is wrong with it is told in an answer of the protocol.
+fn is_of_protocol(body: &[u8]) -> bool {
+    serde_json::from_slice::<std::collections::BTreeMap<String, serde::de::IgnoredAny>>(body).is_ok()
+}
+
+fn json(value: &impl Serialize) -> Response {
+    match serde_json::to_vec(value) {
+        Ok(text) => json_text(text),
+        Err(error) => broken(&error.to_string()),
+    }
+}
+
+fn json_text(text: Vec<u8>) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], Bytes::from(text)).into_response()
+}
+
+fn bad(why: String) -> Response {
+    (StatusCode::BAD_REQUEST, why).into_response()
+}
+
+fn broken(why: &str) -> Response {
+    tracing::error!(why, "a request of the extender could not be answered");
+    (StatusCode::INTERNAL_SERVER_ERROR, why.to_owned()).into_response()
+}

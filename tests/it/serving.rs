@@ -1,0 +1,4 @@
+//! HTTPS: certificates, limits, and who may have what.
+
+mod client;
+mod tls;
