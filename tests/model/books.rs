@@ -75,8 +75,8 @@ pub struct Books {
     entries: Vec<Vec<Charges>>,
     /// By ledger, then by uid and node: the ledger after the commit; none is a conflict.
     commits: Vec<[[Option<Charges>; NODES]; UIDS]>,
-    /// By ledger: its rows hold no more than their nodes have (I2).
-    within: Vec<bool>,
+    /// By ledger and node: its row holds no more than the node has (I2).
+    within: Vec<[bool; NODES]>,
     /// By whose the record is (nobody's, ours, another's) and its age: whether the lease is ours to write.
     lease: [[bool; LEASE as usize + 1]; 3],
 }
@@ -109,8 +109,9 @@ impl Books {
         self.commits[usize::from(charges)][usize::from(uid)][usize::from(node)]
     }
 
-    pub fn is_within_allocatable(&self, charges: Charges) -> bool {
-        self.within[usize::from(charges)]
+    /// Whether the pods charged to this node fit it.
+    pub fn is_within_allocatable(&self, charges: Charges, node: NodeAt) -> bool {
+        self.within[usize::from(charges)][usize::from(node)]
     }
 
     pub fn may_write_lease(&self, holder: WhoseLease, age: u8) -> bool {
@@ -193,16 +194,19 @@ fn commits(rooms: [i64; NODES], class: &Class, charges: Charges) -> [[Option<Cha
             let fits = |row: &Row| rules::still_admits(class, row, seen);
             ledger.commit(&uid_name(uid as u8), &pod_usage(), id, fits).ok()?;
             // The check of `Scheduler::commit`, which counts and reports a violation.
-            within_allocatable(ledger.inventory().row(id), &pod_usage()).expect("the ledger never overcommits");
+            within_allocatable(ledger.inventory().row(id), &pod_usage())
+                .expect("the ledger never overcommits");
             Some(number_of(&ledger))
         })
     })
 }
 
-fn within(rooms: [i64; NODES], charges: Charges) -> bool {
+fn within(rooms: [i64; NODES], charges: Charges) -> [bool; NODES] {
     let ledger = ledger(rooms, charges);
-    (0..NODES as u8)
-        .all(|node| within_allocatable(ledger.inventory().row(id_of(&ledger, node)), &pod_usage()).is_ok())
+    std::array::from_fn(|node| {
+        let row = ledger.inventory().row(id_of(&ledger, node as u8));
+        within_allocatable(row, &pod_usage()).is_ok()
+    })
 }
 
 const ME: &str = "me";

@@ -7,8 +7,8 @@ use stateright::{Model, Property};
 use super::books::{Books, Charged, WhoseLease, charge};
 use super::safeguards::{Bound, Fresh, Mode, Safeguards};
 use super::state::{
-    Barrier, Event, Few, Holder, Known, LATE, LEAD, LEASE, NODES, NodeAt, Phase, REPLICAS, Replica, Request, Said,
-    Seen, State, Stored, UIDS, Uid,
+    Barrier, Event, Few, Holder, Known, LATE, LEAD, LEASE, NODES, NodeAt, Phase, REPLICAS, Replica, Request,
+    Said, Seen, State, Stored, UIDS, Uid,
 };
 
 /// A replica, by its place.
@@ -194,10 +194,12 @@ impl Protocol {
         let allowed = match guard.charged(request.uid) {
             Some(Charged { assumed: false, .. }) => true,
             Some(Charged { node, assumed: true }) if node == request.node => {
-                if self.safe.hold_again {
+                // It may have been assumed before this replica was the guard, by a view that was behind.
+                let fits = !self.safe.review_own || self.books.is_within_allocatable(guard.charges, node);
+                if fits && self.safe.hold_again {
                     guard.holds[at] = Some(0);
                 }
-                true
+                fits
             }
             Some(_) => false,
             None if self.safe.guard_assumes => guard.hold(&self.books, request.uid, request.node),
@@ -276,7 +278,8 @@ impl Model for Protocol {
             } else {
                 actions.push(Action::RefuseUnreviewed(place));
                 actions.extend((0..self.bound.replicas).filter_map(|at| {
-                    let leads = self.leads(state, at) || !self.safe.fence && state.replicas[usize::from(at)].barrier == Barrier::Open;
+                    let leads = self.leads(state, at)
+                        || !self.safe.fence && state.replicas[usize::from(at)].barrier == Barrier::Open;
                     let answers = leads && self.is_fresh(&state.replicas[usize::from(at)]);
                     answers.then_some(Action::Review(place, at))
                 }));
@@ -299,7 +302,13 @@ impl Model for Protocol {
             }
             Action::BindByAnother(uid, node) => {
                 next.left.others -= 1;
-                next.set_pod(uid, Stored::On { node, ours: false });
+                if self.is_guarded() {
+                    let left = self.safe.request_ticks;
+                    next.requests.push(Request { uid, node, left, ..Request::default() });
+                    next.requests.sort();
+                } else {
+                    next.set_pod(uid, Stored::On { node, ours: false });
+                }
             }
             Action::WriteLease(at) => self.write_lease(&mut next, at),
             Action::Crash(at) | Action::Stop(at) => {
@@ -383,11 +392,13 @@ impl Model for Protocol {
                 let placed = state.placed(model.is_guarded()).fold(0, |charges, (uid, node)| {
                     charge(charges, uid, Some(Charged { node, assumed: false }))
                 });
-                model.books.is_within_allocatable(placed)
+                (0..NODES as u8).all(|node| model.books.is_within_allocatable(placed, node))
             }),
             Property::always(I9, |_, state: &State| {
                 let attempts = state.replicas.iter().flat_map(|replica| replica.attempts.iter().flatten());
-                attempts.into_iter().all(|bind| bounded(bind.sent().into(), MOST_UNKNOWN, || "a bind was sent".into()).is_ok())
+                attempts.into_iter().all(|bind| {
+                    bounded(bind.sent().into(), MOST_UNKNOWN, || "a bind was sent".into()).is_ok()
+                })
             }),
             Property::sometimes(ALL_BOUND, |_, state: &State| {
                 state.pods.iter().all(|pod| matches!(pod, Stored::On { ours: true, .. } | Stored::Gone))
@@ -408,6 +419,10 @@ impl Model for Protocol {
                 let mut binds = state.replicas.iter().flat_map(|replica| replica.attempts.iter().flatten());
                 binds.any(|bind| bind.unknowns > 0 && told(bind.phase))
             }),
+            Property::sometimes(GRANTED, |_, state: &State| {
+                let held = |uid: u8| state.replicas.iter().any(|it| it.holds[usize::from(uid)].is_some());
+                state.placed(false).any(|(uid, _)| held(uid))
+            }),
             Property::sometimes(CONFLICT, |_, state: &State| {
                 let refused = |phase| matches!(phase, Phase::Answered(Said::Conflict | Said::Rejected));
                 let mut binds = state.replicas.iter().flat_map(|replica| replica.attempts.iter().flatten());
@@ -425,12 +440,15 @@ pub const ALL_BOUND: &str = "every pod is bound";
 pub const TAKEOVER: &str = "a second leader binds after the first";
 pub const RESOLVED: &str = "a lost answer is settled by reading the pod";
 pub const CONFLICT: &str = "a bind is refused";
+pub const GRANTED: &str = "room that the guard holds for another is taken";
 
 impl Protocol {
     fn others_actions(&self, state: &State, actions: &mut Vec<Action>) {
         for uid in 0..UIDS as u8 {
             match state.pod(uid) {
-                Stored::NotYet if uid < 2 || state.pod(0) == Stored::Gone => actions.push(Action::Create(uid)),
+                Stored::NotYet if uid < 2 || state.pod(0) == Stored::Gone => {
+                    actions.push(Action::Create(uid))
+                }
                 Stored::NotYet | Stored::Gone => {}
                 pod => {
                     if state.left.deletions > 0 {
@@ -440,7 +458,7 @@ impl Protocol {
                         if state.left.deletions > 0 && self.bound.marks {
                             actions.push(Action::MarkDeleting(uid));
                         }
-                        if state.left.others > 0 {
+                        if state.left.others > 0 && !state.requests.is_full() {
                             actions.extend((0..NODES as u8).map(|node| Action::BindByAnother(uid, node)));
                         }
                     }
@@ -476,8 +494,7 @@ impl Protocol {
 
     fn pod_actions(&self, state: &State, at: At, uid: Uid, actions: &mut Vec<Action>) {
         let replica = &state.replicas[usize::from(at)];
-        if replica.known[usize::from(uid)] == Known::Waiting
-            && self.may_place(state, at) {
+        if replica.known[usize::from(uid)] == Known::Waiting && self.may_place(state, at) {
             actions.extend((0..NODES as u8).map(|node| Action::Place(at, uid, node)));
         }
         if replica.holds[usize::from(uid)] == Some(LATE) {
@@ -522,7 +539,9 @@ impl Protocol {
         if self.bound.rooms[0] == self.bound.rooms[1] {
             least = least.min(least.with_nodes_swapped());
             if self.bound.replicas == 2 {
-                least = least.min(state.with_nodes_swapped()).min(state.with_replicas_swapped().with_nodes_swapped());
+                least = least
+                    .min(state.with_nodes_swapped())
+                    .min(state.with_replicas_swapped().with_nodes_swapped());
             }
         }
         least

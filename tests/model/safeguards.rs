@@ -39,6 +39,8 @@ pub struct Safeguards {
     pub bounded_requests: bool,
     /// The guard assumes what it allows.
     pub guard_assumes: bool,
+    /// What the guard has assumed for a bind of its own is reviewed like any other: it may be older than its term.
+    pub review_own: bool,
     /// Every request that the guard allows holds its room anew.
     pub hold_again: bool,
 }
@@ -55,6 +57,7 @@ impl Safeguards {
         new_identity: true,
         bounded_requests: true,
         guard_assumes: true,
+        review_own: true,
         hold_again: true,
     };
 }

@@ -178,7 +178,10 @@ pub enum Phase {
     /// About to read the pod.
     Read,
     /// What was read is on its way; whether no request could be under way any more when it was *asked* for.
-    Told { seen: Seen, late: bool },
+    Told {
+        seen: Seen,
+        late: bool,
+    },
 }
 
 /// What a replica's scheduler makes of a pod.
@@ -188,7 +191,9 @@ pub enum Known {
     Absent,
     Waiting,
     /// Its bind is under way here. `deleting`: the watch has told meanwhile that it is being deleted.
-    Binding { deleting: bool },
+    Binding {
+        deleting: bool,
+    },
     /// Room is held for it, as somebody else asked the guard to bind it.
     Held,
 }
@@ -232,8 +237,9 @@ impl Replica {
         }
     }
 
+    /// No bind that it decided on is under way, its own or one that it let another make.
     pub fn is_settled(&self) -> bool {
-        self.attempts.iter().all(Option::is_none)
+        self.attempts.iter().all(Option::is_none) && self.holds.iter().all(Option::is_none)
     }
 }
 
