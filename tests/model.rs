@@ -5,6 +5,8 @@
 
 #[path = "model/books.rs"]
 mod books;
+#[path = "model/properties.rs"]
+mod properties;
 #[path = "model/protocol.rs"]
 mod protocol;
 #[path = "model/replica.rs"]
@@ -20,9 +22,8 @@ mod symmetry;
 
 use std::time::Instant;
 
-use protocol::{
-    ALL_BOUND, CONFLICT, GRANTED, I1_ASSUMED, I1_BOUND_ONCE, I2, I9, Protocol, RESOLVED, TAKEOVER,
-};
+use properties::{ALL_BOUND, CONFLICT, GRANTED, I1_ASSUMED, I1_BOUND_ONCE, I2, I9, RESOLVED, TAKEOVER};
+use protocol::Protocol;
 use safeguards::{Bound, Fresh, Mode, Safeguards};
 use state::{REQUEST, Troubles};
 use stateright::{Checker, HasDiscoveries, Model};

@@ -1,6 +1,7 @@
 //! The same state under other numbers.
 
 use super::books::{Charged, charge, charged};
+use super::protocol::Protocol;
 use super::state::{Event, Holder, Phase, Replica, Seen, State, Stored, UIDS};
 
 fn other(number: u8) -> u8 {
@@ -49,5 +50,24 @@ fn swap_nodes(replica: &mut Replica) {
         if let Phase::Told { seen: Seen::BoundTo(node), .. } = &mut attempt.phase {
             *node = other(*node);
         }
+    }
+}
+
+/// Replicas are alike, and so are nodes with the same room: of the states that differ only by their numbers one is enough.
+impl Protocol {
+    pub fn representative(&self, state: State) -> State {
+        let mut least = state;
+        if self.bound.replicas == 2 {
+            least = least.min(state.with_replicas_swapped());
+        }
+        if self.bound.rooms[0] == self.bound.rooms[1] {
+            least = least.min(least.with_nodes_swapped());
+            if self.bound.replicas == 2 {
+                least = least
+                    .min(state.with_nodes_swapped())
+                    .min(state.with_replicas_swapped().with_nodes_swapped());
+            }
+        }
+        least
     }
 }
