@@ -32,7 +32,7 @@ use crate::placement::{BindCounters, Binding, ClaimOrder, KubeClaims, KubeStore,
 use crate::queue::BackoffLimits;
 use crate::scheduler::{Sample, SchedulerConfig};
 use crate::serve::metrics::{Histograms, Sources};
-use crate::serve::{Health, Secure, listen, secure_routes, serve};
+use crate::serve::{Access, Health, Secure, listen, secure_routes, serve};
 use tasks::Tasks;
 
 /// Options of `berth run`; each one given here wins over the configuration file.
@@ -139,6 +139,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     let listener = listen(config.health_address, "healthAddress or --health-address").await?;
     let address = listener.local_addr()?;
     let secure = secure_listener(&config).await?;
+    let access = Access::new(without_retries(cluster.clone())?);
     let client = Client::try_from(cluster.clone())?;
     let (binds, bind_queue) = mpsc::unbounded_channel();
     let (claims, claim_queue) = mpsc::unbounded_channel();
@@ -155,7 +156,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         node_watch: Arc::default(),
         object_watches: Arc::default(),
         self_checks: Arc::default(),
-        serving: secure.as_ref().map(|(_, secure)| secure.counters()),
+        serving: secure.as_ref().map(|(_, secure)| (secure.counters(), access.clone())),
     };
     let health = Health::default();
     // Three stages of the end: stop deciding, then stop telling, then stop serving.
@@ -170,7 +171,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     let trust = serving::trust(&config, secure.as_ref().map(|(_, secure)| secure.clone()));
     let routes = serving::routes(&mut tasks, &config, asked, &health, (&histograms, &sources), trust)?;
     if let Some((listener, secure)) = secure {
-        serve_https(&mut tasks, listener, secure, secure_routes(routes.clone()), telling.clone());
+        serve_https(&mut tasks, listener, secure, secure_routes(routes.clone(), &access), telling.clone());
     }
     let plaintext = config.extender.plaintext;
     tasks.spawn("http server", async move {

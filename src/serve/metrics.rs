@@ -16,6 +16,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+use super::access::{self, Access};
 use super::secure;
 use crate::cluster::{Reporter, WatchCounters};
 use crate::engine::Engine;
@@ -136,7 +137,7 @@ pub struct Sources {
     pub object_watches: Arc<WatchCounters>,
     pub self_checks: Arc<SelfCheckCounters>,
     /// Nothing without `serving.address`.
-    pub serving: Option<Arc<secure::Counters>>,
+    pub serving: Option<(Arc<secure::Counters>, Access)>,
 }
 
 #[derive(Debug, Default)]
@@ -145,8 +146,8 @@ pub struct SelfCheckCounters {
     pub failed: AtomicU64,
 }
 
-/// All metrics of the process. Cheap to clone.
-#[derive(Clone)]
+/// All metrics of the process; none by default. Cheap to clone.
+#[derive(Clone, Default)]
 pub struct Metrics {
     registry: Arc<Registry>,
 }
@@ -236,8 +237,8 @@ impl Collector for Scrape {
         self.scheduler(&mut to)?;
         self.agents(&mut to)?;
         self.outside(&mut to)?;
-        if let Some(counters) = &self.0.serving {
-            serving(&mut to, counters)?;
+        if let Some((server, access)) = &self.0.serving {
+            serving(&mut to, server, access.counters())?;
         }
         process(&mut to)
     }
@@ -437,7 +438,7 @@ impl Scrape {
     }
 }
 
-fn serving(to: &mut DescriptorEncoder, serving: &secure::Counters) -> fmt::Result {
+fn serving(to: &mut DescriptorEncoder, serving: &secure::Counters, access: &access::Counters) -> fmt::Result {
     let expiry = usize::try_from(serving.certificate_expiry.load(Relaxed)).unwrap_or(0);
     for (name, help, value) in [
         ("berth_serving_connections", "Open connections of HTTPS", serving.open.load(Relaxed)),
@@ -452,10 +453,21 @@ fn serving(to: &mut DescriptorEncoder, serving: &secure::Counters) -> fmt::Resul
     for (name, help, value) in [
         ("berth_serving_refused_connections", "Connections closed at once: too many", &serving.refused),
         ("berth_serving_handshake_failures", "TLS handshakes that failed", &serving.handshake_failures),
+        ("berth_access_evictions", "Answers about access forgotten early: too many", &access.evicted),
     ] {
         counters(to, name, help, &[(&[], value.load(Relaxed))])?;
     }
-    Ok(())
+    counters(
+        to,
+        "berth_access_checks",
+        "Requests whose sender had to be known, by result",
+        &[
+            (&[("result", "allowed")], access.allowed.load(Relaxed)),
+            (&[("result", "unauthenticated")], access.unauthenticated.load(Relaxed)),
+            (&[("result", "forbidden")], access.forbidden.load(Relaxed)),
+            (&[("result", "failed")], access.failed.load(Relaxed)),
+        ],
+    )
 }
 
 /// The usual metrics of a process, where /proc has them.

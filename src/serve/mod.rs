@@ -1,5 +1,6 @@
 //! What berth serves over HTTP: health and readiness in plain, and everything else over TLS (`secure.rs`).
 
+pub mod access;
 mod body;
 mod explain;
 pub mod extender;
@@ -20,6 +21,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::net::TcpListener;
 
+pub use access::Access;
 use extender::{Extender, Judge};
 use guard::Guard;
 pub use health::Health;
@@ -53,26 +55,37 @@ pub async fn serve(
     plaintext: bool,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
+    let is_local = listener.local_addr()?.ip().to_canonical().is_loopback();
+    axum::serve(listener, plain_routes(served, is_local, plaintext)).with_graceful_shutdown(stop).await
+}
+
+fn plain_routes(served: Served, is_local: bool, plaintext: bool) -> Router {
     let probes = Router::new()
         .route("/healthz", get(alive))
         .route("/livez", get(alive))
         .route("/readyz", get(ready))
         .with_state(served.clone());
-    let is_local = listener.local_addr()?.ip().to_canonical().is_loopback();
-    let rest = match is_local {
-        true => {
-            let extender = served.extender.clone().filter(|_| plaintext);
-            inspection(&served).merge(extender_routes(extender))
-        }
-        false => Router::new().route("/metrics", get(elsewhere)).route("/explain", get(elsewhere)),
+    let rest = if is_local {
+        let extender = served.extender.clone().filter(|_| plaintext);
+        inspection(&served).merge(extender.map(extender_routes).unwrap_or_default())
+    } else {
+        Router::new().route("/metrics", get(elsewhere)).route("/explain", get(elsewhere))
     };
-    axum::serve(listener, probes.merge(rest)).with_graceful_shutdown(stop).await
+    probes.merge(rest)
 }
 
-/// Everything that is served over HTTPS.
-pub fn secure_routes(served: Served) -> Router {
-    let guard = served.guard.clone().map(|guard| Router::new().nest("/guard", guard::router(guard)));
-    inspection(&served).merge(extender_routes(served.extender)).merge(guard.unwrap_or_default())
+/// Everything that is served over HTTPS, to those who may have it.
+pub fn secure_routes(served: Served, access: &Access) -> Router {
+    let extender = served.extender.clone().map(|extender| {
+        let clients = extender.clients.clone();
+        access.admit_clients(extender_routes(extender), clients)
+    });
+    let guard = served.guard.clone().map(|guard| {
+        let certified = guard.require_client_certificate;
+        let routes = Router::new().nest("/guard", guard::router(guard));
+        if certified { access.admit_clients(routes, Arc::default()) } else { routes }
+    });
+    access.guard(inspection(&served)).merge(extender.unwrap_or_default()).merge(guard.unwrap_or_default())
 }
 
 /// What people and Prometheus look at.
@@ -81,9 +94,8 @@ fn inspection(served: &Served) -> Router {
     Router::new().route("/metrics", get(scrape)).with_state(served.clone()).merge(explain)
 }
 
-fn extender_routes(extender: Option<Arc<Extender>>) -> Router {
-    let routes = extender.map(|extender| Router::new().nest("/extender", extender::router(extender)));
-    routes.unwrap_or_default()
+fn extender_routes(extender: Arc<Extender>) -> Router {
+    Router::new().nest("/extender", extender::router(extender))
 }
 
 async fn elsewhere() -> Response {
@@ -111,5 +123,61 @@ async fn scrape(State(served): State<Served>) -> Response {
     match served.metrics.encode() {
         Ok(text) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::body::Body;
+    use axum::http::Request;
+    use tower::ServiceExt;
+
+    use crate::agent::{AgentConfig, CacheLimits};
+    use crate::dispatch::Estimator;
+    use crate::engine::{Engine, Outlet};
+    use crate::model::Report;
+    use crate::placement::{Binding, ClaimOrder};
+    use crate::rules::Packing;
+    use crate::scheduler::{Sample, SchedulerConfig};
+
+    struct Nowhere;
+
+    impl Outlet for Nowhere {
+        fn bind(&self, _: Binding) {}
+        fn claim(&self, _: ClaimOrder) {}
+        fn report(&self, _: Report) {}
+        fn observe(&self, _: Sample) {}
+    }
+
+    #[tokio::test]
+    async fn what_others_can_reach_in_plain_is_for_probes_alone() {
+        let agent = AgentConfig {
+            packing: Packing::default(),
+            candidate_width: 1,
+            cache: CacheLimits::unlimited(),
+            seed: 1,
+        };
+        let config = SchedulerConfig::default();
+        let (engine, threads) =
+            Engine::start(config, vec![agent], Estimator::default(), Box::new(Nowhere)).expect("it starts");
+        let judge = Arc::new(Judge::new(engine.clone(), agent));
+        let (metrics, health) = (Metrics::default(), Health::default());
+        let served = Served { metrics, health, judge, extender: None, guard: None };
+        for (is_local, path, status) in [
+            (true, "/metrics", StatusCode::OK),
+            (true, "/explain?pod=nobody", StatusCode::NOT_FOUND),
+            (true, "/extender/filter", StatusCode::NOT_FOUND),
+            (false, "/metrics", StatusCode::NOT_FOUND),
+            (false, "/explain?pod=nobody", StatusCode::NOT_FOUND),
+            (false, "/healthz", StatusCode::OK),
+            (false, "/readyz", StatusCode::SERVICE_UNAVAILABLE),
+        ] {
+            let request = Request::get(path).body(Body::empty()).unwrap();
+            let answer = plain_routes(served.clone(), is_local, true).oneshot(request).await.unwrap();
+            assert_eq!(answer.status(), status, "{path}");
+        }
+        engine.stop();
+        threads.join().expect("no thread panics");
     }
 }

@@ -10,6 +10,8 @@ mod demo;
 mod differential;
 mod docs;
 mod explain;
+mod extender;
+mod guard;
 mod report;
 mod scheduling;
 mod serving;

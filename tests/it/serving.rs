@@ -1,4 +1,5 @@
 //! HTTPS: certificates, limits, and who may have what.
 
-mod client;
+mod access;
+pub mod client;
 mod tls;

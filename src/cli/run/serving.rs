@@ -49,14 +49,12 @@ pub(super) fn routes(
     let extender = config.extender.enabled.then(|| {
         let counters = sources.binds.clone();
         let binder = Binder::new(engine.clone(), store.clone(), reader.clone(), counters, forward.clone());
-        let limit = config.extender.max_body_bytes as usize;
-        Arc::new(Extender::new(judge.clone(), binder, histograms.clone(), limit))
+        Arc::new(Extender::new(judge.clone(), binder, histograms.clone(), &config.extender))
     });
     let guard = config.guard.enabled.then(|| {
         let hold = config.guard.hold.get();
         tasks.spawn("held room", Guard::look_after_holds(engine.clone(), store.clone(), hold));
-        let patience = config.guard.patience.get();
-        Arc::new(Guard::new(engine.clone(), reader, histograms.clone(), forward, patience))
+        Arc::new(Guard::new(engine.clone(), reader, histograms.clone(), forward, &config.guard))
     });
     let (metrics, health) = (Metrics::new(histograms, sources.clone()), health.clone());
     Ok(Served { metrics, health, judge, extender, guard })

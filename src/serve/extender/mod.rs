@@ -25,6 +25,7 @@ use wire::{BindingResult, FilterResult, PreemptionResult};
 
 use super::body;
 use super::metrics::{Histograms, Verb};
+use crate::config;
 
 /// kube-scheduler asks one pod after the other; more at a time means several of them, or somebody else.
 const REQUESTS_AT_ONCE: usize = 8;
@@ -35,13 +36,16 @@ pub struct Extender {
     pub binder: Binder,
     pub histograms: Histograms,
     pub max_body_bytes: usize,
+    /// Common names of the client certificates that may call it over HTTPS; empty: all that are verified.
+    pub clients: Arc<[String]>,
     slots: Semaphore,
 }
 
 impl Extender {
-    pub fn new(judge: Arc<Judge>, binder: Binder, histograms: Histograms, max_body_bytes: usize) -> Self {
+    pub fn new(judge: Arc<Judge>, binder: Binder, histograms: Histograms, config: &config::Extender) -> Self {
         let slots = Semaphore::new(REQUESTS_AT_ONCE);
-        Extender { judge, binder, histograms, max_body_bytes, slots }
+        let (max_body_bytes, clients) = (config.max_body_bytes as usize, config.clients.clone().into());
+        Extender { judge, binder, histograms, max_body_bytes, clients, slots }
     }
 }
 

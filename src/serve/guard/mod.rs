@@ -18,6 +18,7 @@ use super::body;
 use super::forward::{FORWARDED, Forward};
 use super::metrics::{Histograms, Verb};
 use crate::cluster::PodReader;
+use crate::config;
 use crate::engine::Engine;
 use crate::model::Pod;
 use crate::placement::{Binding, KubeStore, PlacementStore};
@@ -41,6 +42,7 @@ pub struct Guard {
     pub forward: Forward,
     /// What does not fit is refused only after so long.
     pub patience: Duration,
+    pub require_client_certificate: bool,
     slots: Semaphore,
 }
 
@@ -53,10 +55,12 @@ impl Guard {
         reader: PodReader,
         histograms: Histograms,
         forward: Forward,
-        patience: Duration,
+        config: &config::Guard,
     ) -> Self {
         let slots = Semaphore::new(REVIEWS_AT_ONCE);
-        Guard { engine, reader, histograms, forward, patience, slots }
+        let (patience, require_client_certificate) =
+            (config.patience.get(), config.require_client_certificate);
+        Guard { engine, reader, histograms, forward, patience, require_client_certificate, slots }
     }
 
     async fn say(&self, subject: &Subject, dry_run: bool) -> Said {

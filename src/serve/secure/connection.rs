@@ -28,6 +28,8 @@ use crate::cluster::certificates::Certificate;
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 /// How long the head of a request may take; a kept HTTP/1 connection without a request ends after it, too.
 const HEADER_MAX: Duration = Duration::from_secs(10);
+/// Bytes of the head of an HTTP/1 request; HTTP/2 has a limit of 16 KiB.
+const HEAD_BYTES_MAX: usize = 64 << 10;
 /// A connection without a request for so long, up to twice that, ends.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 /// How long a request may take, its body included.
@@ -81,7 +83,7 @@ pub(super) async fn serve(stream: TcpStream, router: Router, mut ends: Ends) -> 
 /// The limits of HTTP, with the version that was negotiated: the look at the first bytes would have none.
 fn http(is_http2: bool) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_MAX);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_MAX).max_buf_size(HEAD_BYTES_MAX);
     builder.http2().timer(TokioTimer::new()).max_concurrent_streams(STREAMS_MAX);
     if is_http2 { builder.http2_only() } else { builder.http1_only() }
 }

@@ -3,7 +3,8 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use ::berth::cluster::certificates::{Authority, Issued};
@@ -26,6 +27,8 @@ const SOON: Duration = Duration::from_secs(10);
 const HOUR: i64 = 3_600;
 
 struct Server {
+    /// Slow requests that were begun.
+    begun: Arc<AtomicUsize>,
     secure: Secure,
     address: SocketAddr,
     stop: oneshot::Sender<()>,
@@ -38,12 +41,13 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");
         let (stop, stopped) = oneshot::channel();
-        let server = secure.clone();
+        let (server, begun) = (secure.clone(), Arc::default());
+        let router = router(Arc::clone(&begun));
         let task = tokio::spawn(async move {
             let stop = async { stopped.await.unwrap_or(()) };
-            server.serve(listener, router(), stop).await;
+            server.serve(listener, router, stop).await;
         });
-        Server { secure, address, stop, task }
+        Server { begun, secure, address, stop, task }
     }
 
     fn failures(&self) -> u64 {
@@ -51,13 +55,16 @@ impl Server {
     }
 }
 
-fn router() -> Router {
+fn router(begun: Arc<AtomicUsize>) -> Router {
     let who = async |version: HttpVersion, client: Option<Extension<ClientCertificate>>| {
         let client = client.map(|Extension(client)| client);
         let name = client.map(|it| format!("{} of {}", it.common_name, it.organizations.join("+")));
         format!("{version:?} {}", name.as_deref().unwrap_or("nobody"))
     };
-    let slow = async || tokio::time::sleep(Duration::from_millis(500)).await;
+    let slow = async move || {
+        begun.fetch_add(1, Relaxed);
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    };
     Router::new().route("/who", get(who)).route("/slow", get(slow))
 }
 
@@ -242,8 +249,7 @@ async fn a_stop_lets_requests_under_way_end() {
         let mut connection = client.connect(server.address).await.expect("connected");
         connection.get("/who").await.expect("served");
         let slow = tokio::spawn(async move { connection.get("/slow").await });
-        // One of two connections must be seen busy: the other was never used.
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        await_until(SOON, "the request is under way", async || server.begun.load(Relaxed) == 1).await;
         server.stop.send(()).expect("it serves");
         assert_eq!(slow.await.expect("no panic").expect("an answer").0, StatusCode::OK);
         tokio::time::timeout(SOON, server.task).await.expect("the server ends").expect("no panic");

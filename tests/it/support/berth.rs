@@ -51,10 +51,20 @@ impl Berth {
         self.find_address().expect("just seen")
     }
 
+    /// Where it serves HTTPS, once it does.
+    pub async fn secure_address(&self) -> SocketAddr {
+        let find = || find_in(&self.log(), " secure_address=");
+        await_until(Duration::from_secs(20), "berth serves HTTPS", async || find().is_some()).await;
+        find().expect("just seen")
+    }
+
     fn find_address(&self) -> Option<SocketAddr> {
-        let log = self.log();
-        let rest = &log[log.find("address=")? + "address=".len()..];
-        rest.split_whitespace().next()?.parse().ok()
+        find_in(&self.log(), " address=")
+    }
+
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// The body of a GET, and whether it was answered with 200.
@@ -140,6 +150,11 @@ impl Berth {
         .await;
         status.expect("just seen")
     }
+}
+
+fn find_in(log: &str, name: &str) -> Option<SocketAddr> {
+    let rest = &log[log.find(name)? + name.len()..];
+    rest.split_whitespace().next()?.parse().ok()
 }
 
 /// The metric's value in this scrape. One without labels may have empty braces.

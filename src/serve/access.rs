@@ -1,0 +1,324 @@
+//! Who may have what: a bearer token or a client certificate names the user, and the API server's own rules say what the
+//! user may do (TokenReview, SubjectAccessReview). berth has no rules of its own.
+//!
+//! A token is never kept, logged or shown: the cache knows it by its hash.
+
+mod cache;
+mod review;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, Request as HttpRequest, StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use kube::Client;
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+
+use super::secure::ClientCertificate;
+use cache::{Cache, Key, Verdict};
+use review::Reviewer;
+
+/// Longer ones are not asked about: those of service accounts have about one KiB.
+const TOKEN_BYTES_MAX: usize = 16 << 10;
+/// Questions to the API server at the same time; more wait.
+const REVIEWS_MAX: usize = 16;
+/// How long an answer may take, the wait for others included.
+const REVIEW_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// Authenticates and authorises requests. Clones share the cache.
+#[derive(Clone)]
+pub struct Access(Arc<Shared>);
+
+struct Shared {
+    reviewer: Reviewer,
+    cache: Mutex<Cache>,
+    slots: Semaphore,
+    counters: Counters,
+}
+
+/// How requests ended.
+#[derive(Debug, Default)]
+pub struct Counters {
+    pub allowed: AtomicU64,
+    pub unauthenticated: AtomicU64,
+    pub forbidden: AtomicU64,
+    /// The API server could not be asked.
+    pub failed: AtomicU64,
+    /// Answers forgotten before their time, as there were too many.
+    pub evicted: AtomicU64,
+}
+
+/// Who sends a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct User {
+    pub name: String,
+    pub groups: Vec<String>,
+}
+
+/// Why a request is not served. As an answer: 401, 403 or 503.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error("{0}")]
+    Unauthenticated(&'static str),
+    #[error(
+        "user {user:?} may not {verb} {path}: bind a ClusterRole that allows the verb {verb:?} on the nonResourceURL {path:?} to it"
+    )]
+    Forbidden { user: String, verb: String, path: String },
+    #[error("the API server, which knows who may do this, cannot be asked: {0}")]
+    Unavailable(String),
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let status = match self {
+            Refusal::Unauthenticated(_) => StatusCode::UNAUTHORIZED,
+            Refusal::Forbidden { .. } => StatusCode::FORBIDDEN,
+            Refusal::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        let mut response = (status, format!("{self}\n")).into_response();
+        if status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+/// What a request shows of its sender. Has no `Debug`, as it may hold a token.
+enum Credential {
+    Token(String),
+    Certificate(ClientCertificate),
+}
+
+/// What a request wants, and on whose behalf.
+struct Asked {
+    verb: String,
+    path: String,
+    credential: Credential,
+}
+
+impl Access {
+    /// `client` must not retry by itself: somebody waits.
+    pub fn new(client: Client) -> Access {
+        Access(Arc::new(Shared {
+            reviewer: Reviewer::new(client),
+            cache: Mutex::default(),
+            slots: Semaphore::new(REVIEWS_MAX),
+            counters: Counters::default(),
+        }))
+    }
+
+    pub fn counters(&self) -> &Counters {
+        &self.0.counters
+    }
+
+    /// The same routes, for those who may have them. Handlers find the [`User`] among the extensions.
+    pub fn guard(&self, routes: Router) -> Router {
+        routes.route_layer(from_fn_with_state(self.clone(), admit))
+    }
+
+    /// The same routes, for those who show a client certificate with one of these common names, with any when there are none
+    /// to choose from; and for those who show none but may have them as by [`Access::guard`].
+    pub fn admit_clients(&self, routes: Router, names: Arc<[String]>) -> Router {
+        routes.route_layer(from_fn_with_state((self.clone(), names), admit_client))
+    }
+
+    /// Who sends this request, if that user may send it: the method is the verb, and the path the nonResourceURL.
+    ///
+    /// # Errors
+    /// The answer to give instead.
+    pub fn check<B>(
+        &self,
+        request: &HttpRequest<B>,
+    ) -> impl Future<Output = Result<User, Refusal>> + Send + use<B> {
+        // The request itself cannot wait here: its body is of one thread.
+        let asked = Asked::of(request);
+        let access = self.clone();
+        async move {
+            let verdict = match asked {
+                Ok(asked) => access.verdict(asked).await,
+                Err(refusal) => Err(refusal),
+            };
+            let counters = access.counters();
+            let counter = match &verdict {
+                Ok(_) => &counters.allowed,
+                Err(Refusal::Unauthenticated(_)) => &counters.unauthenticated,
+                Err(Refusal::Forbidden { .. }) => &counters.forbidden,
+                Err(Refusal::Unavailable(_)) => &counters.failed,
+            };
+            counter.fetch_add(1, Relaxed);
+            verdict
+        }
+    }
+
+    async fn verdict(&self, asked: Asked) -> Verdict {
+        let key = asked.key();
+        if let Some(verdict) = self.0.cache.lock().get(&key, Instant::now()) {
+            return verdict;
+        }
+        let reviewed = tokio::time::timeout(REVIEW_TIME_MAX, self.review(asked)).await;
+        let verdict = reviewed.unwrap_or_else(|_| {
+            Err(Refusal::Unavailable(format!("no answer within {} s", REVIEW_TIME_MAX.as_secs())))
+        });
+        if self.0.cache.lock().put(key, &verdict, Instant::now()) {
+            self.counters().evicted.fetch_add(1, Relaxed);
+        }
+        verdict
+    }
+
+    async fn review(&self, asked: Asked) -> Verdict {
+        let Ok(_slot) = self.0.slots.acquire().await else {
+            return Err(Refusal::Unavailable("berth is stopping".to_owned()));
+        };
+        let reviewer = &self.0.reviewer;
+        let user = match asked.credential {
+            Credential::Token(token) => reviewer.authenticate(token).await?,
+            Credential::Certificate(certificate) => review::user_of(certificate),
+        };
+        reviewer.authorize(user, asked.verb, asked.path).await
+    }
+}
+
+async fn admit(State(access): State<Access>, mut request: Request, next: Next) -> Response {
+    match access.check(&request).await {
+        Ok(user) => {
+            request.extensions_mut().insert(user);
+            next.run(request).await
+        }
+        Err(refusal) => refusal.into_response(),
+    }
+}
+
+async fn admit_client(
+    State((access, names)): State<(Access, Arc<[String]>)>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let Some(ClientCertificate { common_name, .. }) = request.extensions().get() else {
+        return admit(State(access), request, next).await;
+    };
+    if !names.is_empty() && !names.contains(common_name) {
+        access.counters().forbidden.fetch_add(1, Relaxed);
+        let why = format!("client {common_name:?} is not one of extender.clients\n");
+        return (StatusCode::FORBIDDEN, why).into_response();
+    }
+    access.counters().allowed.fetch_add(1, Relaxed);
+    next.run(request).await
+}
+
+impl Asked {
+    fn of<B>(request: &HttpRequest<B>) -> Result<Asked, Refusal> {
+        let certificate = request.extensions().get::<ClientCertificate>();
+        let credential = match (request.headers().get(header::AUTHORIZATION), certificate) {
+            // A token wins: it was chosen for this request, a certificate for the connection.
+            (Some(value), _) => Credential::Token(token_in(value).ok_or(Refusal::Unauthenticated(
+                "the Authorization header must be `Bearer TOKEN`, with a token of this cluster",
+            ))?),
+            (None, Some(certificate)) if !certificate.common_name.is_empty() => {
+                Credential::Certificate(certificate.clone())
+            }
+            _ => {
+                return Err(Refusal::Unauthenticated(
+                    "say who you are: `Authorization: Bearer TOKEN` with a token of this cluster (kubectl create token ACCOUNT), \
+                     or a client certificate of serving.clientCaFile with a common name",
+                ));
+            }
+        };
+        Ok(Asked {
+            verb: request.method().as_str().to_ascii_lowercase(),
+            path: request.uri().path().to_owned(),
+            credential,
+        })
+    }
+
+    fn key(&self) -> Key {
+        let who: Vec<&str> = match &self.credential {
+            Credential::Token(token) => vec!["token", token],
+            Credential::Certificate(ClientCertificate { common_name, organizations }) => {
+                let organizations = organizations.iter().map(String::as_str);
+                ["certificate", common_name].into_iter().chain(organizations).collect()
+            }
+        };
+        Key::of([self.verb.as_str(), self.path.as_str()].into_iter().chain(who))
+    }
+}
+
+fn token_in(value: &HeaderValue) -> Option<String> {
+    let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
+    let token = token.trim();
+    let is_token = scheme.eq_ignore_ascii_case("bearer") && (1..=TOKEN_BYTES_MAX).contains(&token.len());
+    is_token.then(|| token.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(authorization: Option<&str>, certificate: Option<&str>) -> Result<Asked, Refusal> {
+        let mut request = HttpRequest::get("/metrics?x=1");
+        if let Some(value) = authorization {
+            request = request.header(header::AUTHORIZATION, value);
+        }
+        let mut request = request.body(()).unwrap();
+        if let Some(name) = certificate {
+            let organizations = vec!["a".to_owned()];
+            request
+                .extensions_mut()
+                .insert(ClientCertificate { common_name: name.to_owned(), organizations });
+        }
+        Asked::of(&request)
+    }
+
+    #[test]
+    fn a_request_is_asked_about_by_its_method_and_its_path_alone() {
+        let asked = asked(Some("Bearer abc"), None).ok().unwrap();
+        assert_eq!((asked.verb.as_str(), asked.path.as_str()), ("get", "/metrics"));
+    }
+
+    #[test]
+    fn a_token_wins_over_a_certificate_and_a_bad_header_over_both() {
+        let token = |it: Result<Asked, Refusal>| match it.ok().map(|it| it.credential) {
+            Some(Credential::Token(token)) => Some(token),
+            _ => None,
+        };
+        assert_eq!(token(asked(Some("bearer  abc"), Some("me"))).as_deref(), Some("abc"));
+        let long = format!("Bearer {}", "a".repeat(TOKEN_BYTES_MAX + 1));
+        for bad in ["", "Bearer", "Bearer ", "Basic abc", "abc", "Bearer \u{e9}", &long] {
+            assert!(matches!(asked(Some(bad), Some("me")), Err(Refusal::Unauthenticated(_))), "{bad:?}");
+        }
+        let certificate = asked(None, Some("me")).ok().map(|it| it.credential);
+        assert!(matches!(certificate, Some(Credential::Certificate(it)) if it.common_name == "me"));
+        assert!(asked(None, Some("")).is_err() && asked(None, None).is_err());
+    }
+
+    #[test]
+    fn what_differs_has_another_key() {
+        let key = |it: Result<Asked, Refusal>| it.ok().unwrap().key();
+        let token = key(asked(Some("Bearer abc"), None));
+        assert_eq!(token, key(asked(Some("bearer abc"), Some("me"))));
+        assert_ne!(token, key(asked(Some("Bearer abd"), None)));
+        assert_ne!(token, key(asked(None, Some("abc"))));
+    }
+
+    #[test]
+    fn a_refusal_says_what_to_do_with_its_status() {
+        let refusals = [
+            (Refusal::Unauthenticated("say who you are"), StatusCode::UNAUTHORIZED),
+            (
+                Refusal::Forbidden { user: "me".into(), verb: "get".into(), path: "/metrics".into() },
+                StatusCode::FORBIDDEN,
+            ),
+            (Refusal::Unavailable("connection refused".into()), StatusCode::SERVICE_UNAVAILABLE),
+        ];
+        for (refusal, status) in refusals {
+            let response = refusal.into_response();
+            assert_eq!(response.status(), status);
+            let asks = response.headers().contains_key(header::WWW_AUTHENTICATE);
+            assert_eq!(asks, status == StatusCode::UNAUTHORIZED);
+        }
+    }
+}
