@@ -1,6 +1,8 @@
 //! The model: who may do what next, and what comes of it.
 
-use berth::placement::MOST_UNKNOWN;
+use std::time::Duration;
+
+use berth::placement::{MOST_UNKNOWN, Outcome, Step};
 use stateright::{Model, Property};
 
 use super::books::{Books, Charged, WhoseLease};
@@ -142,7 +144,7 @@ impl Protocol {
         if !may_send && attempt.unknowns > 0 {
             attempt.phase = Phase::Read;
         } else if !may_send {
-            let refused = berth::placement::Outcome::Refused(String::new());
+            let refused = Outcome::Refused(String::new());
             replica.finish(&self.books, uid, &refused);
         } else {
             attempt.phase = Phase::Awaits;
@@ -172,7 +174,7 @@ impl Protocol {
         if let Some(attempt) = &mut replica.attempts[usize::from(uid)] {
             let mut step = attempt.unanswered();
             if !self.safe.keep_assumption {
-                step = berth::placement::Step::Done(berth::placement::Outcome::Refused(String::new()));
+                step = Step::Done(Outcome::Refused(String::new()));
             }
             replica.follow(&self.books, uid, &step);
         }
@@ -351,7 +353,7 @@ impl Model for Protocol {
                 let Phase::Told { seen, late } = attempt.phase else { return None };
                 let mut step = attempt.read(seen, late);
                 if !self.safe.bounded_requests && u32::from(attempt.unknowns) >= MOST_UNKNOWN && !late {
-                    step = berth::placement::Step::Bind { after: std::time::Duration::ZERO };
+                    step = Step::Bind { after: Duration::ZERO };
                 }
                 replica.follow(&self.books, uid, &step);
             }
