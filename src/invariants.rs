@@ -5,6 +5,8 @@
 //! the watches and is tested there.
 
 use std::collections::{HashMap, HashSet};
+use std::fmt::Display;
+use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +14,6 @@ use crate::agent::{Agent, AgentConfig, CacheLimits, Choice};
 use crate::class::{ClassId, Classifier};
 use crate::inventory::{Inventory, Ledger, Row};
 use crate::model::{Identity, Node, Pod, PodSpec, Usage};
-use crate::placement::Binding;
 use crate::rules::{self, Key, Packing};
 
 /// An invariant that does not hold.
@@ -42,16 +43,20 @@ pub(crate) fn ensure(invariant: u8, holds: bool, what: impl FnOnce() -> String) 
     }
 }
 
-/// I1: a uid is bound at most once. `bound`: every bind that the store carried out, of all processes.
-pub fn bound_once(bound: &[Binding]) -> Checked {
+/// I1: a uid is bound at most once. `bound`: uid and node of every bind that the store carried out, of all processes.
+pub fn bound_once<U: Eq + Hash + Display, N: Display>(bound: impl IntoIterator<Item = (U, N)>) -> Checked {
     let mut seen = HashSet::new();
-    let twice = bound.iter().find(|binding| !seen.insert(&binding.uid));
-    match twice {
-        None => Ok(()),
-        Some(binding) => {
-            Err(Violation::new(1, format!("pod {} was bound twice, last to {}", binding.uid, binding.node)))
+    for (uid, node) in bound {
+        if let Some(uid) = seen.replace(uid) {
+            return Err(Violation::new(1, format!("pod {uid} was bound twice, last to {node}")));
         }
     }
+    Ok(())
+}
+
+/// I9: nothing is tried without end. `what`: what was tried for whom.
+pub fn bounded(times: u32, most: u32, what: impl FnOnce() -> String) -> Checked {
+    ensure(9, times <= most, || format!("{} {times} times, {most} at most", what()))
 }
 
 /// I2: a node holds no more than it has of what the pod that was just charged to it requests. What the pod does not ask
@@ -215,10 +220,15 @@ mod tests {
 
     #[test]
     fn a_second_bind_of_a_uid_breaks_i1() {
-        let bind =
-            |uid: &str| Binding { uid: uid.into(), namespace: "".into(), name: "".into(), node: "n".into() };
-        assert_eq!(bound_once(&[bind("a"), bind("b")]), Ok(()));
-        assert_eq!(bound_once(&[bind("a"), bind("b"), bind("a")]).unwrap_err().invariant, 1);
+        let bound = |uids: &[&'static str]| bound_once(uids.iter().map(|uid| (*uid, "n")));
+        assert_eq!(bound(&["a", "b"]), Ok(()));
+        assert_eq!(bound(&["a", "b", "a"]).unwrap_err().invariant, 1);
+    }
+
+    #[test]
+    fn one_try_too_many_breaks_i9() {
+        assert_eq!(bounded(10, 10, String::new), Ok(()));
+        assert_eq!(bounded(11, 10, || "pod a was tried".into()).unwrap_err().invariant, 9);
     }
 
     #[test]

@@ -11,7 +11,7 @@ mod fence;
 mod guarded;
 mod index;
 mod lean;
-mod lease;
+pub mod lease;
 mod members;
 mod objects;
 mod pod_reader;

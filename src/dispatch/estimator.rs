@@ -20,13 +20,35 @@ pub struct Estimator {
 
 /// A mean that follows slowly: exact over the first [`WINDOW`] samples, then each new one weighs 1/`WINDOW`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(try_from = "Written")]
 struct Average {
     ns: f64,
     samples: u32,
 }
 
+/// An average as a file has it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    ns: f64,
+    samples: u32,
+}
+
+impl TryFrom<Written> for Average {
+    type Error = String;
+
+    fn try_from(Written { ns, samples }: Written) -> Result<Self, String> {
+        match (0.0..=NS_MAX).contains(&ns) {
+            true => Ok(Average { ns, samples }),
+            false => Err(format!("{ns} ns is no latency: it must be between 0 and {NS_MAX}")),
+        }
+    }
+}
+
 const WINDOW: u32 = 256;
+
+/// An hour. A file that says more is broken, and it would take very many samples to forget it.
+const NS_MAX: f64 = 3_600e9;
 
 impl Average {
     /// A guess, which the first sample replaces.
@@ -40,7 +62,6 @@ impl Average {
     }
 
     fn get(&self) -> Duration {
-        // Saturates, and is zero for NaN: an estimate that was read from a file cannot do harm.
         Duration::from_nanos(self.ns as u64)
     }
 }
@@ -101,5 +122,15 @@ mod tests {
         estimator.learn(Part::RuleMiss(CachedRule::NodeAffinity), Duration::from_millis(3));
         let text = serde_json::to_string(&estimator).unwrap();
         assert_eq!(serde_json::from_str::<Estimator>(&text).unwrap(), estimator);
+    }
+
+    #[test]
+    fn latencies_that_cannot_be_are_not_believed() {
+        let text = serde_json::to_string(&Estimator::default()).unwrap();
+        for wrong in ["-1.0", "1e300", "3.7e12"] {
+            let text = text.replacen("1000.0", wrong, 1);
+            let error = serde_json::from_str::<Estimator>(&text).unwrap_err().to_string();
+            assert!(error.contains("is no latency"), "{error}");
+        }
     }
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 pub use drive::{BindCounters, drive};
 pub use kube::KubeStore;
 pub use memory::MemoryStore;
-pub use protocol::{BindAttempt, LATE_EFFECT, Outcome, Step};
+pub use protocol::{BindAttempt, LATE_EFFECT, MOST_UNKNOWN, Outcome, Step};
 pub use volumes::{ClaimOrder, KubeClaims};
 
 /// One pod to one node. The uid goes into the request: a recreated pod of the same name is never bound by it.

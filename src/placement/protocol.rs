@@ -15,7 +15,7 @@ use super::{Reply, Truth};
 pub const LATE_EFFECT: Duration = Duration::from_secs(15);
 
 /// A bind request is sent this often without an answer, then no more.
-const MOST_UNKNOWN: u32 = 5;
+pub const MOST_UNKNOWN: u32 = 5;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::{Scheduler, State, Waiting};
-use crate::invariants::{Checked, Violation, ensure};
+use crate::invariants::{Checked, Violation, bounded, ensure};
 
 impl Scheduler {
     /// What does not hold. Empty when all is well; sorted.
@@ -47,9 +47,7 @@ impl Scheduler {
         ensure(6, !self.leading || !must_know || pod.told.is_some(), || {
             format!("pod {uid} is {} and was not told why", pod.state.name())
         })?;
-        ensure(9, pod.tries <= self.config.max_tries, || {
-            format!("pod {uid} was tried {} times in a row", pod.tries)
-        })
+        bounded(pod.tries, self.config.max_tries, || format!("pod {uid} was tried"))
     }
 
     /// Nothing is in a queue that is not a waiting pod.

@@ -88,7 +88,8 @@ impl Sim {
 
     /// Everything has come to rest. `told`: and every pod has had the time to be told what is so now.
     pub fn judge(&mut self, told: bool) -> Step {
-        invariants::bound_once(&self.cluster.store.bound()).map_err(said("store"))?;
+        let bound = self.cluster.store.bound();
+        invariants::bound_once(bound.iter().map(|it| (&it.uid, &it.node))).map_err(said("store"))?;
         let pods: Vec<Pod> = self.cluster.store.list();
         let (cold, refusals) = self.cold_start(&pods);
         for (slot, process) in self.processes.iter().enumerate() {

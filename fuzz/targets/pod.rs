@@ -1,0 +1,32 @@
+//! A scheduler that is given a pod of which nothing is known but that it was decoded.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth::dispatch::Estimator;
+use berth::model::{Amounts, Node, Pod};
+use berth::placement::Binding;
+use berth::scheduler::{Scheduler, SchedulerConfig};
+
+/// Whatever the pod is, the scheduler takes it, says something about binding it, and stays consistent.
+pub fn schedule(pod: &Pod, binding: &Binding) {
+    let now = Duration::ZERO;
+    let config = SchedulerConfig {
+        scheduler_names: [Arc::from("berth")].into(),
+        knows_others: true,
+        ..SchedulerConfig::default()
+    };
+    let mut scheduler = Scheduler::new(config, Estimator::default());
+    let allocatable = Amounts { cpu_milli: 4_000, memory: 1 << 30, pods: 110, ..Amounts::default() };
+    scheduler.apply_node(Node { name: "n".into(), allocatable, ..Node::default() });
+    scheduler.apply_pod(pod.clone(), now);
+    scheduler.review(binding, Some(pod), true, now);
+    consistent(&scheduler);
+    scheduler.delete_pod(&pod.uid);
+    consistent(&scheduler);
+}
+
+fn consistent(scheduler: &Scheduler) {
+    assert_eq!(scheduler.check(), []);
+    assert_eq!(scheduler.ledger().consistency_check(), []);
+}

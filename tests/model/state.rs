@@ -1,0 +1,280 @@
+//! What a state of the model holds: the store, the network, the lease, and two replicas. Small and `Copy`, since millions of
+//! them are made and hashed.
+
+use std::fmt::Debug;
+
+pub const REPLICAS: usize = 2;
+pub const NODES: usize = 2;
+/// Three pods of two names: uid 2 is made under the name of uid 0 when that is gone.
+pub const UIDS: usize = 3;
+
+/// A moment is one tick long. Only the order of the model's times matters, and it is that of the defaults: renew deadline
+/// 10 s, `?timeout=` of a bind 5 s, lease duration 15 s, `LATE_EFFECT` 15 s. A leader may write a request at a moment before
+/// `sent + LEAD`; a request has an effect until `REQUEST` after it was written; another takes over from `LEASE` after the
+/// last change of the record on. LEAD + REQUEST <= LEASE is what fencing rests on.
+pub const LEAD: u8 = 1;
+pub const REQUEST: u8 = 1;
+pub const LEASE: u8 = 2;
+/// Longer than [`REQUEST`], counted from the moment at which an answer is given up.
+pub const LATE: u8 = 2;
+
+pub type Uid = u8;
+pub type NodeAt = u8;
+
+/// The name under which a pod is made.
+pub fn name_of(uid: Uid) -> u8 {
+    uid % 2
+}
+
+/// A short list on the stack. Unused places hold the default, so that equal lists are equal.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Few<T, const N: usize> {
+    len: u8,
+    items: [T; N],
+}
+
+impl<T: Copy + Default + Ord + Debug, const N: usize> Few<T, N> {
+    pub fn empty() -> Self {
+        Few { len: 0, items: [T::default(); N] }
+    }
+
+    pub fn as_slice(&self) -> &[T] {
+        &self.items[..usize::from(self.len)]
+    }
+
+    pub fn is_full(&self) -> bool {
+        usize::from(self.len) == N
+    }
+
+    pub fn push(&mut self, item: T) {
+        self.items[usize::from(self.len)] = item;
+        self.len += 1;
+    }
+
+    pub fn remove(&mut self, at: usize) -> T {
+        let item = self.items[at];
+        self.items.copy_within(at + 1.., at);
+        self.items[N - 1] = T::default();
+        self.len -= 1;
+        item
+    }
+
+    /// For lists whose order means nothing: two orders of the same things are one state.
+    pub fn sort(&mut self) {
+        let len = usize::from(self.len);
+        self.items[..len].sort();
+    }
+
+    pub fn change(&mut self, mut change: impl FnMut(&mut T)) {
+        let len = usize::from(self.len);
+        self.items[..len].iter_mut().for_each(&mut change);
+    }
+
+    pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
+        let old = *self;
+        *self = Self::empty();
+        old.as_slice().iter().filter(|item| keep(item)).for_each(|item| self.push(*item));
+    }
+}
+
+impl<T: Copy + Default + Ord + Debug, const N: usize> Debug for Few<T, N> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.as_slice().fmt(f)
+    }
+}
+
+/// A pod, as the store has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Stored {
+    NotYet,
+    Pending {
+        deleting: bool,
+    },
+    /// `ours`: berth bound it, not another scheduler.
+    On {
+        node: NodeAt,
+        ours: bool,
+    },
+    Gone,
+}
+
+impl Stored {
+    pub fn is_live(self) -> bool {
+        matches!(self, Stored::Pending { .. } | Stored::On { .. })
+    }
+}
+
+/// An event of the store's pods, in the order in which every watch gets them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub enum Event {
+    #[default]
+    Nothing,
+    Created(Uid),
+    /// It is being deleted, and has no node.
+    Marked(Uid),
+    Bound(Uid, NodeAt),
+    Gone(Uid),
+}
+
+/// A bind request between a replica and the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Request {
+    pub uid: Uid,
+    pub node: NodeAt,
+    /// Ticks that the store still has to carry it out.
+    pub left: u8,
+    /// The replica that waits for the answer; nobody, when it has given the request up.
+    pub awaited_by: Option<u8>,
+    /// The replica whose assumption this request rests on, while that process lives.
+    pub assumed_by: Option<u8>,
+    /// The guard allowed it; the store has not carried it out yet.
+    pub allowed: bool,
+}
+
+/// What the store answered, as far as the model tells answers apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Said {
+    Bound,
+    NotFound,
+    Conflict,
+    /// The guard refused it.
+    Rejected,
+}
+
+/// What a read of the pod saw.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Seen {
+    Gone,
+    BoundTo(NodeAt),
+    Unbound { bindable: bool },
+}
+
+/// One bind of one replica.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Attempt {
+    pub node: NodeAt,
+    pub phase: Phase,
+    /// Requests whose answer was lost.
+    pub unknowns: u8,
+    /// Ticks since the last of them was given up, up to [`LATE`].
+    pub since: u8,
+    /// Another term has begun since it was decided: it must not be sent any more.
+    pub outdated: bool,
+}
+
+impl Attempt {
+    pub fn sent(&self) -> u8 {
+        self.unknowns + u8::from(matches!(self.phase, Phase::Awaits | Phase::Answered(_)))
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Phase {
+    /// About to send the request, if the deadline is ahead.
+    Send,
+    Awaits,
+    /// The answer is on its way.
+    Answered(Said),
+    /// About to read the pod.
+    Read,
+    /// What was read is on its way; whether no request could be under way any more when it was *asked* for.
+    Told {
+        seen: Seen,
+        late: bool,
+    },
+}
+
+/// What a replica's scheduler makes of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Known {
+    /// Not known, or done with.
+    Absent,
+    Waiting,
+    /// Its bind is under way here. `deleting`: the watch has told meanwhile that it is being deleted.
+    Binding {
+        deleting: bool,
+    },
+    /// Room is held for it, as somebody else asked the guard to bind it.
+    Held,
+}
+
+/// How far a new leader is from having seen what the leader before it did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Barrier {
+    /// It has read nothing yet.
+    Unread,
+    /// So many events of its watch are older than its consistent read.
+    Behind(u8),
+    /// These pods waited in its view and had a node in the store (a set of uids).
+    Pods(u8),
+    Open,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Replica {
+    /// Unread while it does not hold the lease.
+    pub barrier: Barrier,
+    /// Events that its watch has not brought yet.
+    pub unseen: Few<Event, 10>,
+    /// Its ledger: see `books.rs`.
+    pub charges: u8,
+    pub known: [Known; UIDS],
+    pub attempts: [Option<Attempt>; UIDS],
+    /// Guard: ticks since room was last granted for a bind of this pod, up to [`LATE`].
+    pub holds: [Option<u8>; UIDS],
+}
+
+impl Replica {
+    /// A process that has just started.
+    pub fn new() -> Self {
+        Replica {
+            barrier: Barrier::Unread,
+            unseen: Few::empty(),
+            charges: 0,
+            known: [Known::Absent; UIDS],
+            attempts: [None; UIDS],
+            holds: [None; UIDS],
+        }
+    }
+
+    /// No bind that it decided on is under way, its own or one that it let another make.
+    pub fn is_settled(&self) -> bool {
+        self.attempts.iter().all(Option::is_none) && self.holds.iter().all(Option::is_none)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Holder {
+    /// Released, or never taken.
+    Nobody,
+    Replica(u8),
+    /// A process that has ended: its successor has another identity.
+    Dead,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct State {
+    pub pods: [Stored; UIDS],
+    /// How often a bind that was decided for this uid was carried out.
+    pub carried_out: [u8; UIDS],
+    pub requests: Few<Request, 4>,
+    pub holder: Holder,
+    /// Ticks since the lease's record changed, up to [`LEASE`].
+    pub lease_age: u8,
+    pub replicas: [Replica; REPLICAS],
+    /// What may still go wrong.
+    pub left: Troubles,
+}
+
+/// How much may go wrong, of each kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Troubles {
+    /// Lost requests and answers, requests that arrive twice.
+    pub network: u8,
+    /// Replicas that crash or are stopped; each starts again at once.
+    pub ends: u8,
+    /// Pods deleted by their owner.
+    pub deletions: u8,
+    /// Pods of ours bound by another scheduler.
+    pub others: u8,
+}

@@ -1,0 +1,65 @@
+//! The API server: pods, what `pods/binding` does to them, and the events that all watches get.
+
+use super::state::{Event, NodeAt, Request, Said, Seen, State, Stored, UIDS, Uid, name_of};
+
+impl State {
+    pub fn pod(&self, uid: Uid) -> Stored {
+        self.pods[usize::from(uid)]
+    }
+
+    /// The pod of this name that exists.
+    fn live(&self, name: u8) -> Option<Uid> {
+        (0..UIDS as u8).find(|uid| name_of(*uid) == name && self.pod(*uid).is_live())
+    }
+
+    pub fn set_pod(&mut self, uid: Uid, pod: Stored) {
+        self.pods[usize::from(uid)] = pod;
+        let event = self.event_of(uid);
+        for replica in &mut self.replicas {
+            replica.unseen.push(event);
+        }
+    }
+
+    /// How the pod is, in the words of a watch.
+    pub fn event_of(&self, uid: Uid) -> Event {
+        match self.pod(uid) {
+            Stored::NotYet => Event::Nothing,
+            Stored::Pending { deleting: false } => Event::Created(uid),
+            Stored::Pending { deleting: true } => Event::Marked(uid),
+            Stored::On { node, .. } => Event::Bound(uid, node),
+            Stored::Gone => Event::Gone(uid),
+        }
+    }
+
+    /// Upstream's `BindingREST`: the uid must be the pod's, which has no node and is not being deleted. Nobody asks whether it
+    /// fits.
+    pub fn carry_out(&mut self, request: &Request, sends_uid: bool) -> Said {
+        let Some(uid) = self.live(name_of(request.uid)) else {
+            return Said::NotFound;
+        };
+        if sends_uid && uid != request.uid || self.pod(uid) != (Stored::Pending { deleting: false }) {
+            return Said::Conflict;
+        }
+        let carried_out = &mut self.carried_out[usize::from(request.uid)];
+        *carried_out = (*carried_out + 1).min(2);
+        self.set_pod(uid, Stored::On { node: request.node, ours: true });
+        Said::Bound
+    }
+
+    /// `GET` of the pod with this uid.
+    pub fn read(&self, uid: Uid) -> Seen {
+        match self.pod(uid) {
+            Stored::NotYet | Stored::Gone => Seen::Gone,
+            Stored::On { node, .. } => Seen::BoundTo(node),
+            Stored::Pending { deleting } => Seen::Unbound { bindable: !deleting },
+        }
+    }
+
+    /// Where berth's own binds have put the pods that exist. `all`: those of other schedulers, too.
+    pub fn placed(&self, all: bool) -> impl Iterator<Item = (Uid, NodeAt)> {
+        (0..UIDS as u8).filter_map(move |uid| match self.pod(uid) {
+            Stored::On { node, ours } if ours || all => Some((uid, node)),
+            _ => None,
+        })
+    }
+}
