@@ -30,7 +30,8 @@ pub(super) struct Others {
 #[derive(Debug, Clone)]
 struct Hold {
     binding: Binding,
-    since: Duration,
+    /// From then on the request can have no more effect.
+    until: Duration,
 }
 
 /// What the guard says to a binding.
@@ -115,9 +116,10 @@ impl Scheduler {
         }
     }
 
-    /// Whether `binding`, which somebody asks the API server for, fits; if it does and `hold` is set, its room is held from now
-    /// on. `pod` is the pod when the caller has just read it.
-    pub fn review(&mut self, binding: &Binding, pod: Option<&Pod>, hold: bool, now: Duration) -> Review {
+    /// Whether `binding`, which somebody asks the API server for, fits; if it does, its room is held from now on. `until` is when
+    /// the request can have no more effect; `None`: it has none at all, and nothing is held. `pod` is the pod when the caller has
+    /// just read it.
+    pub fn review(&mut self, binding: &Binding, pod: Option<&Pod>, until: Option<Duration>) -> Review {
         let (uid, node) = (&binding.uid, &binding.node);
         if let Some(charge) = self.ledger.charge_of(uid) {
             let host = self.inventory().name(charge.node).clone();
@@ -139,8 +141,8 @@ impl Scheduler {
         if let Some(why) = self.lacks(id, &holding) {
             return Review::Refused(format!("the pod does not fit node {node} any more: {why}"));
         }
-        if hold {
-            self.hold(binding, holding, id, now);
+        if let Some(until) = until {
+            self.hold(binding, holding, id, until);
         }
         Review::Allowed
     }
@@ -199,7 +201,7 @@ impl Scheduler {
         (!lacking.is_empty()).then(|| lacking.join(", "))
     }
 
-    fn hold(&mut self, binding: &Binding, holding: Holding, node: NodeId, now: Duration) {
+    fn hold(&mut self, binding: &Binding, holding: Holding, node: NodeId, until: Duration) {
         let uid = &binding.uid;
         if let Some(former) = self.others.holds.remove(uid) {
             // The earlier request may still be carried out; whichever comes first wins.
@@ -213,18 +215,17 @@ impl Scheduler {
             self.withdraw(uid);
         }
         if self.ledger.commit(uid, holding, node, |_| true).is_ok() {
-            self.others.holds.insert(uid.clone(), Hold { binding: binding.clone(), since: now });
+            self.others.holds.insert(uid.clone(), Hold { binding: binding.clone(), until });
             if let Some(waiting) = self.waiting.get_mut(uid) {
                 waiting.state = State::Held;
             }
         }
     }
 
-    /// Room that has been held for `limit` and more: read each pod, and tell [`Scheduler::held_pod_read`].
-    pub fn holds_due(&self, limit: Duration, now: Duration) -> Vec<Binding> {
+    /// Room held for requests that can have no more effect: read each pod, and tell [`Scheduler::held_pod_read`].
+    pub fn holds_due(&self, now: Duration) -> Vec<Binding> {
         let all = self.others.holds.values().chain(self.others.former.values());
-        let due = all.filter(|hold| now.saturating_sub(hold.since) >= limit);
-        due.map(|hold| hold.binding.clone()).collect()
+        all.filter(|hold| hold.until <= now).map(|hold| hold.binding.clone()).collect()
     }
 
     /// What the store says of the pod of a hold that is due: the request it was held for can have no more effect.

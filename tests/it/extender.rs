@@ -76,7 +76,8 @@ async fn a_kube_scheduler_places_and_binds_through_berth_beside_pods_of_berth() 
     log.assert_none_moved();
     assert!(requests(&berth, "bind", "success").await >= 400.0);
     assert!(requests(&berth, "filter", "success").await >= 400.0);
-    assert!(requests(&berth, "prioritize", "success").await >= 400.0);
+    // When a single node is left there is nothing to prioritize.
+    assert!(requests(&berth, "prioritize", "success").await > 0.0);
     berth.await_settled(SOON, 800).await;
 
     // Everything is full: the next one waits, and berth's reasons are part of what it is told or not even asked for.
@@ -140,7 +141,8 @@ async fn a_kube_scheduler_is_known_by_its_client_certificate() {
     let address = berth.secure_address().await;
     // The manifest as people take it, but for what is of this machine.
     let manifest = include_str!("../../manifests/kube-scheduler-extender.yaml");
-    let manifest = &manifest[manifest.find("percentageOfNodesToScore").expect("the part after the kubeconfig")..];
+    let manifest =
+        &manifest[manifest.find("percentageOfNodesToScore").expect("the part after the kubeconfig")..];
     let as_client = |name: &str, pair: &crate::serving::client::Pair| {
         let mut manifest = manifest.to_owned();
         for (theirs, ours) in [
@@ -237,7 +239,7 @@ async fn a_bind_is_carried_out_once_however_often_it_is_asked_for() {
         assert_eq!(answer, json!({"Error": ""}));
     }
     assert_eq!(ask(&berth, "bind", wanted).await, json!({"Error": ""}), "long after it was bound");
-    assert_eq!(berth.metric("berth_bind_requests_total").await, 1.0);
+    assert_eq!(berth.metric(r#"berth_bind_requests_total{request="bind"}"#).await, 1.0);
 
     let error = |answer: Value| answer["Error"].as_str().unwrap_or_default().to_owned();
     let elsewhere = error(ask(&berth, "bind", binding(&pod, "node-1")).await);

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Result;
+use kube::Client;
 
 use super::agent_configs;
 use super::leadership::Leadership;
@@ -51,11 +52,14 @@ pub(super) fn routes(
         let binder = Binder::new(engine.clone(), store.clone(), reader.clone(), counters, forward.clone());
         Arc::new(Extender::new(judge.clone(), binder, histograms.clone(), &config.extender))
     });
-    let guard = config.guard.enabled.then(|| {
-        let hold = config.guard.hold.get();
-        tasks.spawn("held room", Guard::look_after_holds(engine.clone(), store.clone(), hold));
-        Arc::new(Guard::new(engine.clone(), reader, histograms.clone(), forward, &config.guard))
-    });
+    let guard = config
+        .guard
+        .enabled
+        .then(|| Arc::new(Guard::new(engine.clone(), reader, histograms.clone(), forward, &config.guard)));
+    if let Some(guard) = guard.clone() {
+        let (store, client) = (store.clone(), Client::try_from(cluster.clone())?);
+        tasks.spawn("held room", async move { guard.look_after_holds(store, client).await });
+    }
     let (metrics, health) = (Metrics::new(histograms, sources.clone()), health.clone());
     Ok(Served { metrics, health, judge, extender, guard })
 }

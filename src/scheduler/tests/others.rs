@@ -21,7 +21,7 @@ fn to(uid: &str, node: &str) -> Binding {
 
 impl Bench {
     fn review(&mut self, uid: &str, node: &str) -> Review {
-        let review = self.scheduler.review(&to(uid, node), None, true, self.now);
+        let review = self.scheduler.review(&to(uid, node), None, Some(self.now + 60 * S));
         self.collect();
         review
     }
@@ -63,11 +63,11 @@ fn room_that_was_granted_is_taken_until_the_pod_is_seen() {
 fn a_dry_run_holds_nothing_and_an_unknown_pod_is_asked_for() {
     let mut bench = guard(&["a"]);
     bench.apply(foreign("p", 600));
-    assert_eq!(bench.scheduler.review(&to("p", "a"), None, false, S), Review::Allowed);
+    assert_eq!(bench.scheduler.review(&to("p", "a"), None, None), Review::Allowed);
     assert_eq!(bench.counts(), (1, 0, 0));
     assert_eq!(bench.review("stranger", "a"), Review::Unknown);
     let read = foreign("stranger", 600);
-    assert_eq!(bench.scheduler.review(&to("stranger", "a"), Some(&read), true, S), Review::Allowed);
+    assert_eq!(bench.scheduler.review(&to("stranger", "a"), Some(&read), Some(S)), Review::Allowed);
     assert_eq!(bench.cpu_taken("a"), 600);
     assert!(matches!(bench.review("p", "nowhere"), Review::Refused(why) if why.contains("no node nowhere")));
 }
@@ -77,8 +77,8 @@ fn room_is_given_back_only_when_the_pod_is_read_without_a_node() {
     let mut bench = guard(&["a"]);
     bench.apply(foreign("p", 600));
     assert_eq!(bench.review("p", "a"), Review::Allowed);
-    assert_eq!(bench.scheduler.holds_due(60 * S, 59 * S), []);
-    assert_eq!(bench.scheduler.holds_due(60 * S, 60 * S), [to("p", "a")]);
+    assert_eq!(bench.scheduler.holds_due(59 * S), []);
+    assert_eq!(bench.scheduler.holds_due(60 * S), [to("p", "a")]);
     bench.read("p", "a", Truth::Unreadable("no answer".into()));
     assert_eq!(bench.cpu_taken("a"), 600, "nothing is known");
     bench.read("p", "a", Truth::Unbound { bindable: true });

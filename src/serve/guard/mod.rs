@@ -3,7 +3,7 @@
 
 pub mod wire;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -12,6 +12,10 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
+use futures::StreamExt;
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use kube::api::PostParams;
+use kube::{Api, Client};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
@@ -22,8 +26,8 @@ use crate::cluster::PodReader;
 use crate::config;
 use crate::engine::Engine;
 use crate::model::Pod;
-use crate::placement::{Binding, KubeStore, PlacementStore};
-use crate::scheduler::Review;
+use crate::placement::{Binding, KubeStore, LATE_EFFECT, PlacementStore};
+use crate::scheduler::{Review, Scheduler};
 use wire::Subject;
 
 /// An API server takes no larger objects, and a review has two at most.
@@ -45,7 +49,11 @@ pub struct Guard {
     pub forward: Forward,
     /// What does not fit is refused only after so long.
     pub patience: Duration,
+    /// How long a request may have effect.
+    pub hold: Duration,
     pub require_client_certificate: bool,
+    /// As whom the API server knows us, once we know it.
+    own_user: OnceLock<String>,
     slots: Semaphore,
     last_warning: Mutex<Option<Instant>>,
 }
@@ -62,35 +70,38 @@ impl Guard {
         config: &config::Guard,
     ) -> Self {
         let slots = Semaphore::new(REVIEWS_AT_ONCE);
-        let (patience, require_client_certificate) =
-            (config.patience.get(), config.require_client_certificate);
         Guard {
             engine,
             reader,
             histograms,
             forward,
-            patience,
-            require_client_certificate,
+            patience: config.patience.get(),
+            hold: config.hold.get(),
+            require_client_certificate: config.require_client_certificate,
+            own_user: OnceLock::new(),
             slots,
             last_warning: Mutex::default(),
         }
     }
 
-    async fn say(&self, subject: &Subject, dry_run: bool) -> Said {
-        match subject {
+    async fn say(&self, request: &wire::Request) -> Said {
+        // One of ours is given up by the API server sooner than another's.
+        let ours = self.own_user.get().is_some_and(|own| *own == request.user);
+        let hold = (!request.dry_run).then_some(if ours { LATE_EFFECT.min(self.hold) } else { self.hold });
+        match &request.subject {
             Subject::Other => Ok(None),
             Subject::Placed(pod) => {
                 let Some(node) = pod.node_name.clone() else {
                     return Ok(None);
                 };
                 let (uid, namespace, name) = (pod.uid.clone(), pod.namespace.clone(), pod.name.clone());
-                self.review(&Binding { uid, namespace, name, node }, Some(pod), dry_run).await
+                self.review(&Binding { uid, namespace, name, node }, Some(pod), hold).await
             }
-            Subject::Binding(binding) if !binding.uid.is_empty() => self.review(binding, None, dry_run).await,
+            Subject::Binding(binding) if !binding.uid.is_empty() => self.review(binding, None, hold).await,
             Subject::Binding(binding) => match self.reader.read(&binding.namespace, &binding.name).await? {
                 Some(pod) => {
                     let binding = Binding { uid: pod.uid.clone(), ..binding.clone() };
-                    self.review(&binding, Some(&pod), dry_run).await
+                    self.review(&binding, Some(&pod), hold).await
                 }
                 // The API server says so itself.
                 None => Ok(None),
@@ -98,12 +109,15 @@ impl Guard {
         }
     }
 
-    async fn review(&self, binding: &Binding, pod: Option<&Pod>, dry_run: bool) -> Said {
+    /// `hold`: how long the request may have effect.
+    async fn review(&self, binding: &Binding, pod: Option<&Pod>, hold: Option<Duration>) -> Said {
         let began = Instant::now();
         let mut read = None;
         loop {
             let pod = pod.or(read.as_ref());
-            match self.engine.with(|scheduler, now| scheduler.review(binding, pod, !dry_run, now)) {
+            let review =
+                |scheduler: &mut Scheduler, now| scheduler.review(binding, pod, hold.map(|hold| now + hold));
+            match self.engine.with(review) {
                 Review::Allowed => return Ok(None),
                 Review::Unknown if pod.is_none() => {
                     let found = self.reader.read(&binding.namespace, &binding.name).await?;
@@ -122,11 +136,16 @@ impl Guard {
     }
 
     /// Finds out what became of binds that were allowed and never seen. Never returns.
-    pub async fn look_after_holds(engine: Engine, store: KubeStore, limit: Duration) {
-        use futures::StreamExt;
+    pub async fn look_after_holds(&self, store: KubeStore, client: Client) {
+        let engine = &self.engine;
         loop {
+            if self.own_user.get().is_none()
+                && let Ok(user) = own_user(&client).await
+            {
+                let _ = self.own_user.set(user);
+            }
             tokio::time::sleep(LOOK_FOR_DUE).await;
-            let due = engine.with(|scheduler, now| scheduler.holds_due(limit, now));
+            let due = engine.with(|scheduler, now| scheduler.holds_due(now));
             let reads = futures::stream::iter(due).map(|binding| {
                 let store = &store;
                 async move { (store.read(&binding).await, binding) }
@@ -138,6 +157,13 @@ impl Guard {
             }
         }
     }
+}
+
+async fn own_user(client: &Client) -> kube::Result<String> {
+    let api: Api<SelfSubjectReview> = Api::all(client.clone());
+    let review = api.create(&PostParams::default(), &SelfSubjectReview::default()).await?;
+    let user = review.status.and_then(|status| status.user_info);
+    Ok(user.and_then(|user| user.username).unwrap_or_default())
 }
 
 /// The webhook at `/`.
@@ -174,7 +200,7 @@ impl Guard {
                 Err(why) => ("unavailable", self.unavailable(&why)),
             };
         }
-        match self.say(&request.subject, request.dry_run).await {
+        match self.say(&request).await {
             Ok(refused) => match wire::answer(&request.uid, refused.as_deref()) {
                 Ok(answer) => (if refused.is_some() { "refused" } else { "allowed" }, json(answer.into())),
                 Err(error) => ("unavailable", self.unavailable(&error.to_string())),

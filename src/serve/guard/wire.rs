@@ -14,6 +14,8 @@ pub struct Request {
     pub uid: String,
     /// Nothing will come of it.
     pub dry_run: bool,
+    /// Who asks the API server for it.
+    pub user: String,
     pub subject: Subject,
 }
 
@@ -52,8 +54,16 @@ struct ReviewRequest<'a> {
     operation: String,
     #[serde(default)]
     dry_run: Option<bool>,
+    #[serde(default)]
+    user_info: UserInfo,
     #[serde(borrow, default)]
     object: Option<&'a RawValue>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct UserInfo {
+    username: String,
 }
 
 #[derive(Default, Deserialize)]
@@ -113,10 +123,10 @@ pub fn request(body: &[u8]) -> Result<Request, String> {
             review.api_version, review.kind
         ));
     }
-    let request = review.request.ok_or("the AdmissionReview has no request")?;
+    let mut request = review.request.ok_or("the AdmissionReview has no request")?;
     let dry_run = request.dry_run.unwrap_or(false);
-    let (uid, subject) = (request.uid.clone(), subject(request)?);
-    Ok(Request { uid, dry_run, subject })
+    let (uid, user) = (std::mem::take(&mut request.uid), std::mem::take(&mut request.user_info.username));
+    Ok(Request { uid, dry_run, user, subject: subject(request)? })
 }
 
 fn subject(request: ReviewRequest) -> Result<Subject, String> {
@@ -210,12 +220,12 @@ mod tests {
     #[test]
     fn a_binding_is_read_with_its_pod_and_node() {
         let read = review(json!({
-            "uid": "r", "operation": "CREATE", "namespace": "ns", "name": "p", "dryRun": true,
+            "uid": "r", "operation": "CREATE", "namespace": "ns", "name": "p", "dryRun": true, "userInfo": {"username": "me"},
             "resource": {"group": "", "version": "v1", "resource": "pods"}, "subResource": "binding",
             "object": {"metadata": {"name": "p", "uid": "u"}, "target": {"kind": "Node", "name": "n"}},
         }));
         let read = read.expect("understood");
-        assert!(read.dry_run && read.uid == "r");
+        assert!(read.dry_run && read.uid == "r" && read.user == "me");
         let Subject::Binding(binding) = read.subject else { panic!("no binding") };
         let text = |text: &str| std::sync::Arc::<str>::from(text);
         let expected = Binding { uid: text("u"), namespace: text("ns"), name: text("p"), node: text("n") };

@@ -44,7 +44,12 @@ async fn whatever_is_sent_is_answered_as_the_protocol_wants_it() {
             "there is no pod",
         ),
         ("bind", "7", 400, "not a JSON object"),
-        ("preempt", r#"{"Pod":{},"NodeNameToMetaVictims":{"a":{"Pods":[{}]}}}"#, 400, "a victim has no UID"),
+        (
+            "preempt",
+            r#"{"Pod":{"metadata":{}},"NodeNameToMetaVictims":{"a":{"Pods":[{}]}}}"#,
+            400,
+            "a victim has no UID",
+        ),
         ("nothing", "{}", 404, ""),
     ] {
         let (answered, answer) = post(&berth, verb, body.to_owned()).await;
