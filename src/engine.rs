@@ -18,8 +18,8 @@ use crate::scheduler::{Action, AttemptResult, Sample, Scheduler, SchedulerConfig
 
 /// Where decisions go. Called from agent threads and from whoever tells the engine something; must not block.
 pub trait Outlet: Send + Sync + 'static {
-    /// Make this placement true, and tell [`Engine::bind_finished`] how it ended.
-    fn bind(&self, binding: Binding);
+    /// Make this placement true, which was decided in this term of leadership, and tell [`Engine::bind_finished`] how it ended.
+    fn bind(&self, binding: Binding, term: u64);
     /// Ask for these claims, and tell [`Engine::claims_written`] how it ended.
     fn claim(&self, order: ClaimOrder);
     fn report(&self, report: Report);
@@ -162,11 +162,11 @@ impl Shared {
         let mut scheduler = self.scheduler.lock();
         let result = body(&mut scheduler, self.started.elapsed());
         self.pending_binds.store(scheduler.binds(), Ordering::Relaxed);
-        let actions = scheduler.take_actions();
+        let (actions, term) = (scheduler.take_actions(), scheduler.term());
         drop(scheduler);
         for action in actions {
             match action {
-                Action::Bind(binding) => self.outlet.bind(binding),
+                Action::Bind(binding) => self.outlet.bind(binding, term),
                 Action::Claim(order) => self.outlet.claim(order),
                 Action::Report(report) => self.outlet.report(report),
                 Action::Observe(sample) => self.outlet.observe(sample),

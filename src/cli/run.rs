@@ -108,17 +108,17 @@ async fn cluster_config(kubeconfig: Option<&Path>) -> Result<kube::Config> {
 
 /// Where the engine's decisions go.
 struct ToCluster {
-    binds: mpsc::UnboundedSender<Binding>,
+    binds: mpsc::UnboundedSender<(Binding, u64)>,
     claims: mpsc::UnboundedSender<ClaimOrder>,
     reporter: Reporter,
     histograms: Histograms,
 }
 
 impl Outlet for ToCluster {
-    fn bind(&self, binding: Binding) {
+    fn bind(&self, binding: Binding, term: u64) {
         self.reporter.withdraw(&binding.uid);
         // The receiver is only gone when the process ends.
-        let _ = self.binds.send(binding);
+        let _ = self.binds.send((binding, term));
     }
 
     fn claim(&self, order: ClaimOrder) {
@@ -186,11 +186,18 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     self_check::self_check(&mut tasks, &engine, &client, &config, sources.self_checks.clone());
     let in_flight = config.binds_in_flight as usize;
     let claims = KubeClaims::new(cluster.clone(), leadership.fence.as_ref())?;
-    let leads = move || leadership.places();
-    tasks.spawn("claims", carry_out_claims(engine.clone(), claims, claim_queue, leads.clone()));
+    let leads = {
+        let leadership = leadership.clone();
+        move || leadership.term().is_some()
+    };
+    let in_term = {
+        let leadership = leadership.clone();
+        move |term| leadership.term() == Some(term)
+    };
+    tasks.spawn("claims", carry_out_claims(engine.clone(), claims, claim_queue, leads));
     tasks.spawn(
         "binds",
-        carry_out_binds(engine.clone(), store, in_flight, bind_queue, leads, sources.binds.clone()),
+        carry_out_binds(engine.clone(), store, in_flight, bind_queue, in_term, sources.binds.clone()),
     );
     let report = {
         let (engine, reporter, working) = (engine.clone(), reporter.clone(), working.clone());
@@ -215,10 +222,12 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         health.set_broken();
     }
     health.set_stopping();
+    // What is asked of us from now on is another's to decide.
+    leadership.stop_deciding();
     engine.stop();
     // Only when the agents have ended it is certain that no more binds come.
     let agents_ended = tokio::task::spawn_blocking(|| threads.join()).await?;
-    settle(&engine).await;
+    leadership.keep_leases_if(!settle(&engine).await);
     // Leadership is released only now that nothing of ours is on its way.
     let _ = stop_work.send(false);
     let _ = report.await;
@@ -349,24 +358,25 @@ fn keep_time(tasks: &mut Tasks, engine: &Engine, config: &Config) {
     });
 }
 
-/// Carries out binds, at most `in_flight` at a time. `leads` is asked before each request.
+/// Carries out binds, at most `in_flight` at a time. `leads` is asked before each request: whether we still lead in the term in
+/// which it was decided.
 async fn carry_out_binds(
     engine: Engine,
     store: KubeStore,
     in_flight: usize,
-    mut queue: mpsc::UnboundedReceiver<Binding>,
-    leads: impl Fn() -> bool + Clone + Send + 'static,
+    mut queue: mpsc::UnboundedReceiver<(Binding, u64)>,
+    leads: impl Fn(u64) -> bool + Clone + Send + Sync + 'static,
     counters: Arc<BindCounters>,
 ) {
     let slots = Arc::new(tokio::sync::Semaphore::new(in_flight));
-    while let Some(binding) = queue.recv().await {
+    while let Some((binding, term)) = queue.recv().await {
         let Ok(slot) = slots.clone().acquire_owned().await else {
             return;
         };
         let (engine, store, leads, counters) =
             (engine.clone(), store.clone(), leads.clone(), counters.clone());
         tokio::spawn(async move {
-            let outcome = drive(&store, &binding, || engine.now(), leads, &counters).await;
+            let outcome = drive(&store, &binding, || engine.now(), || leads(term), &counters).await;
             tracing::debug!(pod = %binding.name, node = %binding.node, ?outcome, "bind");
             engine.bind_finished(&binding, outcome);
             drop(slot);
@@ -396,18 +406,26 @@ async fn carry_out_claims(
     }
 }
 
-/// Waits until no bind is under way, within bounds.
-async fn settle(engine: &Engine) {
+/// Waits until no bind is under way, ours or one that we allowed, within bounds. Returns whether that is so.
+async fn settle(engine: &Engine) -> bool {
+    let under_way = |engine: &Engine| {
+        engine.with(|scheduler, _| {
+            let others = scheduler.others();
+            scheduler.binds() + others.binds + others.holds
+        })
+    };
     let settled = async {
-        while engine.with(|scheduler, _| scheduler.binds() + scheduler.others().binds) > 0 {
+        while under_way(engine) > 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    if tokio::time::timeout(SETTLE_MAX, settled).await.is_err() {
-        let binds = engine.with(|scheduler, _| scheduler.binds());
+    let settled = tokio::time::timeout(SETTLE_MAX, settled).await.is_ok();
+    if !settled {
+        let binds = under_way(engine);
         tracing::warn!(
             binds,
             "stopping with binds whose end is not known; the next start reads what became of them"
         );
     }
+    settled
 }

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -40,6 +41,7 @@ pub struct Elector {
     last_warning: Option<Instant>,
     deadline: Deadline,
     holder: watch::Sender<Option<Holder>>,
+    keep: Arc<AtomicBool>,
 }
 
 /// Who holds a lease, as this process sees it.
@@ -59,16 +61,32 @@ pub(super) const MEMBER_OF: &str = "berth.dev/member-of";
 ///
 /// A process that was stopped for a while may find its flag still raised when it goes on; this clock went on meanwhile.
 #[derive(Clone, Default)]
-pub struct Deadline(Arc<Mutex<Option<Instant>>>);
+pub struct Deadline(Arc<Mutex<Term>>);
+
+#[derive(Default)]
+struct Term {
+    number: u64,
+    until: Option<Instant>,
+}
 
 impl Deadline {
     /// Whether leadership has not run out.
     pub fn is_ahead(&self) -> bool {
-        self.0.lock().is_some_and(|until| Instant::now() < until)
+        self.0.lock().until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// The number of the term in which this process leads, if leadership has not run out. Whoever loses leadership and wins it
+    /// again has another term: what was decided in the one before is of no use any more.
+    pub fn term(&self) -> Option<u64> {
+        let term = self.0.lock();
+        term.until.is_some_and(|until| Instant::now() < until).then_some(term.number)
     }
 
     pub(super) fn set(&self, until: Option<Instant>) {
-        *self.0.lock() = until;
+        let mut term = self.0.lock();
+        let lapsed = term.until.is_none_or(|until| until <= Instant::now());
+        term.number += u64::from(until.is_some() && lapsed);
+        term.until = until;
     }
 }
 
@@ -103,6 +121,7 @@ impl Elector {
             last_warning: None,
             deadline: Deadline::default(),
             holder: watch::Sender::new(None),
+            keep: Arc::default(),
         };
         Ok((elector, receiver))
     }
@@ -115,6 +134,11 @@ impl Elector {
     /// Who holds the lease, whoever it is.
     pub fn holder(&self) -> watch::Receiver<Option<Holder>> {
         self.holder.subscribe()
+    }
+
+    /// When this is set, the lease is not released at the end but expires: something of ours may still have effect.
+    pub fn keep(&self) -> Arc<AtomicBool> {
+        self.keep.clone()
     }
 
     /// Runs for the lease until `stop` resolves, then releases it if it is ours. No failure of the API server ends
@@ -285,6 +309,10 @@ impl Elector {
         self.lead_until = None;
         self.deadline.set(None);
         self.publish(false);
+        if self.keep.load(Ordering::Acquire) {
+            tracing::info!(lease = self.config.name, "the lease is left to expire");
+            return;
+        }
         let error = match tokio::time::timeout(self.config.retry_period, self.try_release()).await {
             Ok(Ok(())) => return,
             Ok(Err(error)) => with_causes(&error),
@@ -362,5 +390,24 @@ mod tests {
         assert!(deadline.is_ahead());
         tokio::time::advance(Duration::from_secs(2)).await;
         assert!(!deadline.is_ahead());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn leadership_that_was_lost_and_won_again_is_another_term() {
+        let deadline = Deadline::default();
+        assert_eq!(deadline.term(), None);
+        let lead = || deadline.set(Some(Instant::now() + Duration::from_secs(2)));
+        lead();
+        let first = deadline.term();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        lead();
+        assert_eq!(deadline.term(), first, "renewed in time");
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert_eq!(deadline.term(), None);
+        lead();
+        assert!(deadline.term() > first, "renewed too late");
+        deadline.set(None);
+        lead();
+        assert!(deadline.term() > first.map(|term| term + 1));
     }
 }

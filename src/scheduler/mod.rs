@@ -196,6 +196,7 @@ pub struct Scheduler {
     next_work: u64,
     binds: usize,
     leading: bool,
+    term: u64,
     pods_synced: bool,
     nodes_synced: bool,
     /// Kinds of objects that have not been listed yet.
@@ -233,6 +234,7 @@ impl Scheduler {
             next_work: 0,
             binds: 0,
             leading: false,
+            term: 0,
             pods_synced: false,
             nodes_synced: false,
             stale: Stale::default(),
@@ -289,6 +291,17 @@ impl Scheduler {
 
     pub fn leading(&self) -> bool {
         self.leading
+    }
+
+    /// Leads from now on, in this term.
+    pub fn lead(&mut self, term: u64) {
+        self.term = term;
+        self.set_leading(true);
+    }
+
+    /// The term in which decisions are made now.
+    pub fn term(&self) -> u64 {
+        self.term
     }
 
     /// The agent in whose queue this pod waits.

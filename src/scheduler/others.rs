@@ -124,9 +124,12 @@ impl Scheduler {
         if let Some(charge) = self.ledger.charge_of(uid) {
             let host = self.inventory().name(charge.node).clone();
             let held = self.others.holds(uid);
-            if host == *node || !charge.assumed {
-                // Granted before; or bound, which the API server knows best.
+            if !charge.assumed {
+                // It is bound: the API server knows best.
                 return Review::Allowed;
+            }
+            if host == *node {
+                return self.review_again(uid, until);
             }
             if !held {
                 return Review::Refused(format!("berth is binding the pod to node {host}"));
@@ -145,6 +148,26 @@ impl Scheduler {
             self.hold(binding, holding, id, until);
         }
         Review::Allowed
+    }
+
+    /// The node is charged already.
+    fn review_again(&mut self, uid: &Arc<str>, until: Option<Duration>) -> Review {
+        if let Some(hold) = self.others.holds.get_mut(uid) {
+            // This request may have effect later than the one before.
+            hold.until = until.map_or(hold.until, |until| until.max(hold.until));
+            return Review::Allowed;
+        }
+        let Some(charge) = self.ledger.charge_of(uid) else {
+            return Review::Unknown;
+        };
+        // We assumed it ourselves, maybe before we were the guard; whoever was may have given the room away.
+        let mut row = self.inventory().row(charge.node).clone();
+        row.discharge(&charge.holding);
+        let lacking = rules::lacking(&charge.holding.usage, &row);
+        match lacking.is_empty() {
+            true => Review::Allowed,
+            false => Review::Refused(format!("the room was given to others: {}", lacking.join(", "))),
+        }
     }
 
     fn existing(&self, node: &str) -> Option<NodeId> {
@@ -337,20 +360,5 @@ impl Scheduler {
             }
         }
         self.wake_for_parked();
-    }
-
-    /// Uids of all pods that have no node as far as we know, for a leader that begins: what it does not know of the binds of
-    /// the one before it concerns these.
-    pub fn without_node(&self) -> Vec<Arc<str>> {
-        let ours = self.waiting.keys().filter(|uid| self.ledger.charge_of(uid).is_none());
-        let mut uids: Vec<_> = ours.chain(self.others.waiting()).cloned().collect();
-        uids.sort();
-        uids
-    }
-
-    /// Whether we still know this pod as one without a node.
-    pub fn is_without_node(&self, uid: &str) -> bool {
-        self.ledger.charge_of(uid).is_none()
-            && (self.waiting.contains_key(uid) || self.others.pods.contains_key(uid))
     }
 }

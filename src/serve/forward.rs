@@ -29,7 +29,7 @@ pub struct Forward {
 }
 
 struct Shared {
-    ours: Box<dyn Fn() -> bool + Send + Sync>,
+    ours: Box<dyn Fn() -> Option<u64> + Send + Sync>,
     leader: watch::Receiver<Option<Holder>>,
     trust: Trust,
     client: Mutex<Option<(Holder, String, Client)>>,
@@ -52,16 +52,17 @@ pub struct Trust {
 }
 
 impl Forward {
-    /// `ours` is asked for each request: whether this process decides now.
+    /// `ours` is asked for each request: the term in which this process decides now.
     pub fn new(
-        ours: impl Fn() -> bool + Send + Sync + 'static,
+        ours: impl Fn() -> Option<u64> + Send + Sync + 'static,
         leader: watch::Receiver<Option<Holder>>,
         trust: Trust,
     ) -> Self {
         Forward { shared: Arc::new(Shared { ours: Box::new(ours), leader, trust, client: Mutex::default() }) }
     }
 
-    pub fn is_ours(&self) -> bool {
+    /// The term in which this process decides, if it does.
+    pub fn ours(&self) -> Option<u64> {
         (self.shared.ours)()
     }
 

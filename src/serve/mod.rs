@@ -144,7 +144,7 @@ mod tests {
     struct Nowhere;
 
     impl Outlet for Nowhere {
-        fn bind(&self, _: Binding) {}
+        fn bind(&self, _: Binding, _: u64) {}
         fn claim(&self, _: ClaimOrder) {}
         fn report(&self, _: Report) {}
         fn observe(&self, _: Sample) {}

@@ -71,6 +71,14 @@ const COVERED: &[(&str, &str)] = &[
         "kubectl's own; tests/it/explain.rs makes such files",
     ),
     ("berth explain -f cluster.json", "tests/it/explain.rs"),
+    (
+        "helm upgrade berth charts/berth --namespace berth-system --reuse-values --set extender.enabled=true --set extender.clientCaSecret=kube-scheduler-ca",
+        "tests/it/chart.rs renders it; tests/it/extender.rs runs a real kube-scheduler with what it sets",
+    ),
+    (
+        "helm upgrade berth charts/berth --namespace berth-system --reuse-values --set guard.enabled=true",
+        "tests/it/chart/features.rs, against a real API server",
+    ),
     ("berth simulate", "tests/it/simulate.rs"),
     (
         "berth simulate --trace batched-1pct-0.csv.gz --dispatcher all --report report.html",

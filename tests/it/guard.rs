@@ -119,6 +119,17 @@ async fn filled(client: &Client) -> (usize, usize) {
     (on.values().filter(|pods| **pods > SLOTS).count(), on.values().sum())
 }
 
+/// The upper limit of the histogram's bucket with the median, in microseconds; `prefix` is how its lines begin.
+fn median_us(scrape: &str, prefix: &str) -> f64 {
+    let bucket = |line: &str| {
+        let (limit, count) = line.strip_prefix(prefix)?.split_once("\"} ")?;
+        Some((limit.parse::<f64>().unwrap_or(f64::INFINITY), count.split(' ').next()?.parse::<f64>().ok()?))
+    };
+    let buckets: Vec<_> = scrape.lines().filter_map(bucket).collect();
+    let all = buckets.last().map_or(0.0, |(_, count)| *count);
+    buckets.iter().find(|(_, count)| *count >= all / 2.0).map_or(f64::NAN, |(limit, _)| limit * 1e6)
+}
+
 /// Two schedulers fill all nodes at once, with more pods than fit. Returns how many nodes are overcommitted at the end.
 async fn fill(guarded: bool, nodes: usize, pods_each: usize, limit: Duration) -> usize {
     let cluster = start_control_plane().await;
@@ -146,6 +157,10 @@ async fn fill(guarded: bool, nodes: usize, pods_each: usize, limit: Duration) ->
         let (_, text) = berth.get("/metrics").await;
         text.lines().find_map(|line| line.strip_prefix(&name)?.trim().parse::<f64>().ok()).unwrap_or(0.0)
     };
+    let (_, scrape) = berth.get("/metrics").await;
+    let median =
+        median_us(&scrape, r#"berth_request_duration_seconds_bucket{verb="guard",result="allowed",le=""#);
+    println!("half of the bindings that were allowed were answered within {median:.0} us in berth");
     println!(
         "guarded: {guarded}: {bound} pods on {nodes} nodes in {took:.1?}, {overcommitted} nodes overcommitted, {} bindings allowed, \
          {} refused, {} not reviewed",

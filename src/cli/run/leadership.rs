@@ -1,6 +1,7 @@
 //! Which processes place pods, and which one decides about the binds of all: by leases.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
+use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,15 +12,19 @@ use anyhow::Result;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::{Api, Client};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::tasks::Tasks;
 use super::{ended, host_name};
 use crate::cluster::client::without_retries;
-use crate::cluster::{Deadline, Elector, Fence, Holder, LeaseConfig, Members};
+use crate::cluster::{Deadline, Elector, Fence, Holder, LIVE_PODS, LeaseConfig, Members};
 use crate::config::{Config, NAMESPACE_FILE};
 use crate::engine::Engine;
 use crate::scheduler::Share;
+
+/// The term of a process that leads without an election.
+const ONLY_TERM: u64 = 1;
 
 /// Where this process stands. Cheap to clone.
 #[derive(Clone)]
@@ -32,25 +37,43 @@ pub(super) struct Leadership {
     decides: Decides,
     /// Who decides.
     pub holder: watch::Receiver<Option<Holder>>,
+    /// Of each lease: that it shall be left to expire.
+    keep: Arc<[Arc<AtomicBool>]>,
 }
 
 /// Whether this process decides about the binds of all: it holds the Lease, and has seen what was bound before.
 #[derive(Clone)]
 struct Decides {
-    ready: Arc<AtomicBool>,
+    /// The term for which it has seen that.
+    ready: Arc<Mutex<Option<u64>>>,
     deadline: Option<Deadline>,
+    stopping: Arc<AtomicBool>,
 }
 
 impl Leadership {
-    /// To be asked right before a bind.
-    pub fn places(&self) -> bool {
-        *self.places.borrow() && self.deadline.as_ref().is_none_or(Deadline::is_ahead)
+    /// The term in which this process places pods now. To be asked right before a bind.
+    pub fn term(&self) -> Option<u64> {
+        let term = self.deadline.as_ref().map_or(Some(ONLY_TERM), Deadline::term);
+        term.filter(|_| *self.places.borrow())
     }
 
-    /// To be asked before anything is said about the bind of another.
-    pub fn decides(&self) -> bool {
-        self.decides.ready.load(Ordering::Acquire)
-            && self.decides.deadline.as_ref().is_none_or(Deadline::is_ahead)
+    /// The term in which this process decides about the binds of others now. To be asked before anything is said about one.
+    pub fn decides(&self) -> Option<u64> {
+        let Decides { ready, deadline, stopping } = &self.decides;
+        let term = deadline.as_ref().map_or(Some(ONLY_TERM), Deadline::term);
+        term.filter(|_| !stopping.load(Ordering::Acquire) && *ready.lock() == term)
+    }
+
+    /// Nothing is decided from now on.
+    pub fn stop_deciding(&self) {
+        self.decides.stopping.store(true, Ordering::Release);
+    }
+
+    /// At the end the leases are released only if nothing of ours can have an effect any more.
+    pub fn keep_leases_if(&self, keep: bool) {
+        for lease in &*self.keep {
+            lease.store(keep, Ordering::Release);
+        }
     }
 }
 
@@ -76,13 +99,16 @@ pub(super) fn lead(
     if !election.enabled {
         // Receivers keep their last value when the sender is gone.
         let (places, holder) = (watch::channel(true).1, watch::channel(None).1);
-        let decides = Decides { ready: Arc::default(), deadline: None };
+        let decides = Decides { ready: Arc::default(), deadline: None, stopping: Arc::default() };
         let (to, ready) = (engine.clone(), decides.ready.clone());
-        follow(tasks, engine, client, places.clone(), move |leads| set(&to, Some(&ready), leads));
-        return Ok(Leadership { places, deadline: None, fence: None, decides, holder });
+        let term = || Some(ONLY_TERM);
+        follow(tasks, engine, client, (places.clone(), term), move |term| set(&to, Some(&ready), term));
+        return Ok(Leadership { places, deadline: None, fence: None, decides, holder, keep: Arc::default() });
     }
     let host = host_name();
-    let identity = format!("{host}_{}", std::process::id());
+    // A container that starts again has the name and the process id of the one before, whose requests may not be over.
+    let run = RandomState::new().hash_one(std::process::id()) as u32;
+    let identity = format!("{host}_{}_{run:08x}", std::process::id());
     let lease = LeaseConfig {
         duration: election.lease_duration.get(),
         renew_deadline: election.renew_deadline.get(),
@@ -96,77 +122,92 @@ pub(super) fn lead(
     };
     let (elector, leading) = Elector::new(client.clone(), lease.clone())?;
     let (deadline, holder) = (elector.deadline(), elector.holder());
-    let decides = Decides { ready: Arc::default(), deadline: Some(deadline.clone()) };
+    let decides =
+        Decides { ready: Arc::default(), deadline: Some(deadline.clone()), stopping: Arc::default() };
+    let keep = elector.keep();
     tasks.spawn("leader election", elector.run(ended(working.clone())));
     let (to, ready) = (engine.clone(), decides.ready.clone());
     if !election.active_active {
-        follow(tasks, engine, client, leading.clone(), move |leads| set(&to, Some(&ready), leads));
+        let of = deadline.clone();
+        let leads = (leading.clone(), move || of.term());
+        follow(tasks, engine, client, leads, move |term| set(&to, Some(&ready), term));
         let fence = Some(Fence::new(deadline.clone(), &lease));
-        return Ok(Leadership { places: leading, deadline: Some(deadline), fence, decides, holder });
+        let keep = [keep].into();
+        return Ok(Leadership { places: leading, deadline: Some(deadline), fence, decides, holder, keep });
     }
 
-    follow(tasks, engine, client.clone(), leading, move |leads| {
-        tracing::info!(leads, "this process decides about the binds of all replicas");
-        ready.store(leads, Ordering::Release);
+    follow(tasks, engine, client.clone(), (leading, move || deadline.term()), move |term| {
+        let before = std::mem::replace(&mut *ready.lock(), term);
+        if before != term {
+            let decides = term.is_some();
+            tracing::info!(decides, "whether this process decides about the binds of all replicas");
+        }
     });
     let member = LeaseConfig {
-        name: member_name(&election.name, &host),
+        name: member_name(&election.name, &identity),
         member_of: Some(election.name.clone()),
         ..lease
     };
     let (elector, places) = Elector::new(client.clone(), member.clone())?;
-    let deadline = elector.deadline();
+    let (deadline, keep_member) = (elector.deadline(), elector.keep());
     tasks.spawn("membership", elector.run(ended(working)));
     let (members, others) = Members::new(client.clone(), member.clone(), election.name.clone());
     tasks.spawn("members", members.run());
     follow_members(tasks, engine, identity, others.clone());
-    let to = engine.clone();
-    follow(tasks, engine, client, places.clone(), move |leads| set(&to, None, leads));
+    let (to, of) = (engine.clone(), deadline.clone());
+    follow(tasks, engine, client, (places.clone(), move || of.term()), move |term| set(&to, None, term));
     let fence = Some(Fence::new(deadline.clone(), &member));
-    Ok(Leadership { places, deadline: Some(deadline), fence, decides, holder })
+    let keep = [keep, keep_member].into();
+    Ok(Leadership { places, deadline: Some(deadline), fence, decides, holder, keep })
 }
 
-/// The name of the lease that says that we are there.
-fn member_name(group: &str, host: &str) -> String {
+/// The name of the lease that says that the process with this identity is there.
+fn member_name(group: &str, identity: &str) -> String {
     let safe = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
-    let host: String = host.chars().map(safe).take(100).collect();
-    format!("{group}-member-{}-{}", host.trim_matches('-'), std::process::id())
+    let identity: String = identity.chars().map(safe).collect();
+    // The end tells processes apart.
+    let from = identity.len().saturating_sub(100);
+    format!("{group}-member-{}", identity[from..].trim_matches('-'))
 }
 
-fn set(engine: &Engine, decides: Option<&AtomicBool>, leads: bool) {
+fn set(engine: &Engine, decides: Option<&Mutex<Option<u64>>>, term: Option<u64>) {
     let before = engine.with(|scheduler, _| {
         let before = scheduler.leading();
-        scheduler.set_leading(leads);
+        match term {
+            Some(term) => scheduler.lead(term),
+            None => scheduler.set_leading(false),
+        }
         before
     });
     if let Some(decides) = decides {
-        decides.store(leads, Ordering::Release);
+        *decides.lock() = term;
     }
-    match (before, leads) {
+    match (before, term.is_some()) {
         (false, true) => tracing::info!("this process schedules"),
         (true, false) => tracing::warn!("leadership is lost: this process places nothing more"),
         _ => {}
     }
 }
 
-/// Tells `apply` when leadership begins, once we have seen what was bound before that, and at once when it ends.
+/// Tells `apply` when a term begins, once we have seen what was bound before that, and at once when leadership ends. `leading`: a
+/// flag, and the term.
 fn follow(
     tasks: &mut Tasks,
     engine: &Engine,
     client: Client,
-    mut leading: watch::Receiver<bool>,
-    apply: impl Fn(bool) + Send + 'static,
+    (mut leading, term): (watch::Receiver<bool>, impl Fn() -> Option<u64> + Send + 'static),
+    apply: impl Fn(Option<u64>) + Send + 'static,
 ) {
     let engine = engine.clone();
     tasks.spawn("leadership", async move {
         loop {
-            if *leading.borrow_and_update() {
-                tokio::select! {
-                    () = see_what_is_bound(&engine, &client) => apply(true),
+            let leads = *leading.borrow_and_update();
+            match term().filter(|_| leads) {
+                None => apply(None),
+                Some(term) => tokio::select! {
+                    () = see_what_is_bound(&engine, &client) => apply(Some(term)),
                     () = lost(leading.clone()) => {}
-                }
-            } else {
-                apply(false);
+                },
             }
             if leading.changed().await.is_err() {
                 // Nobody can take it away: there is no election, or the elector has said its last word.
@@ -188,50 +229,44 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 const PAGE_SIZE: u32 = 5_000;
 
-/// Waits until our view has every bind that was carried out before this call: whoever led before may have bound pods that
-/// our watch has not told of yet, and which we would take to wait for a node still.
+/// Waits until our view has every bind that was carried out before this call: our watch may not have told yet of pods that
+/// whoever led before has bound, nor even that they exist.
 async fn see_what_is_bound(engine: &Engine, client: &Client) {
     let began = Instant::now();
     while !engine.with(|scheduler, _| scheduler.synced()) {
         tokio::time::sleep(LOOK_AGAIN).await;
     }
     loop {
-        let waiting = engine.with(|scheduler, _| scheduler.without_node());
-        if waiting.is_empty() {
-            break;
-        }
-        let listed = match list_without_node(client).await {
-            Ok(listed) => listed,
+        let mut missing = match list_bound(client).await {
+            Ok(bound) => bound,
             Err(error) => {
                 tracing::warn!(%error, "cannot read which pods are bound, trying again");
                 tokio::time::sleep(ASK_AGAIN / 10).await;
                 continue;
             }
         };
-        let mut missing: Vec<_> = waiting.into_iter().filter(|uid| !listed.contains(&**uid)).collect();
         let asked = Instant::now();
         while !missing.is_empty() && asked.elapsed() < ASK_AGAIN {
-            engine.with(|scheduler, _| missing.retain(|uid| scheduler.is_without_node(uid)));
+            engine.with(|scheduler, _| missing.retain(|uid| scheduler.ledger().charge_of(uid).is_none()));
             if !missing.is_empty() {
                 tokio::time::sleep(LOOK_AGAIN).await;
             }
         }
+        // Those that are gone meanwhile, of which the watch may never tell, are not in the next list.
         if missing.is_empty() {
             break;
         }
-        tracing::warn!(
-            pods = missing.len(),
-            "the watch has not told yet what became of pods that are bound or gone"
-        );
+        tracing::debug!(pods = missing.len(), "the watch has not told of these yet");
     }
     tracing::debug!(took = ?began.elapsed(), "seen what is bound");
 }
 
-/// The uids of all pods that have no node: a consistent read.
-async fn list_without_node(client: &Client) -> kube::Result<HashSet<String>> {
+/// The uids of all pods that hold something of a node: a consistent read.
+async fn list_bound(client: &Client) -> kube::Result<Vec<String>> {
     let api: Api<Pod> = Api::all(client.clone());
-    let mut params = ListParams::default().fields("spec.nodeName=").limit(PAGE_SIZE);
-    let mut uids = HashSet::new();
+    let fields = format!("spec.nodeName!=,{LIVE_PODS}");
+    let mut params = ListParams::default().fields(&fields).limit(PAGE_SIZE);
+    let mut uids = Vec::new();
     loop {
         let page = api.list_metadata(&params).await?;
         uids.extend(page.items.into_iter().filter_map(|pod| pod.metadata.uid));
@@ -266,8 +301,10 @@ mod tests {
 
     #[test]
     fn the_lease_of_a_member_has_a_name_that_an_object_may_have() {
-        let name = member_name("berth", "Host_1.example.com-");
-        assert!(name.starts_with("berth-member-host-1-example-com-"), "{name}");
+        let name = member_name("berth", "Host_1.example.com_7_0badcafe");
+        assert_eq!(name, "berth-member-host-1-example-com-7-0badcafe");
+        let name = member_name("berth", &format!("{}_7_0badcafe", "x".repeat(300)));
+        assert!(name.len() < 253 && name.ends_with("-7-0badcafe"), "{name}");
         assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-'));
     }
 

@@ -244,13 +244,23 @@ fn a_replica_places_its_share_and_takes_over_what_falls_to_it() {
 }
 
 #[test]
-fn what_a_new_leader_must_hear_of_is_every_pod_without_a_node() {
+fn a_second_request_holds_the_room_until_it_can_have_no_effect_either() {
     let mut bench = guard(&["a"]);
-    bench.scheduler.set_leading(false);
-    bench.apply(pod("ours", 100));
-    bench.apply(foreign("theirs", 100));
-    assert_eq!(bench.scheduler.without_node(), [Arc::from("ours"), Arc::from("theirs")]);
-    bench.apply(on("a", pod("ours", 100)));
-    bench.scheduler.delete_pod(&Arc::from("theirs"));
-    assert!(!bench.scheduler.is_without_node("ours") && !bench.scheduler.is_without_node("theirs"));
+    bench.apply(foreign("p", 600));
+    assert_eq!(bench.review("p", "a"), Review::Allowed);
+    bench.now = 30 * S;
+    assert_eq!(bench.review("p", "a"), Review::Allowed);
+    assert_eq!(bench.scheduler.holds_due(89 * S), []);
+    assert_eq!(bench.scheduler.holds_due(90 * S), [to("p", "a")]);
+}
+
+#[test]
+fn what_we_assumed_before_we_were_the_guard_is_looked_at_again() {
+    let mut bench = guard(&["a"]);
+    bench.apply(pod("ours", 600));
+    bench.work();
+    assert_eq!(bench.review("ours", "a"), Review::Allowed);
+    // The guard before us gave the room away, and we hear of it now.
+    bench.apply(on("a", foreign("theirs", 600)));
+    assert!(matches!(bench.review("ours", "a"), Review::Refused(why) if why.contains("given to others")));
 }

@@ -45,16 +45,16 @@ impl Binder {
     /// # Errors
     /// Why it is not bound, for kube-scheduler and who reads its events.
     pub async fn bind(&self, args: BindingArgs, body: Bytes) -> Result<(), String> {
-        if !self.forward.is_ours() {
+        let Some(term) = self.forward.ours() else {
             return self.forward.bind(body).await;
-        }
+        };
         let wanted = Binding {
             uid: args.pod_uid.into(),
             namespace: args.pod_namespace.into(),
             name: args.pod_name.into(),
             node: args.node.into(),
         };
-        let first = self.ask(&wanted, None);
+        let first = self.ask(&wanted, None, term);
         let ended = match first {
             Some(ended) => ended?,
             None => {
@@ -64,7 +64,7 @@ impl Binder {
                 match &pod.node_name {
                     Some(node) if *node == wanted.node => return Ok(()),
                     Some(node) => return Err(format!("the pod is bound to node {node}")),
-                    None => self.ask(&wanted, Some(&pod)).ok_or("the pod is not known")??,
+                    None => self.ask(&wanted, Some(&pod), term).ok_or("the pod is not known")??,
                 }
             }
         };
@@ -88,6 +88,7 @@ impl Binder {
         &self,
         wanted: &Binding,
         pod: Option<&crate::model::Pod>,
+        term: u64,
     ) -> Option<Result<Option<Ended>, String>> {
         // Held over the question, so that whoever is told that a bind is under way finds it here.
         let mut under_way = self.under_way.lock();
@@ -107,7 +108,8 @@ impl Binder {
         let (forward, all) = (self.forward.clone(), self.under_way.clone());
         // Goes on when the one who asked is gone: only its end says what is on the node.
         tokio::spawn(async move {
-            let outcome = drive(&store, &binding, || engine.now(), || forward.is_ours(), &counters).await;
+            let leads = || forward.ours() == Some(term);
+            let outcome = drive(&store, &binding, || engine.now(), leads, &counters).await;
             tracing::debug!(pod = %binding.name, node = %binding.node, ?outcome, "bind for the extender");
             {
                 let mut all = all.lock();

@@ -190,7 +190,7 @@ impl Guard {
             Ok(request) => request,
             Err(why) => return ("bad_request", (StatusCode::BAD_REQUEST, why).into_response()),
         };
-        if !self.forward.is_ours() {
+        let Some(term) = self.forward.ours() else {
             let forwarded = match headers.contains_key(FORWARDED) {
                 true => Err("this berth does not lead".to_owned()),
                 false => self.forward.review(body).await,
@@ -199,8 +199,11 @@ impl Guard {
                 Ok(answer) => ("forwarded", json(answer)),
                 Err(why) => ("unavailable", self.unavailable(&why)),
             };
-        }
+        };
         match self.say(&request).await {
+            Ok(_) if self.forward.ours() != Some(term) => {
+                ("unavailable", self.unavailable("leadership was lost meanwhile"))
+            }
             Ok(refused) => match wire::answer(&request.uid, refused.as_deref()) {
                 Ok(answer) => (if refused.is_some() { "refused" } else { "allowed" }, json(answer.into())),
                 Err(error) => ("unavailable", self.unavailable(&error.to_string())),
