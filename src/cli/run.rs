@@ -165,8 +165,8 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     let (stop_telling, telling) = watch::channel(true);
     let mut tasks = Tasks::default();
     let secure_address = secure.as_ref().map(|(listener, _)| listener.local_addr()).transpose()?;
-    let leadership =
-        leadership::lead(&mut tasks, &engine, &cluster, &config, secure_address, working.clone())?;
+    let place = leadership::Place { cluster: &cluster, config: &config, serving: secure_address };
+    let leadership = leadership::lead(&mut tasks, &engine, place, &health, working.clone())?;
     let store = KubeStore::new(cluster.clone(), leadership.fence.as_ref())?;
     let asked = serving::Asked { engine: &engine, cluster: &cluster, store: &store, leadership: &leadership };
     let trust = serving::trust(&config, secure.as_ref().map(|(_, secure)| secure.clone()));
@@ -408,12 +408,7 @@ async fn carry_out_claims(
 
 /// Waits until no bind is under way, ours or one that we allowed, within bounds. Returns whether that is so.
 async fn settle(engine: &Engine) -> bool {
-    let under_way = |engine: &Engine| {
-        engine.with(|scheduler, _| {
-            let others = scheduler.others();
-            scheduler.binds() + others.binds + others.holds
-        })
-    };
+    let under_way = |engine: &Engine| engine.with(|scheduler, _| scheduler.binds_under_way());
     let settled = async {
         while under_way(engine) > 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;

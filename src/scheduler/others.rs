@@ -109,6 +109,12 @@ impl Scheduler {
         self.others.counts()
     }
 
+    /// Binds, ours and others', whose room is charged and whose end is not known.
+    pub fn binds_under_way(&self) -> usize {
+        let others = self.others();
+        self.binds() + others.binds + others.holds
+    }
+
     /// A pod of another scheduler has no node.
     pub(super) fn note_other(&mut self, pod: Pod) {
         if self.config.knows_others && !pod.deleting {

@@ -13,6 +13,7 @@ pub struct Health {
 struct Shared {
     broken: AtomicBool,
     synced: AtomicBool,
+    catching_up: AtomicBool,
     stopping: AtomicBool,
 }
 
@@ -25,6 +26,11 @@ impl Health {
     /// All pods and nodes have been seen.
     pub fn set_synced(&self) {
         self.shared.synced.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a process that leads without an election has yet to see what was bound before it began.
+    pub fn set_catching_up(&self, catching_up: bool) {
+        self.shared.catching_up.store(catching_up, Ordering::Relaxed);
     }
 
     pub fn set_stopping(&self) {
@@ -45,9 +51,12 @@ impl Health {
         if self.shared.stopping.load(Ordering::Relaxed) {
             return Err("stopping");
         }
-        match self.shared.synced.load(Ordering::Relaxed) {
-            true => Ok(()),
-            false => Err("pods and nodes have not been listed yet"),
+        if !self.shared.synced.load(Ordering::Relaxed) {
+            return Err("pods and nodes have not been listed yet");
+        }
+        match self.shared.catching_up.load(Ordering::Relaxed) {
+            true => Err("not all that is bound has been seen yet"),
+            false => Ok(()),
         }
     }
 }
@@ -60,7 +69,10 @@ mod tests {
     fn a_process_is_ready_from_its_first_sync_until_it_stops() {
         let health = Health::default();
         assert!(health.alive().is_ok() && health.ready().is_err());
+        health.set_catching_up(true);
         health.set_synced();
+        assert!(health.ready().is_err());
+        health.set_catching_up(false);
         assert!(health.ready().is_ok());
         health.set_stopping();
         assert_eq!(health.ready(), Err("stopping"));

@@ -127,12 +127,7 @@ async fn scrape(State(served): State<Served>) -> Response {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use axum::body::Body;
-    use axum::http::Request;
-    use tower::ServiceExt;
-
+mod testing {
     use crate::agent::{AgentConfig, CacheLimits};
     use crate::dispatch::Estimator;
     use crate::engine::{Engine, Outlet};
@@ -150,8 +145,8 @@ mod tests {
         fn observe(&self, _: Sample) {}
     }
 
-    #[tokio::test]
-    async fn what_others_can_reach_in_plain_is_for_probes_alone() {
+    /// Calls `body` with an engine whose decisions go nowhere.
+    pub fn with_engine(body: impl FnOnce(&Engine, AgentConfig)) {
         let agent = AgentConfig {
             packing: Packing::default(),
             candidate_width: 1,
@@ -161,23 +156,39 @@ mod tests {
         let config = SchedulerConfig::default();
         let (engine, threads) =
             Engine::start(config, vec![agent], Estimator::default(), Box::new(Nowhere)).expect("it starts");
-        let judge = Arc::new(Judge::new(engine.clone(), agent));
-        let (metrics, health) = (Metrics::default(), Health::default());
-        let served = Served { metrics, health, judge, extender: None, guard: None };
-        for (is_local, path, status) in [
-            (true, "/metrics", StatusCode::OK),
-            (true, "/explain?pod=nobody", StatusCode::NOT_FOUND),
-            (true, "/extender/filter", StatusCode::NOT_FOUND),
-            (false, "/metrics", StatusCode::NOT_FOUND),
-            (false, "/explain?pod=nobody", StatusCode::NOT_FOUND),
-            (false, "/healthz", StatusCode::OK),
-            (false, "/readyz", StatusCode::SERVICE_UNAVAILABLE),
-        ] {
-            let request = Request::get(path).body(Body::empty()).unwrap();
-            let answer = plain_routes(served.clone(), is_local, true).oneshot(request).await.unwrap();
-            assert_eq!(answer.status(), status, "{path}");
-        }
+        body(&engine, agent);
         engine.stop();
         threads.join().expect("no thread panics");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::body::Body;
+    use axum::http::Request;
+    use tower::ServiceExt;
+
+    #[test]
+    fn what_others_can_reach_in_plain_is_for_probes_alone() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        testing::with_engine(|engine, agent| {
+            let judge = Arc::new(Judge::new(engine.clone(), agent));
+            let (metrics, health) = (Metrics::default(), Health::default());
+            let served = Served { metrics, health, judge, extender: None, guard: None };
+            for (is_local, path, status) in [
+                (true, "/metrics", StatusCode::OK),
+                (true, "/explain?pod=nobody", StatusCode::NOT_FOUND),
+                (true, "/extender/filter", StatusCode::NOT_FOUND),
+                (false, "/metrics", StatusCode::NOT_FOUND),
+                (false, "/explain?pod=nobody", StatusCode::NOT_FOUND),
+                (false, "/healthz", StatusCode::OK),
+                (false, "/readyz", StatusCode::SERVICE_UNAVAILABLE),
+            ] {
+                let request = Request::get(path).body(Body::empty()).unwrap();
+                let answer = plain_routes(served.clone(), is_local, true).oneshot(request);
+                assert_eq!(runtime.block_on(answer).unwrap().status(), status, "{path}");
+            }
+        });
     }
 }

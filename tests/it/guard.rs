@@ -119,11 +119,13 @@ async fn filled(client: &Client) -> (usize, usize) {
     (on.values().filter(|pods| **pods > SLOTS).count(), on.values().sum())
 }
 
-/// The upper limit of the histogram's bucket with the median, in microseconds; `prefix` is how its lines begin.
-fn median_us(scrape: &str, prefix: &str) -> f64 {
+/// The upper limit of the bucket with the median of a duration, in microseconds; `labels` are its labels.
+fn median_us(scrape: &str, labels: &str) -> f64 {
     let bucket = |line: &str| {
-        let (limit, count) = line.strip_prefix(prefix)?.split_once("\"} ")?;
-        Some((limit.parse::<f64>().unwrap_or(f64::INFINITY), count.split(' ').next()?.parse::<f64>().ok()?))
+        let (limit, rest) =
+            line.strip_prefix("berth_request_duration_seconds_bucket{le=\"")?.split_once("\",")?;
+        let count = rest.strip_prefix(labels)?.strip_prefix("} ")?;
+        Some((limit.parse::<f64>().unwrap_or(f64::INFINITY), count.parse::<f64>().ok()?))
     };
     let buckets: Vec<_> = scrape.lines().filter_map(bucket).collect();
     let all = buckets.last().map_or(0.0, |(_, count)| *count);
@@ -158,8 +160,7 @@ async fn fill(guarded: bool, nodes: usize, pods_each: usize, limit: Duration) ->
         text.lines().find_map(|line| line.strip_prefix(&name)?.trim().parse::<f64>().ok()).unwrap_or(0.0)
     };
     let (_, scrape) = berth.get("/metrics").await;
-    let median =
-        median_us(&scrape, r#"berth_request_duration_seconds_bucket{verb="guard",result="allowed",le=""#);
+    let median = median_us(&scrape, r#"verb="guard",result="allowed""#);
     println!("half of the bindings that were allowed were answered within {median:.0} us in berth");
     println!(
         "guarded: {guarded}: {bound} pods on {nodes} nodes in {took:.1?}, {overcommitted} nodes overcommitted, {} bindings allowed, \

@@ -22,6 +22,7 @@ use crate::cluster::{Deadline, Elector, Fence, Holder, LIVE_PODS, LeaseConfig, M
 use crate::config::{Config, NAMESPACE_FILE};
 use crate::engine::Engine;
 use crate::scheduler::Share;
+use crate::serve::Health;
 
 /// The term of a process that leads without an election.
 const ONLY_TERM: u64 = 1;
@@ -85,13 +86,20 @@ fn advertised(serving: Option<SocketAddr>) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip, serving.port()))
 }
 
-/// Runs for the leases that the configuration asks for, and lets the engine follow. `serving` is the address of HTTPS.
+/// Where this process stands for election.
+pub(super) struct Place<'a> {
+    pub cluster: &'a kube::Config,
+    pub config: &'a Config,
+    /// The address of HTTPS.
+    pub serving: Option<SocketAddr>,
+}
+
+/// Runs for the leases that the configuration asks for, and lets the engine follow.
 pub(super) fn lead(
     tasks: &mut Tasks,
     engine: &Engine,
-    cluster: &kube::Config,
-    config: &Config,
-    serving: Option<SocketAddr>,
+    Place { cluster, config, serving }: Place,
+    health: &Health,
     working: watch::Receiver<bool>,
 ) -> Result<Leadership> {
     let election = &config.leader_election;
@@ -101,8 +109,12 @@ pub(super) fn lead(
         let (places, holder) = (watch::channel(true).1, watch::channel(None).1);
         let decides = Decides { ready: Arc::default(), deadline: None, stopping: Arc::default() };
         let (to, ready) = (engine.clone(), decides.ready.clone());
-        let term = || Some(ONLY_TERM);
-        follow(tasks, engine, client, (places.clone(), term), move |term| set(&to, Some(&ready), term));
+        let (term, health) = (|| Some(ONLY_TERM), health.clone());
+        health.set_catching_up(true);
+        follow(tasks, engine, client, (places.clone(), term), move |term| {
+            set(&to, Some(&ready), term);
+            health.set_catching_up(false);
+        });
         return Ok(Leadership { places, deadline: None, fence: None, decides, holder, keep: Arc::default() });
     }
     let host = host_name();

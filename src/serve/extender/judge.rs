@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -37,6 +38,10 @@ struct Judged {
 /// A node that kube-scheduler knows and berth does not, or not yet.
 const UNKNOWN_NODE: &str = "node(s) were not known to berth yet";
 
+const UNKNOWN_NODES: &str = "berth does not know these nodes yet; ask again";
+const ROOM_IN_DOUBT: &str = "the room is taken by binds that are under way; ask again";
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
 /// The score of the best node.
 const BEST: i64 = 10;
 
@@ -46,11 +51,34 @@ impl Judge {
         Judge { engine, inner: Mutex::new(inner) }
     }
 
-    /// Which of the nodes the pod may go to, and why not to the others.
-    pub fn filter<'a>(&self, pod: &Pod, nodes: &'a Nodes) -> FilterOutcome<'a> {
-        match self.judge(pod, nodes) {
-            Ok(judged) => FilterOutcome { nodes, judged: Ok(judged) },
-            Err(why) => FilterOutcome { nodes, judged: Err(why) },
+    /// Which of the nodes the pod may go to, and why not to the others. Blocks up to `patience` while none is right: whoever asks
+    /// finds them right, so what freed room may be on its way to us. kube-scheduler would not ask again before something changes
+    /// that it sees, minutes later in a quiet cluster; so what can pass without that is an error, after which it asks again.
+    pub fn filter<'a>(&self, pod: &Pod, nodes: &'a Nodes, patience: Duration) -> FilterOutcome<'a> {
+        let began = Instant::now();
+        loop {
+            let mut outcome = FilterOutcome { nodes, judged: self.judge(pod, nodes) };
+            let Ok(Judged { standings, .. }) = &outcome.judged else {
+                return outcome;
+            };
+            let stands = |test: fn(&Option<Result<Standing, Reasons>>) -> bool| standings.iter().any(test);
+            if stands(|standing| matches!(standing, Some(Ok(_)))) {
+                return outcome;
+            }
+            if stands(Option::is_none) {
+                outcome.judged = Err(Arc::from(UNKNOWN_NODES));
+                return outcome;
+            }
+            if !stands(|standing| matches!(standing, Some(Err(why)) if why.resolvable_by_eviction())) {
+                return outcome;
+            }
+            if began.elapsed() >= patience {
+                if self.engine.with(|scheduler, _| scheduler.binds_under_way()) > 0 {
+                    outcome.judged = Err(Arc::from(ROOM_IN_DOUBT));
+                }
+                return outcome;
+            }
+            std::thread::sleep(LOOK_AGAIN);
         }
     }
 
@@ -209,6 +237,40 @@ impl FilterOutcome<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{Amounts, Node, Usage};
+    use crate::serve::testing::with_engine;
+    use std::collections::HashSet;
+
+    fn pod(uid: &str, node: Option<&str>) -> Pod {
+        let requests = Amounts { cpu_milli: 600, pods: 1, ..Amounts::default() };
+        let usage = Arc::new(Usage { requests, ..Usage::default() });
+        Pod { uid: uid.into(), node_name: node.map(Arc::from), usage, ..Pod::default() }
+    }
+
+    #[test]
+    fn a_node_that_is_full_only_in_our_view_is_looked_at_again() {
+        with_engine(|engine, agent| {
+            let allocatable = Amounts { cpu_milli: 1_000, pods: 110, ..Amounts::default() };
+            engine.with(|scheduler, now| {
+                scheduler.apply_node(Node { name: "n".into(), allocatable, ..Node::default() });
+                scheduler.retain_nodes(&HashSet::from(["n".into()]));
+                scheduler.apply_pod(pod("there", Some("n")), now);
+                scheduler.retain_pods(&HashSet::from(["there".into()]));
+            });
+            let judge = Judge::new(engine.clone(), agent);
+            let nodes = Nodes::Names(vec!["n".into()]);
+            let passed = |patience| judge.filter(&pod("asks", None), &nodes, patience).counts();
+            assert_eq!(passed(Duration::from_millis(20)), Some((0, 1)));
+            std::thread::scope(|threads| {
+                let answer = threads.spawn(|| passed(Duration::from_secs(60)));
+                std::thread::sleep(LOOK_AGAIN);
+                engine.with(|scheduler, _| scheduler.delete_pod(&Arc::from("there")));
+                assert_eq!(answer.join().unwrap(), Some((1, 0)));
+            });
+            let unknown = Nodes::Names(vec!["new".into()]);
+            assert_eq!(judge.filter(&pod("asks", None), &unknown, Duration::ZERO).counts(), None);
+        });
+    }
 
     #[test]
     fn the_best_node_alone_has_the_highest_score_and_the_worst_ones_none() {

@@ -8,7 +8,7 @@ mod judge;
 pub mod wire;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -29,6 +29,9 @@ use crate::config;
 
 /// kube-scheduler asks one pod after the other; more at a time means several of them, or somebody else.
 const REQUESTS_AT_ONCE: usize = 8;
+
+/// How long our view may be behind that of who asks.
+const PATIENCE: Duration = Duration::from_millis(200);
 
 /// What the handlers need.
 pub struct Extender {
@@ -71,7 +74,7 @@ enum Answered {
 async fn filter(State(extender): State<Arc<Extender>>, body: Body) -> Response {
     let work = |judge: &Judge, body: &[u8]| match wire::extender_args(body) {
         Ok(args) => {
-            let outcome = judge.filter(&args.pod, &args.nodes);
+            let outcome = judge.filter(&args.pod, &args.nodes, PATIENCE);
             match (outcome.to_json(), outcome.counts()) {
                 (Ok(text), Some(_)) => Answered::Well(json_text(text)),
                 (Ok(text), None) => Answered::Refused(json_text(text)),

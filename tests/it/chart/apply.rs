@@ -107,8 +107,9 @@ async fn helm_installs_the_chart_and_its_notes_say_how_to_use_it() {
     deployments.get("berth").await.expect("the Deployment is there");
 }
 
-/// Kinds of operators that the test's API server does not have.
-const FOREIGN: [&str; 3] = [
+/// Kinds that the test's API server does not have: of operators, and of files.
+const FOREIGN: [&str; 4] = [
+    "kubescheduler.config.k8s.io/v1/KubeSchedulerConfiguration",
     "monitoring.coreos.com/v1/ServiceMonitor",
     "cert-manager.io/v1/Certificate",
     "cert-manager.io/v1/Issuer",
