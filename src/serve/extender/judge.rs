@@ -237,14 +237,15 @@ impl FilterOutcome<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Amounts, Node, Usage};
+    use crate::model::{Amounts, Node, PodSpec, Usage};
     use crate::serve::testing::with_engine;
     use std::collections::HashSet;
 
     fn pod(uid: &str, node: Option<&str>) -> Pod {
         let requests = Amounts { cpu_milli: 600, pods: 1, ..Amounts::default() };
         let usage = Arc::new(Usage { requests, ..Usage::default() });
-        Pod { uid: uid.into(), node_name: node.map(Arc::from), usage, ..Pod::default() }
+        let spec = Ok(Arc::new(PodSpec { usage: usage.clone(), ..PodSpec::default() }));
+        Pod { uid: uid.into(), node_name: node.map(Arc::from), usage, spec, ..Pod::default() }
     }
 
     #[test]
