@@ -6,8 +6,11 @@ pub mod guard;
 mod pod;
 pub mod quantity;
 
+/// A target, which panics when something is wrong.
+pub type Check = fn(&[u8]);
+
 /// By name, which is also that of the corpus.
-pub const ALL: [(&str, fn(&[u8])); 4] = [
+pub const ALL: [(&str, Check); 4] = [
     ("checkpoint", checkpoint::check),
     ("extender", extender::check),
     ("guard", guard::check),

@@ -9,12 +9,24 @@ use axum::response::{IntoResponse, Response};
 /// Whoever sends slower than this is not one of the callers we serve.
 const LONGEST_READ: Duration = Duration::from_secs(10);
 
+/// Why a body is not read, for who sent it.
+pub(super) struct Refusal {
+    status: StatusCode,
+    why: String,
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        (self.status, self.why).into_response()
+    }
+}
+
 /// The whole body, of `limit` bytes at most.
 ///
 /// # Errors
 /// The answer to who sent it: it is too long (413), took too long (408) or broke off (400).
-pub(super) async fn read(body: Body, limit: usize) -> Result<Bytes, Response> {
-    let refuse = |status: StatusCode, why: String| Err((status, why).into_response());
+pub(super) async fn read(body: Body, limit: usize) -> Result<Bytes, Refusal> {
+    let refuse = |status: StatusCode, why: String| Err(Refusal { status, why });
     match tokio::time::timeout(LONGEST_READ, axum::body::to_bytes(body, limit)).await {
         Ok(Ok(bytes)) => Ok(bytes),
         Ok(Err(error)) if is_too_long(&error) => {

@@ -119,7 +119,7 @@ async fn preempt(State(extender): State<Arc<Extender>>, body: Body) -> Response 
 async fn bind(State(extender): State<Arc<Extender>>, body: Body) -> Response {
     let began = Instant::now();
     let answered = match body::read(body, extender.max_body_bytes).await {
-        Err(refused) => Answered::Badly(refused),
+        Err(refused) => Answered::Badly(refused.into_response()),
         Ok(body) => match wire::binding_args(&body) {
             Err(error) if is_of_protocol(&body) => Answered::Refused(json(&BindingResult { error })),
             Err(error) => Answered::Badly(bad(error)),
@@ -144,7 +144,7 @@ impl Extender {
         // Never closed.
         let _slot = self.slots.acquire().await;
         let answered = match body::read(body, self.max_body_bytes).await {
-            Err(refused) => Answered::Badly(refused),
+            Err(refused) => Answered::Badly(refused.into_response()),
             Ok(body) => {
                 let judge = self.judge.clone();
                 let work = tokio::task::spawn_blocking(move || work(&judge, &body));

@@ -184,7 +184,7 @@ impl Guard {
     async fn respond(&self, headers: &HeaderMap, body: Body) -> (&'static str, Response) {
         let body = match body::read(body, MAX_BODY).await {
             Ok(body) => body,
-            Err(refused) => return ("bad_request", refused),
+            Err(refused) => return ("bad_request", refused.into_response()),
         };
         let request = match wire::request(&body) {
             Ok(request) => request,
