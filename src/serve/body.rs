@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 const LONGEST_READ: Duration = Duration::from_secs(10);
 
 /// Why a body is not read, for who sent it.
+#[derive(Debug)]
 pub(super) struct Refusal {
     status: StatusCode,
     why: String,
@@ -59,13 +60,13 @@ mod tests {
     async fn a_body_is_read_up_to_its_limit() {
         assert_eq!(&*read(Body::from("1234"), 4).await.expect("within the limit"), b"1234");
         let refused = read(Body::from("12345"), 4).await.expect_err("too long");
-        assert_eq!(refused.status(), StatusCode::PAYLOAD_TOO_LARGE);
+        assert_eq!(refused.status, StatusCode::PAYLOAD_TOO_LARGE);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_body_that_never_ends_is_not_waited_for() {
         let never = Body::from_stream(futures::stream::pending::<Result<Bytes, std::io::Error>>());
         let refused = read(never, 4).await.expect_err("too slow");
-        assert_eq!(refused.status(), StatusCode::REQUEST_TIMEOUT);
+        assert_eq!(refused.status, StatusCode::REQUEST_TIMEOUT);
     }
 }
