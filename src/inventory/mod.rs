@@ -42,6 +42,8 @@ pub struct Inventory {
     journal: Journal,
     revision: Revision,
     loosened: Revision,
+    /// How often a name got an id or lost it.
+    named: u64,
     nodes: usize,
     storage: Storage,
 }
@@ -114,6 +116,17 @@ impl Inventory {
 
     pub fn find(&self, name: &str) -> Option<NodeId> {
         self.ids.get(name).copied()
+    }
+
+    /// Another number whenever a name got an id or lost it: while it is the same, so is [`names`](Self::names).
+    pub fn named(&self) -> u64 {
+        self.named
+    }
+
+    /// All names that have an id, by id.
+    pub fn names(&self) -> impl Iterator<Item = (NodeId, &Arc<str>)> {
+        let ids = (0..).map(NodeId);
+        ids.zip(&self.names).zip(&self.rows).filter(|(_, row)| !row.is_vacant()).map(|(named, _)| named)
     }
 
     /// The latest change of anything.
@@ -209,12 +222,14 @@ impl Inventory {
         });
         self.names[id.index()] = name.clone();
         self.ids.insert(name.clone(), id);
+        self.named += 1;
         id
     }
 
     fn vacate(&mut self, id: NodeId) {
         if self.rows[id.index()].is_vacant() {
             self.ids.remove(&self.names[id.index()]);
+            self.named += 1;
             self.vacant.push(id);
         }
     }

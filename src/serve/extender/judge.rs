@@ -1,17 +1,18 @@
 //! Judges nodes for the pods of other schedulers, from ranked lists of its own.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::names::Names;
+use super::places::Places;
 use super::wire::{FilterResult, HostPriority, NodeList, Nodes, PreemptionArgs, Victims};
 use crate::agent::{Agent, AgentConfig};
 use crate::class::Class;
 use crate::engine::Engine;
-use crate::inventory::{NodeId, Revision};
 use crate::model::Pod;
 use crate::rules::{Reasons, Standing};
 use crate::scheduler::Verdict;
@@ -24,9 +25,9 @@ pub struct Judge {
 
 struct Inner {
     agent: Agent,
-    /// Ids of nodes by name, as of a revision; a row knows its own name, so that an old entry is noticed.
-    ids: HashMap<Arc<str>, NodeId>,
-    ids_of: Revision,
+    names: Names,
+    /// The inventory's [`named`](crate::inventory::Inventory::named) that `names` are of.
+    named: Option<u64>,
 }
 
 /// Where each node of a request stands, in its order; `None`: berth does not know the node.
@@ -42,12 +43,9 @@ const UNKNOWN_NODES: &str = "berth does not know these nodes yet; ask again";
 const ROOM_IN_DOUBT: &str = "the room is taken by binds that are under way; ask again";
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
-/// The score of the best node.
-const BEST: i64 = 10;
-
 impl Judge {
     pub fn new(engine: Engine, config: AgentConfig) -> Self {
-        let inner = Inner { agent: Agent::new(config), ids: HashMap::new(), ids_of: 0 };
+        let inner = Inner { agent: Agent::new(config), names: Names::default(), named: None };
         Judge { engine, inner: Mutex::new(inner) }
     }
 
@@ -85,12 +83,10 @@ impl Judge {
     /// How good the nodes are for the pod: the best one gets 10, the others by their place among all.
     pub fn prioritize<'a>(&self, pod: &Pod, nodes: &'a Nodes) -> Result<Vec<HostPriority<'a>>, Arc<str>> {
         let judged = self.judge(pod, nodes)?;
-        let mut order: Vec<_> = (judged.standings.iter())
-            .filter_map(|standing| standing.as_ref()?.as_ref().ok().copied())
-            .collect();
-        order.sort_unstable();
+        let valid = judged.standings.iter().filter_map(|standing| standing.as_ref()?.as_ref().ok().copied());
+        let places = Places::new(valid.collect());
         let score = |standing: &Option<Result<Standing, Reasons>>| match standing {
-            Some(Ok(standing)) => place_score(order.partition_point(|other| other < standing), order.len()),
+            Some(Ok(standing)) => places.score(*standing),
             _ => 0,
         };
         let scored = nodes.names().zip(&judged.standings);
@@ -125,7 +121,7 @@ impl Judge {
 
     fn judge(&self, pod: &Pod, nodes: &Nodes) -> Result<Judged, Arc<str>> {
         let mut inner = self.inner.lock();
-        let Inner { agent, ids, ids_of } = &mut *inner;
+        let Inner { agent, names, named } = &mut *inner;
         let (class, nominated, now) = self.engine.with(|scheduler, now| {
             if !scheduler.synced() {
                 return Err(Arc::from("berth has not seen all nodes and pods yet"));
@@ -136,23 +132,15 @@ impl Judge {
             let class = scheduler.class_of(pod);
             let nominated = scheduler.nominated(&class, pod);
             agent.catch_up(scheduler.inventory());
+            let now_named = Some(scheduler.inventory().named());
+            if *named != now_named {
+                (*names, *named) = (Names::new(scheduler.inventory().names()), now_named);
+            }
             Ok((class, nominated, now))
         })?;
         agent.choose(&class, now, |_| {});
         agent.cache_changes();
-        let find = |name: &str| {
-            let id = *ids.get(name)?;
-            let node = agent.view().rows().get(id.index())?.node.as_ref()?;
-            (*node.name == *name).then_some(id)
-        };
-        let mut found: Vec<_> = nodes.names().map(find).collect();
-        if found.contains(&None) && *ids_of != agent.revision() {
-            *ids_of = agent.revision();
-            ids.clear();
-            let rows = agent.view().rows().iter().zip(0..);
-            ids.extend(rows.filter_map(|(row, id)| Some((row.node.as_ref()?.name.clone(), NodeId(id)))));
-            found = nodes.names().map(|name| ids.get(name).copied()).collect();
-        }
+        let found = names.find(nodes.names());
         let mut standings = agent.standings_of(class.id, found.iter().copied());
         if let Some((node, standing)) = nominated
             && let Some(at) = found.iter().position(|id| *id == Some(node))
@@ -160,15 +148,6 @@ impl Judge {
             standings[at] = Some(standing);
         }
         Ok(Judged { class, standings })
-    }
-}
-
-/// The score of the node at `place` (0 is best) among `count`.
-fn place_score(place: usize, count: usize) -> i64 {
-    match place {
-        0 => BEST,
-        // The rest share 9 to 0, in steps of a tenth of the nodes.
-        place => BEST - 1 - (place * BEST as usize / count.max(1)).min(9) as i64,
     }
 }
 
@@ -271,13 +250,5 @@ mod tests {
             let unknown = Nodes::Names(vec!["new".into()]);
             assert_eq!(judge.filter(&pod("asks", None), &unknown, Duration::ZERO).counts(), None);
         });
-    }
-
-    #[test]
-    fn the_best_node_alone_has_the_highest_score_and_the_worst_ones_none() {
-        let scores: Vec<_> = (0..100).map(|place| place_score(place, 100)).collect();
-        assert_eq!((scores[0], scores[1], scores[99]), (10, 9, 0));
-        assert!(scores.is_sorted_by(|a, b| a >= b));
-        assert_eq!((place_score(0, 1), place_score(1, 2)), (10, 4));
     }
 }

@@ -5,6 +5,8 @@
 
 mod binder;
 mod judge;
+mod names;
+mod places;
 pub mod wire;
 
 use std::sync::Arc;
