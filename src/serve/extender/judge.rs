@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -41,7 +40,6 @@ const UNKNOWN_NODE: &str = "node(s) were not known to berth yet";
 
 const UNKNOWN_NODES: &str = "berth does not know these nodes yet; ask again";
 const ROOM_IN_DOUBT: &str = "the room is taken by binds that are under way; ask again";
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 impl Judge {
     pub fn new(engine: Engine, config: AgentConfig) -> Self {
@@ -49,35 +47,9 @@ impl Judge {
         Judge { engine, inner: Mutex::new(inner) }
     }
 
-    /// Which of the nodes the pod may go to, and why not to the others. Blocks up to `patience` while none is right: whoever asks
-    /// finds them right, so what freed room may be on its way to us. kube-scheduler would not ask again before something changes
-    /// that it sees, minutes later in a quiet cluster; so what can pass without that is an error, after which it asks again.
-    pub fn filter<'a>(&self, pod: &Pod, nodes: &'a Nodes, patience: Duration) -> FilterOutcome<'a> {
-        let began = Instant::now();
-        loop {
-            let mut outcome = FilterOutcome { nodes, judged: self.judge(pod, nodes) };
-            let Ok(Judged { standings, .. }) = &outcome.judged else {
-                return outcome;
-            };
-            let stands = |test: fn(&Option<Result<Standing, Reasons>>) -> bool| standings.iter().any(test);
-            if stands(|standing| matches!(standing, Some(Ok(_)))) {
-                return outcome;
-            }
-            if stands(Option::is_none) {
-                outcome.judged = Err(Arc::from(UNKNOWN_NODES));
-                return outcome;
-            }
-            if !stands(|standing| matches!(standing, Some(Err(why)) if why.resolvable_by_eviction())) {
-                return outcome;
-            }
-            if began.elapsed() >= patience {
-                if self.engine.with(|scheduler, _| scheduler.binds_under_way()) > 0 {
-                    outcome.judged = Err(Arc::from(ROOM_IN_DOUBT));
-                }
-                return outcome;
-            }
-            std::thread::sleep(LOOK_AGAIN);
-        }
+    /// Which of the nodes the pod may go to, and why not to the others.
+    pub fn filter<'a>(&self, pod: &Pod, nodes: &'a Nodes) -> FilterOutcome<'a> {
+        FilterOutcome { nodes, judged: self.judge(pod, nodes) }
     }
 
     /// How good the nodes are for the pod: the best one gets 10, the others by their place among all.
@@ -158,6 +130,30 @@ pub struct FilterOutcome<'a> {
 }
 
 impl FilterOutcome<'_> {
+    fn any(&self, test: fn(&Option<Result<Standing, Reasons>>) -> bool) -> bool {
+        self.judged.as_ref().is_ok_and(|judged| judged.standings.iter().any(test))
+    }
+
+    /// Whether no node is right, and one may be soon: whoever asks finds them right, so what freed room may be on its way to us.
+    pub fn may_change(&self) -> bool {
+        !self.any(|standing| matches!(standing, Some(Ok(_))))
+            && self.any(|standing| matches!(standing, Some(Err(why)) if why.resolvable_by_eviction()))
+    }
+
+    /// The answer after which nobody looks again. When no node is right, kube-scheduler would not ask again before something changes
+    /// that it sees, minutes later in a quiet cluster; so what can pass without that is an error, after which it does.
+    pub fn last_word(mut self, judge: &Judge) -> Self {
+        if self.any(|standing| matches!(standing, Some(Ok(_)))) {
+            return self;
+        }
+        if self.any(Option::is_none) {
+            self.judged = Err(Arc::from(UNKNOWN_NODES));
+        } else if self.may_change() && judge.engine.with(|scheduler, _| scheduler.binds_under_way()) > 0 {
+            self.judged = Err(Arc::from(ROOM_IN_DOUBT));
+        }
+        self
+    }
+
     /// The answer as JSON.
     pub fn to_json(&self) -> serde_json::Result<Vec<u8>> {
         let judged = match &self.judged {
@@ -228,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_full_only_in_our_view_is_looked_at_again() {
+    fn a_node_that_is_full_in_our_view_may_be_free_soon_and_an_unknown_one_is_no_last_word() {
         with_engine(|engine, agent| {
             let allocatable = Amounts { cpu_milli: 1_000, pods: 110, ..Amounts::default() };
             engine.with(|scheduler, now| {
@@ -238,17 +234,18 @@ mod tests {
                 scheduler.retain_pods(&HashSet::from(["there".into()]));
             });
             let judge = Judge::new(engine.clone(), agent);
-            let nodes = Nodes::Names(vec!["n".into()]);
-            let passed = |patience| judge.filter(&pod("asks", None), &nodes, patience).counts();
-            assert_eq!(passed(Duration::from_millis(20)), Some((0, 1)));
-            std::thread::scope(|threads| {
-                let answer = threads.spawn(|| passed(Duration::from_secs(60)));
-                std::thread::sleep(LOOK_AGAIN);
-                engine.with(|scheduler, _| scheduler.delete_pod(&Arc::from("there")));
-                assert_eq!(answer.join().unwrap(), Some((1, 0)));
-            });
-            let unknown = Nodes::Names(vec!["new".into()]);
-            assert_eq!(judge.filter(&pod("asks", None), &unknown, Duration::ZERO).counts(), None);
+            let asks = pod("asks", None);
+            let (nodes, unknown) = (Nodes::Names(vec!["n".into()]), Nodes::Names(vec!["new".into()]));
+            let full = judge.filter(&asks, &nodes);
+            assert!(full.may_change());
+            assert_eq!(full.last_word(&judge).counts(), Some((0, 1)));
+            let new = judge.filter(&asks, &unknown);
+            assert!(!new.may_change());
+            assert_eq!(new.last_word(&judge).counts(), None);
+            engine.with(|scheduler, _| scheduler.delete_pod(&Arc::from("there")));
+            let free = judge.filter(&asks, &nodes);
+            assert!(!free.may_change());
+            assert_eq!(free.last_word(&judge).counts(), Some((1, 0)));
         });
     }
 }

@@ -34,6 +34,10 @@ const REQUESTS_AT_ONCE: usize = 8;
 
 /// How long our view may be behind that of who asks.
 const PATIENCE: Duration = Duration::from_millis(200);
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// Bodies up to this many bytes, some ten thousand nodes by name, take a millisecond or two.
+const LITTLE_WORK: usize = 256 << 10;
 
 /// What the handlers need.
 pub struct Extender {
@@ -74,46 +78,54 @@ enum Answered {
 }
 
 async fn filter(State(extender): State<Arc<Extender>>, body: Body) -> Response {
-    let work = |judge: &Judge, body: &[u8]| match wire::extender_args(body) {
+    let work = |judge: &Judge, body: &[u8], patient: bool| match wire::extender_args(body) {
         Ok(args) => {
-            let outcome = judge.filter(&args.pod, &args.nodes, PATIENCE);
-            match (outcome.to_json(), outcome.counts()) {
+            let outcome = judge.filter(&args.pod, &args.nodes);
+            if patient && outcome.may_change() {
+                return None;
+            }
+            let outcome = outcome.last_word(judge);
+            Some(match (outcome.to_json(), outcome.counts()) {
                 (Ok(text), Some(_)) => Answered::Well(json_text(text)),
                 (Ok(text), None) => Answered::Refused(json_text(text)),
                 (Err(error), _) => Answered::Badly(broken(&error.to_string())),
-            }
+            })
         }
         Err(error) if is_of_protocol(body) => {
-            Answered::Refused(json(&FilterResult { error, ..FilterResult::default() }))
+            Some(Answered::Refused(json(&FilterResult { error, ..FilterResult::default() })))
         }
-        Err(error) => Answered::Badly(bad(error)),
+        Err(error) => Some(Answered::Badly(bad(error))),
     };
     extender.carry_out(Verb::Filter, body, work).await
 }
 
 async fn prioritize(State(extender): State<Arc<Extender>>, body: Body) -> Response {
-    let work = |judge: &Judge, body: &[u8]| match wire::extender_args(body) {
-        Ok(args) => match judge.prioritize(&args.pod, &args.nodes) {
-            Ok(scores) => Answered::Well(json(&scores)),
-            // The protocol has no place for an error here; kube-scheduler goes on without these scores.
-            Err(why) => {
-                Answered::Refused((StatusCode::UNPROCESSABLE_ENTITY, why.to_string()).into_response())
-            }
-        },
-        Err(error) => Answered::Badly(bad(error)),
+    let work = |judge: &Judge, body: &[u8], _| {
+        Some(match wire::extender_args(body) {
+            Ok(args) => match judge.prioritize(&args.pod, &args.nodes) {
+                Ok(scores) => Answered::Well(json(&scores)),
+                // The protocol has no place for an error here; kube-scheduler goes on without these scores.
+                Err(why) => {
+                    Answered::Refused((StatusCode::UNPROCESSABLE_ENTITY, why.to_string()).into_response())
+                }
+            },
+            Err(error) => Answered::Badly(bad(error)),
+        })
     };
     extender.carry_out(Verb::Prioritize, body, work).await
 }
 
 async fn preempt(State(extender): State<Arc<Extender>>, body: Body) -> Response {
-    let work = |judge: &Judge, body: &[u8]| match wire::preemption_args(body) {
-        Ok(args) => match judge.preempt(args) {
-            Ok(victims) => Answered::Well(json(&PreemptionResult { node_name_to_meta_victims: victims })),
-            Err(why) => {
-                Answered::Refused((StatusCode::UNPROCESSABLE_ENTITY, why.to_string()).into_response())
-            }
-        },
-        Err(error) => Answered::Badly(bad(error)),
+    let work = |judge: &Judge, body: &[u8], _| {
+        Some(match wire::preemption_args(body) {
+            Ok(args) => match judge.preempt(args) {
+                Ok(victims) => Answered::Well(json(&PreemptionResult { node_name_to_meta_victims: victims })),
+                Err(why) => {
+                    Answered::Refused((StatusCode::UNPROCESSABLE_ENTITY, why.to_string()).into_response())
+                }
+            },
+            Err(error) => Answered::Badly(bad(error)),
+        })
     };
     extender.carry_out(Verb::Preempt, body, work).await
 }
@@ -135,25 +147,35 @@ async fn bind(State(extender): State<Arc<Extender>>, body: Body) -> Response {
 }
 
 impl Extender {
-    /// Reads the body and works on it, on a thread that may take its time.
+    /// Reads the body and works on it; `None` while another look may tell more and `patient` is true. Much work is for a thread that
+    /// may take its time; for little, handing it over would take longer than the work.
     async fn carry_out(
         &self,
         verb: Verb,
         body: Body,
-        work: impl FnOnce(&Judge, &[u8]) -> Answered + Send + 'static,
+        work: impl Fn(&Judge, &[u8], bool) -> Option<Answered> + Clone + Send + 'static,
     ) -> Response {
         let began = Instant::now();
         // Never closed.
         let _slot = self.slots.acquire().await;
-        let answered = match body::read(body, self.max_body_bytes).await {
-            Err(refused) => Answered::Badly(refused.into_response()),
-            Ok(body) => {
-                let judge = self.judge.clone();
-                let work = tokio::task::spawn_blocking(move || work(&judge, &body));
-                work.await.unwrap_or_else(|error| Answered::Badly(broken(&error.to_string())))
-            }
+        let body = match body::read(body, self.max_body_bytes).await {
+            Err(refused) => return self.observe(verb, Answered::Badly(refused.into_response()), began),
+            Ok(body) => body,
         };
-        self.observe(verb, answered, began)
+        loop {
+            let patient = began.elapsed() < PATIENCE;
+            let answered = if body.len() <= LITTLE_WORK {
+                work(&self.judge, &body, patient)
+            } else {
+                let (judge, body, work) = (self.judge.clone(), body.clone(), work.clone());
+                let work = tokio::task::spawn_blocking(move || work(&judge, &body, patient));
+                work.await.unwrap_or_else(|error| Some(Answered::Badly(broken(&error.to_string()))))
+            };
+            match answered {
+                Some(answered) => return self.observe(verb, answered, began),
+                None => tokio::time::sleep(LOOK_AGAIN).await,
+            }
+        }
     }
 
     fn observe(&self, verb: Verb, answered: Answered, began: Instant) -> Response {

@@ -52,6 +52,25 @@ async fn start_replica(cluster: &TestControlPlane, certificates: &Certificates) 
     berth
 }
 
+/// What the replicas say of a pod that is still not bound, for whoever reads why the test failed.
+async fn explain_waiting(client: &Client, replicas: &[Berth]) {
+    let pods = all_pods(client).await;
+    let waiting: Vec<_> = pods.iter().filter(|pod| node_of(pod).is_none()).collect();
+    println!("{} pods wait", waiting.len());
+    let Some(name) = waiting.first().and_then(|pod| pod.metadata.name.as_deref()) else {
+        return;
+    };
+    for replica in replicas {
+        println!("{name}: {}", replica.get(&format!("/explain?pod=default/{name}")).await.1);
+        let (_, metrics) = replica.get("/metrics").await;
+        for line in
+            metrics.lines().filter(|line| line.contains("pending_pods{") || line.starts_with("berth_others"))
+        {
+            println!("{line}");
+        }
+    }
+}
+
 async fn scheduled_by(berth: &Berth) -> f64 {
     berth.metric(r#"scheduler_schedule_attempts_total{result="scheduled",profile="berth"}"#).await
 }
@@ -111,7 +130,14 @@ async fn replicas_that_all_schedule_share_the_classes_and_survive_any_kill() {
         service.set(addresses(&replicas).await);
         replicas.push(start_replica(&cluster, &certificates).await);
         service.set(addresses(&replicas).await);
-        log.await_len(SOON, (kill + 2) * BURST).await;
+        let all = log.await_len(SOON, (kill + 2) * BURST);
+        let patience = tokio::time::sleep(SOON - Duration::from_secs(5));
+        tokio::pin!(all);
+        tokio::select! {
+            () = &mut all => continue,
+            () = patience => explain_waiting(&client, &replicas).await,
+        }
+        all.await;
     }
     log.assert_none_moved();
     assert_eq!(log.len(), (kills + 1) * BURST);
