@@ -75,6 +75,10 @@ impl Scheduler {
             if let Some(binding) = self.waiting.get_mut(&pod.uid) {
                 binding.news = Some(Box::new(pod));
                 self.claims_due(&uid);
+            } else if self.others.holds(&uid) && !pod.deleting {
+                // Another replica asked to bind it before we heard of it.
+                self.wait(pod, now);
+                self.wait_held(&uid);
             }
             return;
         }

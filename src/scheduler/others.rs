@@ -240,14 +240,17 @@ impl Scheduler {
             self.others.former.insert(key, former);
             self.note_reservations();
         }
-        if self.waiting.contains_key(uid) {
-            self.withdraw(uid);
-        }
         if self.ledger.commit(uid, holding, node, |_| true).is_ok() {
             self.others.holds.insert(uid.clone(), Hold { binding: binding.clone(), until });
-            if let Some(waiting) = self.waiting.get_mut(uid) {
-                waiting.state = State::Held;
-            }
+            self.wait_held(uid);
+        }
+    }
+
+    /// One of ours, if it is one, waits for what becomes of another replica's bind.
+    pub(super) fn wait_held(&mut self, uid: &Arc<str>) {
+        self.withdraw(uid);
+        if let Some(waiting) = self.waiting.get_mut(uid) {
+            waiting.state = State::Held;
         }
     }
 

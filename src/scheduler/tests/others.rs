@@ -264,3 +264,17 @@ fn what_we_assumed_before_we_were_the_guard_is_looked_at_again() {
     bench.apply(on("a", foreign("theirs", 600)));
     assert!(matches!(bench.review("ours", "a"), Review::Refused(why) if why.contains("given to others")));
 }
+
+#[test]
+fn a_pod_that_was_held_before_we_heard_of_it_is_ours_to_place_when_the_bind_never_comes() {
+    let mut bench = guard(&["a"]);
+    let read = pod("ours", 600);
+    assert_eq!(bench.scheduler.review(&to("ours", "a"), Some(&read), Some(60 * S)), Review::Allowed);
+    bench.apply(read);
+    assert_eq!((bench.counts(), bench.cpu_taken("a")), ((0, 1, 0), 600));
+    assert_eq!(bench.scheduler.check(), []);
+    bench.now = 60 * S;
+    bench.read("ours", "a", Truth::Unbound { bindable: true });
+    bench.work();
+    assert_eq!(bench.binds, [to("ours", "a")]);
+}

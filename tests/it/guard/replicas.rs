@@ -61,7 +61,7 @@ async fn explain_waiting(client: &Client, replicas: &[Berth]) {
         return;
     };
     for replica in replicas {
-        println!("{name}: {}", replica.get(&format!("/explain?pod=default/{name}")).await.1);
+        println!("{name}: {}", replica.get(&format!("/explain?pod={name}")).await.1);
         let (_, metrics) = replica.get("/metrics").await;
         for line in
             metrics.lines().filter(|line| line.contains("pending_pods{") || line.starts_with("berth_others"))
@@ -104,7 +104,7 @@ async fn replicas_that_all_schedule_share_the_classes_and_survive_any_kill() {
 
     let burst = async |at: usize| {
         let prefix: &'static str = format!("burst-{at}").leak();
-        let pods = Pods { prefix, count: BURST, ..Pods::default() };
+        let pods = Pods { prefix, count: BURST, requests: json!({"cpu": "100m"}), ..Pods::default() };
         // Ten classes, so that both replicas have some.
         create_pods(&client, &pods, |index, pod| {
             let key = format!("class-{}", index % 10);
