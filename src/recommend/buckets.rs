@@ -39,7 +39,9 @@ impl Buckets {
     /// Buckets of which the first is `first` wide and each next one `ratio` times the one before, up to `max`.
     pub fn exponential(max: f64, first: f64, ratio: f64, epsilon: f64) -> Result<Self, BucketsError> {
         if !(max > 0.0 && first > 0.0 && epsilon > 0.0 && ratio > 1.0) {
-            return Err(BucketsError("maximum, first bucket and epsilon must be positive, the ratio above 1"));
+            return Err(BucketsError(
+                "maximum, first bucket and epsilon must be positive, the ratio above 1",
+            ));
         }
         let count = checked_count((max * (ratio - 1.0) / first + 1.0).ln() / ratio.ln())?;
         Ok(Self { growth: Growth::Exponential { first, ratio }, count, epsilon })
@@ -87,7 +89,11 @@ impl Buckets {
 
 fn checked_count(without_last: f64) -> Result<u16, BucketsError> {
     let count = without_last.ceil() + 1.0;
-    if (1.0..=COUNT_MAX).contains(&count) { Ok(count as u16) } else { Err(BucketsError("more than 4096 buckets")) }
+    if (1.0..=COUNT_MAX).contains(&count) {
+        Ok(count as u16)
+    } else {
+        Err(BucketsError("more than 4096 buckets"))
+    }
 }
 
 /// `base` to a whole power by squaring, from the lowest bit of the exponent up: the order in which Go's `math.Pow`

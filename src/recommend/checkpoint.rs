@@ -112,14 +112,24 @@ impl CheckpointStatus {
 
     /// The aggregate that was saved. `window_ns` is the length of a memory window, whose end stands in for the time of
     /// its samples.
-    pub fn load(&self, shapes: &Shapes, window_ns: i64, now: UnixNanos) -> Result<Aggregate, CheckpointError> {
+    pub fn load(
+        &self,
+        shapes: &Shapes,
+        window_ns: i64,
+        now: UnixNanos,
+    ) -> Result<Aggregate, CheckpointError> {
         if self.version != VERSION {
             return Err(CheckpointError::Version(self.version.clone()));
         }
         let mut aggregate = Aggregate::new(shapes, now);
         aggregate.cpu_span = self.span(now)?;
         load_histogram("cpu", &mut aggregate.cpu, &self.cpu_histogram, now)?;
-        load_histogram("memory", &mut aggregate.memory, &self.memory_histogram, now.saturating_add(window_ns))?;
+        load_histogram(
+            "memory",
+            &mut aggregate.memory,
+            &self.memory_histogram,
+            now.saturating_add(window_ns),
+        )?;
         Ok(aggregate)
     }
 
@@ -151,7 +161,8 @@ fn load_histogram(
     latest: UnixNanos,
 ) -> Result<(), CheckpointError> {
     let rounding = histogram.options().half_life_ns() / 2;
-    let loaded = if saved.reference_timestamp > latest.saturating_add(rounding).saturating_add(CLOCK_SKEW_NS) {
+    let loaded = if saved.reference_timestamp > latest.saturating_add(rounding).saturating_add(CLOCK_SKEW_NS)
+    {
         Err(CheckpointError::Future("the reference timestamp"))
     } else {
         histogram.load(saved)

@@ -111,8 +111,7 @@ impl ContainerState {
             return Err(Refused::OldOom);
         }
         let used = requested.max(self.memory_peak.unwrap_or(0));
-        let needed =
-            used.saturating_add(rules.oom_min_bump).max(amount::scale(used, rules.oom_bump_ratio));
+        let needed = used.saturating_add(rules.oom_min_bump).max(amount::scale(used, rules.oom_bump_ratio));
         if needed < 0 {
             return Err(Refused::Negative);
         }

@@ -135,7 +135,8 @@ impl OpenWindow {
             && self.last_memory <= now
             && last_cpu <= now;
         let peak_can_be = self.peak >= Some(0) || self.oom_peak >= Some(0);
-        let none_negative = self.peak.is_none_or(|peak| peak >= 0) && self.oom_peak.is_none_or(|peak| peak >= 0);
+        let none_negative =
+            self.peak.is_none_or(|peak| peak >= 0) && self.oom_peak.is_none_or(|peak| peak >= 0);
         (times_can_be && peak_can_be && none_negative).then_some(state)
     }
 }

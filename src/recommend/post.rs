@@ -77,7 +77,8 @@ impl Recommendation {
 
 fn round_up_to_cores(recommendation: &mut Recommendation) {
     let uncapped = &mut recommendation.uncapped.cpu;
-    let bounds = [&mut recommendation.target.cpu, &mut recommendation.lower.cpu, &mut recommendation.upper.cpu];
+    let bounds =
+        [&mut recommendation.target.cpu, &mut recommendation.lower.cpu, &mut recommendation.upper.cpu];
     for cpu in bounds.into_iter().chain([uncapped]).flatten() {
         *cpu = amount::round_up(*cpu, CORE).unwrap_or(*cpu);
     }

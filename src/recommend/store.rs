@@ -135,7 +135,13 @@ impl Store {
     }
 
     /// A VPA sets other rules for a container's memory, or none any more.
-    pub fn set_rules(&mut self, workload: &Workload, container: &str, rules: Option<MemoryRules>, now: UnixNanos) {
+    pub fn set_rules(
+        &mut self,
+        workload: &Workload,
+        container: &str,
+        rules: Option<MemoryRules>,
+        now: UnixNanos,
+    ) {
         let known = self.workloads.entry(workload.clone()).or_default();
         known.tracked(container, &self.shapes, now).rules = rules.map(Box::new);
     }
@@ -177,7 +183,11 @@ impl Store {
     }
 
     /// The checkpoints of a workload's containers, and what is to be stored beside each.
-    pub fn save(&self, workload: &Workload, now: UnixNanos) -> Vec<(Arc<str>, CheckpointStatus, OpenWindows)> {
+    pub fn save(
+        &self,
+        workload: &Workload,
+        now: UnixNanos,
+    ) -> Vec<(Arc<str>, CheckpointStatus, OpenWindows)> {
         let Some(known) = self.workloads.get(workload) else { return Vec::new() };
         let saved = known.containers.iter().map(|(name, tracked)| {
             let (status, windows) = open::save(&tracked.aggregate, known.states(name), now);
@@ -226,7 +236,11 @@ impl Store {
 
     /// Memory of all aggregates, in bytes, without what maps and the allocator add.
     pub fn aggregate_bytes(&self) -> usize {
-        self.workloads.values().flat_map(|known| known.containers.values()).map(|tracked| tracked.aggregate.bytes()).sum()
+        self.workloads
+            .values()
+            .flat_map(|known| known.containers.values())
+            .map(|tracked| tracked.aggregate.bytes())
+            .sum()
     }
 
     fn feed(

@@ -106,7 +106,8 @@ impl Weights {
         let range = self.range(buckets);
         let max = range.iter().map(Entry::weight).fold(0.0, f64::max);
         let ratio = CHECKPOINT_WEIGHT_MAX / max;
-        let rounded = |entry: &Entry| (i64::from(entry.bucket), (entry.weight() * ratio + 0.5).floor() as i64);
+        let rounded =
+            |entry: &Entry| (i64::from(entry.bucket), (entry.weight() * ratio + 0.5).floor() as i64);
         HistogramCheckpoint {
             bucket_weights: range.iter().map(rounded).filter(|(_, weight)| *weight > 0).collect(),
             total_weight: self.total,
@@ -115,7 +116,11 @@ impl Weights {
     }
 
     /// Adds what a checkpoint has; all of it or, with an error, nothing.
-    pub(super) fn load(&mut self, buckets: &Buckets, saved: &HistogramCheckpoint) -> Result<(), CheckpointError> {
+    pub(super) fn load(
+        &mut self,
+        buckets: &Buckets,
+        saved: &HistogramCheckpoint,
+    ) -> Result<(), CheckpointError> {
         let mut sum = 0.0;
         for (&bucket, &weight) in &saved.bucket_weights {
             if !(0..i64::from(buckets.count())).contains(&bucket) {
