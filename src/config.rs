@@ -26,10 +26,11 @@ pub use load::ConfigError;
 pub use serving::{Extender, Guard, Serving};
 pub use spread::{DefaultConstraint, DefaultingType, PodTopologySpread};
 pub use validate::InvalidField;
+pub(crate) use validate::{lasts, refuse, within};
 
 use crate::dispatch::DispatcherKind;
 use crate::rules::Packing;
-use values::whole_number;
+pub(crate) use values::whole_number;
 
 /// Everything that can be set in the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -24,3 +24,4 @@ pub mod rules;
 pub mod scheduler;
 pub mod serve;
 pub mod simulate;
+pub mod usage;

@@ -106,11 +106,11 @@ pub(super) const SECOND: ConfigDuration = ConfigDuration::from_secs(1);
 const HOUR: ConfigDuration = ConfigDuration::from_secs(3_600);
 const DAY: ConfigDuration = ConfigDuration::from_secs(86_400);
 
-pub(super) fn refuse(field: &'static str, problem: impl Into<String>) -> Result<(), InvalidField> {
+pub(crate) fn refuse(field: &'static str, problem: impl Into<String>) -> Result<(), InvalidField> {
     Err(InvalidField { field, problem: problem.into() })
 }
 
-pub(super) fn within(
+pub(crate) fn within(
     field: &'static str,
     value: u32,
     allowed: RangeInclusive<u32>,
@@ -121,7 +121,7 @@ pub(super) fn within(
     refuse(field, format!("{value} is not from {} to {}", allowed.start(), allowed.end()))
 }
 
-pub(super) fn lasts(
+pub(crate) fn lasts(
     field: &'static str,
     value: ConfigDuration,
     allowed: RangeInclusive<ConfigDuration>,
