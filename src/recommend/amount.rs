@@ -59,6 +59,20 @@ pub fn humanize_memory(bytes: Amount) -> String {
     }
 }
 
+/// `amount` thousandths or units as the API server writes a decimal quantity: the largest suffix that leaves a whole number.
+pub fn to_quantity(amount: Amount, is_milli: bool) -> String {
+    const SUFFIXES: [&str; 8] = ["m", "", "k", "M", "G", "T", "P", "E"];
+    let (mut rest, mut suffix) = (amount, usize::from(!is_milli));
+    if amount == 0 {
+        return "0".to_owned();
+    }
+    while rest % 1000 == 0 && suffix + 1 < SUFFIXES.len() {
+        rest /= 1000;
+        suffix += 1;
+    }
+    format!("{rest}{}", SUFFIXES[suffix])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,6 +126,26 @@ mod tests {
         }
         for unit in [0, -3, Amount::MIN] {
             assert_eq!(round_up(5, unit).unwrap_err().to_string(), "scale must be greater than zero");
+        }
+    }
+
+    #[test]
+    fn amounts_are_written_as_the_api_server_does() {
+        let cases = [
+            (25, true, "25m"),
+            (1000, true, "1"),
+            (1500, true, "1500m"),
+            (2_000_000, true, "2k"),
+            (AMOUNT_MAX, true, "100G"),
+            (262_144_000, false, "262144k"),
+            (104_857_601, false, "104857601"),
+            (AMOUNT_MAX, false, "100T"),
+            (0, true, "0"),
+        ];
+        for (amount, is_milli, text) in cases {
+            assert_eq!(to_quantity(amount, is_milli), text);
+            let read = crate::model::Quantity::parse(text).unwrap();
+            assert_eq!(if is_milli { read.milli_value() } else { read.value() }, amount, "{text}");
         }
     }
 

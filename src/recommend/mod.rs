@@ -10,6 +10,7 @@
 
 pub mod aggregate;
 pub mod amount;
+pub mod assign;
 pub mod buckets;
 pub mod checkpoint;
 pub mod container;
@@ -17,9 +18,14 @@ pub mod estimate;
 pub mod histogram;
 pub mod open;
 pub mod post;
+pub mod propose;
+pub mod room;
+pub mod saved;
 pub mod settings;
+pub mod status;
 pub mod store;
 pub mod time;
+pub mod vpa;
 mod weights;
 
 #[cfg(test)]
@@ -34,9 +40,12 @@ pub use estimate::{Controlled, Estimate, recommend};
 pub use histogram::{HistogramOptions, UsageHistogram};
 pub use open::{OpenWindow, OpenWindows};
 pub use post::{Allowed, Amounts, Capped, PostPolicy, Recommendation};
+pub use room::NodeSize;
 pub use settings::{ResourceSettings, Settings};
+pub use status::{Condition, Findings, Status, Thresholds};
 pub use store::{Store, Workload};
 pub use time::UnixNanos;
+pub use vpa::{ContainerPolicy, Owner, Vpa};
 
 /// One value for each resource that is rightsized.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
