@@ -193,11 +193,7 @@ pub(super) fn validate(config: &Config) -> Result<(), InvalidField> {
     share("recommender.marginFraction", it.margin_fraction, 0.0..=10.0)?;
     share("recommender.oomBumpUpRatio", it.oom_bump_up_ratio, 1.0..=100.0)?;
     lasts("recommender.memoryAggregationInterval", it.memory_aggregation_interval, SECOND..=MONTH)?;
-    within(
-        "recommender.memoryAggregationIntervalCount",
-        it.memory_aggregation_interval_count,
-        1..=1_000,
-    )?;
+    within("recommender.memoryAggregationIntervalCount", it.memory_aggregation_interval_count, 1..=1_000)?;
     for (fields, estimation) in [(&CPU_FIELDS, &it.cpu), (&MEMORY_FIELDS, &it.memory)] {
         share(fields[0], estimation.target_percentile, 0.0..=1.0)?;
         share(fields[1], estimation.lower_bound_percentile, 0.0..=1.0)?;
@@ -321,7 +317,8 @@ mod tests {
         assert_eq!(refused(|it| it.oom_bump_up_ratio = 0.5), "recommender.oomBumpUpRatio");
         assert_eq!(
             refused(|it| {
-                it.prometheus = Some(PrometheusConfig { url: "ftp://x".into(), ..PrometheusConfig::default() })
+                it.prometheus =
+                    Some(PrometheusConfig { url: "ftp://x".into(), ..PrometheusConfig::default() })
             }),
             "prometheus.url"
         );

@@ -24,10 +24,7 @@ pub fn controlling<'a>(vpas: impl IntoIterator<Item = &'a Vpa>) -> BTreeMap<Work
 
 /// The workload that made a pod of this name, by the names that controllers give to their pods; of several the one
 /// with the longest name. For pods that are gone: for those that are there, owners say it.
-pub fn by_pod_name<'a>(
-    pod: &str,
-    workloads: impl IntoIterator<Item = &'a Workload>,
-) -> Option<&'a Workload> {
+pub fn by_pod_name<'a>(pod: &str, workloads: impl IntoIterator<Item = &'a Workload>) -> Option<&'a Workload> {
     let fits = |workload: &&Workload| {
         let rest = pod.strip_prefix(&*workload.name).and_then(|rest| rest.strip_prefix('-'));
         rest.is_some_and(|rest| is_suffix(&workload.kind, rest))
@@ -45,9 +42,7 @@ fn is_suffix(kind: &str, rest: &str) -> bool {
     match kind {
         "StatefulSet" => is_number(rest),
         "ReplicaSet" | "DaemonSet" | "ReplicationController" | "Job" => is_random(rest),
-        "CronJob" => {
-            rest.split_once('-').is_some_and(|(time, random)| is_number(time) && is_random(random))
-        }
+        "CronJob" => rest.split_once('-').is_some_and(|(time, random)| is_number(time) && is_random(random)),
         // Deployments, and kinds of others that work as they do or make pods themselves.
         _ => match rest.split_once('-') {
             Some((hash, random)) => is_hash(hash) && is_random(random),

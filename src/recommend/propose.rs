@@ -100,9 +100,11 @@ fn requests_of_others(recommendations: &[Recommendation], running: &Requests) ->
     for (name, requests) in running {
         let target = recommendations.iter().find(|it| it.container == *name).map(|it| it.target);
         let target = target.unwrap_or_default();
-        others = others.zip(*requests).zip(target).map(|((sum, requested), target): ((Amount, Amount), Option<Amount>)| {
-            if target.is_some() { sum } else { sum.saturating_add(requested) }
-        });
+        others = others.zip(*requests).zip(target).map(
+            |((sum, requested), target): ((Amount, Amount), Option<Amount>)| {
+                if target.is_some() { sum } else { sum.saturating_add(requested) }
+            },
+        );
     }
     others
 }

@@ -107,7 +107,8 @@ fn is_about(old: &[Recommendation], new: &[Recommendation], thresholds: Threshol
         (old, new) => old == new,
     };
     let amounts = |old: Amounts, new: Amounts| {
-        close(old.cpu, new.cpu, thresholds.cpu_milli) && close(old.memory, new.memory, thresholds.memory_bytes)
+        close(old.cpu, new.cpu, thresholds.cpu_milli)
+            && close(old.memory, new.memory, thresholds.memory_bytes)
     };
     old.len() == new.len()
         && old.iter().zip(new).all(|(old, new)| {

@@ -105,8 +105,9 @@ impl Recommending {
     /// It was not written.
     pub async fn write_status(&self, vpa: &Vpa, patch: &Value) -> Result<(), ApiError> {
         let (namespace, name) = (&vpa.namespace, &vpa.name);
-        let path =
-            format!("/apis/autoscaling.k8s.io/v1/namespaces/{namespace}/verticalpodautoscalers/{name}/status");
+        let path = format!(
+            "/apis/autoscaling.k8s.io/v1/namespaces/{namespace}/verticalpodautoscalers/{name}/status"
+        );
         self.send(json_request(Method::PATCH, &path, MERGE_PATCH, patch)).await.map(drop)
     }
 

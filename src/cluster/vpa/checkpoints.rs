@@ -105,7 +105,8 @@ impl Recommending {
         let folder = folder(&saved.namespace);
         let name = saved::name(&saved.vpa, &saved.container);
         let mut annotations = saved.annotations.clone();
-        let windows = serde_json::to_string(&saved.windows).map_err(|error| ApiError::Other(error.to_string()))?;
+        let windows =
+            serde_json::to_string(&saved.windows).map_err(|error| ApiError::Other(error.to_string()))?;
         annotations.insert(OPEN_WINDOWS.to_owned(), windows);
         // A merge would keep old buckets.
         let patch = json!([
@@ -128,7 +129,9 @@ impl Recommending {
             "spec": {"vpaObjectName": saved.vpa, "containerName": saved.container},
             "status": saved.status,
         });
-        self.send(json_request(Method::POST, &folder, "application/json", &object)).await.map(|_| Written::Yes)
+        self.send(json_request(Method::POST, &folder, "application/json", &object))
+            .await
+            .map(|_| Written::Yes)
     }
 
     /// Deletes a checkpoint, if it is still the one with this uid.
@@ -146,7 +149,8 @@ impl Recommending {
 }
 
 fn read(json: &str) -> Result<FoundCheckpoint, String> {
-    let Object { mut metadata, spec, status } = serde_json::from_str(json).map_err(|error| error.to_string())?;
+    let Object { mut metadata, spec, status } =
+        serde_json::from_str(json).map_err(|error| error.to_string())?;
     let windows = metadata.annotations.remove(OPEN_WINDOWS);
     let label = Label {
         name: metadata.name,

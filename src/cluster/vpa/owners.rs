@@ -118,7 +118,8 @@ impl Owners {
             #[serde(default, deserialize_with = "nullable")]
             owner_references: Vec<OwnerReference>,
         }
-        const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+        const METADATA: &str =
+            "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
         if !is_name(&owner.name) {
             return Ok(Look::Missing);
         }
@@ -162,9 +163,11 @@ impl Owners {
         let is_fresh = |known: &(u64, _)| known.0 + ROUNDS_KEPT > self.round;
         if !self.scalable.get(api_version).is_some_and(is_fresh) {
             let listed = match self.api.get(&format!("/apis/{api_version}"), "application/json").await {
-                Ok(answer) => serde_json::from_slice::<Resources>(&answer.body)
-                    .map_err(|error| ApiError::Other(format!("{api_version} cannot be read: {error}")))?
-                    .resources,
+                Ok(answer) => {
+                    serde_json::from_slice::<Resources>(&answer.body)
+                        .map_err(|error| ApiError::Other(format!("{api_version} cannot be read: {error}")))?
+                        .resources
+                }
                 Err(ApiError::NotFound(_)) => Vec::new(),
                 Err(error) => return Err(error),
             };

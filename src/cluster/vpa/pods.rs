@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use super::objects::{Quantities, amounts};
-use crate::cluster::lean::{LeanPod, nullable};
 use crate::cluster::Interner;
+use crate::cluster::lean::{LeanPod, nullable};
 use crate::model::PodSpec;
 use crate::recommend::{Amount, NodeSize, Owner, PerResource, UnixNanos, time};
 
