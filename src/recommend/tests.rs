@@ -9,8 +9,11 @@ mod hostile;
 mod open;
 mod post;
 mod properties;
+mod propose;
+mod status;
 mod store;
 mod tables;
+mod vpa;
 mod weights;
 
 use std::sync::Arc;
