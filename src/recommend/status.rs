@@ -51,7 +51,7 @@ pub struct Findings {
     pub pods: usize,
     /// What is known from before has not been read yet.
     pub fetches_history: bool,
-    /// The names of the containers that its pods have; empty when that is not known.
+    /// The names of the containers that its pods have, without those whose policy is off.
     pub containers: Vec<String>,
     /// Of containers of which enough is known, by name.
     pub recommendations: Vec<Recommendation>,
@@ -83,11 +83,11 @@ pub fn next(old: &Status, found: &Findings, thresholds: Thresholds, now: UnixNan
 /// better: requests that were set by it would fall back otherwise.
 fn recommendation(old: &Status, found: &Findings, thresholds: Thresholds) -> Option<Vec<Recommendation>> {
     let published = old.recommendation.as_deref().unwrap_or_default();
-    if found.recommendations.is_empty() && found.containers.is_empty() {
+    if found.recommendations.is_empty() && (found.pods == 0 || found.fetches_history) {
         return old.recommendation.clone();
     }
     let mut next = found.recommendations.clone();
-    let is_there = |name: &String| found.containers.is_empty() || found.containers.contains(name);
+    let is_there = |name: &String| found.pods == 0 || found.containers.contains(name);
     for kept in published {
         if is_there(&kept.container) && next.iter().all(|new| new.container != kept.container) {
             next.push(kept.clone());

@@ -179,13 +179,14 @@ impl Recommender {
         let world = match self.look().await {
             Ok(world) => world,
             Err(error) => {
-                let topic = match error {
+                let error = match error {
                     ApiError::NotFound(_) => {
-                        "there are no VerticalPodAutoscalers in this cluster (install their CRDs)"
+                        "there are no VerticalPodAutoscalers in this cluster, their CRDs must be installed"
+                            .to_owned()
                     }
-                    _ => "VerticalPodAutoscalers cannot be read",
+                    error => error.to_string(),
                 };
-                self.complaints.say("vpas", topic, Err(error.to_string()));
+                self.complaints.say("vpas", "VerticalPodAutoscalers", Err(error));
                 metrics.round(false);
                 return;
             }
@@ -247,17 +248,10 @@ impl Complaints {
             }
             Err(error) => {
                 if !self.0.contains_key(topic) {
-                    tracing::warn!(%error, "recommender: {what}; trying again every round");
+                    tracing::warn!(%error, "recommender: cannot read {what}, trying again every round");
                 }
                 self.0.insert(topic.to_owned(), error);
             }
-        }
-    }
-
-    /// The same for something that cannot get well: said once.
-    fn once(&mut self, topic: String, say: impl FnOnce()) {
-        if self.0.insert(topic, String::new()).is_none() {
-            say();
         }
     }
 }

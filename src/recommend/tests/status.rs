@@ -114,6 +114,10 @@ fn what_was_recommended_stays_while_there_is_nothing_better() {
     assert_eq!(recommended(&one), [("app".to_owned(), 200)], "the sidecar was taken away");
     one.containers.push("sidecar".into());
     assert_eq!(recommended(&one), [("app".to_owned(), 200), sidecar], "it is there, and not measured yet");
+    let off = Findings { pods: 1, ..Findings::default() };
+    assert_eq!(recommended(&off), [], "the policies of all containers are off");
+    let fetches = Findings { fetches_history: true, ..off };
+    assert_eq!(recommended(&fetches), both);
     let shadowed = Findings { is_shadowed: true, ..unsupported };
     assert_eq!(recommended(&shadowed), [], "another VPA says it");
 }

@@ -161,7 +161,9 @@ impl Recommender {
         let takes_over = self.place.config.name == DEFAULT_RECOMMENDER;
         let none = BTreeMap::new();
         let mut garbage: Vec<FoundCheckpoint> = Vec::new();
+        let mut there = BTreeSet::new();
         let listed = self.place.api.checkpoints(None, |mut found| {
+            there.insert((found.namespace.clone(), found.label.name.clone()));
             if saved::is_garbage(&found.label, keepers.get(&found.namespace).unwrap_or(&none), takes_over) {
                 // The content is not needed, and large.
                 found.content = Err(String::new());
@@ -174,6 +176,8 @@ impl Recommender {
         if failed {
             return;
         }
+        // One that somebody else deleted is written again.
+        self.kept.retain(|key, kept| kept.is_foreign || there.contains(key));
         let before = std::mem::take(&mut self.suspects);
         for found in garbage {
             let key = (found.namespace.clone(), found.label.name.clone());

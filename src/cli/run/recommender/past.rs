@@ -89,6 +89,10 @@ impl Recommender {
                 matches!(&loaded, Err(CheckpointError::Version(version)) if !version.is_empty());
             loaded.map_err(|error| crate::cluster::client::with_causes(&error))
         });
+        if loaded.is_ok() {
+            let aggregate = self.store.aggregate(new.workload, &label.container);
+            kept.spans = aggregate.map(|it| (it.cpu_span, it.memory_span));
+        }
         self.place.metrics.checkpoint_loaded(loaded.is_ok());
         if let Err(error) = loaded {
             tracing::warn!(

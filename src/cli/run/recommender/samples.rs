@@ -75,7 +75,9 @@ impl Recommender {
             }
         }
         // Those of namespaces that could not be read are there as far as we know.
-        let unread = |pod: &SeenPod| !world.pods.contains_key(&pod.namespace);
+        let namespaces: BTreeSet<&Arc<str>> = known.iter().map(|workload| &workload.namespace).collect();
+        let unread =
+            |pod: &SeenPod| namespaces.contains(&pod.namespace) && !world.pods.contains_key(&pod.namespace);
         let pods = std::mem::take(&mut self.pods);
         seen.extend(pods.into_iter().filter(|(_, pod)| unread(pod)));
         self.store.retain_pods(|uid| seen.contains_key(uid));

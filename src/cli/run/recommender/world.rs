@@ -81,7 +81,9 @@ impl Recommender {
         }
         let targets: Vec<Target> =
             ours.into_iter().zip(states).map(|(vpa, state)| Target { vpa, state }).collect();
-        let wanted: BTreeSet<&Workload> = targets.iter().filter_map(Target::controls).collect();
+        let mut wanted: BTreeSet<Workload> = targets.iter().filter_map(Target::controls).cloned().collect();
+        // Those whose VPA cannot be judged now go on being followed.
+        wanted.extend(targets.iter().filter_map(|target| self.known.get(&target.vpa.uid)).cloned());
         let namespaces: BTreeSet<&Arc<str>> = wanted.iter().map(|workload| &workload.namespace).collect();
         let mut pods = BTreeMap::new();
         for namespace in namespaces {
@@ -107,14 +109,12 @@ impl Recommender {
         let (Some(target), Some(workload)) = (&vpa.target, vpa.workload()) else {
             return State::Unsupported("it has no targetRef with a kind and a name".to_owned());
         };
-        let top = match self.owners.top(&vpa.namespace, target).await {
-            Err(error) => {
-                let topic = format!("target of {}/{}", vpa.namespace, vpa.name);
-                self.complaints.once(topic, || {
-                    tracing::warn!(%error, namespace = %vpa.namespace, vpa = %vpa.name, "recommender: a target cannot be read");
-                });
-                return State::Unknown;
-            }
+        let found = self.owners.top(&vpa.namespace, target).await;
+        let topic = format!("the target of {}/{}", vpa.namespace, vpa.name);
+        let read = found.as_ref().map(drop).map_err(ToString::to_string);
+        self.complaints.say(&topic, &topic, read);
+        let top = match found {
+            Err(_) => return State::Unknown,
             Ok(Found::Missing) => {
                 return State::Unsupported(format!("there is no {} {}", target.kind, target.name));
             }
@@ -141,7 +141,7 @@ impl Recommender {
     async fn owned_pods(
         &mut self,
         namespace: &Arc<str>,
-        wanted: &BTreeSet<&Workload>,
+        wanted: &BTreeSet<Workload>,
     ) -> Result<Vec<(OwnedPod, Workload)>, ApiError> {
         let mut owned = Vec::new();
         for pod in self.place.api.pods(namespace).await? {
