@@ -6,6 +6,7 @@
 
 mod duration;
 mod load;
+mod recommender;
 mod serving;
 mod spread;
 mod validate;
@@ -23,16 +24,18 @@ use serde::{Deserialize, Serialize};
 
 pub use duration::ConfigDuration;
 pub use load::ConfigError;
+pub use recommender::{Estimation, Recommender, StatusThresholds, Storage};
 pub use serving::{Extender, Guard, Serving};
 pub use spread::{DefaultConstraint, DefaultingType, PodTopologySpread};
 pub use validate::InvalidField;
+pub(crate) use validate::{lasts, refuse, within};
 
 use crate::dispatch::DispatcherKind;
 use crate::rules::Packing;
-use values::whole_number;
+pub(crate) use values::whole_number;
 
 /// Everything that can be set in the file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Config {
     /// Pods whose `spec.schedulerName` is one of these names are scheduled; all other pods are only counted.
@@ -123,6 +126,9 @@ pub struct Config {
     /// The API server asks berth before it binds a pod, whoever sends the binding.
     pub guard: Guard,
 
+    /// Recommends requests in the status of VerticalPodAutoscalers.
+    pub recommender: Recommender,
+
     /// Where the measured latencies of the dispatcher are kept over a restart. Without it they are measured anew,
     /// which takes some thousand pods.
     pub estimator_file: Option<PathBuf>,
@@ -202,6 +208,7 @@ impl Default for Config {
             serving: Serving::default(),
             extender: Extender::default(),
             guard: Guard::default(),
+            recommender: Recommender::default(),
             estimator_file: None,
             log_format: LogFormat::default(),
         }

@@ -1,7 +1,7 @@
 //! berth: a Kubernetes scheduler that keeps a ranked list of nodes for every class of pods.
 //!
 //! `ARCHITECTURE.md` has the map. The decision rooms (`model`, `inventory`, `rules`, `class`, `agent`, `dispatch`,
-//! `queue`, `scheduler`) are synchronous and deterministic: time, randomness and the outcome of I/O are arguments.
+//! `queue`, `recommend`, `scheduler`) are synchronous and deterministic: time, randomness and the outcome of I/O are arguments.
 
 pub mod agent;
 pub mod class;
@@ -19,7 +19,9 @@ pub mod objects;
 pub mod placement;
 pub mod process;
 pub mod queue;
+pub mod recommend;
 pub mod rules;
 pub mod scheduler;
 pub mod serve;
 pub mod simulate;
+pub mod usage;

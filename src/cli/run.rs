@@ -2,6 +2,7 @@
 
 mod estimates;
 mod leadership;
+mod recommender;
 mod self_check;
 mod serving;
 mod sink;
@@ -32,7 +33,7 @@ use crate::objects::Kind;
 use crate::placement::{BindCounters, Binding, ClaimOrder, KubeClaims, KubeStore, drive};
 use crate::queue::BackoffLimits;
 use crate::scheduler::{Sample, SchedulerConfig};
-use crate::serve::metrics::{Histograms, Sources};
+use crate::serve::metrics::{Histograms, RecommenderMetrics, Sources};
 use crate::serve::{Access, Health, Secure, listen, secure_routes, serve};
 use tasks::Tasks;
 
@@ -158,6 +159,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         object_watches: Arc::default(),
         self_checks: Arc::default(),
         serving: secure.as_ref().map(|(_, secure)| (secure.counters(), access.clone())),
+        recommender: config.recommender.enabled.then(|| Arc::new(RecommenderMetrics::default())),
     };
     let health = Health::default();
     // Three stages of the end: stop deciding, then stop telling, then stop serving.
@@ -184,6 +186,13 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     sink::watch_cluster(&mut tasks, &engine, &client, &sources, &health, &config);
     keep_time(&mut tasks, &engine, &config);
     self_check::self_check(&mut tasks, &engine, &client, &config, sources.self_checks.clone());
+    let recommends = recommender::recommend(
+        &mut tasks,
+        &cluster,
+        &config.recommender,
+        (&engine, &leadership),
+        sources.recommender.clone(),
+    )?;
     let in_flight = config.binds_in_flight as usize;
     let claims = KubeClaims::new(cluster.clone(), leadership.fence.as_ref())?;
     let leads = {
@@ -222,6 +231,9 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         health.set_broken();
     }
     health.set_stopping();
+    if let Some(recommends) = recommends {
+        recommends.finish().await;
+    }
     // What is asked of us from now on is another's to decide.
     leadership.stop_deciding();
     engine.stop();

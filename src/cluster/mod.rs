@@ -18,6 +18,7 @@ mod pod_reader;
 mod report_json;
 mod reporter;
 mod self_check;
+pub mod vpa;
 mod watch;
 
 pub use convert::Interner;

@@ -45,7 +45,7 @@ impl PodReader {
 }
 
 /// No object has another name, and no other would be safe in a path.
-fn is_name(text: &str) -> bool {
+pub(super) fn is_name(text: &str) -> bool {
     let safe = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
     !text.is_empty() && text.len() <= 253 && !text.starts_with('.') && text.bytes().all(safe)
 }

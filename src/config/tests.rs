@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use super::spread::{InclusionPolicy, WhenUnsatisfiable};
 use super::*;
+use crate::usage::PrometheusConfig;
 
 fn load(text: &str) -> Result<Config, ConfigError> {
     let mut file = tempfile::NamedTempFile::new().unwrap();
@@ -69,6 +70,15 @@ serving:
   maxConnections: 64
 extender: {enabled: true, clients: [kube-scheduler], maxBodyBytes: 2097152}
 guard: {enabled: true, requireClientCertificate: true, patience: 100ms, hold: 90s}
+recommender:
+  enabled: true
+  name: default
+  storage: prometheus
+  prometheus: {url: 'https://prometheus:9090'}
+  statusThresholds: {cpuMilli: 100, memoryBytes: 104857600}
+  memory: {targetPercentile: 0.95, halfLife: 48h}
+  marginFraction: 0
+  maxAllowedCpu: '8'
 estimatorFile: /var/lib/berth/estimator.json
 logFormat: json
 ",
@@ -143,6 +153,24 @@ logFormat: json
             require_client_certificate: true,
             patience: ConfigDuration::new(Duration::from_millis(100)),
             hold: ConfigDuration::from_secs(90),
+        },
+        recommender: Recommender {
+            enabled: true,
+            name: "default".into(),
+            storage: Storage::Prometheus,
+            prometheus: Some(PrometheusConfig {
+                url: "https://prometheus:9090".into(),
+                ..PrometheusConfig::default()
+            }),
+            status_thresholds: StatusThresholds { cpu_milli: 100, memory_bytes: 100 << 20 },
+            memory: Estimation {
+                target_percentile: 0.95,
+                half_life: ConfigDuration::from_secs(2 * 86_400),
+                ..Estimation::default()
+            },
+            margin_fraction: 0.0,
+            max_allowed_cpu: Some("8".into()),
+            ..Recommender::default()
         },
         estimator_file: Some("/var/lib/berth/estimator.json".into()),
         log_format: LogFormat::Json,

@@ -35,6 +35,7 @@ impl Config {
         lasts("selfCheckInterval", self.self_check_interval, SECOND..=DAY)?;
         self.leader_election.validate()?;
         super::serving::validate(self)?;
+        super::recommender::validate(self)?;
         match &self.estimator_file {
             Some(path) if path.as_os_str().is_empty() => {
                 refuse("estimatorFile", "it is empty; leave it out when nothing shall be kept")
@@ -104,13 +105,13 @@ impl LeaderElection {
 pub(super) const MILLISECOND: ConfigDuration = ConfigDuration::new(Duration::from_millis(1));
 pub(super) const SECOND: ConfigDuration = ConfigDuration::from_secs(1);
 const HOUR: ConfigDuration = ConfigDuration::from_secs(3_600);
-const DAY: ConfigDuration = ConfigDuration::from_secs(86_400);
+pub(super) const DAY: ConfigDuration = ConfigDuration::from_secs(86_400);
 
-pub(super) fn refuse(field: &'static str, problem: impl Into<String>) -> Result<(), InvalidField> {
+pub(crate) fn refuse(field: &'static str, problem: impl Into<String>) -> Result<(), InvalidField> {
     Err(InvalidField { field, problem: problem.into() })
 }
 
-pub(super) fn within(
+pub(crate) fn within(
     field: &'static str,
     value: u32,
     allowed: RangeInclusive<u32>,
@@ -121,7 +122,7 @@ pub(super) fn within(
     refuse(field, format!("{value} is not from {} to {}", allowed.start(), allowed.end()))
 }
 
-pub(super) fn lasts(
+pub(crate) fn lasts(
     field: &'static str,
     value: ConfigDuration,
     allowed: RangeInclusive<ConfigDuration>,

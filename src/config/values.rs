@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 
 /// A `u32`; narrower limits are checked by `Config::validate`, which knows them.
-pub(super) fn whole_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+pub(crate) fn whole_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     struct WholeNumber;
 
     impl Visitor<'_> for WholeNumber {

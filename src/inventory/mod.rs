@@ -92,6 +92,11 @@ impl Inventory {
         self.rows.iter().zip(&self.names).filter(|(row, _)| row.node.is_some()).map(|(_, name)| name)
     }
 
+    /// All nodes that exist (by id).
+    pub fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
+        self.rows.iter().filter_map(|row| row.node.as_ref())
+    }
+
     /// How many nodes exist.
     pub fn node_count(&self) -> usize {
         self.nodes

@@ -33,7 +33,7 @@ pub use volume_binding::{Choice as VolumeChoice, plan as plan_volumes};
 
 use crate::class::Class;
 use crate::inventory::{Revision, Row};
-use crate::model::{Node, Usage, VolumeNeeds};
+use crate::model::{Node, PodSpec, Usage, VolumeNeeds};
 
 /// What a cached rule says of one node, in the rule's own code.
 pub type Answer = u16;
@@ -161,6 +161,12 @@ fn volumes_refuse(needs: &VolumeNeeds, row: &Row, answers: &Answers) -> Option<R
         .or_else(|| node_volume_limits::refuses(needs, row))
         .or_else(|| volume_binding::refuses(needs, row, answers[CachedRule::VolumeBinding.index()]))
         .or_else(|| (zone == volume_zone::ELSEWHERE).then_some(Reasons::VOLUME_ZONE))
+}
+
+/// Whether the pod's selector, required node affinity and tolerations let it run on the node, whatever room there is.
+pub fn may_run_on(spec: &PodSpec, node: &Node) -> bool {
+    node_affinity::required_match(&spec.node_selector, spec.node_affinity.required.as_deref(), node)
+        && taint_toleration::answer(&spec.tolerations, node) != taint_toleration::UNTOLERATED
 }
 
 /// What a node lacks for a pod with this usage, in kube-scheduler's words; empty if it fits: what the ledger knows, and what a

@@ -3,6 +3,8 @@
 //! Counters live where they are counted (scheduler, reporter, watches) and are read at a scrape; only histograms are
 //! kept here. No label ever holds the name of a pod or a node.
 
+mod recommender;
+
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -22,6 +24,8 @@ use crate::cluster::{Reporter, WatchCounters};
 use crate::engine::Engine;
 use crate::placement::BindCounters;
 use crate::scheduler::{AttemptResult, Sample};
+
+pub use recommender::{RecommenderMetrics, VpaKind};
 
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -138,6 +142,8 @@ pub struct Sources {
     pub self_checks: Arc<SelfCheckCounters>,
     /// Nothing without `serving.address`.
     pub serving: Option<(Arc<secure::Counters>, Access)>,
+    /// Nothing while it is switched off.
+    pub recommender: Option<Arc<RecommenderMetrics>>,
 }
 
 #[derive(Debug, Default)]
@@ -183,6 +189,9 @@ impl Metrics {
             "Requests of kube-scheduler (extender) and of the API server (guard) until their answer, by result",
             histograms.requests.clone(),
         );
+        if let Some(recommender) = &sources.recommender {
+            recommender.register(&mut registry);
+        }
         registry.register_collector(Box::new(Scrape(sources)));
         Metrics { registry: Arc::new(registry) }
     }
@@ -239,6 +248,9 @@ impl Collector for Scrape {
         self.outside(&mut to)?;
         if let Some((server, access)) = &self.0.serving {
             serving(&mut to, server, access.counters())?;
+        }
+        if let Some(recommender) = &self.0.recommender {
+            recommender.encode(&mut to)?;
         }
         process(&mut to)
     }
@@ -377,6 +389,7 @@ impl Scrape {
             object_watches,
             self_checks,
             serving: _,
+            recommender: _,
         } = &self.0;
         let pending = engine.pending_binds().load(Relaxed);
         gauges(to, "berth_binds_pending", "Binds decided and not settled", &[(&[], pending)])?;

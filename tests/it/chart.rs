@@ -18,7 +18,7 @@ use tempfile::TempDir;
 pub(crate) const NAMESPACE: &str = "berth-system";
 
 /// What users do with the chart: a name, and their values.
-const VALUES: [(&str, &str); 9] = [
+const VALUES: [(&str, &str); 10] = [
     ("defaults", ""),
     ("single", "replicas: 1\nconfig: {leaderElection: {enabled: false}}\n"),
     ("service-monitor", "serviceMonitor: {enabled: true, interval: 15s, labels: {release: prometheus}}\n"),
@@ -31,9 +31,11 @@ const VALUES: [(&str, &str); 9] = [
         "guard: {enabled: true, certManager: {enabled: true}}\nserviceMonitor: {enabled: true}\n",
     ),
     ("active-active", ACTIVE_ACTIVE),
+    ("recommender", RECOMMENDER),
 ];
 
 const EXTENDER: &str = "extender: {enabled: true, clientCaSecret: kube-scheduler-client-ca}\n";
+const RECOMMENDER: &str = "recommender: {enabled: true}\n";
 const GUARD: &str = "guard: {enabled: true}\n";
 const ACTIVE_ACTIVE: &str =
     "config: {leaderElection: {activeActive: true}}\nguard: {enabled: true, failurePolicy: Fail}\n";
@@ -283,6 +285,7 @@ fn the_file_that_the_chart_writes_is_read_by_berth() {
     assert_eq!(everything.serving.webhook_configuration, "berth-system-batch-scheduler");
     assert!(everything.extender.enabled && everything.guard.enabled);
     assert_eq!(configs["without-https"].serving.address, None);
+    assert!(configs["recommender"].recommender.enabled && !everything.recommender.enabled);
     let managed = &configs["guard-cert-manager"].serving;
     assert_eq!(managed.ca_file.as_deref(), Some(Path::new("/etc/berth-tls/ca.crt")));
     assert_eq!((managed.secret.as_str(), managed.webhook_configuration.as_str()), ("", ""));

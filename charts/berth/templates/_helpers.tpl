@@ -114,6 +114,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if .Values.guard.enabled }}
 {{- $_ := set $config.guard "enabled" true }}
 {{- end }}
+{{- if .Values.recommender.enabled }}
+{{- $_ := set $config.recommender "enabled" true }}
+{{- end }}
 {{- toYaml $config }}
 {{- end }}
 

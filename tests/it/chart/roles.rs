@@ -68,6 +68,22 @@ const ACCESS: [Access; 24] = [
     ("Role", "/secrets:berth-tls", &["get", "update"], "reads and renews it"),
 ];
 
+/// What the recommender adds: whose pods they are, what is recommended and remembered, and usage.
+const RECOMMENDING: [&str; 12] = [
+    "+ClusterRole */*/scale [get]",
+    "+ClusterRole /replicationcontrollers [get]",
+    "+ClusterRole apps/daemonsets [get]",
+    "+ClusterRole apps/deployments [get]",
+    "+ClusterRole apps/replicasets [get]",
+    "+ClusterRole apps/statefulsets [get]",
+    "+ClusterRole autoscaling.k8s.io/verticalpodautoscalercheckpoints [create,delete,list,patch]",
+    "+ClusterRole autoscaling.k8s.io/verticalpodautoscalers [list]",
+    "+ClusterRole autoscaling.k8s.io/verticalpodautoscalers/status [patch]",
+    "+ClusterRole batch/cronjobs [get]",
+    "+ClusterRole batch/jobs [get]",
+    "+ClusterRole metrics.k8s.io/pods [list]",
+];
+
 /// What the roles allow: the kind of the role, what is accessed with the names it is limited to, and the verbs.
 fn rules(objects: &[Value]) -> Vec<(String, String, Vec<String>)> {
     let mut found = Vec::new();
@@ -119,7 +135,7 @@ fn each_feature_adds_or_takes_away_its_own_rules() {
     let webhooks = "admissionregistration.k8s.io/validatingwebhookconfigurations:berth-system-berth";
     let secrets: [&str; 2] = ["-Role /secrets [create]", "-Role /secrets:berth-tls [get,update]"];
     let webhook = format!("+ClusterRole {webhooks} [get,patch]");
-    let cases: [(&str, &[&str]); 6] = [
+    let cases: [(&str, &[&str]); 8] = [
         (
             "config: {serving: {address: null}}",
             &[
@@ -132,6 +148,11 @@ fn each_feature_adds_or_takes_away_its_own_rules() {
         ),
         (EXTENDER, &["+ClusterRole url:/extender/* [post]"]),
         ("replicas: 1\nextender: {enabled: true, clientCaSecret: ca}", &[]),
+        (RECOMMENDER, &RECOMMENDING),
+        (
+            "config: {recommender: {enabled: true, prometheus: {url: 'http://prometheus'}}}",
+            &RECOMMENDING[..RECOMMENDING.len() - 1],
+        ),
         (GUARD, &[&webhook]),
         ("guard: {enabled: true, certManager: {enabled: true}}", &secrets),
         (

@@ -1,0 +1,152 @@
+//! What is used now, and who was killed for want of memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::Recommender;
+use super::world::World;
+use crate::cluster::vpa::ApiError;
+use crate::recommend::amount;
+use crate::recommend::store::Store;
+use crate::recommend::{Refused, UnixNanos};
+use crate::usage::{Namespaces, Sample, UsageKind};
+
+/// Kills before the first look at a pod count when they are not older than this: nobody may have been there to see them. One
+/// that was seen by an earlier process is in its checkpoint, and counts once.
+const SEEN_LATE_NS: i64 = 900 * 1_000_000_000;
+
+/// A pod that was seen in the last round.
+pub(super) struct SeenPod {
+    namespace: Arc<str>,
+    /// The last kill of each of its containers.
+    kills: BTreeMap<String, UnixNanos>,
+}
+
+/// Pods by namespace and name.
+type ByName<'a> = BTreeMap<(&'a str, &'a str), &'a Arc<str>>;
+
+/// Hands one measurement to the store.
+pub(super) fn feed(
+    store: &mut Store,
+    kind: UsageKind,
+    pod: &str,
+    container: &str,
+    sample: Sample,
+    now: UnixNanos,
+) -> Result<(), Refused> {
+    if !amount::is_usage(sample.value) {
+        return Err(Refused::Negative);
+    }
+    let time = (sample.at * 1e9) as UnixNanos;
+    match kind {
+        UsageKind::Cpu => store.add_cpu(pod, container, amount::cpu_from_cores(sample.value), time, now),
+        UsageKind::Memory => store.add_memory(pod, container, amount::from_float(sample.value), time, now),
+    }
+}
+
+impl Recommender {
+    /// Tells the store which pods run, and of kills.
+    pub(super) fn follow_pods(&mut self, world: &World) {
+        let now = super::now();
+        let known: BTreeSet<_> = self.known.values().cloned().collect();
+        let mut seen = BTreeMap::new();
+        for (namespace, pods) in &world.pods {
+            for (pod, workload) in pods.iter().filter(|(_, workload)| known.contains(workload)) {
+                self.store.pod_runs(&pod.uid, workload);
+                let before = self.pods.get(&pod.uid);
+                let mut kills = BTreeMap::new();
+                for container in &pod.containers {
+                    let last = before.map(|before| before.kills.get(&container.name).copied());
+                    let Some(time) = container.oom_killed else { continue };
+                    let is_new = match last {
+                        Some(last) => last.is_none_or(|last| time > last),
+                        None => time >= now.saturating_sub(SEEN_LATE_NS),
+                    };
+                    kills.insert(container.name.clone(), time);
+                    if is_new {
+                        let requested = container.requests.memory;
+                        let kill = self.store.record_oom(&pod.uid, &container.name, requested, time, now);
+                        self.place.metrics.oom(kill.is_ok());
+                    }
+                }
+                seen.insert(pod.uid.clone(), SeenPod { namespace: namespace.clone(), kills });
+            }
+        }
+        // Those of namespaces that could not be read are there as far as we know.
+        let namespaces: BTreeSet<&Arc<str>> = known.iter().map(|workload| &workload.namespace).collect();
+        let unread =
+            |pod: &SeenPod| namespaces.contains(&pod.namespace) && !world.pods.contains_key(&pod.namespace);
+        let pods = std::mem::take(&mut self.pods);
+        seen.extend(pods.into_iter().filter(|(_, pod)| unread(pod)));
+        self.store.retain_pods(|uid| seen.contains_key(uid));
+        self.pods = seen;
+    }
+
+    pub(super) async fn take_samples(&mut self, world: &World) {
+        let by_name: ByName = world
+            .pods
+            .iter()
+            .flat_map(|(namespace, pods)| {
+                pods.iter().map(move |(pod, _)| ((&**namespace, pod.name.as_str()), &pod.uid))
+            })
+            .collect();
+        let namespaces: Vec<String> = world
+            .pods
+            .iter()
+            .filter(|(_, pods)| !pods.is_empty())
+            .map(|(name, _)| name.to_string())
+            .collect();
+        if namespaces.is_empty() {
+            return;
+        }
+        let taken = match self.place.source.is_some() {
+            true => self.from_prometheus(&namespaces, &by_name).await,
+            false => self.from_metrics_api(&namespaces, &by_name).await,
+        };
+        self.complaints.say("samples", "the usage of containers", taken);
+    }
+
+    async fn from_prometheus(&mut self, namespaces: &[String], pods: &ByName<'_>) -> Result<(), String> {
+        let Some(source) = self.place.source.clone() else { return Ok(()) };
+        let (store, metrics, now) = (&mut self.store, self.place.metrics.clone(), super::now());
+        let read = source.latest(Namespaces::These(namespaces), Timestamp::now(), |kind, series| {
+            let Some(uid) = pods.get(&(series.namespace, series.pod)) else { return };
+            for sample in series.samples {
+                metrics.sample(feed(store, kind, uid, series.container, *sample, now));
+            }
+        });
+        read.await.map(drop).map_err(|error| crate::cluster::client::with_causes(&error))
+    }
+
+    async fn from_metrics_api(&mut self, namespaces: &[String], pods: &ByName<'_>) -> Result<(), String> {
+        let mut failed = None;
+        for namespace in namespaces {
+            let usages = match self.place.api.pod_metrics(namespace).await {
+                Ok(usages) => usages,
+                Err(ApiError::NotFound(error)) => {
+                    return Err(format!("{error} (install a metrics server, or set recommender.prometheus)"));
+                }
+                Err(error) => {
+                    failed = Some(error.to_string());
+                    continue;
+                }
+            };
+            let now = super::now();
+            for usage in usages {
+                let Some(uid) = pods.get(&(namespace.as_str(), usage.name.as_str())) else { continue };
+                for container in &usage.containers {
+                    let (name, time) = (&container.name, usage.time);
+                    if let Some(millicores) = container.usage.cpu {
+                        self.place.metrics.sample(self.store.add_cpu(uid, name, millicores, time, now));
+                    }
+                    if let Some(bytes) = container.usage.memory {
+                        self.place.metrics.sample(self.store.add_memory(uid, name, bytes, time, now));
+                    }
+                }
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+}

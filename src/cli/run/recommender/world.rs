@@ -1,0 +1,186 @@
+//! What is there: our VPAs, who controls what, and the pods of their targets.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::Recommender;
+use crate::cluster::vpa::{ApiError, Found, OwnedPod};
+use crate::recommend::assign::controlling;
+use crate::recommend::propose::Requests;
+use crate::recommend::store::Workload;
+use crate::recommend::{PerResource, Vpa};
+
+/// What one round has seen.
+#[derive(Default)]
+pub(super) struct World {
+    /// Our VPAs.
+    pub targets: Vec<Target>,
+    /// VPAs of other recommenders: namespace and name.
+    pub others: Vec<(Arc<str>, Arc<str>)>,
+    /// The pods of controlled workloads, for each namespace whose pods could be read.
+    pub pods: BTreeMap<Arc<str>, Vec<(OwnedPod, Workload)>>,
+}
+
+/// One of our VPAs.
+pub(super) struct Target {
+    pub vpa: Vpa,
+    pub state: State,
+}
+
+pub(super) enum State {
+    /// It looks after this workload.
+    Controls(Workload),
+    /// Another VPA does; this is why.
+    Shadowed(String),
+    Unsupported(String),
+    /// The API server did not say.
+    Unknown,
+}
+
+impl Target {
+    pub fn controls(&self) -> Option<&Workload> {
+        match &self.state {
+            State::Controls(workload) => Some(workload),
+            _ => None,
+        }
+    }
+}
+
+impl World {
+    /// The running pods of a workload; `None` when the pods of its namespace could not be read.
+    pub fn pods_of<'a>(&'a self, workload: &'a Workload) -> Option<impl Iterator<Item = &'a OwnedPod>> {
+        let pods = self.pods.get(&workload.namespace)?;
+        Some(pods.iter().filter(move |(_, of)| of == workload).map(|(pod, _)| pod))
+    }
+
+    /// The containers that these pods have, and what they request at most.
+    pub fn requests(&self, workload: &Workload) -> Requests {
+        let mut requests = Requests::new();
+        for container in self.pods_of(workload).into_iter().flatten().flat_map(|pod| &pod.containers) {
+            let most = requests.entry(container.name.clone()).or_default();
+            *most = PerResource {
+                cpu: most.cpu.max(container.requests.cpu),
+                memory: most.memory.max(container.requests.memory),
+            };
+        }
+        requests
+    }
+}
+
+impl Recommender {
+    pub(super) async fn look(&mut self) -> Result<World, ApiError> {
+        self.owners.next_round();
+        let name = &self.place.config.name;
+        let all = self.place.api.vpas().await?;
+        let (ours, others): (Vec<Vpa>, Vec<Vpa>) = all.into_iter().partition(|vpa| vpa.is_of(name));
+        let others = others.into_iter().map(|vpa| (vpa.namespace, vpa.name)).collect();
+        let controllers = controlling(&ours);
+        let mut states = Vec::with_capacity(ours.len());
+        for (index, vpa) in ours.iter().enumerate() {
+            states.push(self.state(vpa, index, &controllers, &ours).await);
+        }
+        let targets: Vec<Target> =
+            ours.into_iter().zip(states).map(|(vpa, state)| Target { vpa, state }).collect();
+        let mut wanted: BTreeSet<Workload> = targets.iter().filter_map(Target::controls).cloned().collect();
+        // Those whose VPA cannot be judged now go on being followed.
+        wanted.extend(targets.iter().filter_map(|target| self.known.get(&target.vpa.uid)).cloned());
+        let namespaces: BTreeSet<&Arc<str>> = wanted.iter().map(|workload| &workload.namespace).collect();
+        let mut pods = BTreeMap::new();
+        for namespace in namespaces {
+            let topic = format!("pods of {namespace}");
+            match self.owned_pods(namespace, &wanted).await {
+                Ok(owned) => {
+                    self.complaints.say(&topic, &topic, Ok(()));
+                    pods.insert(namespace.clone(), owned);
+                }
+                Err(error) => self.complaints.say(&topic, &topic, Err(error.to_string())),
+            }
+        }
+        Ok(World { targets, others, pods })
+    }
+
+    async fn state(
+        &mut self,
+        vpa: &Vpa,
+        index: usize,
+        controllers: &BTreeMap<Workload, usize>,
+        ours: &[Vpa],
+    ) -> State {
+        let (Some(target), Some(workload)) = (&vpa.target, vpa.workload()) else {
+            return State::Unsupported("it has no targetRef with a kind and a name".to_owned());
+        };
+        let found = self.owners.top(&vpa.namespace, target).await;
+        let topic = format!("the target of {}/{}", vpa.namespace, vpa.name);
+        let read = found.as_ref().map(drop).map_err(ToString::to_string);
+        self.complaints.say(&topic, &topic, read);
+        let top = match found {
+            Err(_) => return State::Unknown,
+            Ok(Found::Missing) => {
+                return State::Unsupported(format!("there is no {} {}", target.kind, target.name));
+            }
+            Ok(Found::Unsupported(why)) => return State::Unsupported(why),
+            Ok(Found::Top(top)) => top,
+        };
+        if top.workload(&vpa.namespace) != workload {
+            return State::Unsupported(format!(
+                "{} {} belongs to {} {}, which is what must be targeted",
+                target.kind, target.name, top.kind, top.name
+            ));
+        }
+        match controllers.get(&workload).map(|controller| (controller, &ours[*controller])) {
+            Some((controller, _)) if *controller == index => State::Controls(workload),
+            Some((_, other)) => State::Shadowed(format!(
+                "{} {} is looked after by the older VPA {}",
+                target.kind, target.name, other.name
+            )),
+            None => State::Unknown,
+        }
+    }
+
+    /// The pods of a namespace that belong to one of the workloads.
+    async fn owned_pods(
+        &mut self,
+        namespace: &Arc<str>,
+        wanted: &BTreeSet<Workload>,
+    ) -> Result<Vec<(OwnedPod, Workload)>, ApiError> {
+        let mut owned = Vec::new();
+        for pod in self.place.api.pods(namespace).await? {
+            let Some(owner) = &pod.owner else { continue };
+            if let Found::Top(top) = self.owners.top(namespace, owner).await? {
+                let workload = top.workload(namespace);
+                if wanted.contains(&workload) {
+                    owned.push((pod, workload));
+                }
+            }
+        }
+        Ok(owned)
+    }
+
+    /// Workloads that no VPA of ours names any more, and VPAs that are gone.
+    pub(super) fn forget_what_is_gone(&mut self, world: &World) {
+        let named: BTreeSet<Workload> =
+            world.targets.iter().filter_map(|target| target.vpa.workload()).collect();
+        let gone: Vec<Workload> =
+            self.store.workloads().filter(|workload| !named.contains(workload)).cloned().collect();
+        for workload in gone {
+            self.store.forget(&workload, |_| false);
+        }
+        let uids: BTreeSet<&str> = world.targets.iter().map(|target| target.vpa.uid.as_str()).collect();
+        self.known.retain(|uid, _| uids.contains(uid.as_str()));
+    }
+
+    /// What VPAs say of windows and kills, for containers of which there are or will be samples.
+    pub(super) fn apply_rules(&mut self, world: &World) {
+        let default = self.store.settings().memory_rules();
+        let now = super::now();
+        for target in &world.targets {
+            let Some(workload) = target.controls() else { continue };
+            for container in world.requests(workload).keys() {
+                let rules = target.vpa.memory_rules(container, default);
+                if rules.is_some() || self.store.aggregate(workload, container).is_some() {
+                    self.store.set_rules(workload, container, rules, now);
+                }
+            }
+        }
+    }
+}

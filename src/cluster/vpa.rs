@@ -1,0 +1,17 @@
+//! What the recommender reads and writes: VerticalPodAutoscalers, their checkpoints, pods with their containers, samples of
+//! `metrics.k8s.io`, and owners.
+//!
+//! Objects are read one by one, so that one that cannot be read costs only itself. What is not read is not written
+//! either: a status is merged into the object, a checkpoint's status is replaced in it.
+
+mod api;
+mod checkpoints;
+mod objects;
+mod owners;
+mod pods;
+
+pub use api::{ApiError, Recommending};
+pub use checkpoints::{FoundCheckpoint, OPEN_WINDOWS, Saved, Written};
+pub use objects::status_patch;
+pub use owners::{Found, Owners};
+pub use pods::{ContainerUsage, OwnedPod, PodContainer, PodUsage};

@@ -1,0 +1,338 @@
+//! VerticalPodAutoscalers: their JSON, and the patch of their status.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::cluster::lean::nullable;
+use crate::model::Quantity;
+use crate::recommend::amount::to_quantity;
+use crate::recommend::post::{Allowed, Amounts, Recommendation};
+use crate::recommend::{Condition, ContainerPolicy, Owner, PerResource, Status, Vpa, time};
+
+/// Amounts by resource, as they are written.
+pub(super) type Quantities = BTreeMap<String, Value>;
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Object {
+    metadata: Meta,
+    #[serde(deserialize_with = "nullable")]
+    spec: Spec,
+    #[serde(deserialize_with = "nullable")]
+    status: WireStatus,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Meta {
+    name: String,
+    namespace: String,
+    uid: String,
+    creation_timestamp: Option<String>,
+    #[serde(deserialize_with = "nullable")]
+    annotations: BTreeMap<String, String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Spec {
+    #[serde(deserialize_with = "nullable")]
+    target_ref: TargetRef,
+    #[serde(deserialize_with = "nullable")]
+    update_policy: UpdatePolicy,
+    #[serde(deserialize_with = "nullable")]
+    resource_policy: ResourcePolicy,
+    #[serde(deserialize_with = "nullable")]
+    recommenders: Vec<Named>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct TargetRef {
+    #[serde(deserialize_with = "nullable")]
+    api_version: String,
+    kind: String,
+    name: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct UpdatePolicy {
+    update_mode: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct ResourcePolicy {
+    #[serde(deserialize_with = "nullable")]
+    container_policies: Vec<WirePolicy>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Named {
+    name: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct WirePolicy {
+    container_name: String,
+    mode: Option<String>,
+    #[serde(deserialize_with = "nullable")]
+    min_allowed: Quantities,
+    #[serde(deserialize_with = "nullable")]
+    max_allowed: Quantities,
+    controlled_resources: Option<Vec<String>>,
+    oom_bump_up_ratio: Value,
+    oom_min_bump_up: Value,
+    memory_aggregation_interval_seconds: Option<i64>,
+    memory_aggregation_interval_count: Option<i64>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct WireStatus {
+    recommendation: Option<WireRecommendation>,
+    #[serde(deserialize_with = "nullable")]
+    conditions: Vec<WireCondition>,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct WireRecommendation {
+    #[serde(deserialize_with = "nullable")]
+    container_recommendations: Vec<WireContainer>,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct WireContainer {
+    container_name: String,
+    #[serde(deserialize_with = "nullable")]
+    target: Quantities,
+    #[serde(deserialize_with = "nullable")]
+    lower_bound: Quantities,
+    #[serde(deserialize_with = "nullable")]
+    upper_bound: Quantities,
+    #[serde(deserialize_with = "nullable")]
+    uncapped_target: Quantities,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct WireCondition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_transition_time: Option<String>,
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "String::is_empty")]
+    reason: String,
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "String::is_empty")]
+    message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    observed_generation: Option<i64>,
+}
+
+/// Reads a VPA. Amounts in it that are no quantities count as not said.
+pub(super) fn read_vpa(json: &str) -> Result<Vpa, String> {
+    let Object { metadata, spec, status } = serde_json::from_str(json).map_err(|error| error.to_string())?;
+    let named = |name: &str| format!("it has no {name}");
+    if metadata.name.is_empty() || metadata.namespace.is_empty() {
+        return Err(named("name or namespace"));
+    }
+    let TargetRef { api_version, kind, name } = spec.target_ref;
+    let has_target = !kind.is_empty() && !name.is_empty();
+    let integer = |(key, value): (&String, &String)| {
+        let rest = key.strip_prefix("vpa-post-processor.kubernetes.io/")?;
+        rest.strip_suffix("_integerCPU").filter(|_| value == "true").map(str::to_owned)
+    };
+    Ok(Vpa {
+        created: metadata.creation_timestamp.and_then(|text| time::from_text(&text).ok()).unwrap_or(0),
+        integer_cpu: metadata.annotations.iter().filter_map(integer).collect(),
+        namespace: metadata.namespace.into(),
+        name: metadata.name.into(),
+        uid: metadata.uid,
+        target: has_target.then_some(Owner { api_version, kind, name }),
+        recommenders: spec.recommenders.into_iter().map(|named| named.name).collect(),
+        update_mode: spec.update_policy.update_mode.unwrap_or_else(|| "Recreate".to_owned()),
+        policies: spec.resource_policy.container_policies.into_iter().map(policy).collect(),
+        status: Status {
+            recommendation: status.recommendation.map(|wire| {
+                wire.container_recommendations.into_iter().map(recommendation).collect::<Vec<_>>()
+            }),
+            conditions: status.conditions.into_iter().map(condition).collect(),
+        },
+    })
+}
+
+fn policy(wire: WirePolicy) -> ContainerPolicy {
+    let controlled = wire.controlled_resources.map(|list| {
+        let has = |name: &str| list.iter().any(|resource| resource == name);
+        PerResource { cpu: has("cpu"), memory: has("memory") }
+    });
+    ContainerPolicy {
+        container: wire.container_name,
+        off: wire.mode.as_deref() == Some("Off"),
+        allowed: Allowed { min: amounts(&wire.min_allowed), max: amounts(&wire.max_allowed) },
+        controlled,
+        oom_bump_ratio: quantity(&wire.oom_bump_up_ratio).map(|ratio| ratio.nano() as f64 / 1e9),
+        oom_min_bump: quantity(&wire.oom_min_bump_up).map(Quantity::value),
+        interval_s: wire.memory_aggregation_interval_seconds,
+        interval_count: wire.memory_aggregation_interval_count,
+    }
+}
+
+/// A quantity, which may be written as a number.
+pub(super) fn quantity(value: &Value) -> Option<Quantity> {
+    match value {
+        Value::String(text) => Quantity::parse(text).ok(),
+        Value::Number(number) => Quantity::parse(&number.to_string()).ok(),
+        _ => None,
+    }
+}
+
+pub(super) fn amounts(quantities: &Quantities) -> Amounts {
+    PerResource {
+        cpu: quantities.get("cpu").and_then(quantity).map(Quantity::milli_value),
+        memory: quantities.get("memory").and_then(quantity).map(Quantity::value),
+    }
+}
+
+fn quantities(amounts: Amounts) -> Quantities {
+    let cpu = amounts.cpu.map(|milli| ("cpu", to_quantity(milli, true)));
+    let memory = amounts.memory.map(|bytes| ("memory", to_quantity(bytes, false)));
+    cpu.into_iter().chain(memory).map(|(name, text)| (name.to_owned(), text.into())).collect()
+}
+
+fn recommendation(wire: WireContainer) -> Recommendation {
+    Recommendation {
+        container: wire.container_name,
+        target: amounts(&wire.target),
+        lower: amounts(&wire.lower_bound),
+        upper: amounts(&wire.upper_bound),
+        uncapped: amounts(&wire.uncapped_target),
+    }
+}
+
+fn condition(wire: WireCondition) -> Condition {
+    Condition {
+        kind: wire.kind,
+        status: wire.status,
+        reason: wire.reason,
+        message: wire.message,
+        since: wire.last_transition_time,
+        observed_generation: wire.observed_generation,
+    }
+}
+
+/// A merge patch that writes this status into the VPA of this uid, and leaves everything else as it is.
+pub fn status_patch(uid: &str, status: &Status) -> Value {
+    let recommendation = status.recommendation.as_ref().map(|containers| WireRecommendation {
+        container_recommendations: containers
+            .iter()
+            .map(|it| WireContainer {
+                container_name: it.container.clone(),
+                target: quantities(it.target),
+                lower_bound: quantities(it.lower),
+                upper_bound: quantities(it.upper),
+                uncapped_target: quantities(it.uncapped),
+            })
+            .collect(),
+    });
+    let conditions: Vec<WireCondition> = status
+        .conditions
+        .iter()
+        .map(|it| WireCondition {
+            kind: it.kind.clone(),
+            status: it.status.clone(),
+            last_transition_time: it.since.clone(),
+            reason: it.reason.clone(),
+            message: it.message.clone(),
+            observed_generation: it.observed_generation,
+        })
+        .collect();
+    json!({
+        "metadata": {"uid": uid},
+        "status": {"recommendation": recommendation, "conditions": conditions},
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vpa_is_read_with_its_policies_and_status() {
+        let text = json!({
+            "metadata": {
+                "name": "web", "namespace": "shop", "uid": "u", "creationTimestamp": "1970-01-01T00:00:01Z",
+                "annotations": {"vpa-post-processor.kubernetes.io/app_integerCPU": "true", "other": "x"},
+            },
+            "spec": {
+                "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+                "updatePolicy": {"updateMode": "Off", "minReplicas": 3},
+                "recommenders": [{"name": "berth"}],
+                "resourcePolicy": {"containerPolicies": [
+                    {"containerName": "app", "minAllowed": {"cpu": "100m"}, "maxAllowed": {"memory": "1Gi"},
+                     "controlledResources": ["memory"], "oomBumpUpRatio": "1.5", "oomMinBumpUp": "10Mi"},
+                    {"containerName": "*", "mode": "Off"},
+                ]},
+            },
+            "status": {
+                "recommendation": {"containerRecommendations": [
+                    {"containerName": "app", "target": {"cpu": "25m", "memory": "262144k"}}]},
+                "conditions": [{"type": "Foreign", "status": "True"}],
+            },
+        });
+        let vpa = read_vpa(&text.to_string()).unwrap();
+        assert_eq!((vpa.created, &*vpa.namespace, &*vpa.update_mode), (1_000_000_000, "shop", "Off"));
+        assert_eq!(vpa.integer_cpu, ["app"]);
+        assert_eq!(vpa.controlled("app"), Some(PerResource { cpu: false, memory: true }));
+        assert_eq!(vpa.controlled("sidecar"), None);
+        let app = vpa.policy("app").unwrap();
+        assert_eq!((app.allowed.min.cpu, app.allowed.max.memory), (Some(100), Some(1 << 30)));
+        assert_eq!((app.oom_bump_ratio, app.oom_min_bump), (Some(1.5), Some(10 << 20)));
+        let status = vpa.status.recommendation.as_deref().unwrap();
+        assert_eq!(status[0].target, PerResource { cpu: Some(25), memory: Some(262_144_000) });
+    }
+
+    #[test]
+    fn a_status_that_was_written_is_read_as_the_same() {
+        let amounts = PerResource { cpu: Some(1500), memory: None };
+        let status = Status {
+            recommendation: Some(vec![Recommendation {
+                container: "app".into(),
+                target: amounts,
+                lower: amounts,
+                upper: PerResource { cpu: Some(100_000_000_000_000), memory: Some(262_144_000) },
+                uncapped: amounts,
+            }]),
+            conditions: vec![Condition {
+                kind: "RecommendationProvided".into(),
+                status: "True".into(),
+                since: Some("2026-01-01T00:00:00Z".into()),
+                ..Condition::default()
+            }],
+        };
+        let mut object = status_patch("u", &status);
+        object["metadata"]["name"] = "web".into();
+        object["metadata"]["namespace"] = "shop".into();
+        assert_eq!(read_vpa(&object.to_string()).unwrap().status, status);
+        let nothing = status_patch("u", &Status::default());
+        assert_eq!(nothing["status"]["recommendation"], Value::Null, "null takes it away");
+    }
+
+    #[test]
+    fn a_vpa_without_anything_is_read_and_one_without_a_name_is_not() {
+        let vpa = read_vpa(r#"{"metadata":{"name":"a","namespace":"b"},"spec":null,"status":null}"#).unwrap();
+        assert_eq!((vpa.target, vpa.update_mode.as_str()), (None, "Recreate"));
+        for bad in ["{}", r#"{"metadata":7}"#, "[]", r#"{"metadata":{"name":"a","namespace":"b"},"spec":[]}"#]
+        {
+            assert!(read_vpa(bad).is_err(), "{bad}");
+        }
+    }
+}

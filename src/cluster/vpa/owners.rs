@@ -1,0 +1,200 @@
+//! Who is at the top of a chain of owners: Pod, ReplicaSet, Deployment.
+//!
+//! Upstream: `pkg/target/controller_fetcher/controller_fetcher.go`. The end of a chain is the last owner that is a kind of
+//! Kubernetes' own or has a `/scale` subresource.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use super::api::{ApiError, Recommending};
+use super::pods::{OwnerReference, controller};
+use crate::cluster::lean::nullable;
+use crate::cluster::pod_reader::is_name;
+use crate::recommend::Owner;
+
+/// Chains of owners are short; a circle of them is an error of somebody.
+const DEPTH_MAX: usize = 8;
+/// Answers are asked for anew after so many rounds: an owner seldom gets another one.
+const ROUNDS_KEPT: u64 = 10;
+
+/// What was found out about an owner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Found {
+    /// It exists, and this is the top of its chain.
+    Top(Owner),
+    Missing,
+    /// It cannot be what a VPA looks after, for this reason.
+    Unsupported(String),
+}
+
+/// Finds owners, and remembers answers for some rounds.
+pub struct Owners {
+    api: Recommending,
+    round: u64,
+    seen: BTreeMap<(Arc<str>, Owner), Remembered>,
+    /// By group and version: the plural of each kind that has a `/scale`.
+    scalable: BTreeMap<String, (u64, BTreeMap<String, String>)>,
+}
+
+struct Remembered {
+    asked: u64,
+    used: u64,
+    look: Look,
+}
+
+#[derive(Debug, Clone)]
+enum Look {
+    Exists { controller: Option<Owner> },
+    Missing,
+    Unsupported(String),
+}
+
+impl Owners {
+    pub fn new(api: Recommending) -> Self {
+        Self { api, round: 0, seen: BTreeMap::new(), scalable: BTreeMap::new() }
+    }
+
+    /// A new round begins: what was not used for some rounds is forgotten.
+    pub fn next_round(&mut self) {
+        self.round += 1;
+        let round = self.round;
+        self.seen.retain(|_, it| it.used + ROUNDS_KEPT >= round);
+    }
+
+    /// The top of the chain that begins at `owner`.
+    ///
+    /// # Errors
+    /// The API server did not say.
+    pub async fn top(&mut self, namespace: &Arc<str>, owner: &Owner) -> Result<Found, ApiError> {
+        let mut at = match self.look(namespace, owner).await? {
+            Look::Missing => return Ok(Found::Missing),
+            Look::Unsupported(why) => return Ok(Found::Unsupported(why)),
+            Look::Exists { controller: None } => return Ok(Found::Top(owner.clone())),
+            Look::Exists { controller: Some(parent) } => (owner.clone(), parent),
+        };
+        for _ in 0..DEPTH_MAX {
+            let (child, parent) = at;
+            match self.look(namespace, &parent).await? {
+                Look::Missing | Look::Unsupported(_) => return Ok(Found::Top(child)),
+                Look::Exists { controller: None } => return Ok(Found::Top(parent)),
+                Look::Exists { controller: Some(next) } => at = (parent, next),
+            }
+        }
+        Ok(Found::Unsupported("its chain of owners has no end".to_owned()))
+    }
+
+    async fn look(&mut self, namespace: &Arc<str>, owner: &Owner) -> Result<Look, ApiError> {
+        let (round, key) = (self.round, (namespace.clone(), owner.clone()));
+        if let Some(known) = self.seen.get_mut(&key) {
+            let is_fresh = match known.look {
+                Look::Exists { .. } => known.asked + ROUNDS_KEPT > round,
+                _ => known.asked == round,
+            };
+            if is_fresh {
+                known.used = round;
+                return Ok(known.look.clone());
+            }
+        }
+        let look = match self.ask(namespace, owner).await {
+            Ok(look) => look,
+            Err(ApiError::NotFound(_)) => Look::Missing,
+            Err(ApiError::Forbidden(message)) => Look::Unsupported(message),
+            Err(error) => return Err(error),
+        };
+        self.seen.insert(key, Remembered { asked: round, used: round, look: look.clone() });
+        Ok(look)
+    }
+
+    async fn ask(&mut self, namespace: &str, owner: &Owner) -> Result<Look, ApiError> {
+        #[derive(Deserialize)]
+        struct Object {
+            metadata: Meta,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Meta {
+            #[serde(default, deserialize_with = "nullable")]
+            owner_references: Vec<OwnerReference>,
+        }
+        const METADATA: &str =
+            "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+        if !is_name(&owner.name) {
+            return Ok(Look::Missing);
+        }
+        let Some(folder) = built_in(owner) else { return self.ask_scale(namespace, owner).await };
+        let (prefix, plural) = folder;
+        let path = format!("{prefix}/namespaces/{namespace}/{plural}/{}", owner.name);
+        let answer = self.api.get(&path, METADATA).await?;
+        let object: Object = serde_json::from_slice(&answer.body)
+            .map_err(|error| ApiError::Other(format!("{path} cannot be read: {error}")))?;
+        Ok(Look::Exists { controller: controller(object.metadata.owner_references) })
+    }
+
+    /// A kind of others: all that counts is whether it can be scaled. It is the top of its chain.
+    async fn ask_scale(&mut self, namespace: &str, owner: &Owner) -> Result<Look, ApiError> {
+        let Some((group, version)) = owner.api_version.split_once('/') else {
+            return Ok(Look::Unsupported(format!("{} has no /scale", owner.kind)));
+        };
+        if !(is_name(group) && is_name(version)) {
+            return Ok(Look::Unsupported(format!("`{}` is not a group and version", owner.api_version)));
+        }
+        let kinds = self.scalable(&owner.api_version).await?;
+        let Some(plural) = kinds.get(&owner.kind) else {
+            return Ok(Look::Unsupported(format!("{} of {} has no /scale", owner.kind, owner.api_version)));
+        };
+        let path = format!("/apis/{group}/{version}/namespaces/{namespace}/{plural}/{}/scale", owner.name);
+        self.api.get(&path, "application/json").await?;
+        Ok(Look::Exists { controller: None })
+    }
+
+    async fn scalable(&mut self, api_version: &str) -> Result<&BTreeMap<String, String>, ApiError> {
+        #[derive(Deserialize)]
+        struct Resources {
+            #[serde(default)]
+            resources: Vec<Resource>,
+        }
+        #[derive(Deserialize)]
+        struct Resource {
+            name: String,
+            kind: String,
+        }
+        let is_fresh = |known: &(u64, _)| known.0 + ROUNDS_KEPT > self.round;
+        if !self.scalable.get(api_version).is_some_and(is_fresh) {
+            let listed = match self.api.get(&format!("/apis/{api_version}"), "application/json").await {
+                Ok(answer) => {
+                    serde_json::from_slice::<Resources>(&answer.body)
+                        .map_err(|error| ApiError::Other(format!("{api_version} cannot be read: {error}")))?
+                        .resources
+                }
+                Err(ApiError::NotFound(_)) => Vec::new(),
+                Err(error) => return Err(error),
+            };
+            let has_scale = |plural: &str| {
+                listed.iter().any(|it| it.name.strip_suffix("/scale").is_some_and(|of| of == plural))
+            };
+            let kinds = listed.iter().filter(|it| !it.name.contains('/') && has_scale(&it.name));
+            let kinds = kinds.map(|it| (it.kind.clone(), it.name.clone())).collect();
+            self.scalable.insert(api_version.to_owned(), (self.round, kinds));
+        }
+        Ok(&self.scalable[api_version].1)
+    }
+}
+
+/// Where the API server has the objects of a kind that Kubernetes itself has: the group's path and the plural.
+fn built_in(owner: &Owner) -> Option<(&'static str, &'static str)> {
+    if !owner.is_built_in() {
+        return None;
+    }
+    Some(match owner.kind.as_str() {
+        "DaemonSet" => ("/apis/apps/v1", "daemonsets"),
+        "Deployment" => ("/apis/apps/v1", "deployments"),
+        "ReplicaSet" => ("/apis/apps/v1", "replicasets"),
+        "StatefulSet" => ("/apis/apps/v1", "statefulsets"),
+        "Job" => ("/apis/batch/v1", "jobs"),
+        "CronJob" => ("/apis/batch/v1", "cronjobs"),
+        "ReplicationController" => ("/api/v1", "replicationcontrollers"),
+        _ => return None,
+    })
+}

@@ -1,0 +1,171 @@
+//! What is saved of an aggregate over a restart: the status of upstream's `VerticalPodAutoscalerCheckpoint`.
+//!
+//! Field by field as `pkg/apis/autoscaling.k8s.io/v1/types.go` has it, so that upstream reads ours and we read its.
+//! Reading is tolerant of what is missing, and refuses, with a reason, all that would poison an aggregate.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::aggregate::{Aggregate, Shapes, Span};
+use super::histogram::UsageHistogram;
+use super::time::{self, NEVER, UnixNanos};
+
+/// The only version that is written and read.
+pub const VERSION: &str = "v3";
+
+/// A checkpoint may be so much ahead of our clock: the clocks of two machines differ.
+const CLOCK_SKEW_NS: i64 = 3_600_000_000_000;
+
+/// `.status` of a checkpoint.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CheckpointStatus {
+    #[serde(with = "time::text", default = "time::text::never")]
+    pub last_update_time: UnixNanos,
+    #[serde(default)]
+    pub version: String,
+    #[serde(default)]
+    pub cpu_histogram: HistogramCheckpoint,
+    #[serde(default)]
+    pub memory_histogram: HistogramCheckpoint,
+    #[serde(with = "time::text", default = "time::text::never")]
+    pub first_sample_start: UnixNanos,
+    #[serde(with = "time::text", default = "time::text::never")]
+    pub last_sample_start: UnixNanos,
+    /// CPU samples, as upstream counts.
+    #[serde(default)]
+    pub total_samples_count: i64,
+}
+
+/// A histogram with weights rounded to 1 of 10,000 of the largest.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HistogramCheckpoint {
+    /// The time whose samples have weight 1; null before any.
+    #[serde(with = "time::text", default = "time::text::never")]
+    pub reference_timestamp: UnixNanos,
+    /// Bucket to weight, 1 to 10,000; other numbers are read too, to say what is wrong with them.
+    #[serde(default)]
+    pub bucket_weights: BTreeMap<i64, i64>,
+    /// The exact sum of weights.
+    #[serde(default)]
+    pub total_weight: f64,
+}
+
+impl Default for HistogramCheckpoint {
+    fn default() -> Self {
+        Self { reference_timestamp: NEVER, bucket_weights: BTreeMap::new(), total_weight: 0.0 }
+    }
+}
+
+impl Default for CheckpointStatus {
+    /// What a checkpoint without a status has: not even a version.
+    fn default() -> Self {
+        Self {
+            last_update_time: NEVER,
+            version: String::new(),
+            cpu_histogram: HistogramCheckpoint::default(),
+            memory_histogram: HistogramCheckpoint::default(),
+            first_sample_start: NEVER,
+            last_sample_start: NEVER,
+            total_samples_count: 0,
+        }
+    }
+}
+
+/// Why a checkpoint is not loaded.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum CheckpointError {
+    #[error("unsupported checkpoint version `{0}`, only `{VERSION}` can be read")]
+    Version(String),
+    #[error("bucket {bucket} does not exist, there are {count}")]
+    Bucket { bucket: i64, count: u16 },
+    #[error("bucket {bucket} has weight {weight}, not a number from 0 to 4294967295")]
+    BucketWeight { bucket: i64, weight: i64 },
+    #[error("total weight {0} is negative, not a number or too large")]
+    TotalWeight(f64),
+    #[error("total samples count {0} is negative")]
+    SamplesCount(i64),
+    #[error("the first sample is later than the last")]
+    FirstAfterLast,
+    #[error("{0} is in the future")]
+    Future(&'static str),
+    #[error("bad {histogram} histogram")]
+    Histogram { histogram: &'static str, source: Box<CheckpointError> },
+}
+
+impl CheckpointStatus {
+    /// All of an aggregate, with the peaks of windows that are still open.
+    pub fn save(aggregate: &Aggregate, now: UnixNanos) -> Self {
+        let Span { first, last, count } = aggregate.cpu_span;
+        Self {
+            last_update_time: now,
+            version: VERSION.into(),
+            cpu_histogram: aggregate.cpu.save(),
+            memory_histogram: aggregate.memory.save(),
+            first_sample_start: first,
+            last_sample_start: last,
+            total_samples_count: i64::try_from(count).unwrap_or(i64::MAX),
+        }
+    }
+
+    /// The aggregate that was saved. `window_ns` is the length of a memory window, whose end stands in for the time of
+    /// its samples.
+    pub fn load(
+        &self,
+        shapes: &Shapes,
+        window_ns: i64,
+        now: UnixNanos,
+    ) -> Result<Aggregate, CheckpointError> {
+        if self.version != VERSION {
+            return Err(CheckpointError::Version(self.version.clone()));
+        }
+        let mut aggregate = Aggregate::new(shapes, now);
+        aggregate.cpu_span = self.span(now)?;
+        load_histogram("cpu", &mut aggregate.cpu, &self.cpu_histogram, now)?;
+        load_histogram(
+            "memory",
+            &mut aggregate.memory,
+            &self.memory_histogram,
+            now.saturating_add(window_ns),
+        )?;
+        Ok(aggregate)
+    }
+
+    /// The same version and nothing else.
+    pub(super) fn without_samples(&self) -> Self {
+        Self { version: self.version.clone(), ..Self::default() }
+    }
+
+    fn span(&self, now: UnixNanos) -> Result<Span, CheckpointError> {
+        let (first, last) = (self.first_sample_start, self.last_sample_start);
+        let count = u64::try_from(self.total_samples_count)
+            .map_err(|_| CheckpointError::SamplesCount(self.total_samples_count))?;
+        if first > last {
+            return Err(CheckpointError::FirstAfterLast);
+        }
+        if last > now.saturating_add(CLOCK_SKEW_NS) {
+            return Err(CheckpointError::Future("the last sample"));
+        }
+        Ok(Span { first, last, count })
+    }
+}
+
+/// A reference in the future makes every later sample weigh nothing, so that the recommendation never changes again.
+/// It is rounded to the next half-life, so it may be half of one later than the `latest` sample.
+fn load_histogram(
+    name: &'static str,
+    histogram: &mut UsageHistogram,
+    saved: &HistogramCheckpoint,
+    latest: UnixNanos,
+) -> Result<(), CheckpointError> {
+    let rounding = histogram.options().half_life_ns() / 2;
+    let loaded = if saved.reference_timestamp > latest.saturating_add(rounding).saturating_add(CLOCK_SKEW_NS)
+    {
+        Err(CheckpointError::Future("the reference timestamp"))
+    } else {
+        histogram.load(saved)
+    };
+    loaded.map_err(|error| CheckpointError::Histogram { histogram: name, source: Box::new(error) })
+}

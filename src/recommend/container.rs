@@ -1,0 +1,167 @@
+//! What must be remembered of one running container: when its last samples were, and its peak in the open window.
+//!
+//! Upstream: `pkg/recommender/model/container.go`. All else goes into the [`Aggregate`] at once, so nothing is lost when the
+//! container ends.
+
+use super::aggregate::Aggregate;
+use super::amount::{self, Amount};
+use super::time::{NEVER, UnixNanos};
+
+/// How memory samples become peaks. A VPA can set them for a container.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MemoryRules {
+    /// Length of a window, at least 1.
+    pub interval_ns: i64,
+    /// Windows until an aggregate without samples expires.
+    pub interval_count: u32,
+    pub oom_bump_ratio: f64,
+    pub oom_min_bump: Amount,
+}
+
+/// Why a sample is not counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    #[error("usage is negative")]
+    Negative,
+    #[error("sample is not newer than the last one")]
+    Stale,
+    #[error("OOM event is too old")]
+    OldOom,
+    #[error("sample is in the future")]
+    Future,
+    #[error("container is not known")]
+    Unknown,
+}
+
+/// One running container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ContainerState {
+    pub(super) last_cpu: UnixNanos,
+    pub(super) last_memory: UnixNanos,
+    /// [`NEVER`] before the first memory sample.
+    pub(super) window_end: UnixNanos,
+    /// Highest usage in the open window.
+    pub(super) memory_peak: Option<Amount>,
+    /// Highest need after an OOM kill in the open window.
+    pub(super) oom_peak: Option<Amount>,
+}
+
+impl Default for ContainerState {
+    fn default() -> Self {
+        Self { last_cpu: NEVER, last_memory: NEVER, window_end: NEVER, memory_peak: None, oom_peak: None }
+    }
+}
+
+impl ContainerState {
+    /// A CPU usage, measured from `time` on.
+    pub fn add_cpu(
+        &mut self,
+        aggregate: &mut Aggregate,
+        millicores: Amount,
+        time: UnixNanos,
+    ) -> Result<(), Refused> {
+        if millicores < 0 {
+            return Err(Refused::Negative);
+        }
+        if time <= self.last_cpu {
+            return Err(Refused::Stale);
+        }
+        aggregate.add_cpu(millicores, time);
+        self.last_cpu = time;
+        Ok(())
+    }
+
+    /// A memory usage.
+    ///
+    /// With `strict_upstream`, a window whose first sample is 0 bytes ignores all others, even OOM kills.
+    pub fn add_memory(
+        &mut self,
+        aggregate: &mut Aggregate,
+        bytes: Amount,
+        time: UnixNanos,
+        rules: &MemoryRules,
+        strict_upstream: bool,
+    ) -> Result<(), Refused> {
+        if bytes < 0 {
+            return Err(Refused::Negative);
+        }
+        if time < self.last_memory {
+            return Err(Refused::Stale);
+        }
+        self.last_memory = time;
+        aggregate.count_memory_sample(time);
+        if self.is_new_peak(aggregate, bytes, time, rules, strict_upstream) {
+            self.memory_peak = Some(bytes);
+        }
+        Ok(())
+    }
+
+    /// The container was killed for want of memory; `requested` is its request at that time.
+    ///
+    /// What it needs counts from its request and usage, not from the needs of earlier kills, so that it cannot run away.
+    pub fn record_oom(
+        &mut self,
+        aggregate: &mut Aggregate,
+        requested: Amount,
+        time: UnixNanos,
+        rules: &MemoryRules,
+        strict_upstream: bool,
+    ) -> Result<(), Refused> {
+        if time < self.last_memory.saturating_sub(rules.interval_ns) {
+            return Err(Refused::OldOom);
+        }
+        let used = requested.max(self.memory_peak.unwrap_or(0));
+        let needed = used.saturating_add(rules.oom_min_bump).max(amount::scale(used, rules.oom_bump_ratio));
+        if needed < 0 {
+            return Err(Refused::Negative);
+        }
+        // Upstream lets a kill that is told late turn the clock back, so that samples are counted twice.
+        self.last_memory = if strict_upstream { time } else { self.last_memory.max(time) };
+        aggregate.count_memory_sample(time);
+        if self.is_new_peak(aggregate, needed, time, rules, strict_upstream) {
+            self.oom_peak = Some(needed);
+        }
+        Ok(())
+    }
+
+    /// The peak that the aggregate has for the window that is open at `now`, and the window's end.
+    pub fn open_peak(&self, now: UnixNanos) -> Option<(Amount, UnixNanos)> {
+        let peak = self.memory_peak.max(self.oom_peak)?;
+        (now < self.window_end).then_some((peak, self.window_end))
+    }
+
+    /// Puts the peak of the window of `time` into the aggregate, if `bytes` is one.
+    fn is_new_peak(
+        &mut self,
+        aggregate: &mut Aggregate,
+        bytes: Amount,
+        time: UnixNanos,
+        rules: &MemoryRules,
+        strict_upstream: bool,
+    ) -> bool {
+        if self.window_end == NEVER {
+            self.window_end = time;
+        }
+        if time < self.window_end {
+            match self.memory_peak.max(self.oom_peak) {
+                Some(0) if strict_upstream => return false,
+                Some(peak) if bytes <= peak => return false,
+                Some(peak) => aggregate.subtract_peak(peak, self.window_end),
+                None => {}
+            }
+        } else {
+            self.open_window(time, rules.interval_ns.max(1));
+        }
+        aggregate.add_peak(bytes, self.window_end);
+        true
+    }
+
+    /// Windows follow one another without gaps from the first sample on.
+    fn open_window(&mut self, time: UnixNanos, interval_ns: i64) {
+        let late = time.saturating_sub(self.window_end);
+        let whole = late - late % interval_ns;
+        self.window_end = self.window_end.saturating_add(whole).saturating_add(interval_ns);
+        self.memory_peak = None;
+        self.oom_peak = None;
+    }
+}

@@ -1,0 +1,110 @@
+//! What to recommend to the containers of one VPA, from what the store knows of its workload.
+
+use std::collections::BTreeMap;
+
+use super::aggregate::Aggregate;
+use super::amount::Amount;
+use super::estimate::{Controlled, recommend};
+use super::post::{self, Amounts, Recommendation};
+use super::room::{NodeSize, room};
+use super::settings::Settings;
+use super::store::{Store, Workload};
+use super::vpa::Vpa;
+use super::{PerResource, time};
+
+/// What containers of the running pods request, by name: the most of any pod.
+pub type Requests = BTreeMap<String, NodeSize>;
+
+/// What is recommended, and what must be said about it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Proposal {
+    pub recommendations: Vec<Recommendation>,
+    /// Containers of which there are samples of less than the confidence interval.
+    pub low_confidence: Vec<String>,
+    /// Empty when no node's size was in the way.
+    pub capped: String,
+}
+
+/// The recommendations for a VPA.
+///
+/// `running` are the containers of the pods that run; when there are none, all of which something is known get a
+/// recommendation. `nodes` are those that the pods may go to.
+pub fn propose<N: IntoIterator<Item = NodeSize>>(
+    vpa: &Vpa,
+    store: &Store,
+    workload: &Workload,
+    running: &Requests,
+    max_allowed: Amounts,
+    nodes: impl FnOnce() -> N,
+) -> Proposal {
+    let settings = store.settings();
+    let is_there = |name: &str| running.is_empty() || running.contains_key(name);
+    let wanted: Vec<(&str, &Aggregate, Controlled)> = store
+        .containers(workload)
+        .filter(|(name, _)| is_there(name))
+        .filter_map(|(name, aggregate)| Some((&**name, aggregate, vpa.controlled(name)?)))
+        .collect();
+    let mut proposal = Proposal::default();
+    for (name, aggregate, controlled) in &wanted {
+        let controlled = known(aggregate, *controlled, settings.strict_upstream);
+        // Nothing was ever measured: a floor would be no recommendation but a guess.
+        if aggregate.cpu.is_empty() && aggregate.memory.is_empty() {
+            continue;
+        }
+        proposal.recommendations.push(recommend(name, aggregate, settings, wanted.len(), controlled));
+        if is_low(aggregate, settings) {
+            proposal.low_confidence.push((*name).to_owned());
+        }
+    }
+    let mut policy = vpa.post_policy(max_allowed);
+    post::process(&mut proposal.recommendations, &policy);
+    let others = requests_of_others(&proposal.recommendations, running);
+    let sum = |of: fn(&Amounts) -> Option<Amount>| {
+        proposal.recommendations.iter().filter_map(|it| of(&it.target)).fold(0, Amount::saturating_add)
+    };
+    let wanted = PerResource { cpu: sum(|it| it.cpu), memory: sum(|it| it.memory) };
+    let whole = wanted.zip(others).map(|(wanted, others)| wanted.saturating_add(others));
+    policy.node_room = room(nodes(), whole).zip(others).map(|(room, others)| {
+        let room: Option<Amount> = room;
+        room.map(|room| room.saturating_sub(others))
+    });
+    let capped = post::process(&mut proposal.recommendations, &policy);
+    if capped.any() {
+        let what = match (capped.0.cpu, capped.0.memory) {
+            (true, true) => "CPU and memory are",
+            (true, false) => "CPU is",
+            _ => "memory is",
+        };
+        proposal.capped = format!("{what} capped to what the largest node that the pods may go to can hold");
+    }
+    proposal
+}
+
+/// Without samples of a resource there is nothing to say about it; upstream recommends its floor.
+fn known(aggregate: &Aggregate, controlled: Controlled, strict_upstream: bool) -> Controlled {
+    let has = PerResource { cpu: !aggregate.cpu.is_empty(), memory: !aggregate.memory.is_empty() };
+    controlled.zip(has).map(|(controlled, has)| controlled && (has || strict_upstream))
+}
+
+fn is_low(aggregate: &Aggregate, settings: &Settings) -> bool {
+    let low = settings.resources().map(|resource| {
+        let interval = time::nanos(resource.confidence_interval);
+        aggregate.confidence(interval, settings.strict_upstream) < 1.0
+    });
+    low.cpu || low.memory
+}
+
+/// What containers request whose requests are not recommended.
+fn requests_of_others(recommendations: &[Recommendation], running: &Requests) -> NodeSize {
+    let mut others = NodeSize::default();
+    for (name, requests) in running {
+        let target = recommendations.iter().find(|it| it.container == *name).map(|it| it.target);
+        let target = target.unwrap_or_default();
+        others = others.zip(*requests).zip(target).map(
+            |((sum, requested), target): ((Amount, Amount), Option<Amount>)| {
+                if target.is_some() { sum } else { sum.saturating_add(requested) }
+            },
+        );
+    }
+    others
+}

@@ -1,0 +1,321 @@
+//! The aggregates of all workloads, and the running containers that feed them.
+//!
+//! Upstream: `pkg/recommender/model/cluster.go`. Its aggregates belong to sets of pod labels, of which every rollout and
+//! every run of a CronJob makes a new one that lives for 8 days. Here they belong to workloads: pods come and go without
+//! a trace, but for what they added.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::aggregate::{Aggregate, Shapes};
+use super::amount::Amount;
+use super::buckets::BucketsError;
+use super::checkpoint::{CheckpointError, CheckpointStatus};
+use super::container::{ContainerState, MemoryRules, Refused};
+use super::open::{self, OpenWindows};
+use super::settings::Settings;
+use super::time::UnixNanos;
+
+/// Clocks of nodes may be so much ahead of ours. A sample from further ahead would make all later ones worthless.
+const CLOCK_SKEW_NS: i64 = 300_000_000_000;
+
+/// The top of a pod's chain of owners.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Workload {
+    pub namespace: Arc<str>,
+    pub kind: Arc<str>,
+    pub name: Arc<str>,
+}
+
+/// All aggregates.
+#[derive(Debug)]
+pub struct Store {
+    settings: Settings,
+    shapes: Shapes,
+    workloads: BTreeMap<Workload, Known>,
+    /// Which workload a running pod belongs to, by the pod's uid.
+    pods: BTreeMap<Arc<str>, Workload>,
+}
+
+/// What is known of a workload.
+#[derive(Debug, Default)]
+struct Known {
+    containers: BTreeMap<Arc<str>, Tracked>,
+    /// The containers of running pods, by the pod's uid. Few in a pod: searched from the start.
+    running: BTreeMap<Arc<str>, Vec<(Arc<str>, ContainerState)>>,
+}
+
+/// An aggregate, and the rules that its VPA sets for it.
+#[derive(Debug)]
+struct Tracked {
+    aggregate: Aggregate,
+    rules: Option<Box<MemoryRules>>,
+}
+
+impl Store {
+    pub fn new(settings: Settings) -> Result<Self, BucketsError> {
+        let shapes = settings.shapes()?;
+        Ok(Self { settings, shapes, workloads: BTreeMap::new(), pods: BTreeMap::new() })
+    }
+
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// A pod of a workload runs. A pod that is known keeps what is known of it.
+    pub fn pod_runs(&mut self, uid: &Arc<str>, workload: &Workload) {
+        if self.pods.get(uid).is_some_and(|known| known != workload) {
+            self.pod_ended(uid);
+        }
+        self.pods.insert(uid.clone(), workload.clone());
+        self.workloads.entry(workload.clone()).or_default().running.entry(uid.clone()).or_default();
+    }
+
+    /// A pod ended. What its containers used stays.
+    pub fn pod_ended(&mut self, uid: &str) {
+        let Some(workload) = self.pods.remove(uid) else { return };
+        if let Some(known) = self.workloads.get_mut(&workload) {
+            known.running.remove(uid);
+            if known.is_empty() {
+                self.workloads.remove(&workload);
+            }
+        }
+    }
+
+    /// Only these pods run, all others ended without our knowing.
+    pub fn retain_pods(&mut self, runs: impl Fn(&str) -> bool) {
+        self.pods.retain(|uid, _| runs(uid));
+        for known in self.workloads.values_mut() {
+            known.running.retain(|uid, _| runs(uid));
+        }
+        self.drop_empty();
+    }
+
+    /// A CPU usage in millicores, measured from `time` on.
+    pub fn add_cpu(
+        &mut self,
+        pod: &str,
+        container: &str,
+        millicores: Amount,
+        time: UnixNanos,
+        now: UnixNanos,
+    ) -> Result<(), Refused> {
+        let (state, tracked) = self.feed(pod, container, time, now)?;
+        state.add_cpu(&mut tracked.aggregate, millicores, time)
+    }
+
+    /// A memory usage in bytes.
+    pub fn add_memory(
+        &mut self,
+        pod: &str,
+        container: &str,
+        bytes: Amount,
+        time: UnixNanos,
+        now: UnixNanos,
+    ) -> Result<(), Refused> {
+        let (default, strict) = (self.settings.memory_rules(), self.settings.strict_upstream);
+        let (state, tracked) = self.feed(pod, container, time, now)?;
+        let rules = tracked.rules.as_deref().copied().unwrap_or(default);
+        state.add_memory(&mut tracked.aggregate, bytes, time, &rules, strict)
+    }
+
+    /// A container that requested so many bytes was killed for want of memory.
+    pub fn record_oom(
+        &mut self,
+        pod: &str,
+        container: &str,
+        requested: Amount,
+        time: UnixNanos,
+        now: UnixNanos,
+    ) -> Result<(), Refused> {
+        let (default, strict) = (self.settings.memory_rules(), self.settings.strict_upstream);
+        let (state, tracked) = self.feed(pod, container, time, now)?;
+        let rules = tracked.rules.as_deref().copied().unwrap_or(default);
+        state.record_oom(&mut tracked.aggregate, requested, time, &rules, strict)
+    }
+
+    /// A VPA sets other rules for a container's memory, or none any more.
+    pub fn set_rules(
+        &mut self,
+        workload: &Workload,
+        container: &str,
+        rules: Option<MemoryRules>,
+        now: UnixNanos,
+    ) {
+        let known = self.workloads.entry(workload.clone()).or_default();
+        known.tracked(container, &self.shapes, now).rules = rules.map(Box::new);
+    }
+
+    /// The containers of a workload of which something is known, by name.
+    pub fn containers(&self, workload: &Workload) -> impl Iterator<Item = (&Arc<str>, &Aggregate)> {
+        let known = self.workloads.get(workload).into_iter();
+        known.flat_map(|known| &known.containers).map(|(name, tracked)| (name, &tracked.aggregate))
+    }
+
+    pub fn aggregate(&self, workload: &Workload, container: &str) -> Option<&Aggregate> {
+        Some(&self.workloads.get(workload)?.containers.get(container)?.aggregate)
+    }
+
+    pub fn workloads(&self) -> impl Iterator<Item = &Workload> {
+        self.workloads.keys()
+    }
+
+    /// A workload or one of its containers does not exist any more.
+    pub fn forget(&mut self, workload: &Workload, keeps: impl Fn(&str) -> bool) {
+        if let Some(known) = self.workloads.get_mut(workload) {
+            known.containers.retain(|name, _| keeps(name));
+            if known.is_empty() {
+                self.workloads.remove(workload);
+            }
+        }
+    }
+
+    /// Forgets what got no samples for so long that nothing is left to know.
+    pub fn expire(&mut self, now: UnixNanos) {
+        let (default, strict) = (self.settings.memory_rules(), self.settings.strict_upstream);
+        for known in self.workloads.values_mut() {
+            known.containers.retain(|_, tracked| {
+                let rules = tracked.rules.as_deref().unwrap_or(&default);
+                !tracked.aggregate.is_expired(now, rules, strict)
+            });
+        }
+        self.drop_empty();
+    }
+
+    /// The checkpoints of a workload's containers, and what is to be stored beside each.
+    pub fn save(
+        &self,
+        workload: &Workload,
+        now: UnixNanos,
+    ) -> Vec<(Arc<str>, CheckpointStatus, OpenWindows)> {
+        let Some(known) = self.workloads.get(workload) else { return Vec::new() };
+        let saved = known.containers.iter().map(|(name, tracked)| {
+            let (status, windows) = open::save(&tracked.aggregate, known.states(name), now);
+            (name.clone(), status, windows)
+        });
+        saved.collect()
+    }
+
+    /// Adds what a checkpoint has; pods that had an open window are running until [`retain_pods`](Self::retain_pods)
+    /// says otherwise. To be called before samples come.
+    pub fn load(
+        &mut self,
+        workload: &Workload,
+        container: &str,
+        status: &CheckpointStatus,
+        windows: &OpenWindows,
+        now: UnixNanos,
+    ) -> Result<(), CheckpointError> {
+        let default = self.settings.memory_rules();
+        let known = self.workloads.get(workload).and_then(|known| known.containers.get(container));
+        let rules = known.and_then(|tracked| tracked.rules.as_deref()).unwrap_or(&default);
+        let (loaded, running) = open::load(status, windows, &self.shapes, rules.interval_ns, now)?;
+        let known = self.workloads.entry(workload.clone()).or_default();
+        known.tracked(container, &self.shapes, now).aggregate.merge(&loaded);
+        for (uid, state) in running {
+            let uid: Arc<str> = uid.into();
+            self.pod_runs(&uid, workload);
+            let known = self.workloads.entry(workload.clone()).or_default();
+            let containers = known.running.entry(uid).or_default();
+            if containers.iter().all(|(name, _)| **name != *container) {
+                containers.push((container.into(), state));
+            }
+        }
+        Ok(())
+    }
+
+    /// How many there are of everything that takes memory.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            workloads: self.workloads.len(),
+            aggregates: self.workloads.values().map(|known| known.containers.len()).sum(),
+            pods: self.pods.len(),
+            containers: self.workloads.values().flat_map(|known| known.running.values()).map(Vec::len).sum(),
+        }
+    }
+
+    /// Memory of all aggregates, in bytes, without what maps and the allocator add.
+    pub fn aggregate_bytes(&self) -> usize {
+        self.workloads
+            .values()
+            .flat_map(|known| known.containers.values())
+            .map(|tracked| tracked.aggregate.bytes())
+            .sum()
+    }
+
+    fn feed(
+        &mut self,
+        pod: &str,
+        container: &str,
+        time: UnixNanos,
+        now: UnixNanos,
+    ) -> Result<(&mut ContainerState, &mut Tracked), Refused> {
+        if time > now.saturating_add(CLOCK_SKEW_NS) {
+            return Err(Refused::Future);
+        }
+        let workload = self.pods.get(pod).ok_or(Refused::Unknown)?;
+        let known = self.workloads.get_mut(workload).ok_or(Refused::Unknown)?;
+        known.feed(pod, container, &self.shapes, now).ok_or(Refused::Unknown)
+    }
+
+    fn drop_empty(&mut self) {
+        self.workloads.retain(|_, known| !known.is_empty());
+    }
+}
+
+impl Known {
+    fn is_empty(&self) -> bool {
+        self.containers.is_empty() && self.running.is_empty()
+    }
+
+    /// The aggregate of a container, a new one if there is none.
+    fn tracked(&mut self, container: &str, shapes: &Shapes, now: UnixNanos) -> &mut Tracked {
+        tracked(&mut self.containers, container, shapes, now)
+    }
+
+    /// The state of a running pod's container, a new one if there is none, and its aggregate.
+    fn feed(
+        &mut self,
+        pod: &str,
+        container: &str,
+        shapes: &Shapes,
+        now: UnixNanos,
+    ) -> Option<(&mut ContainerState, &mut Tracked)> {
+        let states = self.running.get_mut(pod)?;
+        let at = states.iter().position(|(name, _)| **name == *container).unwrap_or_else(|| {
+            states.push((container.into(), ContainerState::default()));
+            states.len() - 1
+        });
+        Some((&mut states[at].1, tracked(&mut self.containers, container, shapes, now)))
+    }
+
+    /// The running containers of one name, with their pod's uid.
+    fn states(&self, container: &str) -> impl Iterator<Item = (&str, &ContainerState)> {
+        let pods = self.running.iter();
+        pods.flat_map(|(uid, states)| states.iter().map(move |(name, state)| (&**uid, name, state)))
+            .filter(move |(_, name, _)| ***name == *container)
+            .map(|(uid, _, state)| (uid, state))
+    }
+}
+
+/// Sizes of a [`Store`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    pub workloads: usize,
+    pub aggregates: usize,
+    pub pods: usize,
+    pub containers: usize,
+}
+
+fn tracked<'a>(
+    containers: &'a mut BTreeMap<Arc<str>, Tracked>,
+    container: &str,
+    shapes: &Shapes,
+    now: UnixNanos,
+) -> &'a mut Tracked {
+    if !containers.contains_key(container) {
+        let aggregate = Aggregate::new(shapes, now);
+        containers.insert(container.into(), Tracked { aggregate, rules: None });
+    }
+    containers.get_mut(container).expect("was put there if it was missing")
+}

@@ -1,0 +1,226 @@
+//! What the recommender did. Names are those of the upstream recommender where the meaning is the same.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+use super::{Labels, counters, gauges};
+use crate::recommend::Refused;
+use crate::recommend::store::Counts;
+use crate::usage::{PrometheusSource, Skip};
+
+/// VPAs that are alike, for the gauge that counts them.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct VpaKind {
+    pub update_mode: String,
+    pub has_recommendation: bool,
+    pub matches_pods: bool,
+    pub unsupported_config: bool,
+}
+
+/// How often something worked, and how often not.
+#[derive(Default)]
+struct Results {
+    good: AtomicU64,
+    bad: AtomicU64,
+}
+
+impl Results {
+    fn count(&self, is_good: bool) {
+        let counter = if is_good { &self.good } else { &self.bad };
+        counter.fetch_add(1, Relaxed);
+    }
+}
+
+/// Counters of the recommender.
+pub struct RecommenderMetrics {
+    steps: Family<StepLabel, Histogram, fn() -> Histogram>,
+    first: Histogram,
+    rounds: Results,
+    statuses: Results,
+    saved: Results,
+    loaded: Results,
+    samples: Results,
+    ooms: Results,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    vpas: BTreeMap<VpaKind, usize>,
+    aggregates: usize,
+    bytes: usize,
+    source: Option<PrometheusSource>,
+}
+
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct StepLabel {
+    step: &'static str,
+}
+
+impl Default for RecommenderMetrics {
+    fn default() -> Self {
+        let step = || Histogram::new(exponential_buckets(0.001, 2.0, 20));
+        Self {
+            steps: Family::new_with_constructor(step),
+            first: Histogram::new(exponential_buckets(1.0, 2.0, 16)),
+            rounds: Results::default(),
+            statuses: Results::default(),
+            saved: Results::default(),
+            loaded: Results::default(),
+            samples: Results::default(),
+            ooms: Results::default(),
+            state: Mutex::default(),
+        }
+    }
+}
+
+impl RecommenderMetrics {
+    /// A step of a round that began then has ended.
+    pub fn took(&self, step: &'static str, began: Instant) {
+        self.steps.get_or_create(&StepLabel { step }).observe(began.elapsed().as_secs_f64());
+    }
+
+    pub fn round(&self, is_good: bool) {
+        self.rounds.count(is_good);
+    }
+
+    pub fn status_written(&self, is_good: bool) {
+        self.statuses.count(is_good);
+    }
+
+    pub fn checkpoint_saved(&self, is_good: bool) {
+        self.saved.count(is_good);
+    }
+
+    pub fn checkpoint_loaded(&self, is_good: bool) {
+        self.loaded.count(is_good);
+    }
+
+    pub fn sample(&self, taken: Result<(), Refused>) {
+        // The same sample is read again when the source has no newer one.
+        if taken != Err(Refused::Stale) {
+            self.samples.count(taken.is_ok());
+        }
+    }
+
+    pub fn oom(&self, is_counted: bool) {
+        self.ooms.count(is_counted);
+    }
+
+    /// A VPA got its first recommendation so long after it was made.
+    pub fn first_recommendation(&self, after_ns: i64) {
+        self.first.observe(after_ns.max(0) as f64 / 1e9);
+    }
+
+    pub fn vpas(&self, kinds: BTreeMap<VpaKind, usize>) {
+        self.state.lock().vpas = kinds;
+    }
+
+    pub fn holds(&self, counts: Counts, bytes: usize) {
+        let mut state = self.state.lock();
+        (state.aggregates, state.bytes) = (counts.aggregates, bytes);
+    }
+
+    /// Where usage is read from.
+    pub fn follow(&self, source: Option<PrometheusSource>) {
+        self.state.lock().source = source;
+    }
+
+    /// Another process recommends now.
+    pub fn rests(&self) {
+        let mut state = self.state.lock();
+        let source = state.source.take();
+        *state = State { source, ..State::default() };
+    }
+
+    pub(super) fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "vpa_recommender_execution_latency_seconds",
+            "Time spent in various parts of VPA Recommender main loop",
+            self.steps.clone(),
+        );
+        registry.register(
+            "vpa_recommender_recommendation_latency_seconds",
+            "Time elapsed from creating a valid VPA configuration to the first recommendation",
+            self.first.clone(),
+        );
+    }
+
+    pub(super) fn encode(&self, to: &mut DescriptorEncoder) -> fmt::Result {
+        let state = self.state.lock();
+        let flag = |is: bool| if is { "true" } else { "false" };
+        let labels: Vec<_> = state
+            .vpas
+            .keys()
+            .map(|kind| {
+                [
+                    ("update_mode", kind.update_mode.as_str()),
+                    ("has_recommendation", flag(kind.has_recommendation)),
+                    ("api", "v1"),
+                    ("matches_pods", flag(kind.matches_pods)),
+                    ("unsupported_config", flag(kind.unsupported_config)),
+                ]
+            })
+            .collect();
+        let vpas: Vec<(Labels, usize)> =
+            labels.iter().zip(state.vpas.values()).map(|(label, count)| (label.as_slice(), *count)).collect();
+        gauges(
+            to,
+            "vpa_recommender_vpa_objects_count",
+            "Number of VPA objects present in the cluster",
+            &vpas,
+        )?;
+        for (name, help, value) in [
+            (
+                "vpa_recommender_aggregate_container_states_count",
+                "Number of aggregate container states being tracked by the recommender",
+                state.aggregates,
+            ),
+            ("berth_recommender_aggregate_bytes", "Memory of these, without maps", state.bytes),
+        ] {
+            gauges(to, name, help, &[(&[], value)])?;
+        }
+        for (name, help, results) in [
+            ("berth_recommender_rounds", "Rounds of the recommender", &self.rounds),
+            ("berth_recommender_status_writes", "Statuses of VPAs written", &self.statuses),
+            ("berth_recommender_checkpoint_writes", "Checkpoints written", &self.saved),
+            ("berth_recommender_checkpoint_loads", "Checkpoints loaded", &self.loaded),
+            ("berth_recommender_samples", "Samples of usage taken", &self.samples),
+            ("berth_recommender_oom_kills", "Kills for want of memory taken", &self.ooms),
+        ] {
+            let (good, bad) = (results.good.load(Relaxed), results.bad.load(Relaxed));
+            counters(to, name, help, &[(&[("result", "done")], good), (&[("result", "failed")], bad)])?;
+        }
+        state.source.as_ref().map_or(Ok(()), |source| prometheus(to, source))
+    }
+}
+
+fn prometheus(to: &mut DescriptorEncoder, source: &PrometheusSource) -> fmt::Result {
+    let counts = source.counters();
+    let requests = counts.requests();
+    let codes: Vec<String> = requests.keys().map(u16::to_string).collect();
+    let labels: Vec<_> = codes.iter().map(|code| [("code", code.as_str()), ("method", "POST")]).collect();
+    let values: Vec<(Labels, u64)> =
+        labels.iter().zip(requests.values()).map(|(label, it)| (label.as_slice(), it.count)).collect();
+    counters(
+        to,
+        "berth_recommender_prometheus_requests",
+        "Requests sent to Prometheus, by status code",
+        &values,
+    )?;
+    let labels = Skip::ALL.map(|reason| [("reason", reason.name())]);
+    let values: Vec<(Labels, u64)> = labels
+        .iter()
+        .zip(Skip::ALL)
+        .map(|(label, reason)| (label.as_slice(), counts.skipped(reason)))
+        .collect();
+    counters(to, "berth_recommender_skipped", "Series or samples of Prometheus skipped, by reason", &values)
+}

@@ -1,0 +1,26 @@
+//! What containers use of CPU and memory, read from Prometheus: history in slices of time, and the newest samples.
+//!
+//! Answers are decoded while they arrive, so that memory is bounded by one series, whatever the length of the history.
+//! `query.rs` (what to ask) and `decode.rs`, `split.rs` (what the answer says) do no I/O; `client.rs` sends one request,
+//! `source.rs` asks for everything in the right order. May not know: estimators, the API server, decisions.
+
+mod client;
+mod config;
+mod counters;
+mod decode;
+mod error;
+mod query;
+mod series;
+mod source;
+mod split;
+
+#[cfg(test)]
+mod tests;
+
+pub use config::{BasicAuth, LabelNames, PrometheusConfig, Secret};
+pub use counters::{Counters, RequestCount};
+pub use decode::{Answer, DecodeError, Decoder, ResultType};
+pub use error::SourceError;
+pub use query::{Namespaces, Points, UsageKind};
+pub use series::{Sample, Series, Skip, Skipped};
+pub use source::{PrometheusSource, Summary};

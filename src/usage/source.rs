@@ -1,0 +1,284 @@
+//! Asks Prometheus for the usage of containers: the history oldest first, and the newest samples.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, OnceLock};
+
+use jiff::Timestamp;
+use reqwest::Response;
+use tokio::task::JoinHandle;
+
+use super::client::{Failure, Patience, PrometheusClient, When};
+use super::config::{LabelNames, PrometheusConfig};
+use super::counters::Counters;
+use super::decode::{Answer, Decoder, ResultType};
+use super::error::SourceError;
+use super::query::{Namespaces, UsageKind, any_container, groups, slices, usage};
+use super::series::{Series, Skipped};
+
+/// So many different warnings are kept of one reading.
+const WARNINGS_MAX: usize = 20;
+
+/// What was read.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Summary {
+    /// Queries that were answered.
+    pub queries: u64,
+    /// Series handed on: a container has one for each of its slices and kinds.
+    pub series: u64,
+    /// Samples handed on.
+    pub samples: u64,
+    pub skipped: Skipped,
+    /// What Prometheus says may be missing; each text once, and only the first ones.
+    pub warnings: Vec<String>,
+}
+
+/// The usage that a Prometheus has. Cheap to clone.
+#[derive(Clone)]
+pub struct PrometheusSource {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    client: PrometheusClient,
+    /// Found out once, unless they are configured.
+    labels: OnceLock<LabelNames>,
+}
+
+/// One query.
+#[derive(Clone)]
+struct Job {
+    kind: UsageKind,
+    group: Arc<[String]>,
+    when: When,
+}
+
+/// A query whose turn comes, perhaps sent already: its answer waits in the connection.
+struct Ahead {
+    job: Job,
+    request: Option<Request>,
+}
+
+/// Ends with its owner: nobody would read the answer.
+struct Request(JoinHandle<Result<Response, Failure>>);
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl PrometheusSource {
+    /// Connects to nothing yet.
+    ///
+    /// # Errors
+    /// The configuration is not valid, or the CA file cannot be read.
+    pub fn new(config: PrometheusConfig) -> Result<Self, SourceError> {
+        Self::with_patience(config, Patience::default())
+    }
+
+    pub(super) fn with_patience(config: PrometheusConfig, patience: Patience) -> Result<Self, SourceError> {
+        let client = PrometheusClient::new(config, patience)?;
+        Ok(Self { shared: Arc::new(Shared { client, labels: OnceLock::new() }) })
+    }
+
+    /// What was asked since the start.
+    pub fn counters(&self) -> &Counters {
+        self.shared.client.counters()
+    }
+
+    /// Whether Prometheus answers queries with these credentials.
+    ///
+    /// # Errors
+    /// Why not.
+    pub async fn check(&self, now: Timestamp) -> Result<(), SourceError> {
+        self.shared.client.has_result("vector(1)", now.as_second()).await.map(drop)
+    }
+
+    /// The labels that name a container: the configured ones, else those that there are series with, else the modern ones.
+    ///
+    /// # Errors
+    /// Prometheus cannot be asked.
+    pub async fn labels(&self, now: Timestamp) -> Result<LabelNames, SourceError> {
+        let Shared { client, labels } = &*self.shared;
+        if let Some(known) = client.config().labels.as_ref().or_else(|| labels.get()) {
+            return Ok(known.clone());
+        }
+        for candidate in [LabelNames::modern(), LabelNames::legacy()] {
+            if client.has_result(&any_container(client.config(), &candidate), now.as_second()).await? {
+                return Ok(labels.get_or_init(|| candidate).clone());
+            }
+        }
+        Ok(LabelNames::modern())
+    }
+
+    /// Hands the history to `sink`, in samples of `historyResolution` that end at `now`.
+    ///
+    /// What is before in time comes first: all of one slice before any of the next, so the samples of one container and
+    /// kind come in strictly increasing time. Within a slice, a series comes as it arrives. Memory is bounded by one series,
+    /// and `parallelism` answers that wait in their connections. Dropping the future ends all requests.
+    ///
+    /// # Errors
+    /// Why not all could be read. What came before has been handed on: who reads again must begin anew.
+    pub async fn history(
+        &self,
+        namespaces: Namespaces<'_>,
+        now: Timestamp,
+        sink: impl FnMut(UsageKind, Series<'_>) + Send,
+    ) -> Result<Summary, SourceError> {
+        let groups = shared_groups(namespaces);
+        if groups.is_empty() {
+            return Ok(Summary::default());
+        }
+        let jobs = slices(self.shared.client.config(), now.as_second()).flat_map(move |points| {
+            let jobs = groups.clone().into_iter().flat_map(move |group| {
+                UsageKind::ALL.map(|kind| Job { kind, group: group.clone(), when: When::During(points) })
+            });
+            jobs.collect::<Vec<_>>()
+        });
+        self.run(jobs, now, sink).await
+    }
+
+    /// Hands the newest sample of each container and kind to `sink`: CPU as the rate over `liveWindow`.
+    ///
+    /// # Errors
+    /// Why not all could be read. What came before has been handed on.
+    pub async fn latest(
+        &self,
+        namespaces: Namespaces<'_>,
+        now: Timestamp,
+        sink: impl FnMut(UsageKind, Series<'_>) + Send,
+    ) -> Result<Summary, SourceError> {
+        let groups = shared_groups(namespaces);
+        if groups.is_empty() {
+            return Ok(Summary::default());
+        }
+        let when = When::At(now.as_second());
+        let jobs = groups
+            .into_iter()
+            .flat_map(move |group| UsageKind::ALL.map(|kind| Job { kind, group: group.clone(), when }));
+        self.run(jobs, now, sink).await
+    }
+
+    /// Asks all of `jobs`, some at the same time, and reads their answers one after the other.
+    async fn run(
+        &self,
+        mut jobs: impl Iterator<Item = Job> + Send,
+        now: Timestamp,
+        mut sink: impl FnMut(UsageKind, Series<'_>) + Send,
+    ) -> Result<Summary, SourceError> {
+        let labels = self.labels(now).await?;
+        let parallelism = self.shared.client.config().parallelism as usize;
+        let mut summary = Summary::default();
+        let mut points_max = i64::MAX;
+        let mut ahead: VecDeque<Ahead> = VecDeque::new();
+        loop {
+            while ahead.len() < parallelism
+                && let Some(job) = jobs.next()
+            {
+                ahead.extend(job.pieces(points_max).into_iter().map(|job| Ahead { job, request: None }));
+            }
+            let sent = ahead.iter().filter(|next| next.request.is_some()).count();
+            let unsent = ahead.iter_mut().filter(|next| next.request.is_none());
+            for next in unsent.take(parallelism.saturating_sub(sent)) {
+                next.request = Some(self.send(&next.job, &labels));
+            }
+            let Some(Ahead { job, request: Some(mut request) }) = ahead.pop_front() else {
+                return Ok(summary);
+            };
+            let ended = |problem| SourceError::Ended { url: self.shared.client.url(), problem };
+            match (&mut request.0).await.map_err(|error| ended(error.to_string()))? {
+                Ok(response) => {
+                    let query = self.query(&job, &labels);
+                    let decoder = Decoder::new(job.result_type(), labels.clone());
+                    let hand_on = |series: Series<'_>| sink(job.kind, series);
+                    let answer = self.shared.client.decode(response, &query, decoder, hand_on).await?;
+                    summary.add(answer);
+                }
+                Err(Failure::TooMuch(said)) => {
+                    self.shared.client.counters().halve();
+                    let url = self.shared.client.url();
+                    let parts = job.halves().ok_or(SourceError::TooMuch { url, said })?;
+                    points_max = points_max.min(parts[0].points());
+                    // What comes later in time stays behind them, even when it was sent already.
+                    for job in parts.into_iter().rev() {
+                        ahead.push_front(Ahead { job, request: None });
+                    }
+                }
+                Err(Failure::Other(error)) => return Err(error),
+            }
+        }
+    }
+
+    fn query(&self, job: &Job, labels: &LabelNames) -> String {
+        let config = self.shared.client.config();
+        let window = match job.when {
+            When::During(_) => config.history_resolution,
+            When::At(_) => config.live_window,
+        };
+        usage(config, labels, job.kind, window, &job.group)
+    }
+
+    fn send(&self, job: &Job, labels: &LabelNames) -> Request {
+        let (query, when) = (self.query(job, labels), job.when);
+        let shared = self.shared.clone();
+        Request(tokio::spawn(async move { shared.client.ask(&query, when).await }))
+    }
+}
+
+fn shared_groups(namespaces: Namespaces<'_>) -> Vec<Arc<[String]>> {
+    groups(namespaces).into_iter().map(Arc::from).collect()
+}
+
+impl Job {
+    fn points(&self) -> i64 {
+        match self.when {
+            When::During(points) => points.count,
+            When::At(_) => 1,
+        }
+    }
+
+    fn result_type(&self) -> ResultType {
+        match self.when {
+            When::During(_) => ResultType::Matrix,
+            When::At(_) => ResultType::Vector,
+        }
+    }
+
+    /// The same in queries for at most so many points, oldest first.
+    fn pieces(self, points_max: i64) -> Vec<Job> {
+        match self.when {
+            When::During(points) if points.count > points_max => points
+                .pieces(points_max)
+                .map(|points| Job { when: When::During(points), ..self.clone() })
+                .collect(),
+            _ => vec![self],
+        }
+    }
+
+    /// In two: first by time, then by namespaces. `None` when it is one point of one namespace, or of all of them.
+    fn halves(self) -> Option<Vec<Job>> {
+        let points = self.points();
+        if points > 1 {
+            return Some(self.pieces(points - points / 2));
+        }
+        if self.group.len() < 2 {
+            return None;
+        }
+        let (first, second) = self.group.split_at(self.group.len() / 2);
+        Some([first, second].map(|group| Job { group: group.into(), ..self.clone() }).into())
+    }
+}
+
+impl Summary {
+    fn add(&mut self, answer: Answer) {
+        self.queries += 1;
+        self.series += answer.series;
+        self.samples += answer.samples;
+        self.skipped.add(&answer.skipped);
+        for warning in answer.warnings {
+            if self.warnings.len() < WARNINGS_MAX && !self.warnings.contains(&warning) {
+                self.warnings.push(warning);
+            }
+        }
+    }
+}
