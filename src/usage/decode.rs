@@ -73,8 +73,11 @@ impl Decoder {
     pub fn push(&mut self, bytes: &[u8], mut sink: impl FnMut(Series<'_>)) -> Result<(), DecodeError> {
         let reader = &mut self.reader;
         let outcome = self.splitter.push(bytes, &mut |part| reader.take(part, &mut sink));
-        outcome.map_err(|NotJson { at, found }| DecodeError::NotJson { at, found: char::from(found) })?;
-        self.reader.wrong_type()
+        // Found before what cannot be read, if both are in these bytes.
+        if let Some(wrong) = &self.reader.wrong_type {
+            return Err(wrong.clone());
+        }
+        outcome.map_err(|NotJson { at, found }| DecodeError::NotJson { at, found: char::from(found) })
     }
 
     /// To be called when all bytes have come.
@@ -96,7 +99,8 @@ struct Reader {
     status: String,
     error_type: String,
     error: String,
-    result_type: Option<String>,
+    has_type: bool,
+    wrong_type: Option<DecodeError>,
     has_list: bool,
     answer: Answer,
     found: Found,
@@ -110,7 +114,8 @@ impl Reader {
             status: String::new(),
             error_type: String::new(),
             error: String::new(),
-            result_type: None,
+            has_type: false,
+            wrong_type: None,
             has_list: false,
             answer: Answer::default(),
             found: Found::default(),
@@ -122,12 +127,13 @@ impl Reader {
             Part::Field("status", json) => self.status = text(json),
             Part::Field("errorType", json) => self.error_type = text(json),
             Part::Field("error", json) => self.error = text(json),
-            Part::Field("resultType", json) => self.result_type = Some(text(json)),
+            Part::Field("resultType", json) => self.result_type(text(json)),
             Part::Field("warnings", json) => self.answer.warnings = texts(json),
             Part::Field("infos", json) => self.answer.infos = texts(json),
             Part::Field(_, _) => {}
             Part::List => self.has_list = true,
             Part::TooLong => self.answer.skipped.count(Skip::TooLong),
+            Part::Element(_) if self.wrong_type.is_some() => {}
             Part::Element(json) => self.element(json, sink),
         }
     }
@@ -143,12 +149,11 @@ impl Reader {
         sink(series);
     }
 
-    fn wrong_type(&self) -> Result<(), DecodeError> {
-        match &self.result_type {
-            Some(found) if found != self.expected.name() && self.status != "error" => {
-                Err(DecodeError::WrongType { expected: self.expected.name(), found: found.clone() })
-            }
-            _ => Ok(()),
+    /// What went wrong matters more than what type the result would have.
+    fn result_type(&mut self, found: String) {
+        self.has_type = true;
+        if found != self.expected.name() && self.status != "error" {
+            self.wrong_type = Some(DecodeError::WrongType { expected: self.expected.name(), found });
         }
     }
 
@@ -159,8 +164,7 @@ impl Reader {
         if self.status != "success" {
             return Err(DecodeError::NotPrometheus { status: self.status });
         }
-        self.wrong_type()?;
-        if self.result_type.is_none() || !self.has_list {
+        if !self.has_type || !self.has_list {
             let found = "missing result".to_owned();
             return Err(DecodeError::WrongType { expected: self.expected.name(), found });
         }

@@ -17,3 +17,4 @@ mod scheduling;
 mod serving;
 mod simulate;
 mod simulation;
+mod usage;

@@ -122,7 +122,7 @@ fn json_that_is_not_prometheus_and_text_that_is_not_json_are_errors() {
     assert_eq!(error(r#"{"status":503,"data":[]}"#), DecodeError::NotPrometheus { status: "503".to_owned() });
     assert_eq!(error("\n<!DOCTYPE html>"), DecodeError::NotJson { at: 1, found: '<' });
     assert_eq!(error(r#"{"status" "success"}"#), DecodeError::NotJson { at: 10, found: '"' });
-    assert_eq!(error(&format!("{}x", matrix(""))), DecodeError::NotJson { at: 61, found: 'x' });
+    assert_eq!(error(&format!("{}x", matrix(""))), DecodeError::NotJson { at: 63, found: 'x' });
     assert_eq!(error(r#"{"data":{"result":[}]}}"#), DecodeError::NotJson { at: 19, found: '}' });
 }
 

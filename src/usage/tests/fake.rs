@@ -1,6 +1,7 @@
 //! A made-up Prometheus on a loopback port.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -109,8 +110,8 @@ impl Fake {
     where
         F: Future<Output = Response<Body>> + Send + 'static,
     {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let (listener, address) = listen().await;
+        let url = format!("http://{address}");
         let asked = Arc::new(Mutex::new(Vec::new()));
         let script: Arc<Script> = Arc::new(move |number, request| Box::pin(script(number, request)));
         let app = Router::new().fallback(handle).with_state((asked.clone(), script));
@@ -118,6 +119,35 @@ impl Fake {
             let _ = axum::serve(listener, app).await;
         });
         Fake { url, asked, server }
+    }
+
+    /// Answers rightly over HTTPS, with a certificate of its own; the second value is the certificate, PEM.
+    pub async fn start_tls() -> (Fake, String) {
+        let (listener, address) = listen().await;
+        let own = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).expect("a certificate");
+        let key = rustls::pki_types::PrivateKeyDer::try_from(own.signing_key.serialize_der()).expect("a key");
+        install_provider();
+        let config = rustls::ServerConfig::builder()
+            .with_no_client_auth()
+            .with_single_cert(vec![own.cert.der().clone()], key)
+            .expect("a certificate and its key");
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let script: Arc<Script> =
+            Arc::new(|_, asked| Box::pin(async move { asked.answer().into_response() }));
+        let app = Router::new().fallback(handle).with_state((asked.clone(), script));
+        let server = tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.expect("a connection");
+                // Whoever does not trust the certificate hangs up.
+                let Ok(stream) = acceptor.accept(stream).await else { continue };
+                let service = hyper_util::service::TowerToHyperService::new(app.clone());
+                let connection = hyper::server::conn::http1::Builder::new()
+                    .serve_connection(hyper_util::rt::TokioIo::new(stream), service);
+                tokio::spawn(connection);
+            }
+        });
+        (Fake { url: format!("https://{address}"), asked, server }, own.cert.pem())
     }
 
     /// All requests up to now.
@@ -146,9 +176,19 @@ impl Fake {
     }
 }
 
-pub fn source(config: PrometheusConfig) -> PrometheusSource {
-    // Whoever is first installs it.
+pub fn install_provider() {
+    // Whoever is first does.
     let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
+async fn listen() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    (listener, address)
+}
+
+pub fn source(config: PrometheusConfig) -> PrometheusSource {
+    install_provider();
     let patience = Patience { first_pause: Duration::from_millis(1), grace: Duration::from_millis(100) };
     PrometheusSource::with_patience(config, patience).expect("a valid configuration")
 }

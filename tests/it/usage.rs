@@ -1,0 +1,253 @@
+//! Reading usage from a real Prometheus, whose data is made by `promtool`. Both are in Debian's package `prometheus`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use berth::config::ConfigDuration;
+use berth::control_plane::Process;
+use berth::usage::{
+    LabelNames, Namespaces, PrometheusConfig, PrometheusSource, Sample, Series, Skip, Summary, UsageKind,
+};
+use jiff::Timestamp;
+use tempfile::TempDir;
+
+const NOW: i64 = 1_700_000_000;
+const HOUR: i64 = 3_600;
+const SCRAPE_INTERVAL: i64 = 300;
+/// The history that is asked for, in hours.
+const HOURS: i64 = 48;
+/// The hour in which a container has no data, and one whose memory is NaN.
+const GAP: i64 = 20;
+const NOT_A_NUMBER: i64 = 30;
+/// The hour after which one container has been started again, and has other labels.
+const STARTED_AGAIN: i64 = 25;
+
+/// Kind, namespace, pod and container.
+type Key = (UsageKind, String, String, String);
+type Usage = BTreeMap<Key, Vec<(i64, f64)>>;
+
+/// Cores of the container with this number in the hour that ends at `hour`; different for each.
+fn cores(number: i64, hour: i64) -> f64 {
+    (1 + number) as f64 * 0.25 + ((hour + 48) % 7) as f64 * 0.125
+}
+
+/// Bytes at the end of an hour.
+fn bytes(number: i64, hour: i64) -> f64 {
+    (100_000_001 * (number + 1) + 4_099 * (hour + 48)) as f64
+}
+
+fn hour_end(hour: i64) -> i64 {
+    NOW - (HOURS - hour) * HOUR
+}
+
+/// What was written, and what berth should read of it.
+struct Written {
+    openmetrics: String,
+    expected: Usage,
+}
+
+/// Four namespaces with a pod of two containers each, and what else cAdvisor has.
+fn write() -> Written {
+    let (mut cpu, mut memory, mut expected) = (String::new(), String::new(), Usage::new());
+    for number in 0..8 {
+        let namespace = format!("team-{}", number / 2);
+        let container = ["app", "sidecar"][usize::try_from(number % 2).expect("small")];
+        let key = |kind| (kind, namespace.clone(), "pod-0".to_owned(), container.to_owned());
+        // An hour before the first point, so that its rate has a whole window.
+        let mut total = 0.0;
+        for step in 0..=(HOURS + 1) * HOUR / SCRAPE_INTERVAL {
+            let at = hour_end(-1) + step * SCRAPE_INTERVAL;
+            // The hour that ends at its number has the steps up to its end.
+            let hour = (step * SCRAPE_INTERVAL + HOUR - 1).div_euclid(HOUR) - 1;
+            if step > 0 {
+                total += cores(number, hour) * SCRAPE_INTERVAL as f64;
+            }
+            if number == 0 && hour == GAP {
+                continue;
+            }
+            let id = if number == 1 && hour > STARTED_AGAIN { "b" } else { "a" };
+            for (container, id) in [(container, id), ("POD", "c"), ("", "d")] {
+                let labels = format!(
+                    r#"{{namespace="{namespace}",pod="pod-0",container="{container}",id="/{id}{number}",job="kubelet",node="n"}}"#
+                );
+                let is_bad = number == 2 && hour == NOT_A_NUMBER;
+                let gauge = if is_bad { f64::NAN } else { bytes(number, hour) };
+                writeln!(cpu, "container_cpu_usage_seconds_total{labels} {total} {at}").expect("a text");
+                writeln!(memory, "container_memory_working_set_bytes{labels} {gauge} {at}").expect("a text");
+            }
+        }
+        for hour in 0..=HOURS {
+            let at = hour_end(hour);
+            if !(number == 0 && hour == GAP) {
+                expected.entry(key(UsageKind::Cpu)).or_default().push((at, cores(number, hour)));
+                if !(number == 2 && hour == NOT_A_NUMBER) {
+                    expected.entry(key(UsageKind::Memory)).or_default().push((at, bytes(number, hour)));
+                }
+            }
+        }
+    }
+    let openmetrics = format!(
+        "# TYPE container_cpu_usage_seconds counter\n{cpu}# TYPE container_memory_working_set_bytes gauge\n{memory}# EOF\n"
+    );
+    Written { openmetrics, expected }
+}
+
+/// Ends with its owner.
+struct Prometheus {
+    url: String,
+    _process: Process,
+    _folder: TempDir,
+}
+
+/// One with these data, on a loopback port, and with these flags.
+async fn start(openmetrics: &str, flags: &[&str]) -> Prometheus {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name);
+    std::fs::write(path("data.txt"), openmetrics).expect("data");
+    std::fs::write(path("prometheus.yml"), "scrape_configs: []\n").expect("a configuration");
+    backfill(&path("data.txt"), &path("data"));
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    drop(listener);
+    let url = format!("http://{address}");
+    let mut args = vec![
+        format!("--config.file={}", path("prometheus.yml").display()),
+        format!("--storage.tsdb.path={}", path("data").display()),
+        format!("--web.listen-address={address}"),
+    ];
+    args.extend(flags.iter().map(|flag| (*flag).to_owned()));
+    let mut process =
+        Process::start("prometheus", Path::new("prometheus"), args, path("log")).expect("a shell");
+    let ready = format!("{url}/-/ready");
+    let is_ready = || async { reqwest::get(&ready).await.is_ok_and(|answer| answer.status().is_success()) };
+    if let Err(error) = process.await_ready(Duration::from_secs(60), is_ready).await {
+        panic!("{error:#}");
+    }
+    Prometheus { url, _process: process, _folder: folder }
+}
+
+fn backfill(openmetrics: &Path, data: &Path) {
+    let promtool = Command::new("promtool")
+        .args(["tsdb", "create-blocks-from", "openmetrics"])
+        .args([openmetrics, data])
+        .output()
+        .expect("promtool, which Debian has in its package prometheus");
+    assert!(promtool.status.success(), "{}", String::from_utf8_lossy(&promtool.stderr));
+}
+
+impl Prometheus {
+    fn source(&self, parallelism: u32) -> PrometheusSource {
+        PrometheusSource::new(PrometheusConfig {
+            url: self.url.clone(),
+            history_length: ConfigDuration::from_secs(HOURS.unsigned_abs() * 3_600),
+            live_window: ConfigDuration::from_secs(1_800),
+            parallelism,
+            ..PrometheusConfig::default()
+        })
+        .expect("a valid configuration")
+    }
+}
+
+fn now() -> Timestamp {
+    Timestamp::from_second(NOW).expect("a time")
+}
+
+/// Adds a series to what was read, and checks that it goes on in time.
+fn keep(usage: &mut Usage, kind: UsageKind, series: Series<'_>) {
+    let Series { namespace, pod, container, samples } = series;
+    let key = (kind, namespace.to_owned(), pod.to_owned(), container.to_owned());
+    let kept = usage.entry(key).or_default();
+    for Sample { at, value } in samples {
+        let at = *at as i64;
+        assert!(kept.last().is_none_or(|(last, _)| *last < at), "{namespace}/{pod}/{container}: {at}");
+        kept.push((at, *value));
+    }
+}
+
+/// Memory must be the same number; a rate is calculated.
+fn assert_same(read: &Usage, expected: &Usage) {
+    assert_eq!(read.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
+    for (key, expected) in expected {
+        let read = &read[key];
+        let times = |samples: &[(i64, f64)]| samples.iter().map(|(at, _)| *at).collect::<Vec<_>>();
+        assert_eq!(times(read), times(expected), "{key:?}");
+        for ((at, read), (_, expected)) in read.iter().zip(expected) {
+            let is_same = match key.0 {
+                UsageKind::Memory => read == expected,
+                UsageKind::Cpu => (read - expected).abs() <= 1e-9,
+            };
+            assert!(is_same, "{key:?} at {at}: {read}, not {expected}");
+        }
+    }
+}
+
+fn of_namespaces(usage: &Usage, wanted: &[String]) -> Usage {
+    usage
+        .iter()
+        .filter(|(key, _)| wanted.contains(&key.1))
+        .map(|(key, samples)| (key.clone(), samples.clone()))
+        .collect()
+}
+
+/// The rates around hours in which something happened to a container are Prometheus's business.
+fn without_odd_rates(mut usage: Usage) -> Usage {
+    for ((kind, namespace, ..), samples) in &mut usage {
+        if *kind == UsageKind::Cpu && namespace == "team-0" {
+            let odd = [GAP, GAP + 1, STARTED_AGAIN, STARTED_AGAIN + 1].map(hour_end);
+            samples.retain(|(at, _)| !odd.contains(at));
+        }
+    }
+    usage
+}
+
+#[tokio::test]
+async fn a_real_prometheus_gives_the_history_that_was_written_in_order_and_of_the_wanted_namespaces() {
+    let Written { openmetrics, expected } = write();
+    let prometheus = start(&openmetrics, &[]).await;
+    let wanted = ["team-2", "team-0", "team-1"].map(str::to_owned);
+    for parallelism in [1, 3] {
+        let source = prometheus.source(parallelism);
+        source.check(now()).await.expect("it answers");
+        assert_eq!(source.labels(now()).await.expect("it answers"), LabelNames::modern());
+        let mut read = Usage::new();
+        let history =
+            source.history(Namespaces::These(&wanted), now(), |kind, series| keep(&mut read, kind, series));
+        let summary = history.await.expect("a history");
+        assert_same(&without_odd_rates(read), &without_odd_rates(of_namespaces(&expected, &wanted)));
+        // Four slices, two kinds.
+        assert_eq!((summary.queries, summary.warnings.len()), (8, 0));
+        assert_eq!(summary.skipped.get(Skip::NotFinite), 1);
+    }
+
+    let source = prometheus.source(2);
+    let mut read = Usage::new();
+    let latest = source.latest(Namespaces::All, now(), |kind, series| keep(&mut read, kind, series));
+    let summary = latest.await.expect("the newest samples");
+    assert_eq!((summary.series, summary.samples), (16, 16));
+    let newest =
+        expected.into_iter().map(|(key, samples)| (key, samples[samples.len() - 1..].to_vec())).collect();
+    assert_same(&read, &newest);
+
+    let nobody = ["team-9".to_owned()];
+    let none = source.history(Namespaces::These(&nobody), now(), |_, _| panic!("nothing was written")).await;
+    assert_eq!(none.expect("a history"), Summary { queries: 8, ..Summary::default() });
+}
+
+#[tokio::test]
+async fn a_real_prometheus_that_loads_few_samples_gives_the_same_history_in_shorter_slices() {
+    let Written { openmetrics, expected } = write();
+    let prometheus = start(&openmetrics, &["--query.max-samples=80"]).await;
+    let source = prometheus.source(2);
+    let mut read = Usage::new();
+    let history = source.history(Namespaces::All, now(), |kind, series| keep(&mut read, kind, series));
+    let summary = history.await.expect("a history");
+    assert_same(&without_odd_rates(read), &without_odd_rates(expected));
+    let counters = source.counters();
+    assert!(counters.halved() > 0 && summary.queries > 8, "{counters:?}");
+    assert_eq!(counters.requests()[&422].count, counters.halved());
+    assert_eq!(counters.samples(), summary.samples);
+}
