@@ -10,6 +10,7 @@
 
 pub mod aggregate;
 pub mod amount;
+pub mod backtest;
 pub mod buckets;
 pub mod checkpoint;
 pub mod container;

@@ -81,6 +81,10 @@ impl PrometheusSource {
         Ok(Self { shared: Arc::new(Shared { client, labels: OnceLock::new() }) })
     }
 
+    pub(super) fn client(&self) -> &PrometheusClient {
+        &self.shared.client
+    }
+
     /// What was asked since the start.
     pub fn counters(&self) -> &Counters {
         self.shared.client.counters()
@@ -270,7 +274,7 @@ impl Job {
 }
 
 impl Summary {
-    fn add(&mut self, answer: Answer) {
+    pub(super) fn add(&mut self, answer: Answer) {
         self.queries += 1;
         self.series += answer.series;
         self.samples += answer.samples;
