@@ -147,7 +147,9 @@ impl Measures {
 
     fn divided(mut self) -> Self {
         let weight = self.pod_days;
-        self.weighed().map(|sum| *sum /= weight);
+        for sum in self.weighed() {
+            *sum /= weight;
+        }
         self.ooms_per_pod_day = self.ooms as f64 / weight;
         self
     }
