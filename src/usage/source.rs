@@ -72,6 +72,9 @@ impl PrometheusSource {
     ///
     /// # Errors
     /// The configuration is not valid, or the CA file cannot be read.
+    ///
+    /// # Panics
+    /// When the process has no default TLS provider of rustls; `berth` installs it first thing.
     pub fn new(config: PrometheusConfig) -> Result<Self, SourceError> {
         Self::with_patience(config, Patience::default())
     }

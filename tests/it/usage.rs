@@ -105,6 +105,8 @@ struct Prometheus {
 
 /// One with these data, on a loopback port, and with these flags.
 async fn start(openmetrics: &str, flags: &[&str]) -> Prometheus {
+    // As `berth` itself does first; another test may have been faster.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let folder = tempfile::tempdir().expect("a folder");
     let path = |name: &str| folder.path().join(name);
     std::fs::write(path("data.txt"), openmetrics).expect("data");
