@@ -30,7 +30,8 @@ pub struct HistogramOptions {
 impl HistogramOptions {
     /// The half-life is brought between a nanosecond and a year, the weight of a sample between 0 and a million.
     pub fn new(buckets: Buckets, half_life_ns: i64, sample_weight: f64) -> Self {
-        let sample_weight = sample_weight.max(0.0).min(SAMPLE_WEIGHT_MAX);
+        let sample_weight =
+            if sample_weight.is_nan() { 0.0 } else { sample_weight.clamp(0.0, SAMPLE_WEIGHT_MAX) };
         Self { buckets, half_life_ns: half_life_ns.clamp(1, HALF_LIFE_MAX_NS), sample_weight }
     }
 

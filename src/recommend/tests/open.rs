@@ -76,7 +76,7 @@ fn of_very_many_open_windows_the_peaks_are_kept_together() {
             (format!("pod-{n:04}"), fed.state)
         })
         .collect();
-    let now = T0 + HOUR;
+    let now = T0 + 12 * HOUR;
     let running = states.iter().map(|(uid, state)| (uid.as_str(), state));
     let (status, windows) = save(&fed.aggregate, running, now);
     assert_eq!(windows.containers.len(), NAMED_MAX);

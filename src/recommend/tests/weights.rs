@@ -95,7 +95,7 @@ fn a_sample_of_a_hundred_half_lives_ago_is_forgotten() {
 fn each_half_life_halves_the_weight() {
     let mut histogram = hourly();
     for n in 1..=4_i32 {
-        histogram.add(f64::from(n), T0 + i64::from(n) * HOUR);
+        histogram.add_weighted(f64::from(n), f64::from(n), T0 + i64::from(n) * HOUR);
     }
     let cases = [
         (0.0, 2.0),
