@@ -17,7 +17,7 @@ mod source;
 mod split;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use config::{BasicAuth, LabelNames, PrometheusConfig, Secret};
 pub use counters::{Counters, RequestCount};

@@ -92,7 +92,7 @@ fn from_files(options: &RecommendOptions, files: &[PathBuf]) -> Result<Vec<Recor
 fn from_prometheus(options: &RecommendOptions) -> Result<(Vec<Recorded>, bool), Failure> {
     let mut asked = Asked::new(options)?;
     let recorded = runtime()?.block_on(async {
-        let owners = asked.owners().await;
+        let owners = asked.owners().await?;
         let mut recorder = Recorder::new(owners);
         asked.history(|kind, series| recorder.usage(kind, &series)).await?;
         Ok::<_, Failure>(recorder.recorded())

@@ -59,7 +59,7 @@ fn width() -> usize {
 
 async fn report(asked: &mut Asked<'_>) -> Result<Report, Failure> {
     let options = asked.options;
-    let owners = asked.owners().await;
+    let owners = asked.owners().await?;
     let workloads_from =
         if owners.is_empty() { WorkloadsFrom::PodNames } else { WorkloadsFrom::KubeStateMetrics };
     let now = i64::try_from(asked.now.as_nanosecond()).context("--at: a time that cannot be worked with")?;
@@ -110,8 +110,9 @@ impl<'a> Asked<'a> {
         }
     }
 
-    /// Who owns pods. Without kube-state-metrics nothing is known, which is no failure.
-    pub async fn owners(&mut self) -> Owners {
+    /// Who owns pods. Without kube-state-metrics nothing is known, which is no failure; no Prometheus is one.
+    pub async fn owners(&mut self) -> Result<Owners, Failure> {
+        self.source.check(self.now).await.map_err(failure)?;
         let mut owners = Owners::default();
         for fact in [Fact::PodOwner, Fact::ReplicaSetOwner, Fact::JobOwner] {
             self.facts(fact, &mut owners, |owners, told| owners.add(fact, told)).await;
@@ -119,7 +120,7 @@ impl<'a> Asked<'a> {
                 break;
             }
         }
-        owners
+        Ok(owners)
     }
 
     /// Reads one fact. The answer can do without, but says so.
@@ -249,7 +250,8 @@ fn failure(error: SourceError) -> Failure {
 
 /// The same advice in the words of this command: messages name fields of the configuration file.
 pub fn as_options(text: &str) -> String {
-    const WORDS: [(&str, &str); 15] = [
+    const WORDS: [(&str, &str); 16] = [
+        ("give them as prometheus.basicAuth", "give --bearer-token-file instead"),
         ("set prometheus.bearerTokenFile or prometheus.basicAuth", "give --bearer-token-file"),
         ("that prometheus.bearerTokenFile names", "that --bearer-token-file names"),
         (

@@ -8,7 +8,7 @@ pub(crate) mod lines;
 mod openb;
 mod table;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::path::{Path, PathBuf};
 
