@@ -37,11 +37,17 @@ const HEADER: [&str; 10] = [
 const NAME_WIDTH_MAX: usize = 44;
 const GAP: &str = "  ";
 
-/// A line for each series and estimator, and then for all series together if there are several.
+/// Lines for single series stop being of use to people when there are more of them.
+const LINES_MAX: usize = 120;
+
+/// A line for each series and estimator if they are not too many, and then for all series together if there are several.
 pub fn table(series: &[Outcome], overall: &[Outcome]) -> String {
     let mut rows = vec![HEADER.map(str::to_owned)];
-    rows.extend(series.iter().map(row));
-    if series.iter().any(|outcome| outcome.name != series[0].name || outcome.resource != series[0].resource) {
+    if series.len() <= LINES_MAX {
+        rows.extend(series.iter().map(row));
+    }
+    if series.iter().any(|outcome| (&outcome.name, outcome.resource) != (&series[0].name, series[0].resource))
+    {
         rows.extend(overall.iter().map(row));
     }
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -57,6 +63,9 @@ pub fn table(series: &[Outcome], overall: &[Outcome]) -> String {
             };
         }
         let _ = writeln!(text, "{}", line.trim_end());
+    }
+    if series.len() > LINES_MAX {
+        text.push_str("single series are left out, they are many; -o json has them\n");
     }
     text
 }

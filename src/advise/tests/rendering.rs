@@ -129,6 +129,9 @@ fn a_backtest_is_a_line_for_each_series_and_estimator() {
     assert_eq!(show::backtests_table(&one, &overall(&one)).lines().count(), 3);
     let two = [&one[..], &[outcome("memory.csv", Resource::Memory, EstimatorKind::P99, -0.1)]].concat();
     assert_golden("backtest.txt", &show::backtests_table(&two, &overall(&two)));
+    let many = vec![one[0].clone(); 121];
+    let table = show::backtests_table(&many, &overall(&many));
+    assert!(table.lines().count() <= 3 && table.contains("-o json"), "{table}");
     let json = show::backtests_json(&two, &overall(&two)).expect("text");
     let json: Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!(json["series"][2]["estimator"], "p99");
