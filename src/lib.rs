@@ -3,6 +3,7 @@
 //! `ARCHITECTURE.md` has the map. The decision rooms (`model`, `inventory`, `rules`, `class`, `agent`, `dispatch`,
 //! `queue`, `recommend`, `scheduler`) are synchronous and deterministic: time, randomness and the outcome of I/O are arguments.
 
+pub mod advise;
 pub mod agent;
 pub mod class;
 pub mod cli;

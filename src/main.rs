@@ -11,6 +11,7 @@ fn main() -> ExitCode {
         Command::Run(options) => berth::cli::run(options),
         Command::Demo(options) => berth::cli::demo(options),
         Command::Explain(options) => return berth::cli::explain(options),
+        Command::Recommend(options) => return berth::cli::recommend(options),
         Command::Simulate(options) => return berth::cli::simulate(options),
     };
     match result {

@@ -4,6 +4,7 @@ mod demo;
 mod explain;
 mod logging;
 mod progress;
+mod recommend;
 mod run;
 mod simulate;
 
@@ -11,6 +12,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 pub use demo::{DemoOptions, demo};
 pub use explain::{ExplainOptions, explain};
+pub use recommend::{RecommendOptions, recommend};
 pub use run::{RunOptions, run};
 pub use simulate::{SimulateOptions, simulate};
 
@@ -31,6 +33,8 @@ pub enum Command {
     /// Tell where waiting pods could go, why they wait, and what would help. Installed under the name kubectl-berth this is
     /// `kubectl berth explain`.
     Explain(ExplainOptions),
+    /// Tell what containers should request by what they use, from a Prometheus alone; or try estimators on recorded usage.
+    Recommend(RecommendOptions),
     /// Compare dispatchers on a trace, or on a made-up workload, on a virtual clock.
     Simulate(SimulateOptions),
 }

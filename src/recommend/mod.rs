@@ -11,6 +11,7 @@
 pub mod aggregate;
 pub mod amount;
 pub mod assign;
+pub mod backtest;
 pub mod buckets;
 pub mod checkpoint;
 pub mod container;

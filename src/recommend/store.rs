@@ -214,6 +214,10 @@ impl Store {
         known.tracked(container, &self.shapes, now).aggregate.merge(&loaded);
         for (uid, state) in running {
             let uid: Arc<str> = uid.into();
+            // What was stored beside a checkpoint may be wrong; a pod that is known belongs where it is.
+            if self.pods.get(&uid).is_some_and(|known| known != workload) {
+                continue;
+            }
             self.pod_runs(&uid, workload);
             let known = self.workloads.entry(workload.clone()).or_default();
             let containers = known.running.entry(uid).or_default();

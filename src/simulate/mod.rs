@@ -11,7 +11,7 @@ mod figures;
 mod lru;
 mod measure;
 mod quality;
-mod report;
+pub(crate) mod report;
 pub mod synthetic;
 pub mod trace;
 mod traits;

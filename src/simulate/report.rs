@@ -7,11 +7,11 @@ mod bars;
 mod cast;
 mod lines;
 mod numbers;
-mod page;
+pub(crate) mod page;
 mod plots;
 mod scale;
 mod tables;
-mod text;
+pub(crate) mod text;
 
 use std::fmt::Write;
 
@@ -125,7 +125,7 @@ fn headline(report: &Report, cast: &Cast) -> String {
     format!("<p class=\"lead\">{lead}</p><ul class=\"tiles\">{}</ul>", tiles.concat())
 }
 
-fn tile(value: &str, what: &str, detail: &str) -> String {
+pub(crate) fn tile(value: &str, what: &str, detail: &str) -> String {
     format!(
         "<li><span class=\"value\">{value}</span><span class=\"what\">{what}</span><span class=\"detail\">{detail}</span></li>"
     )

@@ -83,7 +83,24 @@ pub(super) fn any_container(config: &PrometheusConfig, labels: &LabelNames) -> S
     format!("count({})", selector(config, labels, UsageKind::Memory, &[]))
 }
 
-fn selector(config: &PrometheusConfig, labels: &LabelNames, kind: UsageKind, group: &[String]) -> String {
+/// Of the namespaces of `group`, with a comma after it; empty for all namespaces.
+pub(super) fn namespace_matcher(label: &str, group: &[String]) -> String {
+    match group {
+        [] => String::new(),
+        [only] => format!("{label}={}, ", quoted(only)),
+        several => {
+            let names: Vec<String> = several.iter().map(|name| literal(name)).collect();
+            format!("{label}=~{}, ", quoted(&names.join("|")))
+        }
+    }
+}
+
+pub(super) fn selector(
+    config: &PrometheusConfig,
+    labels: &LabelNames,
+    kind: UsageKind,
+    group: &[String],
+) -> String {
     let metric = match kind {
         UsageKind::Cpu => &config.cpu_metric,
         UsageKind::Memory => &config.memory_metric,
@@ -94,16 +111,7 @@ fn selector(config: &PrometheusConfig, labels: &LabelNames, kind: UsageKind, gro
     if !config.job_name.is_empty() {
         let _ = write!(text, "job={}, ", quoted(&config.job_name));
     }
-    match group {
-        [] => {}
-        [only] => {
-            let _ = write!(text, "{namespace}={}, ", quoted(only));
-        }
-        several => {
-            let names: Vec<String> = several.iter().map(|name| literal(name)).collect();
-            let _ = write!(text, "{namespace}=~{}, ", quoted(&names.join("|")));
-        }
-    }
+    text.push_str(&namespace_matcher(namespace, group));
     // Series without a container are sums over a pod or a node, and `POD` is the pause container.
     let _ = write!(text, r#"{pod}=~".+", {container}!="POD", {container}!=""}}"#);
     text

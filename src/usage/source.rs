@@ -72,6 +72,9 @@ impl PrometheusSource {
     ///
     /// # Errors
     /// The configuration is not valid, or the CA file cannot be read.
+    ///
+    /// # Panics
+    /// When the process has no default TLS provider of rustls; `berth` installs it first thing.
     pub fn new(config: PrometheusConfig) -> Result<Self, SourceError> {
         Self::with_patience(config, Patience::default())
     }
@@ -79,6 +82,10 @@ impl PrometheusSource {
     pub(super) fn with_patience(config: PrometheusConfig, patience: Patience) -> Result<Self, SourceError> {
         let client = PrometheusClient::new(config, patience)?;
         Ok(Self { shared: Arc::new(Shared { client, labels: OnceLock::new() }) })
+    }
+
+    pub(super) fn client(&self) -> &PrometheusClient {
+        &self.shared.client
     }
 
     /// What was asked since the start.
@@ -270,7 +277,7 @@ impl Job {
 }
 
 impl Summary {
-    fn add(&mut self, answer: Answer) {
+    pub(super) fn add(&mut self, answer: Answer) {
         self.queries += 1;
         self.series += answer.series;
         self.samples += answer.samples;

@@ -2,6 +2,6 @@
 
 mod config;
 mod decode;
-mod fake;
+pub(crate) mod fake;
 mod refusals;
 mod source;

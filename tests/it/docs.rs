@@ -84,6 +84,12 @@ const COVERED: &[(&str, &str)] = &[
         "berth simulate --trace batched-1pct-0.csv.gz --dispatcher all --report report.html",
         "tests/it/simulate, on published traces if they are there, and tests/it/report.rs",
     ),
+    ("berth recommend --prometheus http://localhost:9090", "tests/it/recommend.rs, on a real Prometheus"),
+    (
+        "berth recommend --prometheus http://localhost:9090 --namespace shop,bank -o html > sizes.html",
+        "tests/it/recommend.rs, on a real Prometheus",
+    ),
+    ("berth recommend --backtest usage.csv", "tests/it/recommend.rs, on a file it makes"),
     (
         "berth run --kubeconfig FILE --config FILE --leader-elect=false --health-address 127.0.0.1:10261",
         "tests/it/scheduling: every test runs it with these options",

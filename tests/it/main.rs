@@ -12,6 +12,7 @@ mod docs;
 mod explain;
 mod extender;
 mod guard;
+mod recommend;
 mod recommender;
 mod report;
 mod scheduling;

@@ -111,12 +111,12 @@ fn a_checkpoint_is_written_with_upstreams_names() {
         "cpuHistogram": {
             "referenceTimestamp": "2026-01-02T00:00:00Z",
             "bucketWeights": {"8": 10000},
-            "totalWeight": 0.72940553146399845,
+            "totalWeight": 0.729_405_531_463_998_4,
         },
         "memoryHistogram": {
             "referenceTimestamp": "2026-01-03T00:00:00Z",
             "bucketWeights": {"19": 10000},
-            "totalWeight": 0.72782659142109374,
+            "totalWeight": 0.727_826_591_421_093_7,
         },
         "firstSampleStart": "2026-01-01T13:00:00Z",
         "lastSampleStart": "2026-01-01T13:09:00Z",

@@ -94,9 +94,8 @@ fn an_oom_just_before_the_window_began_counts_in_it() {
 
 #[test]
 fn each_window_has_its_own_peak() {
-    let mut settings = Settings::default();
-    settings.memory_interval = std::time::Duration::from_secs(3600);
-    let mut fed = Fed::new(settings);
+    let memory_interval = std::time::Duration::from_secs(3600);
+    let mut fed = Fed::new(Settings { memory_interval, ..Settings::default() });
     assert!(fed.memory(5, T0));
     assert!(fed.memory(10, T0 + 2 * HOUR));
     assert_peaks(&fed, &[(5, T0 + HOUR), (10, T0 + 3 * HOUR)]);

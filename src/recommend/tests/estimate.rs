@@ -1,7 +1,7 @@
 //! Upstream's `estimator_test.go` and `recommender_test.go`.
 
 use super::{DAY, Fed, MI, MINUTE, SECOND, T0};
-use crate::recommend::amount::{AMOUNT_MAX, Amount, cpu_from_cores};
+use crate::recommend::amount::{AMOUNT_MAX, Amount};
 use crate::recommend::estimate::{BOTH, Confidence, minimum, recommend, with_margin};
 use crate::recommend::settings::Settings;
 use crate::recommend::{Controlled, PerResource};
@@ -38,7 +38,7 @@ fn without_history_a_bound_is_everything_or_nothing() {
 
 #[test]
 fn the_margin_is_a_share_of_the_base() {
-    assert_eq!(with_margin(cpu_from_cores(3.14), 0.1), 3454);
+    assert_eq!(with_margin(CPU, 0.1), 3454);
     assert_eq!(with_margin(MEMORY, 0.1), 3_454_000_000);
     assert_eq!(with_margin(Amount::MAX, 0.1), Amount::MAX);
 }

@@ -29,7 +29,7 @@ fn live(store: &mut Store, uid: &Arc<str>, workload: &Workload, start: i64) {
 #[test]
 fn fifty_thousand_pods_of_a_thousand_rollouts_leave_no_more_than_the_first() {
     let mut store = store();
-    let mut rollout = |store: &mut Store, n: usize| {
+    let rollout = |store: &mut Store, n: usize| {
         for pod in 0..50 {
             let uid: Arc<str> = format!("{n}-{pod}").into();
             live(store, &uid, &workload(n % 100), T0 + n as i64 * MINUTE);
@@ -152,6 +152,23 @@ fn a_restart_goes_on_where_the_last_process_stopped() {
     assert!((weight(&after) / weight(&before) - 1.0).abs() < 1e-9);
     let target = |store: &Store| store.aggregate(&workload, "app").unwrap().memory.percentile(0.9);
     assert_eq!(target(&after), target(&before));
+}
+
+#[test]
+fn a_checkpoint_cannot_claim_a_pod_of_another_workload() {
+    let mut store = store();
+    store.pod_runs(&"a".into(), &workload(0));
+    store.add_memory("a", "app", 100 * MI, T0, T0).unwrap();
+    let saved = store.save(&workload(0), T0 + MINUTE);
+    for (container, status, windows) in saved {
+        store.load(&workload(1), &container, &status, &windows, T0 + MINUTE).unwrap();
+    }
+    assert_eq!(
+        store.add_memory("a", "app", 200 * MI, T0 - 1, T0),
+        Err(Refused::Stale),
+        "it is known as before"
+    );
+    assert_eq!(store.counts(), Counts { workloads: 2, aggregates: 2, pods: 1, containers: 1 });
 }
 
 #[test]

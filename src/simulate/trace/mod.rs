@@ -4,10 +4,11 @@
 //! whatever is wrong with a file is told with the line, and nothing of a file is used that is wrong anywhere.
 
 mod azure;
+pub(crate) mod lines;
 mod openb;
 mod table;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::path::{Path, PathBuf};
 

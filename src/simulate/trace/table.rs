@@ -3,12 +3,9 @@
 //! The formats read here have neither commas nor line ends within values, so a value is what lies between two commas, without
 //! quotes around it.
 
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use flate2::bufread::MultiGzDecoder;
-
+use super::lines::{Lines, shown, values};
 use super::{ALL, TraceError};
 
 /// The columns of a format. Files may have them in any order, and must have no others.
@@ -19,21 +16,12 @@ pub(super) struct Schema {
     pub columns: &'static [&'static str],
 }
 
-/// Bytes; the formats need some hundred. Keeps a file that is no table from filling the memory.
-const LONGEST_LINE: usize = 64 << 10;
 /// Amounts are less, in milli-CPU as well as in bytes (1 PiB): sums of thousands stay exact.
 const MOST: f64 = (1u64 << 50) as f64;
-const GZIP: [u8; 2] = [0x1f, 0x8b];
-const BYTE_ORDER_MARK: &str = "\u{feff}";
 
 pub(super) struct Table<'a> {
-    file: PathBuf,
-    input: Box<dyn BufRead>,
-    compressed: bool,
-    /// The line that was read last.
-    line: u64,
+    lines: Lines,
     rows: u64,
-    bytes: Vec<u8>,
     schema: &'a Schema,
     /// By column of the schema: its position in the file.
     positions: Vec<usize>,
@@ -51,17 +39,8 @@ pub(super) struct Row<'t> {
 impl<'a> Table<'a> {
     /// Opens a file that is in one of these formats.
     pub fn open(file: &Path, formats: &[&'a Schema]) -> Result<Table<'a>, TraceError> {
-        let failed = |source| TraceError::Open { file: file.to_owned(), source };
-        let mut input = BufReader::with_capacity(1 << 16, File::open(file).map_err(failed)?);
-        let begin = input.fill_buf().map_err(failed)?;
-        let compressed = begin.starts_with(&GZIP);
-        let input: Box<dyn BufRead> = match compressed {
-            true => Box::new(BufReader::new(MultiGzDecoder::new(input))),
-            false => Box::new(input),
-        };
-        let (file, bytes, schema) = (file.to_owned(), Vec::new(), formats[0]);
-        let mut table =
-            Table { file, input, compressed, line: 0, rows: 0, bytes, schema, positions: Vec::new() };
+        let lines = Lines::open(file)?;
+        let mut table = Table { lines, rows: 0, schema: formats[0], positions: Vec::new() };
         table.read_header(formats)?;
         Ok(table)
     }
@@ -75,34 +54,33 @@ impl<'a> Table<'a> {
     /// # Errors
     /// It cannot be read or has too few or too many values; or the file ends without any.
     pub fn row(&mut self) -> Result<Option<Row<'_>>, TraceError> {
-        if !self.read_line()? {
+        if !self.lines.read()? {
             if self.rows == 0 {
                 return Err(self.wrong("there is nothing after the header: is the file complete?".to_owned()));
             }
             return Ok(None);
         }
         self.rows += 1;
-        let found: Vec<&str> = values(self.text()?).collect();
+        let found: Vec<&str> = values(self.lines.text()?).collect();
         if found.len() != self.positions.len() {
             let (has, needs) = (found.len(), self.positions.len());
             let problem = format!("{has} values, but the header names {needs} columns: is the line cut off?");
             return Err(self.wrong(problem));
         }
         let values = self.positions.iter().map(|at| found[*at]).collect();
-        Ok(Some(Row { file: &self.file, line: self.line, schema: self.schema, values }))
+        Ok(Some(Row { file: self.lines.file(), line: self.lines.line(), schema: self.schema, values }))
     }
 
     /// Something is wrong at the line that was read last.
     pub fn wrong(&self, problem: String) -> TraceError {
-        TraceError::Invalid { file: self.file.clone(), line: self.line.max(1), problem }
+        self.lines.wrong(problem)
     }
 
     fn read_header(&mut self, formats: &[&'a Schema]) -> Result<(), TraceError> {
-        if !self.read_line()? {
+        if !self.lines.read()? {
             return Err(self.wrong(format!("the file is empty: it should begin with {}", headers(formats))));
         }
-        let text = self.text()?;
-        let found: Vec<&str> = values(text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text)).collect();
+        let found: Vec<&str> = values(self.lines.text()?).collect();
         // The format that was most likely meant; the first of several.
         let known = |schema: &Schema| found.iter().filter(|column| schema.columns.contains(column)).count();
         let schema = formats.iter().rev().max_by_key(|schema| known(schema)).expect("a format is asked for");
@@ -139,65 +117,6 @@ impl<'a> Table<'a> {
         self.schema = schema;
         Ok(())
     }
-
-    /// Reads the next line that is not empty into `bytes`; false at the end of the file.
-    fn read_line(&mut self) -> Result<bool, TraceError> {
-        loop {
-            self.bytes.clear();
-            let mut limited = self.input.by_ref().take(LONGEST_LINE as u64);
-            let read = limited.read_until(b'\n', &mut self.bytes);
-            self.line += 1;
-            match read {
-                Err(error) => return Err(self.unreadable(error)),
-                Ok(0) => {
-                    self.line -= 1;
-                    return Ok(false);
-                }
-                Ok(_) if self.bytes.len() >= LONGEST_LINE => {
-                    let problem = format!("a line of more than {LONGEST_LINE} bytes: is this a table?");
-                    return Err(self.wrong(problem));
-                }
-                Ok(_) if self.bytes.trim_ascii().is_empty() => {}
-                Ok(_) => return Ok(true),
-            }
-        }
-    }
-
-    fn text(&self) -> Result<&str, TraceError> {
-        std::str::from_utf8(&self.bytes).map_err(|error| {
-            let byte = error.valid_up_to() + 1;
-            self.wrong(format!("byte {byte} of the line is not UTF-8: the file should be text, or gzip"))
-        })
-    }
-
-    fn unreadable(&self, source: io::Error) -> TraceError {
-        match source.kind() {
-            io::ErrorKind::UnexpectedEof if self.compressed => {
-                self.wrong("the gzip file is cut off here: copy or download it again".to_owned())
-            }
-            io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput if self.compressed => {
-                self.wrong(format!("the gzip file is damaged ({source}): copy or download it again"))
-            }
-            _ => TraceError::Read { file: self.file.clone(), line: self.line, source },
-        }
-    }
-}
-
-fn values(line: &str) -> impl Iterator<Item = &str> {
-    line.split(',').map(|value| {
-        let value = value.trim();
-        value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(value)
-    })
-}
-
-/// Text of the file in a message: short, and without anything that a terminal would obey.
-fn shown(text: &str) -> String {
-    const MOST_CHARS: usize = 60;
-    let mut shown: String = text.chars().take(MOST_CHARS).flat_map(char::escape_debug).collect();
-    if text.chars().nth(MOST_CHARS).is_some() {
-        shown.push('…');
-    }
-    shown
 }
 
 fn headers(formats: &[&Schema]) -> String {

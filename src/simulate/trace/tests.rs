@@ -286,7 +286,7 @@ fn nodes_that_make_no_sense_are_refused() {
 }
 
 /// The published traces are not part of the project; `BERTH_TRACES` says where they are.
-fn published(file: &str) -> Option<PathBuf> {
+pub(crate) fn published(file: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("BERTH_TRACES").map_or_else(|| "../shared/traces".into(), PathBuf::from);
     let path = folder.join(file);
     if path.exists() {

@@ -1,0 +1,260 @@
+//! What is said of one container, and how far off its requests are.
+
+use std::cmp::Reverse;
+
+use serde::{Serialize, Serializer};
+
+use crate::recommend::{Amount, PerResource, amount};
+
+/// How far off a request is. The limits are those that people know from KRR: a difference, up or down, of
+///
+/// | | CPU | memory |
+/// |---|---:|---:|
+/// | critical | 500m | 500Mi |
+/// | warning | 250m | 250Mi |
+/// | ok | 100m | 100Mi |
+///
+/// or more; below that it is good. A request that is not set is a warning. The worse of CPU and memory counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// The current request or the usage is not known
+    Unknown,
+    /// Less than 100m and 100Mi off
+    Good,
+    /// 100m or 100Mi off, or more
+    Ok,
+    /// 250m or 250Mi off, or more; or a request is not set
+    Warning,
+    /// 500m or 500Mi off, or more
+    Critical,
+}
+
+impl Severity {
+    pub const ALL: [Severity; 5] =
+        [Severity::Critical, Severity::Warning, Severity::Ok, Severity::Good, Severity::Unknown];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Severity::Unknown => "unknown",
+            Severity::Good => "good",
+            Severity::Ok => "ok",
+            Severity::Warning => "warning",
+            Severity::Critical => "critical",
+        }
+    }
+
+    /// Of one request. `unit` is a hundredth of the limits: a millicore or a MiB.
+    fn of(request: Current, target: Option<Amount>, unit: Amount) -> Self {
+        let (Some(target), Current::Set(request)) = (target, request) else {
+            let unset = target.is_some() && request == Current::Unset;
+            return if unset { Severity::Warning } else { Severity::Unknown };
+        };
+        match request.abs_diff(target) / unit.unsigned_abs() {
+            500.. => Severity::Critical,
+            250.. => Severity::Warning,
+            100.. => Severity::Ok,
+            _ => Severity::Good,
+        }
+    }
+}
+
+/// What a container requests, or is limited to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Current {
+    /// Nobody told.
+    #[default]
+    Unknown,
+    /// It requests nothing, or is not limited.
+    Unset,
+    /// Millicores or bytes.
+    Set(Amount),
+}
+
+/// One resource of one container. Amounts are millicores or bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size {
+    pub severity: Severity,
+    pub request: Current,
+    pub limit: Current,
+    /// `None`, as the bounds, when no usage is known.
+    pub target: Option<Amount>,
+    pub lower: Option<Amount>,
+    pub upper: Option<Amount>,
+}
+
+impl Size {
+    /// How much less each pod would request; less than 0: so much more.
+    pub fn saved(&self) -> Option<Amount> {
+        match (self.request, self.target) {
+            (Current::Set(request), Some(target)) => Some(request - target),
+            _ => None,
+        }
+    }
+}
+
+/// One container of one workload.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Advice {
+    pub severity: Severity,
+    pub namespace: String,
+    pub kind: String,
+    pub workload: String,
+    /// Kind and name of the workload are guessed from names of pods.
+    pub guessed: bool,
+    pub container: String,
+    /// Pods that ran at the end of the history.
+    pub pods: u32,
+    /// All pods that ever ran in it.
+    pub pods_seen: u32,
+    pub size: PerResource<Size>,
+    /// From the first to the last sample.
+    pub days: f64,
+    pub samples: u64,
+    /// As the VPA has it: 1 after a day with a sample a minute, or after as many samples otherwise.
+    pub confidence: f64,
+}
+
+impl Advice {
+    /// Judges: `size.severity` and `severity` are calculated.
+    pub fn judged(mut self) -> Self {
+        const MILLICORE: Amount = 1;
+        const MIB: Amount = 1 << 20;
+        self.size = self
+            .size
+            .zip(PerResource { cpu: MILLICORE, memory: MIB })
+            .map(|(size, unit)| Size { severity: Severity::of(size.request, size.target, unit), ..size });
+        self.severity = self.size.cpu.severity.max(self.size.memory.severity);
+        self
+    }
+
+    /// What all pods would request less, in bytes, a core being as dear as [`BYTES_PER_CORE`].
+    fn saved(&self) -> i128 {
+        let of = |size: &Size| i128::from(size.saved().unwrap_or(0)) * i128::from(self.pods);
+        of(&self.size.cpu) * i128::from(BYTES_PER_CORE) / 1000 + of(&self.size.memory)
+    }
+}
+
+/// Clouds charge about as much for a core as for so much memory.
+const BYTES_PER_CORE: i64 = 8 << 30;
+
+/// The worst first; of equally bad ones those that would save most, then by name.
+pub fn sort(advice: &mut [Advice]) {
+    advice.sort_by_cached_key(|each| {
+        let names = [&each.namespace, &each.kind, &each.workload, &each.container].map(String::clone);
+        (Reverse(each.severity), Reverse(each.saved()), names)
+    });
+}
+
+/// How it is known which workloads there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WorkloadsFrom {
+    KubeStateMetrics,
+    PodNames,
+}
+
+/// All that is said.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Report {
+    /// The address of the Prometheus.
+    pub source: String,
+    /// The end of the history, RFC 3339.
+    pub at: String,
+    /// The length of the history as it was asked for.
+    pub history: String,
+    pub workloads_from: WorkloadsFrom,
+    /// Sorted.
+    pub advice: Vec<Advice>,
+    /// What the reader should know about what was read.
+    pub notes: Vec<String>,
+}
+
+/// What all running pods request together, of those containers whose requests are known: now, and as advised.
+pub fn totals(advice: &[Advice]) -> PerResource<Option<(Amount, Amount)>> {
+    let total = |of: fn(&PerResource<Size>) -> &Size| {
+        let mut known = advice.iter().filter_map(|each| {
+            let size = of(&each.size);
+            let (Current::Set(request), Some(target)) = (size.request, size.target) else { return None };
+            let pods = Amount::from(each.pods);
+            Some((request.saturating_mul(pods), target.saturating_mul(pods)))
+        });
+        let first = known.next()?;
+        Some(known.fold(first, |sum, more| (sum.0.saturating_add(more.0), sum.1.saturating_add(more.1))))
+    };
+    PerResource { cpu: total(|size| &size.cpu), memory: total(|size| &size.memory) }
+}
+
+/// As programs read it: cores and bytes; `null` is "not set", and `"?"` not known.
+impl Serialize for Advice {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        #[serde(untagged)]
+        enum Figure {
+            Cores(f64),
+            Bytes(Amount),
+            Unset,
+            Unknown(&'static str),
+        }
+        #[derive(Serialize)]
+        struct Sizes {
+            severity: Severity,
+            request: Figure,
+            limit: Figure,
+            target: Figure,
+            #[serde(rename = "lowerBound")]
+            lower: Figure,
+            #[serde(rename = "upperBound")]
+            upper: Figure,
+        }
+        #[derive(Serialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Row<'a> {
+            severity: Severity,
+            namespace: &'a str,
+            kind: &'a str,
+            workload: &'a str,
+            guessed: bool,
+            container: &'a str,
+            pods: u32,
+            pods_seen: u32,
+            days: f64,
+            samples: u64,
+            confidence: f64,
+            cpu: Sizes,
+            memory: Sizes,
+        }
+        let sizes = |size: &Size, figure: fn(Amount) -> Figure| {
+            let current = |current| match current {
+                Current::Unknown => Figure::Unknown("?"),
+                Current::Unset => Figure::Unset,
+                Current::Set(amount) => figure(amount),
+            };
+            let estimate = |amount: Option<Amount>| amount.map_or(Figure::Unknown("?"), figure);
+            Sizes {
+                severity: size.severity,
+                request: current(size.request),
+                limit: current(size.limit),
+                target: estimate(size.target),
+                lower: estimate(size.lower),
+                upper: estimate(size.upper),
+            }
+        };
+        Row {
+            severity: self.severity,
+            namespace: &self.namespace,
+            kind: &self.kind,
+            workload: &self.workload,
+            guessed: self.guessed,
+            container: &self.container,
+            pods: self.pods,
+            pods_seen: self.pods_seen,
+            days: self.days,
+            samples: self.samples,
+            confidence: self.confidence,
+            cpu: sizes(&self.size.cpu, |amount| Figure::Cores(amount::cores(amount))),
+            memory: sizes(&self.size.memory, Figure::Bytes),
+        }
+        .serialize(serializer)
+    }
+}

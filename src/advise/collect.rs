@@ -1,0 +1,274 @@
+//! Takes usage and what else is known in, and makes advice of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::advice::{Advice, Current, Severity, Size, sort};
+use super::workloads::{Found, Owners};
+use crate::recommend::estimate::estimate;
+use crate::recommend::settings::Settings;
+use crate::recommend::time::{UnixNanos, nanos};
+use crate::recommend::{Aggregate, Amount, PerResource, Store, Workload, amount};
+use crate::usage::{Fact, Series, Told, UsageKind};
+
+/// Takes in the usage of all containers; memory grows with containers, not with samples.
+pub struct Collector {
+    store: Store,
+    owners: Owners,
+    now: UnixNanos,
+    /// By namespace and name, as one text.
+    pods: BTreeMap<Arc<str>, Pod>,
+    refused: u64,
+    /// Whether anything was told of any request or limit.
+    has_requests: bool,
+}
+
+struct Pod {
+    workload: Workload,
+    guessed: bool,
+    knows_owner: bool,
+    containers: Vec<Container>,
+}
+
+struct Container {
+    name: Arc<str>,
+    first: UnixNanos,
+    last: UnixNanos,
+    request: PerResource<Option<Amount>>,
+    limit: PerResource<Option<Amount>>,
+}
+
+/// Which containers are advised on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Choice {
+    /// What had no sample for so long before the end of the history does not run any more.
+    pub ended_after_ns: i64,
+    /// Also workloads and containers that do not run any more. Those of CronJobs and Jobs are always advised on.
+    pub all: bool,
+    pub severity_min: Severity,
+}
+
+/// How many containers are not advised on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Left {
+    pub ended: usize,
+    pub less_severe: usize,
+}
+
+impl Collector {
+    /// # Errors
+    /// The settings make no histograms.
+    pub fn new(
+        settings: Settings,
+        owners: Owners,
+        now: UnixNanos,
+    ) -> Result<Self, crate::recommend::buckets::BucketsError> {
+        let store = Store::new(settings)?;
+        Ok(Self { store, owners, now, pods: BTreeMap::new(), refused: 0, has_requests: false })
+    }
+
+    /// Takes some samples of a container. For each container and kind, time never goes back.
+    pub fn usage(&mut self, kind: UsageKind, series: &Series<'_>) {
+        let key = key(series.namespace, series.pod);
+        if !self.pods.contains_key(&*key) {
+            self.add_pod(&key, series.namespace, series.pod);
+        }
+        let (Some(pod), Some(first), Some(last)) =
+            (self.pods.get_mut(&*key), series.samples.first(), series.samples.last())
+        else {
+            return;
+        };
+        pod.saw(series.container, time(first.at), time(last.at));
+        for sample in series.samples {
+            let (at, now) = (time(sample.at), self.now);
+            let outcome = match kind {
+                UsageKind::Cpu => {
+                    let millicores = usage(sample.value, 1000.0);
+                    self.store.add_cpu(&key, series.container, millicores, at, now)
+                }
+                UsageKind::Memory => {
+                    self.store.add_memory(&key, series.container, usage(sample.value, 1.0), at, now)
+                }
+            };
+            self.refused += u64::from(outcome.is_err());
+        }
+    }
+
+    /// Samples that no usage can have: negative ones, or from the future.
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.pods.is_empty()
+    }
+
+    /// What a container requests or is limited to; what is told of others is ignored. After all usage.
+    pub fn told(&mut self, fact: Fact, told: Told<'_>) {
+        let (Fact::Request(kind) | Fact::Limit(kind)) = fact else { return };
+        self.has_requests = true;
+        let Some(pod) = self.pods.get_mut(&*key(told.namespace, told.object)) else { return };
+        let Some(container) = pod.containers.iter_mut().find(|container| *container.name == *told.about)
+        else {
+            return;
+        };
+        let amounts = match fact {
+            Fact::Limit(_) => &mut container.limit,
+            _ => &mut container.request,
+        };
+        match kind {
+            // Exact: such values are millicores to begin with.
+            UsageKind::Cpu => amounts.cpu = Some(amount::from_float((told.value * 1000.0).round())),
+            UsageKind::Memory => amounts.memory = Some(amount::from_float(told.value)),
+        }
+    }
+
+    pub fn has_requests(&self) -> bool {
+        self.has_requests
+    }
+
+    pub fn owners(&self) -> &Owners {
+        &self.owners
+    }
+
+    /// Advice on the chosen containers, sorted.
+    pub fn advice(&self, choice: Choice) -> (Vec<Advice>, Left) {
+        let mut workloads: BTreeMap<&Workload, Vec<&Pod>> = BTreeMap::new();
+        for pod in self.pods.values() {
+            workloads.entry(&pod.workload).or_default().push(pod);
+        }
+        let mut left = Left::default();
+        let mut all = Vec::new();
+        for (workload, pods) in workloads {
+            // The newest pod has the containers and requests that the workload has now.
+            let Some(newest) = pods.iter().max_by_key(|pod| (pod.first(), pod.last())) else { continue };
+            for (name, aggregate) in self.store.containers(workload) {
+                let of: Vec<_> = pods.iter().filter_map(|pod| pod.container(name)).collect();
+                let advice = self.one(workload, newest, name, aggregate, &of, choice);
+                let ends = matches!(&*workload.kind, "CronJob" | "Job");
+                let ended = newest.container(name).is_none() || (advice.pods == 0 && !ends);
+                if ended && !choice.all {
+                    left.ended += 1;
+                } else if advice.severity < choice.severity_min {
+                    left.less_severe += 1;
+                } else {
+                    all.push(advice);
+                }
+            }
+        }
+        sort(&mut all);
+        (all, left)
+    }
+
+    /// `of`: the containers of this name in all pods of the workload.
+    fn one(
+        &self,
+        workload: &Workload,
+        newest: &Pod,
+        name: &str,
+        aggregate: &Aggregate,
+        of: &[&Container],
+        choice: Choice,
+    ) -> Advice {
+        let settings = self.store.settings();
+        let running_from = self.now.saturating_sub(choice.ended_after_ns);
+        let running = of.iter().filter(|container| container.last >= running_from).count();
+        let known =
+            PerResource { cpu: aggregate.cpu_span.count > 0, memory: aggregate.memory_span.count > 0 };
+        let span = if known.cpu { aggregate.cpu_span } else { aggregate.memory_span };
+        let interval = nanos(settings.cpu.confidence_interval);
+        let current = self.current(newest, name);
+        let estimates = estimate(aggregate, settings, newest.containers.len());
+        let size = estimates.zip(known).zip(current).map(|((estimate, known), (request, limit))| Size {
+            severity: Severity::Unknown,
+            request,
+            limit,
+            target: known.then_some(estimate.target),
+            lower: known.then_some(estimate.lower),
+            upper: known.then_some(estimate.upper),
+        });
+        let advice = Advice {
+            severity: Severity::Unknown,
+            namespace: workload.namespace.to_string(),
+            kind: workload.kind.to_string(),
+            workload: workload.name.to_string(),
+            guessed: newest.guessed,
+            container: name.to_owned(),
+            pods: u32::try_from(running).unwrap_or(u32::MAX),
+            pods_seen: u32::try_from(of.len()).unwrap_or(u32::MAX),
+            size,
+            days: span.last.saturating_sub(span.first) as f64 / 86_400e9,
+            samples: span.count,
+            confidence: aggregate.confidence(interval, settings.strict_upstream),
+        };
+        advice.judged()
+    }
+
+    /// The request and the limit of a container of this pod.
+    fn current(&self, pod: &Pod, name: &str) -> PerResource<(Current, Current)> {
+        let container = pod.container(name);
+        // Who knows the pod, and tells of requests at all, would tell of it.
+        let unset = self.has_requests && pod.knows_owner && container.is_some();
+        let current = |amount: Option<Amount>| match (amount, unset) {
+            (Some(amount), _) => Current::Set(amount),
+            (None, true) => Current::Unset,
+            (None, false) => Current::Unknown,
+        };
+        let request = container.map(|container| container.request).unwrap_or_default();
+        let limit = container.map(|container| container.limit).unwrap_or_default();
+        request.zip(limit).map(|(request, limit)| (current(request), current(limit)))
+    }
+
+    fn add_pod(&mut self, key: &str, namespace: &str, name: &str) {
+        let Found { kind, name: workload, guessed } = self.owners.workload(namespace, name);
+        let workload = Workload { namespace: namespace.into(), kind: kind.into(), name: workload.into() };
+        let key: Arc<str> = key.into();
+        self.store.pod_runs(&key, &workload);
+        let knows_owner = self.owners.knows(namespace, name);
+        self.pods.insert(key, Pod { workload, guessed, knows_owner, containers: Vec::new() });
+    }
+}
+
+impl Pod {
+    fn container(&self, name: &str) -> Option<&Container> {
+        self.containers.iter().find(|container| *container.name == *name)
+    }
+
+    fn saw(&mut self, container: &str, first: UnixNanos, last: UnixNanos) {
+        match self.containers.iter_mut().find(|known| *known.name == *container) {
+            Some(known) => {
+                known.first = known.first.min(first);
+                known.last = known.last.max(last);
+            }
+            None => self.containers.push(Container {
+                name: container.into(),
+                first,
+                last,
+                request: PerResource::default(),
+                limit: PerResource::default(),
+            }),
+        }
+    }
+
+    fn first(&self) -> UnixNanos {
+        self.containers.iter().map(|container| container.first).min().unwrap_or(UnixNanos::MIN)
+    }
+
+    fn last(&self) -> UnixNanos {
+        self.containers.iter().map(|container| container.last).max().unwrap_or(UnixNanos::MIN)
+    }
+}
+
+fn key(namespace: &str, pod: &str) -> String {
+    format!("{namespace}/{pod}")
+}
+
+/// Nanoseconds of seconds.
+pub(super) fn time(seconds: f64) -> UnixNanos {
+    (seconds * 1e9) as UnixNanos
+}
+
+/// Millicores or bytes; a negative one stays negative, so that it is refused.
+pub(super) fn usage(value: f64, units: f64) -> Amount {
+    if value < 0.0 { -1 } else { amount::from_float(value * units) }
+}

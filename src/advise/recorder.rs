@@ -1,0 +1,45 @@
+//! Keeps all usage as it comes, for a backtest. Memory grows with samples.
+
+use std::collections::BTreeMap;
+
+use super::collect::{time, usage};
+use super::workloads::Owners;
+use crate::recommend::backtest::{Recorded, Resource, Sample};
+use crate::usage::{Series, UsageKind};
+
+/// Takes in the usage of all containers.
+#[derive(Debug, Default)]
+pub struct Recorder {
+    owners: Owners,
+    /// By name and resource, then by pod.
+    series: BTreeMap<(String, Resource), BTreeMap<String, Vec<Sample>>>,
+}
+
+impl Recorder {
+    pub fn new(owners: Owners) -> Self {
+        Self { owners, series: BTreeMap::new() }
+    }
+
+    /// Takes some samples of a container. For each container and kind, time never goes back.
+    pub fn usage(&mut self, kind: UsageKind, series: &Series<'_>) {
+        let workload = self.owners.workload(series.namespace, series.pod);
+        let name = format!("{}/{}/{}", series.namespace, workload.name, series.container);
+        let (resource, unit) = match kind {
+            UsageKind::Cpu => (Resource::Cpu, 1000.0),
+            UsageKind::Memory => (Resource::Memory, 1.0),
+        };
+        let pods = self.series.entry((name, resource)).or_default();
+        let samples = pods.entry(series.pod.to_owned()).or_default();
+        for sample in series.samples.iter().filter(|sample| sample.value >= 0.0) {
+            samples.push(Sample { time: time(sample.at), amount: usage(sample.value, unit) });
+        }
+    }
+
+    /// All of it, by name.
+    pub fn recorded(self) -> Vec<Recorded> {
+        let recorded = |((name, resource), pods): ((String, Resource), BTreeMap<String, Vec<Sample>>)| {
+            Recorded { name, resource, pods: pods.into_values().collect() }
+        };
+        self.series.into_iter().map(recorded).collect()
+    }
+}

@@ -1,0 +1,102 @@
+//! All figures for programs, in base units: cores and bytes.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use crate::advise::advice::{Advice, Current, Report, Size, WorkloadsFrom};
+use crate::recommend::{Amount, PerResource, amount};
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Document<'a> {
+    prometheus: &'a str,
+    at: &'a str,
+    history: &'a str,
+    workloads_from: WorkloadsFrom,
+    notes: &'a [String],
+    containers: &'a [Advice],
+}
+
+fn document(report: &Report) -> Document<'_> {
+    Document {
+        prometheus: &report.source,
+        at: &report.at,
+        history: &report.history,
+        workloads_from: report.workloads_from,
+        notes: &report.notes,
+        containers: &report.advice,
+    }
+}
+
+/// # Errors
+/// Never for what a report can be; the serializer may say so all the same.
+pub fn json(report: &Report) -> anyhow::Result<String> {
+    Ok(serde_json::to_string_pretty(&document(report))? + "\n")
+}
+
+/// # Errors
+/// As [`json`].
+pub fn yaml(report: &Report) -> anyhow::Result<String> {
+    Ok(serde_saphyr::to_string(&document(report))?)
+}
+
+const COLUMNS: &str = "severity,namespace,kind,workload,guessed,container,pods,podsSeen,\
+                       cpuRequest,cpuLimit,cpuTarget,cpuLowerBound,cpuUpperBound,\
+                       memoryRequest,memoryLimit,memoryTarget,memoryLowerBound,memoryUpperBound,\
+                       cpuSeverity,memorySeverity,days,samples,confidence";
+
+/// A line for each container, under a header (RFC 4180, with line feeds). Nothing in a cell is "not set", `?` not known.
+pub fn csv(report: &Report) -> String {
+    let mut text = format!("{COLUMNS}\n");
+    for each in &report.advice {
+        let names = [&each.namespace, &each.kind, &each.workload].map(|name| cell(name)).join(",");
+        let PerResource { cpu, memory } = each.size.as_ref();
+        let _ = writeln!(
+            text,
+            "{},{names},{},{},{},{},{},{},{},{},{},{},{}",
+            each.severity.name(),
+            each.guessed,
+            cell(&each.container),
+            each.pods,
+            each.pods_seen,
+            amounts(cpu, |millicores| amount::cores(millicores).to_string()),
+            amounts(memory, |bytes| bytes.to_string()),
+            cpu.severity.name(),
+            memory.severity.name(),
+            each.days,
+            each.samples,
+            each.confidence,
+        );
+    }
+    text
+}
+
+fn amounts(size: &Size, unit: fn(Amount) -> String) -> String {
+    let current = |current| match current {
+        Current::Unknown => "?".to_owned(),
+        Current::Unset => String::new(),
+        Current::Set(amount) => unit(amount),
+    };
+    let estimate = |amount: Option<Amount>| amount.map_or("?".to_owned(), unit);
+    [
+        current(size.request),
+        current(size.limit),
+        estimate(size.target),
+        estimate(size.lower),
+        estimate(size.upper),
+    ]
+    .join(",")
+}
+
+/// In quotes where it needs them. What a spreadsheet would take for a formula gets an apostrophe in front.
+fn cell(text: &str) -> String {
+    let text = match text.starts_with(['=', '+', '-', '@']) {
+        true => format!("'{text}"),
+        false => text.to_owned(),
+    };
+    match text.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text,
+    }
+}

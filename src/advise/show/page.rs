@@ -1,0 +1,112 @@
+//! One HTML page that needs nothing else, in the style of the simulation's report.
+
+use std::fmt::Write;
+
+use super::units::{self, cpu, current, estimate, memory};
+use crate::advise::advice::{Advice, Report, Severity, Size, WorkloadsFrom, totals};
+use crate::recommend::{Amount, PerResource};
+use crate::simulate::report::{page, text::escape, tile};
+
+/// The page; the same report gives the same bytes.
+pub fn page(report: &Report) -> String {
+    const TITLE: &str = "Sizes for containers";
+    let mut body =
+        format!("<header><p class=\"eyebrow\">berth recommend</p><h1>{TITLE}</h1>{}</header>", lead(report));
+    let _ = write!(
+        body,
+        "<section id=\"containers\"><h2>Containers</h2><p class=\"lead\">Requests as they are → as they should be; below, the \
+         bounds within which another request would do as well. “any” is no bound yet: too little is known.</p>{}</section>",
+        rows(report)
+    );
+    let mut notes = vec![
+        "Severity is how far off a request is: critical from 500m or 500Mi, warning from 250m or 250Mi or if it is not set, \
+         ok from 100m or 100Mi; the worse of CPU and memory. Estimates are those of the Vertical Pod Autoscaler."
+            .to_owned(),
+    ];
+    if report.workloads_from == WorkloadsFrom::PodNames {
+        notes
+            .push("Workloads are guessed from names of pods (~): there is no kube-state-metrics.".to_owned());
+    }
+    notes.extend(report.notes.iter().cloned());
+    let notes: String = notes.iter().map(|note| format!("<li>{}</li>", escape(note))).collect();
+    let _ = write!(body, "<section id=\"notes\"><h2>Notes</h2><ul class=\"notes\">{notes}</ul></section>");
+    page::wrap(TITLE, &body)
+}
+
+fn lead(report: &Report) -> String {
+    let totals = totals(&report.advice);
+    let total = |what: &str, total: Option<(Amount, Amount)>, unit: fn(Amount) -> String| {
+        total.map_or(String::new(), |(now, then)| {
+            tile(&unit(then), what, &format!("{} → {}", unit(now), unit(then)))
+        })
+    };
+    let count = |severity| report.advice.iter().filter(|each| each.severity == severity).count();
+    let severe = [Severity::Critical, Severity::Warning]
+        .map(|severity| format!("{} {}", count(severity), severity.name()));
+    format!(
+        "<p class=\"lead\">By their usage in the {} before {}, from <b>{}</b>.</p><ul class=\"tiles\">{}{}{}</ul>",
+        escape(&report.history),
+        escape(&report.at),
+        escape(&report.source),
+        tile(&report.advice.len().to_string(), "containers", &severe.join(", ")),
+        total("CPU requested by their pods", totals.cpu, cpu),
+        total("memory requested by their pods", totals.memory, memory),
+    )
+}
+
+fn rows(report: &Report) -> String {
+    let rows: String = report.advice.iter().map(row).collect();
+    format!(
+        "<div class=\"scroll sticky\" tabindex=\"0\" role=\"region\" aria-label=\"Containers\"><table><thead><tr>\
+         <th scope=\"col\">Workload</th><th scope=\"col\">Container</th><th scope=\"col\">Severity</th>\
+         <th scope=\"col\">Pods</th><th scope=\"col\">CPU request</th><th scope=\"col\">CPU limit</th>\
+         <th scope=\"col\">Memory request</th><th scope=\"col\">Memory limit</th><th scope=\"col\">Days</th>\
+         </tr></thead><tbody>{rows}</tbody></table></div>"
+    )
+}
+
+fn row(advice: &Advice) -> String {
+    let guess = if advice.guessed { "~" } else { "" };
+    let name = escape(&format!("{guess}{}/{}", units::kind(&advice.kind), advice.workload));
+    let PerResource { cpu: cpu_size, memory: memory_size } = advice.size.as_ref();
+    format!(
+        "<tr><th scope=\"row\"><span class=\"name\" title=\"{name}\">{name}</span><br><small>{}</small></th>\
+         <td>{}</td><td><span class=\"dot {}\"></span>{}</td><td>{}</td>{}<td>{}</td>{}<td>{}</td><td>{:.1}</td></tr>",
+        escape(&advice.namespace),
+        escape(&advice.container),
+        colour(advice.severity),
+        advice.severity.name(),
+        advice.pods,
+        size(cpu_size, cpu),
+        current(cpu_size.limit, cpu),
+        size(memory_size, memory),
+        current(memory_size.limit, memory),
+        advice.days,
+    )
+}
+
+fn size(size: &Size, unit: fn(Amount) -> String) -> String {
+    let better = match size.saved() {
+        Some(1..) => " class=\"better\"",
+        Some(..=-1) => " class=\"worse\"",
+        _ => "",
+    };
+    format!(
+        "<td>{} → {}<small{better}>{} to {}</small></td>",
+        current(size.request, unit),
+        estimate(size.target, unit),
+        estimate(size.lower, unit),
+        estimate(size.upper, unit),
+    )
+}
+
+/// A class of the page's colours.
+fn colour(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Critical => "c2",
+        Severity::Warning => "c5",
+        Severity::Ok => "c6",
+        Severity::Good => "c3",
+        Severity::Unknown => "c7",
+    }
+}

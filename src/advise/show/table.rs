@@ -1,0 +1,102 @@
+//! The table for a terminal.
+
+use std::fmt::Write;
+
+use super::units::{self, cpu, current, cut, estimate, memory};
+use crate::advise::advice::{Advice, Report, Size, WorkloadsFrom, totals};
+use crate::recommend::Amount;
+
+const HEADER: [&str; 8] =
+    ["SEVERITY", "NAMESPACE", "WORKLOAD", "CONTAINER", "PODS", "CPU REQUEST", "MEMORY REQUEST", "DAYS"];
+/// Columns of names, which are cut when there is no room, and how short they become at least.
+const NAMES: [(usize, usize); 3] = [(1, 9), (2, 12), (3, 9)];
+/// Columns that stand to the right.
+const NUMBERS: [usize; 2] = [4, 7];
+const GAP: &str = "  ";
+
+/// A line for each container, in at most `width` columns unless the figures alone take more, and a line for all of them.
+pub fn table(report: &Report, width: usize) -> String {
+    let mut text = String::new();
+    for line in about(report) {
+        let _ = writeln!(text, "{line}");
+    }
+    if report.advice.is_empty() {
+        return text;
+    }
+    let mut rows = vec![HEADER.map(str::to_owned)];
+    rows.extend(report.advice.iter().map(row));
+    let mut widths = [0; HEADER.len()];
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    shrink(&mut widths, width);
+    text.push('\n');
+    for row in &rows {
+        let mut line = String::new();
+        for (at, cell) in row.iter().enumerate() {
+            let (cell, room) = (cut(cell, widths[at]), widths[at]);
+            let gap = if at > 0 { GAP } else { "" };
+            let _ = match NUMBERS.contains(&at) {
+                true => write!(line, "{gap}{cell:>room$}"),
+                false => write!(line, "{gap}{cell:<room$}"),
+            };
+        }
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    text
+}
+
+/// What stands above the table.
+fn about(report: &Report) -> Vec<String> {
+    let mut lines = vec![format!(
+        "{} containers by their usage in the {} before {}, from {}",
+        report.advice.len(),
+        report.history,
+        report.at,
+        report.source
+    )];
+    let totals = totals(&report.advice);
+    let total = |what: &str, total: Option<(Amount, Amount)>, unit: fn(Amount) -> String| {
+        total.map(|(now, then)| format!("{what} {} -> {}", unit(now), unit(then)))
+    };
+    let totals: Vec<String> = [total("CPU", totals.cpu, cpu), total("memory", totals.memory, memory)]
+        .into_iter()
+        .flatten()
+        .collect();
+    if !totals.is_empty() {
+        lines.push(format!("requests of their running pods together: {}", totals.join(", ")));
+    }
+    if report.workloads_from == WorkloadsFrom::PodNames {
+        lines.push("~ workloads are guessed from names of pods: there is no kube-state-metrics".to_owned());
+    }
+    lines
+}
+
+fn row(advice: &Advice) -> [String; 8] {
+    let guess = if advice.guessed { "~" } else { "" };
+    let pair = |size: &Size, unit: fn(Amount) -> String| {
+        format!("{} -> {}", current(size.request, unit), estimate(size.target, unit))
+    };
+    [
+        advice.severity.name().to_owned(),
+        advice.namespace.clone(),
+        format!("{guess}{}/{}", units::kind(&advice.kind), advice.workload),
+        advice.container.clone(),
+        advice.pods.to_string(),
+        pair(&advice.size.cpu, cpu),
+        pair(&advice.size.memory, memory),
+        format!("{:.1}", advice.days),
+    ]
+}
+
+/// Takes room from the widest column of names, one character at a time, until all fits.
+fn shrink(widths: &mut [usize; HEADER.len()], width: usize) {
+    let gaps = GAP.len() * (HEADER.len() - 1);
+    while widths.iter().sum::<usize>() + gaps > width {
+        let can_give = NAMES.into_iter().filter(|(column, least)| widths[*column] > *least);
+        let Some((column, _)) = can_give.max_by_key(|(column, _)| widths[*column]) else { return };
+        widths[column] -= 1;
+    }
+}

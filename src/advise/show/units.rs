@@ -1,0 +1,113 @@
+//! Amounts as people write them in a pod's spec.
+
+use crate::advise::advice::Current;
+use crate::recommend::{AMOUNT_MAX, Amount};
+
+/// What stands for something that is not known.
+pub const UNKNOWN: &str = "?";
+pub const UNSET: &str = "unset";
+
+/// Millicores: `250m`, `1500m`, or `2` for whole cores.
+pub fn cpu(millicores: Amount) -> String {
+    match millicores {
+        AMOUNT_MAX.. => "any".to_owned(),
+        _ if millicores % 1000 == 0 => (millicores / 1000).to_string(),
+        _ => format!("{millicores}m"),
+    }
+}
+
+/// Bytes in three digits at least, in the largest unit that has them; it is not exact.
+pub fn memory(bytes: Amount) -> String {
+    const UNITS: [(&str, u32); 4] = [("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10)];
+    if bytes >= AMOUNT_MAX {
+        return "any".to_owned();
+    }
+    let magnitude = bytes.unsigned_abs();
+    let Some((unit, shift)) = UNITS.iter().find(|(_, shift)| magnitude >= 1 << shift) else {
+        return bytes.to_string();
+    };
+    let value = bytes as f64 / (1_i64 << shift) as f64;
+    match value {
+        _ if value.fract() == 0.0 || value.abs() >= 100.0 => format!("{value:.0}{unit}"),
+        _ if value.abs() >= 10.0 => format!("{value:.1}{unit}"),
+        _ => format!("{value:.2}{unit}"),
+    }
+}
+
+pub fn current(current: Current, unit: fn(Amount) -> String) -> String {
+    match current {
+        Current::Unknown => UNKNOWN.to_owned(),
+        Current::Unset => UNSET.to_owned(),
+        Current::Set(amount) => unit(amount),
+    }
+}
+
+pub fn estimate(amount: Option<Amount>, unit: fn(Amount) -> String) -> String {
+    amount.map_or(UNKNOWN.to_owned(), unit)
+}
+
+/// As kubectl abbreviates it.
+pub fn kind(kind: &str) -> &str {
+    match kind {
+        "Deployment" => "deploy",
+        "StatefulSet" => "sts",
+        "DaemonSet" => "ds",
+        "ReplicaSet" => "rs",
+        "ReplicationController" => "rc",
+        "CronJob" => "cj",
+        "Job" => "job",
+        "Pod" => "po",
+        "Node" => "no",
+        other => other,
+    }
+}
+
+/// In at most `width` characters, with an ellipsis in the middle where something was cut: names differ at both ends. Control
+/// characters are escaped.
+pub fn cut(text: &str, width: usize) -> String {
+    let escaped: String = text
+        .chars()
+        .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
+        .collect();
+    let count = escaped.chars().count();
+    if count <= width {
+        return escaped;
+    }
+    let tail = width.saturating_sub(1) / 2;
+    let head = width.saturating_sub(1) - tail;
+    escaped.chars().take(head).chain(['…']).chain(escaped.chars().skip(count - tail)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_written_as_in_a_spec() {
+        let cases = [(0, "0"), (25, "25m"), (1500, "1500m"), (2000, "2"), (AMOUNT_MAX, "any")];
+        for (millicores, text) in cases {
+            assert_eq!(cpu(millicores), text);
+        }
+        let cases = [
+            (0, "0"),
+            (1023, "1023"),
+            (250 << 20, "250Mi"),
+            (262_144_001, "250Mi"),
+            (1_181_116_006, "1.10Gi"),
+            (12_884_901_889, "12.0Gi"),
+            (4 << 30, "4Gi"),
+            (-(4 << 30), "-4Gi"),
+            (AMOUNT_MAX, "any"),
+        ];
+        for (bytes, text) in cases {
+            assert_eq!(memory(bytes), text);
+        }
+    }
+
+    #[test]
+    fn long_names_keep_both_ends() {
+        assert_eq!(cut("short", 8), "short");
+        assert_eq!(cut("a-very-long-name", 9), "a-ve…name");
+        assert_eq!(cut("x\u{1b}[31m", 20), "x\\u{1b}[31m");
+    }
+}

@@ -1,0 +1,52 @@
+//! Advice on a made-up cluster, and how it is written. Golden texts are in full: who changes them shall see them.
+
+mod collecting;
+mod owners;
+mod recordings;
+mod rendering;
+
+use super::advice::{Advice, Current, Report, Severity, Size, WorkloadsFrom};
+use crate::recommend::{Amount, PerResource};
+
+const MI: Amount = 1 << 20;
+
+fn size(request: Current, target: Option<Amount>) -> Size {
+    Size {
+        severity: Severity::Unknown,
+        request,
+        limit: Current::Unset,
+        target,
+        lower: target.map(|target| target / 2),
+        upper: target.map(|target| target * 2),
+    }
+}
+
+/// A container of Deployment `shop/web` with this name and sizes, in millicores and bytes, and two running pods.
+fn advice(container: &str, cpu: (Current, Option<Amount>), memory: (Current, Option<Amount>)) -> Advice {
+    Advice {
+        severity: Severity::Unknown,
+        namespace: "shop".into(),
+        kind: "Deployment".into(),
+        workload: "web".into(),
+        guessed: false,
+        container: container.into(),
+        pods: 2,
+        pods_seen: 5,
+        size: PerResource { cpu: size(cpu.0, cpu.1), memory: size(memory.0, memory.1) },
+        days: 7.5,
+        samples: 181,
+        confidence: 0.125,
+    }
+    .judged()
+}
+
+fn report(advice: Vec<Advice>) -> Report {
+    Report {
+        source: "http://prometheus:9090".into(),
+        at: "2026-01-31T12:00:00Z".into(),
+        history: "8 days".into(),
+        workloads_from: WorkloadsFrom::KubeStateMetrics,
+        advice,
+        notes: vec!["2 containers that do not run any more are left out".into()],
+    }
+}

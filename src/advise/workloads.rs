@@ -1,0 +1,162 @@
+//! Which workload a pod belongs to: from what kube-state-metrics tells of owners, else guessed from the pod's name.
+
+use std::collections::BTreeMap;
+
+use crate::usage::{Fact, Told};
+
+/// Kind and name.
+type Owner = (String, String);
+/// By namespace, then by name.
+type ByName = BTreeMap<String, BTreeMap<String, Owner>>;
+
+/// Owners of pods, ReplicaSets and Jobs.
+#[derive(Debug, Clone, Default)]
+pub struct Owners {
+    pods: ByName,
+    replica_sets: ByName,
+    jobs: ByName,
+}
+
+/// A workload by kind and name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    pub kind: String,
+    pub name: String,
+    /// From the pod's name: it may be wrong.
+    pub guessed: bool,
+}
+
+impl Owners {
+    /// Takes an answer to a question for owners; all others are ignored.
+    pub fn add(&mut self, fact: Fact, told: Told<'_>) {
+        let map = match fact {
+            Fact::PodOwner => &mut self.pods,
+            Fact::ReplicaSetOwner => &mut self.replica_sets,
+            Fact::JobOwner => &mut self.jobs,
+            Fact::Request(_) | Fact::Limit(_) => return,
+        };
+        let (kind, name) = told.about.split_once('/').unwrap_or_default();
+        let nobody = |text: &str| text.is_empty() || text == "<none>";
+        let owner = match nobody(kind) || nobody(name) {
+            true => (String::new(), String::new()),
+            false => (kind.to_owned(), name.to_owned()),
+        };
+        let objects = map.entry(told.namespace.to_owned()).or_default();
+        // A pod that was there twice in the history: any owner says more than none.
+        if !owner.0.is_empty() || !objects.contains_key(told.object) {
+            objects.insert(told.object.to_owned(), owner);
+        }
+    }
+
+    /// Whether nothing is known of any pod.
+    pub fn is_empty(&self) -> bool {
+        self.pods.is_empty()
+    }
+
+    /// Whether it is known who owns this pod, be it nobody.
+    pub fn knows(&self, namespace: &str, pod: &str) -> bool {
+        get(&self.pods, namespace, pod).is_some()
+    }
+
+    /// The top of the pod's chain of owners.
+    pub fn workload(&self, namespace: &str, pod: &str) -> Found {
+        let Some((kind, name)) = get(&self.pods, namespace, pod) else {
+            return self.from_name(namespace, pod);
+        };
+        let sure = |kind: &str, name: &str| Found { kind: kind.into(), name: name.into(), guessed: false };
+        let above = |owners: &ByName, own: Found| match get(owners, namespace, name) {
+            None => None,
+            Some((kind, _)) if kind.is_empty() => Some(own),
+            Some((kind, name)) => Some(sure(kind, name)),
+        };
+        match &**kind {
+            "" => sure("Pod", pod),
+            "ReplicaSet" => {
+                above(&self.replica_sets, sure(kind, name)).unwrap_or_else(|| match deployment_of(name) {
+                    Some(name) => Found { kind: "Deployment".into(), name: name.into(), guessed: true },
+                    None => sure(kind, name),
+                })
+            }
+            "Job" => above(&self.jobs, sure(kind, name)).unwrap_or_else(|| match cron_job_of(name) {
+                Some(name) => Found { kind: "CronJob".into(), name: name.into(), guessed: true },
+                None => sure(kind, name),
+            }),
+            // The mirror of a static pod: the same pod is on other nodes, under their names.
+            "Node" => sure(kind, pod.strip_suffix(&format!("-{name}")).unwrap_or(pod)),
+            _ => sure(kind, name),
+        }
+    }
+
+    /// A pod of which only its name is known. Its ReplicaSet or Job may be known all the same.
+    fn from_name(&self, namespace: &str, pod: &str) -> Found {
+        if let Some((controller, _)) = without_random(pod) {
+            for (owners, own) in [(&self.replica_sets, "ReplicaSet"), (&self.jobs, "Job")] {
+                if let Some((kind, name)) = get(owners, namespace, controller) {
+                    let (kind, name) = if kind.is_empty() { (own, controller) } else { (&**kind, &**name) };
+                    return Found { kind: kind.into(), name: name.into(), guessed: false };
+                }
+            }
+        }
+        guess(pod)
+    }
+}
+
+fn get<'a>(map: &'a ByName, namespace: &str, name: &str) -> Option<&'a Owner> {
+    map.get(namespace)?.get(name)
+}
+
+/// What controllers make random names of: no vowels, and no digits that look like letters.
+const RANDOM: &str = "bcdfghjklmnpqrstvwxz2456789";
+const RANDOM_SUFFIX: usize = 5;
+
+/// The workload that a pod of this name most likely belongs to. DaemonSets and Jobs name their pods alike: a DaemonSet is
+/// guessed.
+pub fn guess(pod: &str) -> Found {
+    let found = |kind: &str, name: &str| Found { kind: kind.into(), name: name.into(), guessed: true };
+    if let Some((controller, _)) = without_random(pod) {
+        if let Some(name) = cron_job_of(controller) {
+            return found("CronJob", name);
+        }
+        if let Some(name) = deployment_of(controller) {
+            return found("Deployment", name);
+        }
+        return found("DaemonSet", controller);
+    }
+    match split(pod) {
+        Some((name, ordinal)) if is_ordinal(ordinal) => found("StatefulSet", name),
+        _ => found("Pod", pod),
+    }
+}
+
+/// Without the random end of a pod's name.
+fn without_random(pod: &str) -> Option<(&str, &str)> {
+    split(pod).filter(|(_, end)| end.len() == RANDOM_SUFFIX && is_random(end))
+}
+
+/// The Deployment of a ReplicaSet of this name.
+fn deployment_of(replica_set: &str) -> Option<&str> {
+    let (name, hash) = split(replica_set)?;
+    // A hash is a number of 32 bits: it is shorter than 8 characters about once in 400 times.
+    ((7..=10).contains(&hash.len()) && is_random(hash)).then_some(name)
+}
+
+/// The CronJob of a Job of this name: they end in the minutes, formerly the seconds, since 1970.
+fn cron_job_of(job: &str) -> Option<&str> {
+    let (name, time) = split(job)?;
+    (matches!(time.len(), 8 | 10) && time.bytes().all(|byte| byte.is_ascii_digit())).then_some(name)
+}
+
+fn is_random(text: &str) -> bool {
+    text.chars().all(|c| RANDOM.contains(c))
+}
+
+fn is_ordinal(text: &str) -> bool {
+    text.len() <= 5
+        && text.bytes().all(|byte| byte.is_ascii_digit())
+        && (text == "0" || !text.starts_with('0'))
+}
+
+/// At the last hyphen; neither part is empty.
+fn split(name: &str) -> Option<(&str, &str)> {
+    name.rsplit_once('-').filter(|(head, tail)| !head.is_empty() && !tail.is_empty())
+}

@@ -1,0 +1,180 @@
+//! `berth recommend`: what containers should request, from the usage that a Prometheus has; and backtests on recorded usage.
+
+mod backtest;
+mod prometheus;
+#[cfg(test)]
+mod tests;
+mod values;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use jiff::Timestamp;
+
+use super::progress::write_line;
+use crate::advise::show;
+use crate::advise::{Severity, recording};
+use crate::config::ConfigDuration;
+use crate::recommend::backtest::EstimatorKind;
+use crate::recommend::{Amount, Settings};
+use values::{cpu, duration, memory, positive, timestamp};
+
+/// Options of `berth recommend`.
+#[derive(Debug, Clone, Args)]
+pub struct RecommendOptions {
+    /// The Prometheus (or Thanos, Mimir, VictoriaMetrics) that has the usage of containers: its address without /api/v1,
+    /// such as http://localhost:9090.
+    #[arg(long, value_name = "URL", required_unless_present = "backtest")]
+    pub prometheus: Option<String>,
+    /// Containers of these namespaces only, separated by commas.
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', requires = "prometheus")]
+    pub namespace: Vec<String>,
+    /// How far back usage is read.
+    #[arg(long, value_name = "DURATION", default_value = "8d", value_parser = duration)]
+    pub history: ConfigDuration,
+    /// Time between two samples of usage, and the window of CPU rates.
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration)]
+    pub resolution: ConfigDuration,
+    /// The end of the history, such as 2026-01-31T12:00:00Z. Without it: now.
+    #[arg(long, value_name = "TIME", value_parser = timestamp, requires = "prometheus")]
+    pub at: Option<Timestamp>,
+    /// The labels that name a container. Without it: those that there are.
+    #[arg(long, value_name = "SET", requires = "prometheus")]
+    pub label_set: Option<LabelSet>,
+    /// Send the token in this file to Prometheus.
+    #[arg(long, value_name = "FILE", requires = "prometheus")]
+    pub bearer_token_file: Option<PathBuf>,
+    /// PEM file of the CAs that the certificate of Prometheus may be of. Without it: those that this machine trusts.
+    #[arg(long, value_name = "FILE", requires = "prometheus")]
+    pub ca_file: Option<PathBuf>,
+    /// How long Prometheus may take for one query.
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
+    pub query_timeout: ConfigDuration,
+    /// The form of the answer; of a backtest, table or json.
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    pub output: Format,
+    /// Only containers that are so far off, or more.
+    #[arg(long, value_name = "SEVERITY", default_value = "unknown")]
+    pub min_severity: Severity,
+    /// Also containers that do not run any more.
+    #[arg(long)]
+    pub all: bool,
+    /// The least CPU for all containers of a pod together.
+    #[arg(long, value_name = "QUANTITY", default_value = "25m", value_parser = cpu)]
+    pub pod_min_cpu: Amount,
+    /// The least memory for all containers of a pod together.
+    #[arg(long, value_name = "QUANTITY", default_value = "250Mi", value_parser = memory)]
+    pub pod_min_memory: Amount,
+    /// Replay recorded usage, and tell how well each estimator would have done: of these files (comma-separated values
+    /// with a header, plain or gzip: a column ts, timestamp or time, and one with the usage), or of --prometheus.
+    #[arg(long, value_name = "FILE", num_args = 0..)]
+    pub backtest: Option<Vec<PathBuf>>,
+    /// The column with CPU usage in cores. Without this and --memory-column: `value`.
+    #[arg(long, value_name = "COLUMN", requires = "backtest")]
+    pub cpu_column: Vec<String>,
+    /// The column with memory usage in bytes.
+    #[arg(long, value_name = "COLUMN", requires = "backtest")]
+    pub memory_column: Vec<String>,
+    /// What CPU columns are multiplied with to be cores: 0.01 for percent of a core.
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = positive)]
+    pub cpu_scale: f64,
+    /// What memory columns are multiplied with to be bytes.
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = positive)]
+    pub memory_scale: f64,
+    /// The estimators to try, separated by commas. Without it: all.
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', requires = "backtest")]
+    pub estimators: Vec<EstimatorKind>,
+    /// In a backtest, time between two decisions.
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration)]
+    pub step: ConfigDuration,
+    /// In a backtest, the time at the beginning that is not measured.
+    #[arg(long, value_name = "DURATION", default_value = "1d", value_parser = duration)]
+    pub warm_up: ConfigDuration,
+}
+
+/// Sets of labels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LabelSet {
+    /// namespace, pod, container
+    Modern,
+    /// namespace, pod_name, container_name: Kubernetes before 1.16
+    Legacy,
+}
+
+/// The form of the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people
+    Table,
+    /// All figures, in cores and bytes
+    Json,
+    /// The same
+    Yaml,
+    /// The same, a line for each container
+    Csv,
+    /// A page that needs no network
+    Html,
+}
+
+/// Why there is no answer.
+enum Failure {
+    /// What was given is wrong: exit code 2, as for wrong options.
+    Input(anyhow::Error),
+    /// Something could not be read, or the output failed: exit code 1.
+    Other(anyhow::Error),
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Failure::Other(error)
+    }
+}
+
+/// An answer, and whether everything could be read for it.
+struct Answer {
+    text: String,
+    complete: bool,
+}
+
+/// Exit codes: 0 all is answered; 1 Prometheus or a file could not be read, or the answer had to do without some of it, as the
+/// notes on standard error say; 2 the options or a file are wrong.
+pub fn recommend(options: RecommendOptions) -> ExitCode {
+    let answer = match &options.backtest {
+        Some(files) => backtest::answer(&options, files),
+        None => prometheus::answer(&options),
+    };
+    let (error, code) = match answer {
+        Ok(Answer { text, complete }) => match print(&text) {
+            Ok(()) => return if complete { ExitCode::SUCCESS } else { ExitCode::from(1) },
+            Err(error) => (error, 1),
+        },
+        Err(Failure::Input(error)) => (error, 2),
+        Err(Failure::Other(error)) => (error, 1),
+    };
+    write_line(&format!("berth: {error:#}"));
+    ExitCode::from(code)
+}
+
+fn print(text: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        // Whoever reads has seen enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result.context("cannot write the answer"),
+    }
+}
+
+fn note(text: &str) {
+    write_line(&format!("berth: {text}"));
+}
+
+/// Upstream's defaults, and what the options say.
+fn settings(options: &RecommendOptions) -> Settings {
+    let mut settings = Settings::default();
+    settings.cpu.pod_minimum = options.pod_min_cpu;
+    settings.memory.pod_minimum = options.pod_min_memory;
+    settings
+}

@@ -1,0 +1,104 @@
+//! Backtests: of files, or of what a Prometheus has.
+
+use std::path::PathBuf;
+
+use anyhow::anyhow;
+
+use super::prometheus::{Asked, runtime};
+use super::recording::{Column, Recording, VALUE_COLUMN, read};
+use super::values::shown;
+use super::{Answer, Failure, Format, RecommendOptions, note, settings, show};
+use crate::advise::Recorder;
+use crate::recommend::backtest::{EstimatorKind, Outcome, Pace, Recorded, Resource, backtest, overall};
+use crate::recommend::time::nanos;
+use crate::simulate::trace::TraceError;
+
+pub fn answer(options: &RecommendOptions, files: &[PathBuf]) -> Result<Answer, Failure> {
+    if !matches!(options.output, Format::Table | Format::Json) {
+        return Err(Failure::Input(anyhow!("a backtest is written as table or json")));
+    }
+    let (recorded, complete) = match (&options.prometheus, files) {
+        (None, []) => {
+            return Err(Failure::Input(anyhow!("--backtest: name files, or give --prometheus")));
+        }
+        (Some(_), [_, ..]) => {
+            return Err(Failure::Input(anyhow!("--backtest: either files or --prometheus, not both")));
+        }
+        (Some(_), []) => from_prometheus(options)?,
+        (None, files) => (from_files(options, files)?, true),
+    };
+    let series = outcomes(options, &recorded)?;
+    let all = overall(&series);
+    let text = match options.output {
+        Format::Json => show::backtests_json(&series, &all)?,
+        _ => show::backtests_table(&series, &all),
+    };
+    Ok(Answer { text, complete })
+}
+
+fn outcomes(options: &RecommendOptions, recorded: &[Recorded]) -> Result<Vec<Outcome>, Failure> {
+    let kinds = match &options.estimators[..] {
+        [] => EstimatorKind::ALL.to_vec(),
+        some => some.to_vec(),
+    };
+    let pace = Pace { step_ns: nanos(options.step.get()), warm_up_ns: nanos(options.warm_up.get()) };
+    let settings = settings(options);
+    let mut outcomes = Vec::new();
+    let mut short = Vec::new();
+    for each in recorded {
+        let of: Vec<Outcome> =
+            kinds.iter().filter_map(|kind| backtest(each, *kind, &settings, pace)).collect();
+        if of.is_empty() {
+            short.push(&*each.name);
+        }
+        outcomes.extend(of);
+    }
+    let (warm_up, step) = (shown(options.warm_up), shown(options.step));
+    let advice = format!("shorter than --warm-up ({warm_up}) and --step ({step}): give shorter ones");
+    if outcomes.is_empty() {
+        return Err(Failure::Input(anyhow!("nothing can be measured, all recorded usage is {advice}")));
+    }
+    if let Some(first) = short.first() {
+        note(&format!("{} series are left out, such as {first}: they are {advice}", short.len()));
+    }
+    Ok(outcomes)
+}
+
+fn from_files(options: &RecommendOptions, files: &[PathBuf]) -> Result<Vec<Recorded>, Failure> {
+    let column = |name: &String, resource, scale| Column { name: name.clone(), resource, scale };
+    let cpu = options.cpu_column.iter().map(|name| column(name, Resource::Cpu, options.cpu_scale));
+    let memory =
+        options.memory_column.iter().map(|name| column(name, Resource::Memory, options.memory_scale));
+    let mut columns: Vec<Column> = cpu.chain(memory).collect();
+    if columns.is_empty() {
+        columns.push(column(&VALUE_COLUMN.to_owned(), Resource::Cpu, options.cpu_scale));
+    }
+    let mut recorded = Vec::new();
+    for file in files {
+        let read = read(file, &columns).map_err(|error| match error {
+            TraceError::Invalid { .. } => Failure::Input(error.into()),
+            _ => Failure::Other(error.into()),
+        });
+        let Recording { recorded: of, out_of_order } = read?;
+        if out_of_order > 0 {
+            let file = file.display();
+            note(&format!("{file}: {out_of_order} rows are not later than one before, and are left out"));
+        }
+        recorded.extend(of.into_iter().filter(|each| each.pods.iter().any(|samples| !samples.is_empty())));
+    }
+    Ok(recorded)
+}
+
+fn from_prometheus(options: &RecommendOptions) -> Result<(Vec<Recorded>, bool), Failure> {
+    let mut asked = Asked::new(options)?;
+    let recorded = runtime()?.block_on(async {
+        let owners = asked.owners().await?;
+        let mut recorder = Recorder::new(owners);
+        asked.history(|kind, series| recorder.usage(kind, &series)).await?;
+        Ok::<_, Failure>(recorder.recorded())
+    })?;
+    for each in &asked.notes {
+        note(each);
+    }
+    Ok((recorded, asked.complete))
+}

@@ -1,0 +1,308 @@
+//! Advice from a Prometheus: reads everything, and hands it to the collector.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use jiff::Timestamp;
+
+use super::values::shown;
+use super::{Answer, Failure, Format, LabelSet, RecommendOptions, note, settings, show};
+use crate::advise::{Choice, Collector, Left, Owners, Report, WorkloadsFrom};
+use crate::cli::progress::{Progress, Stage};
+use crate::cluster::client::with_causes;
+use crate::config::ConfigDuration;
+use crate::recommend::time::nanos;
+use crate::usage::{
+    Fact, LabelNames, Missing, Namespaces, PrometheusConfig, PrometheusSource, Series, Skip, SourceError,
+    Summary, Told, UsageKind,
+};
+
+/// A Prometheus, and what is asked of it.
+pub struct Asked<'a> {
+    options: &'a RecommendOptions,
+    source: PrometheusSource,
+    now: Timestamp,
+    /// What the reader should know.
+    pub notes: Vec<String>,
+    /// Whether everything could be read.
+    pub complete: bool,
+}
+
+pub fn answer(options: &RecommendOptions) -> Result<Answer, Failure> {
+    let runtime = runtime()?;
+    let mut asked = Asked::new(options)?;
+    let report = runtime.block_on(report(&mut asked))?;
+    for each in &report.notes {
+        note(each);
+    }
+    let text = match options.output {
+        Format::Table => show::table(&report, width()),
+        Format::Json => show::json(&report)?,
+        Format::Yaml => show::yaml(&report)?,
+        Format::Csv => show::csv(&report),
+        Format::Html => show::page(&report),
+    };
+    Ok(Answer { text, complete: asked.complete })
+}
+
+pub fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    Ok(runtime.context("cannot start the runtime")?)
+}
+
+/// The width of the table: that of the terminal where the shell tells it.
+fn width() -> usize {
+    const DEFAULT: usize = 120;
+    std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).unwrap_or(DEFAULT)
+}
+
+async fn report(asked: &mut Asked<'_>) -> Result<Report, Failure> {
+    let options = asked.options;
+    let owners = asked.owners().await?;
+    let workloads_from =
+        if owners.is_empty() { WorkloadsFrom::PodNames } else { WorkloadsFrom::KubeStateMetrics };
+    let now = i64::try_from(asked.now.as_nanosecond()).context("--at: a time that cannot be worked with")?;
+    let mut collector = Collector::new(settings(options), owners, now).map_err(anyhow::Error::from)?;
+    asked.history(|kind, series| collector.usage(kind, &series)).await?;
+    if collector.refused() > 0 {
+        let refused = collector.refused();
+        asked.notes.push(format!("{refused} samples are negative or from the future, and are left out"));
+    }
+    for fact in [Fact::Request, Fact::Limit].into_iter().flat_map(|fact| UsageKind::ALL.map(fact)) {
+        asked.facts(fact, &mut collector, |collector, told| collector.told(fact, told)).await;
+    }
+    if !collector.has_requests() {
+        asked.notes.push(
+            "there is no kube_pod_container_resource_requests (kube-state-metrics): what containers request now is unknown (?)"
+                .to_owned(),
+        );
+    }
+    let choice = Choice {
+        // Two points: one may be missing.
+        ended_after_ns: nanos(options.resolution.get()).saturating_mul(2),
+        all: options.all,
+        severity_min: options.min_severity,
+    };
+    let (advice, left) = collector.advice(choice);
+    asked.tell_of(left);
+    Ok(Report {
+        source: options.prometheus.clone().unwrap_or_default(),
+        at: Timestamp::from_second(asked.now.as_second()).unwrap_or(asked.now).to_string(),
+        history: shown(options.history),
+        workloads_from,
+        advice,
+        notes: asked.notes.clone(),
+    })
+}
+
+impl<'a> Asked<'a> {
+    pub fn new(options: &'a RecommendOptions) -> Result<Self, Failure> {
+        let source = PrometheusSource::new(config(options)).map_err(failure)?;
+        let now = options.at.unwrap_or_else(Timestamp::now);
+        Ok(Self { options, source, now, notes: Vec::new(), complete: true })
+    }
+
+    fn namespaces(&self) -> Namespaces<'a> {
+        match &self.options.namespace[..] {
+            [] => Namespaces::All,
+            names => Namespaces::These(names),
+        }
+    }
+
+    /// Who owns pods. Without kube-state-metrics nothing is known, which is no failure; no Prometheus is one.
+    pub async fn owners(&mut self) -> Result<Owners, Failure> {
+        self.source.check(self.now).await.map_err(failure)?;
+        let mut owners = Owners::default();
+        for fact in [Fact::PodOwner, Fact::ReplicaSetOwner, Fact::JobOwner] {
+            self.facts(fact, &mut owners, |owners, told| owners.add(fact, told)).await;
+            if owners.is_empty() {
+                break;
+            }
+        }
+        Ok(owners)
+    }
+
+    /// Reads one fact. The answer can do without, but says so.
+    async fn facts<T: Send>(
+        &mut self,
+        fact: Fact,
+        into: &mut T,
+        add: impl Fn(&mut T, Told<'_>) + Send + Sync,
+    ) {
+        let read = self.source.facts(fact, self.namespaces(), self.now, |told| add(into, told)).await;
+        match read {
+            Ok(summary) => self.warnings(&summary),
+            Err(error) => {
+                self.complete = false;
+                let error = as_options(&with_causes(&error));
+                self.notes.push(format!("{fact:?} could not be read, the answer does without: {error}"));
+            }
+        }
+    }
+
+    /// Reads all usage.
+    pub async fn history(
+        &mut self,
+        mut sink: impl FnMut(UsageKind, Series<'_>) + Send,
+    ) -> Result<(), Failure> {
+        let mut stage = Hours::new(self.now, self.options.history.get());
+        let sink = |kind, series: Series<'_>| {
+            stage.reached(series.samples.last().map_or(0.0, |last| last.at));
+            sink(kind, series);
+        };
+        let summary = self.source.history(self.namespaces(), self.now, sink).await.map_err(failure)?;
+        stage.end();
+        self.warnings(&summary);
+        for reason in Skip::ALL {
+            let count = summary.skipped.get(reason);
+            if count > 0 {
+                self.notes.push(format!("left out: {count} {}", reason.name().replace('_', " ")));
+            }
+        }
+        if summary.samples == 0 {
+            return Err(Failure::Other(self.why_nothing().await?));
+        }
+        Ok(())
+    }
+
+    fn warnings(&mut self, summary: &Summary) {
+        for warning in &summary.warnings {
+            self.complete = false;
+            let text = format!("Prometheus warns, something may be missing: {warning}");
+            if !self.notes.contains(&text) {
+                self.notes.push(text);
+            }
+        }
+    }
+
+    fn tell_of(&mut self, left: Left) {
+        let Left { ended, less_severe } = left;
+        if ended > 0 {
+            self.notes
+                .push(format!("{ended} containers that do not run any more are left out; --all shows them"));
+        }
+        if less_severe > 0 {
+            self.notes.push(format!("{less_severe} containers that are less far off are left out"));
+        }
+    }
+
+    async fn why_nothing(&self) -> Result<anyhow::Error, Failure> {
+        let config = config(self.options);
+        let (metric, url, history) = (&config.memory_metric, &config.url, shown(self.options.history));
+        Ok(match self.source.missing(self.now).await.map_err(failure)? {
+            Missing::Metric => anyhow!(
+                "Prometheus at {url} has no {metric} of the last {history}: let it scrape the kubelets' /metrics/cadvisor, or \
+                 give the address of the one that does"
+            ),
+            Missing::Labels { legacy } => {
+                let set = if legacy { "legacy" } else { "modern" };
+                anyhow!(
+                    "{metric} at {url} has other labels than these: use --label-set {set}, or leave --label-set out"
+                )
+            }
+            Missing::AnyLabels => anyhow!(
+                "{metric} at {url} has neither the labels namespace, pod and container nor namespace, pod_name and \
+                 container_name: see what drops or renames them (metric_relabel_configs)"
+            ),
+            Missing::Namespaces if !self.options.namespace.is_empty() => anyhow!(
+                "Prometheus at {url} has no usage of containers in --namespace {} in the last {history}",
+                self.options.namespace.join(",")
+            ),
+            Missing::Namespaces => {
+                anyhow!(
+                    "Prometheus at {url} has no usage at the points of the history: give a finer --resolution"
+                )
+            }
+        })
+    }
+}
+
+fn config(options: &RecommendOptions) -> PrometheusConfig {
+    // Prometheus gives at most 11,000 points of a series at once.
+    const POINTS: u64 = 10_000;
+    let usual = PrometheusConfig::default().slice.get().as_secs();
+    let resolution = options.resolution.get().as_secs();
+    let slice = usual.min(resolution.saturating_mul(POINTS)).max(resolution);
+    PrometheusConfig {
+        url: options.prometheus.clone().unwrap_or_default(),
+        labels: options.label_set.map(|set| match set {
+            LabelSet::Modern => LabelNames::modern(),
+            LabelSet::Legacy => LabelNames::legacy(),
+        }),
+        history_length: options.history,
+        history_resolution: options.resolution,
+        slice: ConfigDuration::from_secs(slice.max(1)),
+        query_timeout: options.query_timeout,
+        bearer_token_file: options.bearer_token_file.clone(),
+        ca_file: options.ca_file.clone(),
+        ..PrometheusConfig::default()
+    }
+}
+
+fn failure(error: SourceError) -> Failure {
+    let text = anyhow!("{}", as_options(&with_causes(&error)));
+    match error {
+        SourceError::Config(_) => Failure::Input(text),
+        _ => Failure::Other(text),
+    }
+}
+
+/// The same advice in the words of this command: messages name fields of the configuration file.
+pub fn as_options(text: &str) -> String {
+    const WORDS: [(&str, &str); 16] = [
+        ("give them as prometheus.basicAuth", "give --bearer-token-file instead"),
+        ("set prometheus.bearerTokenFile or prometheus.basicAuth", "give --bearer-token-file"),
+        ("that prometheus.bearerTokenFile names", "that --bearer-token-file names"),
+        (
+            "raise prometheus.queryTimeout, or shorten prometheus.slice",
+            "raise --query-timeout, or choose a coarser --resolution",
+        ),
+        (
+            "raise prometheus.maxResponseBytes, or shorten prometheus.slice",
+            "ask for fewer namespaces, or choose a coarser --resolution",
+        ),
+        ("wait, or lower prometheus.parallelism", "wait"),
+        ("that a network policy lets berth connect", "that it can be connected to from here"),
+        ("let the account that berth uses query", "let the account whose token it is query"),
+        ("prometheus.url", "--prometheus"),
+        ("prometheus.historyResolution", "--resolution"),
+        ("prometheus.historyLength", "--history"),
+        ("prometheus.queryTimeout", "--query-timeout"),
+        ("prometheus.bearerTokenFile", "--bearer-token-file"),
+        ("prometheus.caFile", "--ca-file"),
+        ("historyResolution", "--resolution"),
+        ("prometheus.slice", "--resolution"),
+    ];
+    WORDS.into_iter().fold(text.to_owned(), |text, (field, option)| text.replace(field, option))
+}
+
+/// How many hours of history have been read, for people who wait at a terminal.
+struct Hours {
+    stage: Option<Stage>,
+    start_s: f64,
+    total: usize,
+}
+
+impl Hours {
+    fn new(now: Timestamp, history: Duration) -> Self {
+        let total = (history.as_secs() / 3_600) as usize;
+        let is_shown = total > 0 && std::io::stderr().is_terminal();
+        let stage = is_shown.then(|| Progress::new().stage("history, hours", total));
+        Self { stage, start_s: now.as_second() as f64 - history.as_secs_f64(), total }
+    }
+
+    fn reached(&mut self, at_s: f64) {
+        if let Some(stage) = &mut self.stage {
+            let hours = ((at_s - self.start_s) / 3_600.0).max(0.0) as usize;
+            // The end is told when the last answer has come.
+            stage.set(hours.min(self.total.saturating_sub(1)));
+        }
+    }
+
+    fn end(&mut self) {
+        if let Some(stage) = &mut self.stage {
+            stage.set(self.total);
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Values of options.
+
+use jiff::Timestamp;
+
+use crate::config::ConfigDuration;
+use crate::model::Quantity;
+use crate::recommend::{AMOUNT_MAX, Amount};
+
+/// As in the configuration file, or in whole days such as `8d`.
+pub fn duration(text: &str) -> Result<ConfigDuration, String> {
+    const DAY_SECS: u64 = 86_400;
+    const DAYS_MAX: u64 = 365;
+    let days = text.strip_suffix('d').and_then(|days| days.parse::<u64>().ok());
+    let duration = match days {
+        Some(days) if days <= DAYS_MAX => ConfigDuration::from_secs(days * DAY_SECS),
+        Some(_) => return Err("it is longer than a year".to_owned()),
+        None => text.parse::<ConfigDuration>().map_err(|error| format!("{error}, or 8d"))?,
+    };
+    match duration.get().is_zero() {
+        true => Err("it must be longer than 0".to_owned()),
+        false => Ok(duration),
+    }
+}
+
+/// A duration as people say it.
+pub fn shown(duration: ConfigDuration) -> String {
+    let seconds = duration.get().as_secs();
+    match (seconds / 86_400, seconds % 86_400) {
+        (1, 0) => "day".to_owned(),
+        (days, 0) if days > 1 => format!("{days} days"),
+        _ => duration.to_string(),
+    }
+}
+
+pub fn timestamp(text: &str) -> Result<Timestamp, String> {
+    text.parse().map_err(|_| "write a date, a time and an offset, such as 2026-01-31T12:00:00Z".to_owned())
+}
+
+pub fn cpu(text: &str) -> Result<Amount, String> {
+    amount(text, Quantity::milli_value)
+}
+
+pub fn memory(text: &str) -> Result<Amount, String> {
+    amount(text, Quantity::value)
+}
+
+fn amount(text: &str, unit: fn(Quantity) -> i64) -> Result<Amount, String> {
+    let quantity = Quantity::parse(text).map_err(|error| error.to_string())?;
+    match unit(quantity) {
+        amount if (0..=AMOUNT_MAX).contains(&amount) => Ok(amount),
+        _ => Err("it is negative, or more than any machine has".to_owned()),
+    }
+}
+
+pub fn positive(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0);
+    number.ok_or("it must be a number greater than 0".to_owned())
+}
