@@ -64,10 +64,13 @@ pub struct PrometheusConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct LabelNames {
+    /// The label with the namespace of the pod.
     #[schemars(regex(pattern = "^[a-zA-Z_][a-zA-Z0-9_]*$"))]
     pub namespace: String,
+    /// The label with the name of the pod.
     #[schemars(regex(pattern = "^[a-zA-Z_][a-zA-Z0-9_]*$"))]
     pub pod: String,
+    /// The label with the name of the container.
     #[schemars(regex(pattern = "^[a-zA-Z_][a-zA-Z0-9_]*$"))]
     pub container: String,
 }

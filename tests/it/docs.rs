@@ -41,6 +41,11 @@ fn rows(schema: &Value, defaults: &Value, prefix: &str, text: &mut String) {
             rows(property, default, &format!("{path}."), text);
             continue;
         }
+        // What is left out as a whole has defaults in its schema.
+        let default = match default {
+            Value::Null => &property["default"],
+            default => default,
+        };
         let default = match default {
             Value::Null => "none".to_owned(),
             Value::String(value) if value.is_empty() => "`\"\"`".to_owned(),

@@ -70,7 +70,7 @@ async fn history_and_samples_come_from_prometheus_and_no_more_is_recommended_tha
     let server = tokio::spawn(async move { axum::serve(listener, app).await });
 
     let config = format!(
-        "recommender: {{enabled: true, interval: 1s, storage: prometheus, prometheus: {{url: '{url}'}}}}\n\
+        "recommender: {{enabled: true, interval: 1s, checkpointsInterval: 1s, storage: prometheus, prometheus: {{url: '{url}'}}}}\n\
          leaderElection: {{enabled: true, namespace: default}}"
     );
     let berth = Berth::start(&control_plane.kubeconfig(), &config);

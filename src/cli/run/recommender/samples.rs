@@ -139,7 +139,12 @@ impl Recommender {
                 for container in &usage.containers {
                     let (name, time) = (&container.name, usage.time);
                     if let Some(millicores) = container.usage.cpu {
-                        self.place.metrics.sample(self.store.add_cpu(uid, name, millicores, time, now));
+                        let taken = self.store.add_cpu(uid, name, millicores, time, now);
+                        self.place.metrics.sample(taken);
+                        // The memory of the same moment was counted with it.
+                        if taken == Err(Refused::Stale) {
+                            continue;
+                        }
                     }
                     if let Some(bytes) = container.usage.memory {
                         self.place.metrics.sample(self.store.add_memory(uid, name, bytes, time, now));
