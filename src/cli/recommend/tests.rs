@@ -16,8 +16,9 @@ use crate::usage::tests::fake::{Asked, Fake, error, install_provider, matrix, ve
 const NOW: &str = "2023-11-14T22:13:20Z";
 
 fn options(url: &str, more: &[&str]) -> RecommendOptions {
-    let given = ["berth", "recommend", "--prometheus", url, "--history", "2d", "--at", NOW];
-    let cli = Cli::try_parse_from(given.iter().chain(more)).expect("options");
+    let given = ["berth", "recommend", "--prometheus", url, "--at", NOW];
+    let history: &[&str] = if more.contains(&"--history") { &[] } else { &["--history", "2d"] };
+    let cli = Cli::try_parse_from(given.iter().chain(history).chain(more)).expect("options");
     let Command::Recommend(options) = cli.command else { panic!("another command") };
     options
 }
@@ -67,8 +68,12 @@ fn facts(asked: &Asked) -> String {
         _ if query.contains("kube_replicaset_owner") => {
             owner(r#""replicaset":"web-59f9fb6b8""#, "Deployment/web")
         }
-        _ if query.contains("resource_requests{resource=\"cpu\"") => one(container, 2.0),
-        _ if query.contains("resource_limits{resource=\"memory\"") => one(container, 4294967296.0),
+        _ if query.contains("resource_requests") && query.contains(r#"resource="cpu""#) => {
+            one(container, 2.0)
+        }
+        _ if query.contains("resource_limits") && query.contains(r#"resource="memory""#) => {
+            one(container, 4294967296.0)
+        }
         _ => vector(""),
     }
 }
