@@ -330,7 +330,7 @@ mod tests {
     fn a_vpa_without_anything_is_read_and_one_without_a_name_is_not() {
         let vpa = read_vpa(r#"{"metadata":{"name":"a","namespace":"b"},"spec":null,"status":null}"#).unwrap();
         assert_eq!((vpa.target, vpa.update_mode.as_str()), (None, "Recreate"));
-        for bad in ["{}", r#"{"metadata":7}"#, "[]", r#"{"metadata":{"name":"a","namespace":"b"},"spec":[]}"#]
+        for bad in ["{}", r#"{"metadata":7}"#, "[]", r#"{"metadata":{"name":"a","namespace":"b"},"spec":7}"#]
         {
             assert!(read_vpa(bad).is_err(), "{bad}");
         }
