@@ -61,7 +61,7 @@ impl Owners {
     /// The top of the pod's chain of owners.
     pub fn workload(&self, namespace: &str, pod: &str) -> Found {
         let Some((kind, name)) = get(&self.pods, namespace, pod) else {
-            return self.from_name(namespace, pod);
+            return self.by_name(namespace, pod);
         };
         let sure = |kind: &str, name: &str| Found { kind: kind.into(), name: name.into(), guessed: false };
         let above = |owners: &ByName, own: Found| match get(owners, namespace, name) {
@@ -88,7 +88,7 @@ impl Owners {
     }
 
     /// A pod of which only its name is known. Its ReplicaSet or Job may be known all the same.
-    fn from_name(&self, namespace: &str, pod: &str) -> Found {
+    fn by_name(&self, namespace: &str, pod: &str) -> Found {
         if let Some((controller, _)) = without_random(pod) {
             for (owners, own) in [(&self.replica_sets, "ReplicaSet"), (&self.jobs, "Job")] {
                 if let Some((kind, name)) = get(owners, namespace, controller) {
