@@ -28,12 +28,14 @@ pub struct Asked {
 }
 
 type Reply = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
+/// What was asked, in order.
+type Log = Arc<Mutex<Vec<Asked>>>;
 type Script = dyn Fn(usize, Asked) -> Reply + Send + Sync;
 
 /// Ends when dropped.
 pub struct Fake {
     pub url: String,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    asked: Log,
     server: JoinHandle<()>,
 }
 
@@ -193,10 +195,7 @@ pub fn source(config: PrometheusConfig) -> PrometheusSource {
     PrometheusSource::with_patience(config, patience).expect("a valid configuration")
 }
 
-async fn handle(
-    State((asked, script)): State<(Arc<Mutex<Vec<Asked>>>, Arc<Script>)>,
-    request: Request<Body>,
-) -> Response<Body> {
+async fn handle(State((asked, script)): State<(Log, Arc<Script>)>, request: Request<Body>) -> Response<Body> {
     let path = request.uri().path().to_owned();
     let authorization = request.headers().get("authorization");
     let authorization = authorization.map(|value| value.to_str().expect("a text").to_owned());

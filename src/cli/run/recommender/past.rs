@@ -148,12 +148,11 @@ impl Recommender {
                 Err(_) => self.store.forget(new.workload, |_| false),
             }
         }
-        match &read {
-            Ok(summary) => tracing::info!(
+        if let Ok(summary) = &read {
+            tracing::info!(
                 series = summary.series, samples = summary.samples, warnings = ?summary.warnings,
                 "the history of usage has been read"
-            ),
-            Err(_) => {}
+            );
         }
         let read = read.map(drop).map_err(|error| crate::cluster::client::with_causes(&error));
         self.complaints.say("history", "the history of usage", read);

@@ -102,13 +102,13 @@ impl Recommender {
             return;
         }
         let taken = match self.place.source.is_some() {
-            true => self.from_prometheus(&namespaces, &by_name).await,
-            false => self.from_metrics_api(&namespaces, &by_name).await,
+            true => self.read_prometheus(&namespaces, &by_name).await,
+            false => self.read_metrics_api(&namespaces, &by_name).await,
         };
         self.complaints.say("samples", "the usage of containers", taken);
     }
 
-    async fn from_prometheus(&mut self, namespaces: &[String], pods: &ByName<'_>) -> Result<(), String> {
+    async fn read_prometheus(&mut self, namespaces: &[String], pods: &ByName<'_>) -> Result<(), String> {
         let Some(source) = self.place.source.clone() else { return Ok(()) };
         let (store, metrics, now) = (&mut self.store, self.place.metrics.clone(), super::now());
         let read = source.latest(Namespaces::These(namespaces), Timestamp::now(), |kind, series| {
@@ -120,7 +120,7 @@ impl Recommender {
         read.await.map(drop).map_err(|error| crate::cluster::client::with_causes(&error))
     }
 
-    async fn from_metrics_api(&mut self, namespaces: &[String], pods: &ByName<'_>) -> Result<(), String> {
+    async fn read_metrics_api(&mut self, namespaces: &[String], pods: &ByName<'_>) -> Result<(), String> {
         let mut failed = None;
         for namespace in namespaces {
             let usages = match self.place.api.pod_metrics(namespace).await {
