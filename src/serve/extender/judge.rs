@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use super::names::Names;
 use super::places::Places;
-use super::wire::{FilterResult, HostPriority, NodeList, Nodes, PreemptionArgs, Victims};
+use super::wire::{self, FilterResult, NodeList, Nodes, PreemptionArgs, Victims};
 use crate::agent::{Agent, AgentConfig};
 use crate::class::Class;
 use crate::engine::Engine;
@@ -52,8 +52,8 @@ impl Judge {
         FilterOutcome { nodes, judged: self.judge(pod, nodes) }
     }
 
-    /// How good the nodes are for the pod: the best one gets 10, the others by their place among all.
-    pub fn prioritize<'a>(&self, pod: &Pod, nodes: &'a Nodes) -> Result<Vec<HostPriority<'a>>, Arc<str>> {
+    /// How good the nodes are for the pod: the best one gets 10, the others by their place among all. As JSON.
+    pub fn prioritize(&self, pod: &Pod, nodes: &Nodes) -> Result<Vec<u8>, Arc<str>> {
         let judged = self.judge(pod, nodes)?;
         let valid = judged.standings.iter().filter_map(|standing| standing.as_ref()?.as_ref().ok().copied());
         let places = Places::new(valid.collect());
@@ -61,8 +61,7 @@ impl Judge {
             Some(Ok(standing)) => places.score(*standing),
             _ => 0,
         };
-        let scored = nodes.names().zip(&judged.standings);
-        Ok(scored.map(|(host, standing)| HostPriority { host, score: score(standing) }).collect())
+        Ok(wire::priorities(nodes.names().zip(judged.standings.iter().map(score))))
     }
 
     /// The nodes that would take the pod if their victims were gone.

@@ -103,7 +103,7 @@ async fn prioritize(State(extender): State<Arc<Extender>>, body: Body) -> Respon
     let work = |judge: &Judge, body: &[u8], _| {
         Some(match wire::extender_args(body) {
             Ok(args) => match judge.prioritize(&args.pod, &args.nodes) {
-                Ok(scores) => Answered::Well(json(&scores)),
+                Ok(scores) => Answered::Well(json_text(scores)),
                 // The protocol has no place for an error here; kube-scheduler goes on without these scores.
                 Err(why) => {
                     Answered::Refused((StatusCode::UNPROCESSABLE_ENTITY, why.to_string()).into_response())
