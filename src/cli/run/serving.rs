@@ -9,7 +9,7 @@ use kube::Client;
 use super::agent_configs;
 use super::leadership::Leadership;
 use super::tasks::Tasks;
-use crate::agent::AgentConfig;
+use crate::agent::{AgentConfig, CacheLimits};
 use crate::cluster::PodReader;
 use crate::config::Config;
 use crate::engine::Engine;
@@ -31,6 +31,10 @@ pub(super) struct Asked<'a> {
 /// Seeds the agent that only judges; the others have their numbers.
 const JUDGE: u64 = 1 << 32;
 
+/// Lists that are kept for what others ask about. With few nodes a list is small beside what is known of its class, so that a limit
+/// in bytes alone would let whoever asks about ever new classes fill the memory.
+const JUDGED_CLASSES: usize = 10_000;
+
 /// The handlers of everything that is configured.
 pub(super) fn routes(
     tasks: &mut Tasks,
@@ -44,7 +48,11 @@ pub(super) fn routes(
     let reader = PodReader::new(cluster.clone())?;
     let decides = leadership.clone();
     let forward = Forward::new(move || decides.decides(), leadership.holder.clone(), trust);
-    let agent = agent_configs(config).first().map(|agent| AgentConfig { seed: JUDGE, ..*agent });
+    let agent = agent_configs(config).first().map(|agent| AgentConfig {
+        seed: JUDGE,
+        cache: CacheLimits { slots: JUDGED_CLASSES, ..agent.cache },
+        ..*agent
+    });
     let agent = agent.ok_or_else(|| anyhow::anyhow!("there are no agents"))?;
     let judge = Arc::new(Judge::new(engine.clone(), agent));
     let extender = config.extender.enabled.then(|| {
