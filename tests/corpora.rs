@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 /// More is for the fuzzer, not for every test run.
-const FILES_MAX: usize = 64;
+const FILES_MAX: usize = 100;
 const BYTES_MAX: usize = 4096;
 
 #[test]

@@ -161,7 +161,9 @@ async fn fill(guarded: bool, nodes: usize, pods_each: usize, limit: Duration) ->
     };
     let (_, scrape) = berth.get("/metrics").await;
     let median = median_us(&scrape, r#"verb="guard",result="allowed""#);
-    println!("half of the bindings that were allowed were answered within {median:.0} us in berth");
+    if guarded {
+        println!("half of the bindings that were allowed were answered within {median:.0} us in berth");
+    }
     println!(
         "guarded: {guarded}: {bound} pods on {nodes} nodes in {took:.1?}, {overcommitted} nodes overcommitted, {} bindings allowed, \
          {} refused, {} not reviewed",
