@@ -100,8 +100,8 @@ impl Store {
         time: UnixNanos,
         now: UnixNanos,
     ) -> Result<(), Refused> {
-        let (state, tracked) = self.feed(pod, container, time, now)?;
-        state.add_cpu(&mut tracked.aggregate, millicores, time)
+        let (state, aggregate, _) = self.feed(pod, container, time, now)?;
+        state.add_cpu(aggregate, millicores, time)
     }
 
     /// A memory usage in bytes.
@@ -113,10 +113,9 @@ impl Store {
         time: UnixNanos,
         now: UnixNanos,
     ) -> Result<(), Refused> {
-        let (default, strict) = (self.settings.memory_rules(), self.settings.strict_upstream);
-        let (state, tracked) = self.feed(pod, container, time, now)?;
-        let rules = tracked.rules.as_deref().copied().unwrap_or(default);
-        state.add_memory(&mut tracked.aggregate, bytes, time, &rules, strict)
+        let strict = self.settings.strict_upstream;
+        let (state, aggregate, rules) = self.feed(pod, container, time, now)?;
+        state.add_memory(aggregate, bytes, time, &rules, strict)
     }
 
     /// A container that requested so many bytes was killed for want of memory.
@@ -128,10 +127,9 @@ impl Store {
         time: UnixNanos,
         now: UnixNanos,
     ) -> Result<(), Refused> {
-        let (default, strict) = (self.settings.memory_rules(), self.settings.strict_upstream);
-        let (state, tracked) = self.feed(pod, container, time, now)?;
-        let rules = tracked.rules.as_deref().copied().unwrap_or(default);
-        state.record_oom(&mut tracked.aggregate, requested, time, &rules, strict)
+        let strict = self.settings.strict_upstream;
+        let (state, aggregate, rules) = self.feed(pod, container, time, now)?;
+        state.record_oom(aggregate, requested, time, &rules, strict)
     }
 
     /// A VPA sets other rules for a container's memory, or none any more.
@@ -182,18 +180,16 @@ impl Store {
         self.drop_empty();
     }
 
-    /// The checkpoints of a workload's containers, and what is to be stored beside each.
+    /// The checkpoint of a container, and what is to be stored beside it; `None` when nothing is known of it.
     pub fn save(
         &self,
         workload: &Workload,
+        container: &str,
         now: UnixNanos,
-    ) -> Vec<(Arc<str>, CheckpointStatus, OpenWindows)> {
-        let Some(known) = self.workloads.get(workload) else { return Vec::new() };
-        let saved = known.containers.iter().map(|(name, tracked)| {
-            let (status, windows) = open::save(&tracked.aggregate, known.states(name), now);
-            (name.clone(), status, windows)
-        });
-        saved.collect()
+    ) -> Option<(CheckpointStatus, OpenWindows)> {
+        let known = self.workloads.get(workload)?;
+        let aggregate = &known.containers.get(container)?.aggregate;
+        Some(open::save(aggregate, known.states(container), now))
     }
 
     /// Adds what a checkpoint has; pods that had an open window are running until [`retain_pods`](Self::retain_pods)
@@ -247,19 +243,23 @@ impl Store {
             .sum()
     }
 
+    /// What a sample of a running container goes into, and by which rules.
     fn feed(
         &mut self,
         pod: &str,
         container: &str,
         time: UnixNanos,
         now: UnixNanos,
-    ) -> Result<(&mut ContainerState, &mut Tracked), Refused> {
+    ) -> Result<(&mut ContainerState, &mut Aggregate, MemoryRules), Refused> {
         if time > now.saturating_add(CLOCK_SKEW_NS) {
             return Err(Refused::Future);
         }
         let workload = self.pods.get(pod).ok_or(Refused::Unknown)?;
         let known = self.workloads.get_mut(workload).ok_or(Refused::Unknown)?;
-        known.feed(pod, container, &self.shapes, now).ok_or(Refused::Unknown)
+        let fed = known.feed(pod, container, &self.shapes, now);
+        let (state, tracked) = fed.ok_or(Refused::Unknown)?;
+        let rules = tracked.rules.as_deref().copied().unwrap_or_else(|| self.settings.memory_rules());
+        Ok((state, &mut tracked.aggregate, rules))
     }
 
     fn drop_empty(&mut self) {

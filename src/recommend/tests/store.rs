@@ -119,8 +119,7 @@ fn a_vpa_can_set_the_window_of_a_container() {
     store.add_memory("a", "app", 100 * MI, T0, T0).unwrap();
     store.record_oom("a", "app", 100 * MI, T0 + MINUTE, T0 + MINUTE).unwrap();
     store.pod_ended("a");
-    let (status, _) =
-        store.save(&workload, T0 + HOUR).pop().map(|(_, status, windows)| (status, windows)).unwrap();
+    let (status, _) = store.save(&workload, "app", T0 + HOUR).unwrap();
     assert_eq!(status.memory_histogram.bucket_weights.keys().collect::<Vec<_>>(), [&14], "200 MiB");
     store.expire(T0 + 2 * HOUR);
     assert_eq!(store.counts().aggregates, 1, "the kill was a sample");
@@ -141,9 +140,8 @@ fn a_restart_goes_on_where_the_last_process_stopped() {
     }
     let now = T0 + 600 * MINUTE;
     let mut after = store();
-    for (container, status, windows) in before.save(&workload, now) {
-        after.load(&workload, &container, &status, &windows, now).unwrap();
-    }
+    let (status, windows) = before.save(&workload, "app", now).unwrap();
+    after.load(&workload, "app", &status, &windows, now).unwrap();
     assert_eq!(after.counts(), before.counts());
     for store in [&mut before, &mut after] {
         store.add_memory("a", "app", 300 * MI, now, now).unwrap();
@@ -159,10 +157,8 @@ fn a_checkpoint_cannot_claim_a_pod_of_another_workload() {
     let mut store = store();
     store.pod_runs(&"a".into(), &workload(0));
     store.add_memory("a", "app", 100 * MI, T0, T0).unwrap();
-    let saved = store.save(&workload(0), T0 + MINUTE);
-    for (container, status, windows) in saved {
-        store.load(&workload(1), &container, &status, &windows, T0 + MINUTE).unwrap();
-    }
+    let (status, windows) = store.save(&workload(0), "app", T0 + MINUTE).unwrap();
+    store.load(&workload(1), "app", &status, &windows, T0 + MINUTE).unwrap();
     assert_eq!(
         store.add_memory("a", "app", 200 * MI, T0 - 1, T0),
         Err(Refused::Stale),

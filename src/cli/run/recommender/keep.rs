@@ -118,8 +118,7 @@ impl Recommender {
         let saved = some.iter().filter_map(|due| {
             let aggregate = self.store.aggregate(&due.workload, &due.container)?;
             let spans = (aggregate.cpu_span, aggregate.memory_span);
-            let all = self.store.save(&due.workload, now);
-            let (_, status, windows) = all.into_iter().find(|(name, ..)| **name == *due.container)?;
+            let (status, windows) = self.store.save(&due.workload, &due.container, now)?;
             let annotations = self.kept.get(&due.key()).map(|kept| kept.annotations.clone());
             let saved = Saved {
                 namespace: due.namespace.clone(),

@@ -110,8 +110,8 @@ impl Recommender {
             .map(|(namespace, vpas)| (&**namespace, vpas.iter().map(|new| new.workload).collect()))
             .collect();
         let mut live: BTreeMap<(&str, &str), (&Arc<str>, &Workload)> = BTreeMap::new();
-        for (namespace, pods) in &world.pods {
-            live.extend(pods.iter().map(|(pod, of)| ((&**namespace, pod.name.as_str()), (&pod.uid, of))));
+        for (of, pods) in world.pods.values().flatten() {
+            live.extend(pods.iter().map(|pod| ((&*of.namespace, pod.name.as_str()), (&pod.uid, of))));
         }
         let namespaces: Vec<String> = new.keys().map(|namespace| namespace.to_string()).collect();
         let (store, now) = (&mut self.store, super::now());

@@ -7,7 +7,7 @@ use futures::{StreamExt, stream};
 
 use super::world::{State, Target, World};
 use super::{Place, Recommender};
-use crate::cluster::vpa::{ApiError, status_patch};
+use crate::cluster::vpa::{ApiError, OwnedPod, status_patch};
 use crate::config::Storage;
 use crate::model::{Node, PodSpec};
 use crate::recommend::propose::propose;
@@ -56,7 +56,7 @@ impl Recommender {
             State::Unsupported(why) => Some(unsupported(why)),
             State::Shadowed(why) => Some(Findings { is_shadowed: true, ..unsupported(why) }),
             State::Controls(workload) => {
-                let pods = world.pods_of(workload)?.count();
+                let pods = world.pods_of(workload)?.len();
                 if self.known.get(&target.vpa.uid) != Some(workload) {
                     let from_history = self.place.config.storage == Storage::Prometheus;
                     return from_history.then(|| Findings {
@@ -79,7 +79,7 @@ impl Recommender {
         nodes: &[Arc<Node>],
     ) -> Findings {
         let running = world.requests(workload);
-        let spec = world.pods_of(workload).and_then(|mut pods| pods.find_map(|pod| pod.spec()));
+        let spec = world.pods_of(workload).and_then(|pods| pods.iter().find_map(OwnedPod::spec));
         let max_allowed = self.place.config.max_allowed();
         let proposal =
             propose(vpa, &self.store, workload, &running, max_allowed, || sizes(nodes, spec.as_deref()));

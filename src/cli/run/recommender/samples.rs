@@ -52,8 +52,9 @@ impl Recommender {
         let now = super::now();
         let known: BTreeSet<_> = self.known.values().cloned().collect();
         let mut seen = BTreeMap::new();
-        for (namespace, pods) in &world.pods {
-            for (pod, workload) in pods.iter().filter(|(_, workload)| known.contains(workload)) {
+        for (workload, pods) in world.pods.values().flatten().filter(|(workload, _)| known.contains(workload))
+        {
+            for pod in pods {
                 self.store.pod_runs(&pod.uid, workload);
                 let before = self.pods.get(&pod.uid);
                 let mut kills = BTreeMap::new();
@@ -71,7 +72,7 @@ impl Recommender {
                         self.place.metrics.oom(kill.is_ok());
                     }
                 }
-                seen.insert(pod.uid.clone(), SeenPod { namespace: namespace.clone(), kills });
+                seen.insert(pod.uid.clone(), SeenPod { namespace: workload.namespace.clone(), kills });
             }
         }
         // Those of namespaces that could not be read are there as far as we know.
@@ -87,10 +88,9 @@ impl Recommender {
     pub(super) async fn take_samples(&mut self, world: &World) {
         let by_name: ByName = world
             .pods
-            .iter()
-            .flat_map(|(namespace, pods)| {
-                pods.iter().map(move |(pod, _)| ((&**namespace, pod.name.as_str()), &pod.uid))
-            })
+            .values()
+            .flatten()
+            .flat_map(|(of, pods)| pods.iter().map(|pod| ((&*of.namespace, pod.name.as_str()), &pod.uid)))
             .collect();
         let namespaces: Vec<String> = world
             .pods

@@ -18,8 +18,11 @@ pub(super) struct World {
     /// VPAs of other recommenders: namespace and name.
     pub others: Vec<(Arc<str>, Arc<str>)>,
     /// The pods of controlled workloads, for each namespace whose pods could be read.
-    pub pods: BTreeMap<Arc<str>, Vec<(OwnedPod, Workload)>>,
+    pub pods: BTreeMap<Arc<str>, PodsOf>,
 }
+
+/// The running pods of each workload that has any.
+pub(super) type PodsOf = BTreeMap<Workload, Vec<OwnedPod>>;
 
 /// One of our VPAs.
 pub(super) struct Target {
@@ -48,9 +51,9 @@ impl Target {
 
 impl World {
     /// The running pods of a workload; `None` when the pods of its namespace could not be read.
-    pub fn pods_of<'a>(&'a self, workload: &'a Workload) -> Option<impl Iterator<Item = &'a OwnedPod>> {
+    pub fn pods_of(&self, workload: &Workload) -> Option<&[OwnedPod]> {
         let pods = self.pods.get(&workload.namespace)?;
-        Some(pods.iter().filter(move |(_, of)| of == workload).map(|(pod, _)| pod))
+        Some(pods.get(workload).map_or(&[], Vec::as_slice))
     }
 
     /// The containers that these pods have, and what they request at most.
@@ -142,14 +145,14 @@ impl Recommender {
         &mut self,
         namespace: &Arc<str>,
         wanted: &BTreeSet<Workload>,
-    ) -> Result<Vec<(OwnedPod, Workload)>, ApiError> {
-        let mut owned = Vec::new();
+    ) -> Result<PodsOf, ApiError> {
+        let mut owned = PodsOf::new();
         for pod in self.place.api.pods(namespace).await? {
             let Some(owner) = &pod.owner else { continue };
             if let Found::Top(top) = self.owners.top(namespace, owner).await? {
                 let workload = top.workload(namespace);
                 if wanted.contains(&workload) {
-                    owned.push((pod, workload));
+                    owned.entry(workload).or_default().push(pod);
                 }
             }
         }
