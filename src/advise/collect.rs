@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::advice::{Advice, Current, Severity, Size, sort};
 use super::workloads::{Found, Owners};
 use crate::recommend::estimate::estimate;
+use crate::recommend::feed::{feed, time};
 use crate::recommend::settings::Settings;
 use crate::recommend::time::{UnixNanos, nanos};
 use crate::recommend::{Aggregate, Amount, PerResource, Store, Workload, amount};
@@ -78,18 +79,9 @@ impl Collector {
         else {
             return;
         };
-        pod.saw(series.container, time(first.at), time(last.at));
+        pod.saw(series.container, time(*first), time(*last));
         for sample in series.samples {
-            let (at, now) = (time(sample.at), self.now);
-            let outcome = match kind {
-                UsageKind::Cpu => {
-                    let millicores = usage(sample.value, 1000.0);
-                    self.store.add_cpu(&key, series.container, millicores, at, now)
-                }
-                UsageKind::Memory => {
-                    self.store.add_memory(&key, series.container, usage(sample.value, 1.0), at, now)
-                }
-            };
+            let outcome = feed(&mut self.store, kind, &key, series.container, *sample, self.now);
             self.refused += u64::from(outcome.is_err());
         }
     }
@@ -261,14 +253,4 @@ impl Pod {
 
 fn key(namespace: &str, pod: &str) -> String {
     format!("{namespace}/{pod}")
-}
-
-/// Nanoseconds of seconds.
-pub(super) fn time(seconds: f64) -> UnixNanos {
-    (seconds * 1e9) as UnixNanos
-}
-
-/// Millicores or bytes; a negative one stays negative, so that it is refused.
-pub(super) fn usage(value: f64, units: f64) -> Amount {
-    if value < 0.0 { -1 } else { amount::from_float(value * units) }
 }

@@ -1,8 +1,8 @@
 //! Advice for people: what the containers of a cluster request, what they should, and what to look at first.
 //!
 //! `workloads.rs` finds whose pods they are, `collect.rs` takes the usage in, `advice.rs` judges, `show/` writes it for people
-//! and programs. For backtests, `recorder.rs` keeps usage, and `recording.rs` reads it from files. No I/O but that of files. May not know: kube, tokio,
-//! clocks; nothing here changes a cluster.
+//! and programs. For backtests, `recorder.rs` keeps usage, and `recording.rs` reads it from files. No I/O but that of files. May
+//! not know: kube, tokio, clocks; nothing here changes a cluster.
 
 mod advice;
 mod collect;

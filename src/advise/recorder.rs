@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::collect::{time, usage};
 use super::workloads::Owners;
 use crate::recommend::backtest::{Recorded, Resource, Sample};
+use crate::recommend::feed::{amount, time};
 use crate::usage::{Series, UsageKind};
 
 /// Takes in the usage of all containers.
@@ -24,15 +24,14 @@ impl Recorder {
     pub fn usage(&mut self, kind: UsageKind, series: &Series<'_>) {
         let workload = self.owners.workload(series.namespace, series.pod);
         let name = format!("{}/{}/{}", series.namespace, workload.name, series.container);
-        let (resource, unit) = match kind {
-            UsageKind::Cpu => (Resource::Cpu, 1000.0),
-            UsageKind::Memory => (Resource::Memory, 1.0),
+        let resource = match kind {
+            UsageKind::Cpu => Resource::Cpu,
+            UsageKind::Memory => Resource::Memory,
         };
         let pods = self.series.entry((name, resource)).or_default();
         let samples = pods.entry(series.pod.to_owned()).or_default();
-        for sample in series.samples.iter().filter(|sample| sample.value >= 0.0) {
-            samples.push(Sample { time: time(sample.at), amount: usage(sample.value, unit) });
-        }
+        let taken = |sample: &_| Some(Sample { time: time(*sample), amount: amount(kind, *sample)? });
+        samples.extend(series.samples.iter().filter_map(taken));
     }
 
     /// All of it, by name.

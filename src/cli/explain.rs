@@ -11,6 +11,7 @@ use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
 use super::Output;
+use super::failure::Failure;
 use crate::cluster::{
     LIVE_PODS, LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity, LeanNamespace, LeanObject,
     LeanPersistentVolume, LeanPersistentVolumeClaim, LeanReplicaSet, LeanReplicationController, LeanService,
@@ -72,28 +73,13 @@ fn pod_name(text: &str) -> Result<PodName, String> {
     }
 }
 
-/// Why there is no answer.
-enum Failure {
-    /// What was given is wrong: exit code 2, as for wrong options.
-    Input(anyhow::Error),
-    /// The cluster, a file or the output failed: exit code 1.
-    Other(anyhow::Error),
-}
-
-impl From<anyhow::Error> for Failure {
-    fn from(error: anyhow::Error) -> Self {
-        Failure::Other(error)
-    }
-}
-
 /// Exit codes: 0 all is answered, 1 the API server or a file failed, 2 the input or the options are wrong. If single objects
 /// of the input cannot be read, the answer is given without them, and the code is 2.
 pub fn explain(options: ExplainOptions) -> ExitCode {
     let (error, code) = match answer(&options) {
         Ok(true) => return ExitCode::SUCCESS,
         Ok(false) => return ExitCode::from(2),
-        Err(Failure::Input(error)) => (error, 2),
-        Err(Failure::Other(error)) => (error, 1),
+        Err(failure) => failure.with_code(),
     };
     eprintln!("berth: {error:#}");
     ExitCode::from(code)

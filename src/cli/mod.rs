@@ -2,6 +2,7 @@
 
 mod demo;
 mod explain;
+mod failure;
 mod logging;
 mod progress;
 mod recommend;

@@ -14,6 +14,7 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use jiff::Timestamp;
 
+use super::failure::Failure;
 use super::progress::write_line;
 use crate::advise::show;
 use crate::advise::{Severity, recording};
@@ -119,20 +120,6 @@ pub enum Format {
     Html,
 }
 
-/// Why there is no answer.
-enum Failure {
-    /// What was given is wrong: exit code 2, as for wrong options.
-    Input(anyhow::Error),
-    /// Something could not be read, or the output failed: exit code 1.
-    Other(anyhow::Error),
-}
-
-impl From<anyhow::Error> for Failure {
-    fn from(error: anyhow::Error) -> Self {
-        Failure::Other(error)
-    }
-}
-
 /// An answer, and whether everything could be read for it.
 struct Answer {
     text: String,
@@ -151,8 +138,7 @@ pub fn recommend(options: RecommendOptions) -> ExitCode {
             Ok(()) => return if complete { ExitCode::SUCCESS } else { ExitCode::from(1) },
             Err(error) => (error, 1),
         },
-        Err(Failure::Input(error)) => (error, 2),
-        Err(Failure::Other(error)) => (error, 1),
+        Err(failure) => failure.with_code(),
     };
     write_line(&format!("berth: {error:#}"));
     ExitCode::from(code)

@@ -16,6 +16,7 @@ pub mod buckets;
 pub mod checkpoint;
 pub mod container;
 pub mod estimate;
+pub mod feed;
 pub mod histogram;
 pub mod open;
 pub mod post;

@@ -132,17 +132,8 @@ impl PrometheusSource {
         now: Timestamp,
         sink: impl FnMut(UsageKind, Series<'_>) + Send,
     ) -> Result<Summary, SourceError> {
-        let groups = shared_groups(namespaces);
-        if groups.is_empty() {
-            return Ok(Summary::default());
-        }
-        let jobs = slices(self.shared.client.config(), now.as_second()).flat_map(move |points| {
-            let jobs = groups.clone().into_iter().flat_map(move |group| {
-                UsageKind::ALL.map(|kind| Job { kind, group: group.clone(), when: When::During(points) })
-            });
-            jobs.collect::<Vec<_>>()
-        });
-        self.run(jobs, now, sink).await
+        let times = slices(self.shared.client.config(), now.as_second()).map(When::During);
+        self.usage(namespaces, times, now, sink).await
     }
 
     /// Hands the newest sample of each container and kind to `sink`: CPU as the rate over `liveWindow`.
@@ -155,14 +146,26 @@ impl PrometheusSource {
         now: Timestamp,
         sink: impl FnMut(UsageKind, Series<'_>) + Send,
     ) -> Result<Summary, SourceError> {
+        self.usage(namespaces, std::iter::once(When::At(now.as_second())), now, sink).await
+    }
+
+    /// Asks for the usage at these times, one after the other.
+    async fn usage(
+        &self,
+        namespaces: Namespaces<'_>,
+        times: impl Iterator<Item = When> + Send,
+        now: Timestamp,
+        sink: impl FnMut(UsageKind, Series<'_>) + Send,
+    ) -> Result<Summary, SourceError> {
         let groups = shared_groups(namespaces);
         if groups.is_empty() {
             return Ok(Summary::default());
         }
-        let when = When::At(now.as_second());
-        let jobs = groups
-            .into_iter()
-            .flat_map(move |group| UsageKind::ALL.map(|kind| Job { kind, group: group.clone(), when }));
+        let jobs = times.flat_map(|when| {
+            let of =
+                |group: &Arc<[String]>| UsageKind::ALL.map(|kind| Job { kind, group: group.clone(), when });
+            groups.iter().flat_map(of).collect::<Vec<_>>()
+        });
         self.run(jobs, now, sink).await
     }
 

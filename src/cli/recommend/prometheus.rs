@@ -250,10 +250,9 @@ fn failure(error: SourceError) -> Failure {
 
 /// The same advice in the words of this command: messages name fields of the configuration file.
 pub fn as_options(text: &str) -> String {
-    const WORDS: [(&str, &str); 16] = [
+    const WORDS: [(&str, &str); 15] = [
         ("give them as prometheus.basicAuth", "give --bearer-token-file instead"),
         ("set prometheus.bearerTokenFile or prometheus.basicAuth", "give --bearer-token-file"),
-        ("that prometheus.bearerTokenFile names", "that --bearer-token-file names"),
         (
             "raise prometheus.queryTimeout, or shorten prometheus.slice",
             "raise --query-timeout, or choose a coarser --resolution",

@@ -54,14 +54,13 @@ struct Decides {
 impl Leadership {
     /// The term in which this process places pods now. To be asked right before a bind.
     pub fn term(&self) -> Option<u64> {
-        let term = self.deadline.as_ref().map_or(Some(ONLY_TERM), Deadline::term);
-        term.filter(|_| *self.places.borrow())
+        term_of(self.deadline.as_ref()).filter(|_| *self.places.borrow())
     }
 
     /// The term in which this process decides about the binds of others now. To be asked before anything is said about one.
     pub fn decides(&self) -> Option<u64> {
         let Decides { ready, deadline, stopping } = &self.decides;
-        let term = deadline.as_ref().map_or(Some(ONLY_TERM), Deadline::term);
+        let term = term_of(deadline.as_ref());
         term.filter(|_| !stopping.load(Ordering::Acquire) && *ready.lock() == term)
     }
 
@@ -76,6 +75,11 @@ impl Leadership {
             lease.store(keep, Ordering::Release);
         }
     }
+}
+
+/// The term that a lease with this deadline is in; without a lease there is only one.
+fn term_of(deadline: Option<&Deadline>) -> Option<u64> {
+    deadline.map_or(Some(ONLY_TERM), Deadline::term)
 }
 
 /// Where another replica reaches our HTTPS: the address of our pod, or the one that is configured if it is one.

@@ -10,11 +10,11 @@ use jiff::Timestamp;
 
 use super::Recommender;
 use super::keep::Kept;
-use super::samples::feed;
 use super::world::World;
 use crate::cluster::vpa::FoundCheckpoint;
 use crate::config::Storage;
 use crate::recommend::assign::by_pod_name;
+use crate::recommend::feed::feed;
 use crate::recommend::store::Workload;
 use crate::recommend::{CheckpointError, saved};
 use crate::usage::Namespaces;

@@ -8,10 +8,9 @@ use jiff::Timestamp;
 use super::Recommender;
 use super::world::World;
 use crate::cluster::vpa::ApiError;
-use crate::recommend::amount;
-use crate::recommend::store::Store;
+use crate::recommend::feed::feed;
 use crate::recommend::{Refused, UnixNanos};
-use crate::usage::{Namespaces, Sample, UsageKind};
+use crate::usage::Namespaces;
 
 /// Kills before the first look at a pod count when they are not older than this: nobody may have been there to see them. One
 /// that was seen by an earlier process is in its checkpoint, and counts once.
@@ -26,25 +25,6 @@ pub(super) struct SeenPod {
 
 /// Pods by namespace and name.
 type ByName<'a> = BTreeMap<(&'a str, &'a str), &'a Arc<str>>;
-
-/// Hands one measurement to the store.
-pub(super) fn feed(
-    store: &mut Store,
-    kind: UsageKind,
-    pod: &str,
-    container: &str,
-    sample: Sample,
-    now: UnixNanos,
-) -> Result<(), Refused> {
-    if !amount::is_usage(sample.value) {
-        return Err(Refused::Negative);
-    }
-    let time = (sample.at * 1e9) as UnixNanos;
-    match kind {
-        UsageKind::Cpu => store.add_cpu(pod, container, amount::cpu_from_cores(sample.value), time, now),
-        UsageKind::Memory => store.add_memory(pod, container, amount::from_float(sample.value), time, now),
-    }
-}
 
 impl Recommender {
     /// Tells the store which pods run, and of kills.
