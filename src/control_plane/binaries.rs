@@ -20,6 +20,8 @@ pub enum Program {
     KubeControllerManager,
     /// Says what kube-scheduler's plugins say; a program of our own, see `tools/control-plane/filter-oracle`.
     FilterOracle,
+    /// The recommender of the Vertical Pod Autoscaler.
+    VpaRecommender,
     Helm,
     Kubeconform,
 }
@@ -33,6 +35,7 @@ impl Program {
             Self::KubeScheduler => "kube-scheduler",
             Self::KubeControllerManager => "kube-controller-manager",
             Self::FilterOracle => "filter-oracle",
+            Self::VpaRecommender => "vpa-recommender",
             Self::Helm => "helm",
             Self::Kubeconform => "kubeconform",
         }
@@ -151,7 +154,7 @@ impl Environment {
                  KUBEBUILDER_ASSETS to a folder with etcd, kube-apiserver and {name}",
                 go::VERSION_MIN_TEXT,
             ),
-            Program::FilterOracle | Program::Helm | Program::Kubeconform => {
+            Program::FilterOracle | Program::VpaRecommender | Program::Helm | Program::Kubeconform => {
                 format!(
                     "no {name} here: it is built with Go {} or newer (https://go.dev/dl)",
                     go::VERSION_MIN_TEXT
@@ -161,14 +164,16 @@ impl Environment {
     }
 }
 
-/// The path of a tool that tests look at files with: `helm` or `kubeconform`, built on first use. Blocks.
+/// The path of a program that tests run, by its name: `helm`, `kubeconform` or `vpa-recommender`, built on first use. Blocks.
 ///
 /// # Errors
 /// For another name, and as [`Environment::find_or_build`].
 pub fn go_tool(name: &str) -> Result<PathBuf> {
-    let tool = [Program::Helm, Program::Kubeconform].into_iter().find(|tool| tool.name() == name);
-    let tool =
-        tool.with_context(|| format!("{name:?} is not a tool that is known here: helm, kubeconform"))?;
+    let tools = [Program::Helm, Program::Kubeconform, Program::VpaRecommender];
+    let tool = tools.into_iter().find(|tool| tool.name() == name);
+    let tool = tool.with_context(|| {
+        format!("{name:?} is not a tool that is known here: helm, kubeconform, vpa-recommender")
+    })?;
     Environment::of_process()?.find_or_build(tool)
 }
 
@@ -331,10 +336,14 @@ mod tests {
 
     #[test]
     fn the_pinned_module_is_the_version_we_say() {
-        assert!(go::GO_MOD.contains(&format!("\tk8s.io/kubernetes {KUBERNETES_VERSION}\n")));
-        assert!(
-            go::GO_MOD.contains(&format!("\tgo.etcd.io/etcd/server/v3 {}\n", go::version(Program::Etcd)))
-        );
-        assert!(go::GO_MOD.contains(&format!("\ngo {}", go::VERSION_MIN_TEXT)));
+        for (program, module) in [
+            (Program::KubeApiserver, "k8s.io/kubernetes"),
+            (Program::Etcd, "go.etcd.io/etcd/server/v3"),
+            (Program::VpaRecommender, "k8s.io/autoscaler/vertical-pod-autoscaler"),
+        ] {
+            let go_mod = go::go_mod(program).expect("its module is pinned here");
+            assert!(go_mod.contains(&format!("{module} {}\n", go::version(program))), "{go_mod}");
+            assert!(go_mod.contains(&format!("\ngo {}", go::VERSION_MIN_TEXT)), "{go_mod}");
+        }
     }
 }

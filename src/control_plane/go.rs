@@ -15,15 +15,41 @@ pub(super) const VERSION_MIN_TEXT: &str = "1.26";
 const VERSION_MIN: (u32, u32) = (1, 26);
 const ERROR_LINES_MAX: usize = 20;
 
-pub(super) const GO_MOD: &str = include_str!("../../tools/control-plane/go.mod");
-const GO_SUM: &str = include_str!("../../tools/control-plane/go.sum");
-const TOOLS_GO: &str = include_str!("../../tools/control-plane/tools.go");
-/// The package of [`Program::FilterOracle`], a folder of the same module.
-const FILTER_ORACLE: [(&str, &str); 3] = [
-    ("main.go", include_str!("../../tools/control-plane/filter-oracle/main.go")),
-    ("cluster.go", include_str!("../../tools/control-plane/filter-oracle/cluster.go")),
-    ("answer.go", include_str!("../../tools/control-plane/filter-oracle/answer.go")),
+type Sources = &'static [(&'static str, &'static str)];
+
+/// A module of ours that pins programs: the files of `tools/NAME`.
+const CONTROL_PLANE: Sources = &[
+    ("go.mod", include_str!("../../tools/control-plane/go.mod")),
+    ("go.sum", include_str!("../../tools/control-plane/go.sum")),
+    ("tools.go", include_str!("../../tools/control-plane/tools.go")),
+    ("filter-oracle/main.go", include_str!("../../tools/control-plane/filter-oracle/main.go")),
+    ("filter-oracle/cluster.go", include_str!("../../tools/control-plane/filter-oracle/cluster.go")),
+    ("filter-oracle/answer.go", include_str!("../../tools/control-plane/filter-oracle/answer.go")),
 ];
+const VPA_RECOMMENDER: Sources = &[
+    ("go.mod", include_str!("../../tools/vpa-recommender/go.mod")),
+    ("go.sum", include_str!("../../tools/vpa-recommender/go.sum")),
+    ("tools.go", include_str!("../../tools/vpa-recommender/tools.go")),
+];
+
+/// The module that pins a program; those that have none are taken as their authors pinned them.
+fn module(program: Program) -> Option<Sources> {
+    match program {
+        Program::Etcd
+        | Program::KubeApiserver
+        | Program::KubeScheduler
+        | Program::KubeControllerManager
+        | Program::FilterOracle => Some(CONTROL_PLANE),
+        // It excludes versions, which `go install` does not take.
+        Program::VpaRecommender => Some(VPA_RECOMMENDER),
+        Program::Helm | Program::Kubeconform => None,
+    }
+}
+
+#[cfg(test)]
+pub(super) fn go_mod(program: Program) -> Option<&'static str> {
+    Some(module(program)?[0].1)
+}
 
 /// The version that is built.
 pub(super) fn version(program: Program) -> &'static str {
@@ -33,6 +59,7 @@ pub(super) fn version(program: Program) -> &'static str {
         | Program::KubeScheduler
         | Program::KubeControllerManager
         | Program::FilterOracle => KUBERNETES_VERSION,
+        Program::VpaRecommender => "v1.8.1",
         Program::Helm => "v3.22.0",
         Program::Kubeconform => "v0.8.0",
     }
@@ -45,6 +72,7 @@ fn package(program: Program) -> &'static str {
         Program::KubeScheduler => "k8s.io/kubernetes/cmd/kube-scheduler",
         Program::KubeControllerManager => "k8s.io/kubernetes/cmd/kube-controller-manager",
         Program::FilterOracle => "./filter-oracle",
+        Program::VpaRecommender => "k8s.io/autoscaler/vertical-pod-autoscaler/pkg/recommender",
         Program::Helm => "helm.sh/helm/v3/cmd/helm",
         Program::Kubeconform => "github.com/yannh/kubeconform/cmd/kubeconform",
     }
@@ -53,7 +81,7 @@ fn package(program: Program) -> &'static str {
 /// Another one for another source of [`Program::FilterOracle`]; it need not be the same for another build of berth.
 pub(super) fn filter_oracle_fingerprint() -> u64 {
     let mut hasher = DefaultHasher::new();
-    (GO_MOD, FILTER_ORACLE).hash(&mut hasher);
+    CONTROL_PLANE.hash(&mut hasher);
     hasher.finish()
 }
 
@@ -64,7 +92,7 @@ fn usual_time(program: Program) -> &'static str {
         // Shares most of its packages with the two others, if they were built here.
         Program::FilterOracle => "seconds to minutes",
         Program::Helm => "about 2 minutes",
-        Program::Etcd | Program::KubeControllerManager => "about a minute",
+        Program::Etcd | Program::KubeControllerManager | Program::VpaRecommender => "about a minute",
         Program::KubeScheduler => "about half a minute",
         Program::Kubeconform => "some seconds",
     }
@@ -77,24 +105,18 @@ pub(super) fn build(program: Program, path: &Path, environment: &Environment) ->
     let folder = scratch.path();
     let bin = folder.join("bin");
     fs::create_dir(&bin)?;
-    fs::write(folder.join("go.mod"), GO_MOD)?;
-    fs::write(folder.join("go.sum"), GO_SUM)?;
-    fs::write(folder.join("tools.go"), TOOLS_GO)?;
-    fs::create_dir(folder.join("filter-oracle"))?;
-    for (name, source) in FILTER_ORACLE {
-        fs::write(folder.join("filter-oracle").join(name), source)?;
+    for (name, source) in module(program).unwrap_or(CONTROL_PLANE) {
+        let path = folder.join(name);
+        fs::create_dir_all(path.parent().unwrap_or(folder))?;
+        fs::write(path, source)?;
     }
     require_version(go(folder, environment))?;
 
     let mut command = go(folder, environment);
-    match program {
-        Program::Etcd
-        | Program::KubeApiserver
-        | Program::KubeScheduler
-        | Program::KubeControllerManager
-        | Program::FilterOracle => {
+    match module(program) {
+        Some(_) => {
             let stamp = "-X k8s.io/component-base/version.git";
-            let flags = format!("-s -w {stamp}Version={KUBERNETES_VERSION} {stamp}Major=1 {stamp}Minor=36",);
+            let flags = format!("-s -w {stamp}Version={KUBERNETES_VERSION} {stamp}Major=1 {stamp}Minor=36");
             command.args([
                 "build",
                 "-mod=readonly",
@@ -107,7 +129,7 @@ pub(super) fn build(program: Program, path: &Path, environment: &Environment) ->
             command.arg(bin.join(program.name())).arg(package(program));
         }
         // Their modules replace nothing, so Go takes them as they are, with their own pinned dependencies.
-        Program::Helm | Program::Kubeconform => {
+        None => {
             command.args(["install", "-trimpath", "-ldflags", "-s -w"]);
             command.arg(format!("{}@{}", package(program), version(program)));
         }
