@@ -80,10 +80,10 @@ impl Collector {
             return;
         };
         pod.saw(series.container, time(*first), time(*last));
-        for sample in series.samples {
-            let outcome = feed(&mut self.store, kind, &key, series.container, *sample, self.now);
-            self.refused += u64::from(outcome.is_err());
-        }
+        let refused = &mut self.refused;
+        feed(&mut self.store, kind, (&key, series.container), series.samples, self.now, |taken| {
+            *refused += u64::from(taken.is_err());
+        });
     }
 
     /// Samples that no usage can have: negative ones, or from the future.

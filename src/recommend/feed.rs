@@ -2,7 +2,7 @@
 
 use super::amount::{self, Amount};
 use super::container::Refused;
-use super::store::Store;
+use super::store::{Store, check_clock};
 use super::time::UnixNanos;
 use crate::usage::{Sample, UsageKind};
 
@@ -20,21 +20,34 @@ pub fn amount(kind: UsageKind, sample: Sample) -> Option<Amount> {
     amount::is_usage(sample.value).then(|| amount::from_float(sample.value * unit))
 }
 
-/// Hands one measurement of a container to the store.
-///
-/// # Errors
-/// It is not counted.
+/// Hands measurements of one container to the store, in their order. `taken` is told of each whether it is counted.
 pub fn feed(
     store: &mut Store,
     kind: UsageKind,
-    pod: &str,
-    container: &str,
-    sample: Sample,
+    (pod, container): (&str, &str),
+    samples: &[Sample],
     now: UnixNanos,
-) -> Result<(), Refused> {
-    let (amount, time) = (amount(kind, sample).ok_or(Refused::Negative)?, time(sample));
-    match kind {
-        UsageKind::Cpu => store.add_cpu(pod, container, amount, time, now),
-        UsageKind::Memory => store.add_memory(pod, container, amount, time, now),
+    mut taken: impl FnMut(Result<(), Refused>),
+) {
+    let read = |sample: &Sample| {
+        let time = time(*sample);
+        check_clock(time, now)?;
+        amount(kind, *sample).map(|amount| (amount, time)).ok_or(Refused::Negative)
+    };
+    // Nothing is remembered of a container without usage.
+    if !samples.iter().any(|sample| read(sample).is_ok()) {
+        samples.iter().for_each(|sample| taken(read(sample).map(drop)));
+        return;
+    }
+    let mut container = store.container(pod, container, now);
+    for sample in samples {
+        taken(match (read(sample), &mut container) {
+            (Err(refused), _) => Err(refused),
+            (_, Err(refused)) => Err(*refused),
+            (Ok((amount, time)), Ok(container)) => match kind {
+                UsageKind::Cpu => container.add_cpu(amount, time),
+                UsageKind::Memory => container.add_memory(amount, time),
+            },
+        });
     }
 }

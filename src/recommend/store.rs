@@ -16,7 +16,7 @@ use super::open::{self, OpenWindows};
 use super::settings::Settings;
 use super::time::UnixNanos;
 
-/// Clocks of nodes may be so much ahead of ours. A sample from further ahead would make all later ones worthless.
+/// Clocks of nodes may be so much ahead of ours.
 const CLOCK_SKEW_NS: i64 = 300_000_000_000;
 
 /// The top of a pod's chain of owners.
@@ -91,6 +91,25 @@ impl Store {
         self.drop_empty();
     }
 
+    /// Where samples of a running container go. Its aggregate is made when there is none.
+    ///
+    /// # Errors
+    /// [`Refused::Unknown`]: there is no such pod.
+    pub(super) fn container(
+        &mut self,
+        pod: &str,
+        container: &str,
+        now: UnixNanos,
+    ) -> Result<Container<'_>, Refused> {
+        let workload = self.pods.get(pod).ok_or(Refused::Unknown)?;
+        let known = self.workloads.get_mut(workload).ok_or(Refused::Unknown)?;
+        let fed = known.feed(pod, container, &self.shapes, now);
+        let (state, tracked) = fed.ok_or(Refused::Unknown)?;
+        let rules = tracked.rules.as_deref().copied().unwrap_or_else(|| self.settings.memory_rules());
+        let strict = self.settings.strict_upstream;
+        Ok(Container { state, aggregate: &mut tracked.aggregate, rules, strict })
+    }
+
     /// A CPU usage in millicores, measured from `time` on.
     pub fn add_cpu(
         &mut self,
@@ -100,8 +119,8 @@ impl Store {
         time: UnixNanos,
         now: UnixNanos,
     ) -> Result<(), Refused> {
-        let (state, aggregate, _) = self.feed(pod, container, time, now)?;
-        state.add_cpu(aggregate, millicores, time)
+        check_clock(time, now)?;
+        self.container(pod, container, now)?.add_cpu(millicores, time)
     }
 
     /// A memory usage in bytes.
@@ -113,9 +132,8 @@ impl Store {
         time: UnixNanos,
         now: UnixNanos,
     ) -> Result<(), Refused> {
-        let strict = self.settings.strict_upstream;
-        let (state, aggregate, rules) = self.feed(pod, container, time, now)?;
-        state.add_memory(aggregate, bytes, time, &rules, strict)
+        check_clock(time, now)?;
+        self.container(pod, container, now)?.add_memory(bytes, time)
     }
 
     /// A container that requested so many bytes was killed for want of memory.
@@ -127,8 +145,8 @@ impl Store {
         time: UnixNanos,
         now: UnixNanos,
     ) -> Result<(), Refused> {
-        let strict = self.settings.strict_upstream;
-        let (state, aggregate, rules) = self.feed(pod, container, time, now)?;
+        check_clock(time, now)?;
+        let Container { state, aggregate, rules, strict } = self.container(pod, container, now)?;
         state.record_oom(aggregate, requested, time, &rules, strict)
     }
 
@@ -243,27 +261,36 @@ impl Store {
             .sum()
     }
 
-    /// What a sample of a running container goes into, and by which rules.
-    fn feed(
-        &mut self,
-        pod: &str,
-        container: &str,
-        time: UnixNanos,
-        now: UnixNanos,
-    ) -> Result<(&mut ContainerState, &mut Aggregate, MemoryRules), Refused> {
-        if time > now.saturating_add(CLOCK_SKEW_NS) {
-            return Err(Refused::Future);
-        }
-        let workload = self.pods.get(pod).ok_or(Refused::Unknown)?;
-        let known = self.workloads.get_mut(workload).ok_or(Refused::Unknown)?;
-        let fed = known.feed(pod, container, &self.shapes, now);
-        let (state, tracked) = fed.ok_or(Refused::Unknown)?;
-        let rules = tracked.rules.as_deref().copied().unwrap_or_else(|| self.settings.memory_rules());
-        Ok((state, &mut tracked.aggregate, rules))
-    }
-
     fn drop_empty(&mut self) {
         self.workloads.retain(|_, known| !known.is_empty());
+    }
+}
+
+/// Where samples of one running container go.
+pub(super) struct Container<'a> {
+    state: &'a mut ContainerState,
+    aggregate: &'a mut Aggregate,
+    rules: MemoryRules,
+    strict: bool,
+}
+
+impl Container<'_> {
+    /// As [`Store::add_cpu`], for a time that [`check_clock`] lets pass.
+    pub(super) fn add_cpu(&mut self, millicores: Amount, time: UnixNanos) -> Result<(), Refused> {
+        self.state.add_cpu(self.aggregate, millicores, time)
+    }
+
+    /// As [`Store::add_memory`], for a time that [`check_clock`] lets pass.
+    pub(super) fn add_memory(&mut self, bytes: Amount, time: UnixNanos) -> Result<(), Refused> {
+        self.state.add_memory(self.aggregate, bytes, time, &self.rules, self.strict)
+    }
+}
+
+/// A sample from far ahead would make all later ones worthless.
+pub(super) fn check_clock(time: UnixNanos, now: UnixNanos) -> Result<(), Refused> {
+    match time > now.saturating_add(CLOCK_SKEW_NS) {
+        true => Err(Refused::Future),
+        false => Ok(()),
     }
 }
 

@@ -1,10 +1,12 @@
 //! `berth recommend`, run as people run it: on a real Prometheus, and on files.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
+use crate::simulate::traces::traces;
 use crate::usage::start;
 
 const NOW: i64 = 1_700_000_000;
@@ -200,6 +202,61 @@ async fn a_real_prometheus_without_kube_state_metrics_is_enough() {
             "unknown StatefulSet db sidecar"
         ]
     );
+}
+
+/// All series of the shared traces; with `--nocapture` this prints the table of docs/benchmarks.md.
+#[test]
+fn every_published_series_is_replayed_and_the_estimators_stand_as_documented() {
+    let Some(folder) = traces("the backtest on published series") else { return };
+    let folder = folder.join("usage");
+    let replay = |files: &[&str], options: &[&str]| -> BTreeMap<String, Value> {
+        let paths: Vec<String> = files.iter().map(|file| folder.join(file).display().to_string()).collect();
+        let mut arguments = vec!["--backtest"];
+        arguments.extend(paths.iter().map(String::as_str));
+        arguments.extend(options);
+        println!("{}", recommend(&arguments).out);
+        arguments.extend(["-o", "json"]);
+        let ran = recommend(&arguments);
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        let json: Value = serde_json::from_str(&ran.out).expect("JSON");
+        let overall = json["overall"].as_array().expect("a list").iter();
+        overall.map(|one| (one["estimator"].as_str().expect("a name").to_owned(), one.clone())).collect()
+    };
+    let crane = ["crane/input0.csv.gz", "crane/input1.csv.gz", "crane/input2.csv.gz", "crane/input3.csv.gz"];
+    let percent = [
+        "nab/ec2_cpu_utilization_24ae8d.csv",
+        "nab/ec2_cpu_utilization_5f5533.csv",
+        "nab/rds_cpu_utilization_e47b3b.csv",
+    ];
+    let bytes = ["nab/ec2_disk_write_bytes_1ef3de.csv", "nab/ec2_network_in_257a54.csv"];
+    let requests = ["nab/elb_request_count_8c0756.csv"];
+    // Not of memory, but of bytes: peaks are what an estimator of memory must not miss.
+    for (files, options) in [
+        (&crane[..], &[][..]),
+        (&percent, &["--cpu-scale", "0.01"]),
+        (&bytes, &["--memory-column", "value"]),
+        (&requests, &["--cpu-scale", "0.01"]),
+    ] {
+        let overall = replay(files, options);
+        let of = |estimator: &str, field: &str| {
+            let value = overall[estimator][field].as_f64();
+            value.unwrap_or_else(|| panic!("{estimator} has no {field}: {overall:?}"))
+        };
+        for estimator in ["vpa", "max", "p99"] {
+            let overrun = of(estimator, "overrunShare");
+            assert!((0.0..0.06).contains(&overrun), "{estimator} of {files:?}: {overrun}");
+        }
+        // What was never used before is all that the highest of all usage does not cover.
+        assert!(of("max", "overrunShare") <= of("vpa", "overrunShare"), "{files:?}: {overall:?}");
+    }
+    // An hour of requests a second; a service each.
+    let wiki = ["wiki-online-boutique-qps.csv"];
+    for service in
+        ["adservice", "cartservice", "checkoutservice", "currencyservice", "emailservice", "frontend"]
+    {
+        let options = ["--cpu-column", service, "--cpu-scale", "0.01", "--warm-up", "10m", "--step", "1m"];
+        assert_eq!(replay(&wiki, &options).len(), 3, "{service}");
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! `berth simulate` from outside.
 
 mod input;
-mod traces;
+pub mod traces;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

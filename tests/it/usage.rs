@@ -1,7 +1,9 @@
 //! Reading usage from a real Prometheus, whose data is made by `promtool`. Both are in Debian's package `prometheus`.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{BufWriter, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::Command;
@@ -105,13 +107,23 @@ pub struct Prometheus {
 
 /// One with these data, on a loopback port, and with these flags.
 pub async fn start(openmetrics: &str, flags: &[&str]) -> Prometheus {
+    start_with(|out| out.write_all(openmetrics.as_bytes()), flags).await
+}
+
+/// The same, for data that is too much for a text.
+pub async fn start_with(
+    write: impl FnOnce(&mut dyn std::io::Write) -> std::io::Result<()>,
+    flags: &[&str],
+) -> Prometheus {
     // As `berth` itself does first; another test may have been faster.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let folder = tempfile::tempdir().expect("a folder");
     let path = |name: &str| folder.path().join(name);
-    std::fs::write(path("data.txt"), openmetrics).expect("data");
+    let mut data = BufWriter::new(File::create(path("data.txt")).expect("data"));
+    write(&mut data).and_then(|()| data.flush()).expect("data");
     std::fs::write(path("prometheus.yml"), "scrape_configs: []\n").expect("a configuration");
     backfill(&path("data.txt"), &path("data"));
+    std::fs::remove_file(path("data.txt")).expect("data that is not needed any more");
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let address = listener.local_addr().expect("an address");
     drop(listener);
@@ -134,7 +146,8 @@ pub async fn start(openmetrics: &str, flags: &[&str]) -> Prometheus {
 
 fn backfill(openmetrics: &Path, data: &Path) {
     let promtool = Command::new("promtool")
-        .args(["tsdb", "create-blocks-from", "openmetrics"])
+        // It reads the data again for each block.
+        .args(["tsdb", "create-blocks-from", "openmetrics", "--max-block-duration=240h"])
         .args([openmetrics, data])
         .output()
         .expect("promtool, which Debian has in its package prometheus");

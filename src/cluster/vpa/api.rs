@@ -136,7 +136,17 @@ impl Recommending {
     }
 
     /// Hands every object to `take`, as JSON.
-    pub(super) async fn list(&self, path: &str, mut take: impl FnMut(&str)) -> Result<(), ApiError> {
+    pub(super) async fn list(&self, path: &str, take: impl FnMut(&str)) -> Result<(), ApiError> {
+        self.list_as(path, "application/json", take).await
+    }
+
+    /// The same of objects in another form.
+    pub(super) async fn list_as(
+        &self,
+        path: &str,
+        accept: &str,
+        mut take: impl FnMut(&str),
+    ) -> Result<(), ApiError> {
         #[derive(Deserialize)]
         struct Page<'a> {
             #[serde(default)]
@@ -154,7 +164,7 @@ impl Recommending {
             let request = Request::builder()
                 .method(Method::GET)
                 .uri(format!("{path}?limit={PAGE_SIZE}&{from}"))
-                .header(http::header::ACCEPT, "application/json")
+                .header(http::header::ACCEPT, accept)
                 .body(Body::empty());
             let answer = self.send(request.map_err(|error| error.to_string())).await?;
             let page: Page = serde_json::from_slice(&answer.body)

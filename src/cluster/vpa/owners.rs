@@ -3,7 +3,7 @@
 //! Upstream: `pkg/target/controller_fetcher/controller_fetcher.go`. The end of a chain is the last owner that is a kind of
 //! Kubernetes' own or has a `/scale` subresource.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -16,6 +16,8 @@ use crate::recommend::Owner;
 
 /// Chains of owners are short; a circle of them is an error of somebody.
 const DEPTH_MAX: usize = 8;
+/// From so many owners of one kind and namespace on, a list of all of them is cheaper than asking for each.
+const LIST_FROM: usize = 8;
 /// Answers are asked for anew after so many rounds: an owner seldom gets another one.
 const ROUNDS_KEPT: u64 = 10;
 
@@ -49,6 +51,24 @@ enum Look {
     Exists { controller: Option<Owner> },
     Missing,
     Unsupported(String),
+}
+
+const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+const METADATA_LIST: &str =
+    "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
+
+#[derive(Deserialize)]
+struct Object {
+    metadata: Meta,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Meta {
+    #[serde(default)]
+    name: String,
+    #[serde(default, deserialize_with = "nullable")]
+    owner_references: Vec<OwnerReference>,
 }
 
 impl Owners {
@@ -85,17 +105,55 @@ impl Owners {
         Ok(Found::Unsupported("its chain of owners has no end".to_owned()))
     }
 
-    async fn look(&mut self, namespace: &Arc<str>, owner: &Owner) -> Result<Look, ApiError> {
-        let (round, key) = (self.round, (namespace.clone(), owner.clone()));
-        if let Some(known) = self.seen.get_mut(&key) {
-            let is_fresh = match known.look {
-                Look::Exists { .. } => known.asked + ROUNDS_KEPT > round,
-                _ => known.asked == round,
-            };
-            if is_fresh {
-                known.used = round;
-                return Ok(known.look.clone());
+    /// Asks for many owners at once. Those that the answers do not have are asked for when they are needed: a list may be older
+    /// than what named them.
+    pub async fn prefetch<'a>(&mut self, namespace: &Arc<str>, owners: impl IntoIterator<Item = &'a Owner>) {
+        let mut wanted: BTreeMap<(&str, &str), BTreeMap<&str, BTreeSet<&Owner>>> = BTreeMap::new();
+        for owner in owners {
+            if let Some(kind) = built_in(owner).filter(|_| self.known(namespace, owner).is_none()) {
+                wanted.entry(kind).or_default().entry(&owner.name).or_default().insert(owner);
             }
+        }
+        for ((prefix, plural), names) in wanted {
+            if names.len() < LIST_FROM {
+                continue;
+            }
+            let (path, round) = (format!("{prefix}/namespaces/{namespace}/{plural}"), self.round);
+            let (api, seen) = (self.api.clone(), &mut self.seen);
+            let listed = api.list_as(&path, METADATA_LIST, |item| {
+                let Ok(Object { metadata }) = serde_json::from_str(item) else { return };
+                let controller = controller(metadata.owner_references);
+                for owner in names.get(metadata.name.as_str()).into_iter().flatten() {
+                    let look = Look::Exists { controller: controller.clone() };
+                    seen.insert(
+                        (namespace.clone(), (*owner).clone()),
+                        Remembered { asked: round, used: round, look },
+                    );
+                }
+            });
+            if let Err(error) = listed.await {
+                tracing::debug!(%error, path, "owners cannot be listed, and are asked for one by one");
+            }
+        }
+    }
+
+    /// What is known of an owner, if that is new enough.
+    fn known(&mut self, namespace: &Arc<str>, owner: &Owner) -> Option<Look> {
+        let round = self.round;
+        let known = self.seen.get_mut(&(namespace.clone(), owner.clone()))?;
+        let is_fresh = match known.look {
+            Look::Exists { .. } => known.asked + ROUNDS_KEPT > round,
+            _ => known.asked == round,
+        };
+        is_fresh.then(|| {
+            known.used = round;
+            known.look.clone()
+        })
+    }
+
+    async fn look(&mut self, namespace: &Arc<str>, owner: &Owner) -> Result<Look, ApiError> {
+        if let Some(known) = self.known(namespace, owner) {
+            return Ok(known);
         }
         let look = match self.ask(namespace, owner).await {
             Ok(look) => look,
@@ -103,23 +161,12 @@ impl Owners {
             Err(ApiError::Forbidden(message)) => Look::Unsupported(message),
             Err(error) => return Err(error),
         };
+        let (key, round) = ((namespace.clone(), owner.clone()), self.round);
         self.seen.insert(key, Remembered { asked: round, used: round, look: look.clone() });
         Ok(look)
     }
 
     async fn ask(&mut self, namespace: &str, owner: &Owner) -> Result<Look, ApiError> {
-        #[derive(Deserialize)]
-        struct Object {
-            metadata: Meta,
-        }
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Meta {
-            #[serde(default, deserialize_with = "nullable")]
-            owner_references: Vec<OwnerReference>,
-        }
-        const METADATA: &str =
-            "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
         if !is_name(&owner.name) {
             return Ok(Look::Missing);
         }

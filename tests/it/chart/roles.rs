@@ -71,16 +71,16 @@ const ACCESS: [Access; 24] = [
 /// What the recommender adds: whose pods they are, what is recommended and remembered, and usage.
 const RECOMMENDING: [&str; 12] = [
     "+ClusterRole */*/scale [get]",
-    "+ClusterRole /replicationcontrollers [get]",
-    "+ClusterRole apps/daemonsets [get]",
-    "+ClusterRole apps/deployments [get]",
-    "+ClusterRole apps/replicasets [get]",
-    "+ClusterRole apps/statefulsets [get]",
+    "+ClusterRole /replicationcontrollers [get,list]",
+    "+ClusterRole apps/daemonsets [get,list]",
+    "+ClusterRole apps/deployments [get,list]",
+    "+ClusterRole apps/replicasets [get,list]",
+    "+ClusterRole apps/statefulsets [get,list]",
     "+ClusterRole autoscaling.k8s.io/verticalpodautoscalercheckpoints [create,delete,list,patch]",
     "+ClusterRole autoscaling.k8s.io/verticalpodautoscalers [list]",
     "+ClusterRole autoscaling.k8s.io/verticalpodautoscalers/status [patch]",
-    "+ClusterRole batch/cronjobs [get]",
-    "+ClusterRole batch/jobs [get]",
+    "+ClusterRole batch/cronjobs [get,list]",
+    "+ClusterRole batch/jobs [get,list]",
     "+ClusterRole metrics.k8s.io/pods [list]",
 ];
 

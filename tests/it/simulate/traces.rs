@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::figures;
 
 /// The folder of traces, or `None`, and that is said.
-fn traces(test: &str) -> Option<PathBuf> {
+pub fn traces(test: &str) -> Option<PathBuf> {
     let folder = match std::env::var_os("BERTH_TRACES") {
         Some(folder) => PathBuf::from(folder),
         None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/traces"),

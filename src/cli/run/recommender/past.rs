@@ -132,9 +132,7 @@ impl Recommender {
             if fed.insert(uid.clone()) {
                 store.pod_runs(&uid, workload);
             }
-            for sample in series.samples {
-                let _ = feed(store, kind, &uid, series.container, *sample, now);
-            }
+            feed(store, kind, (&uid, series.container), series.samples, now, |_| {});
         });
         let read = read.await;
         let running: BTreeSet<&Arc<str>> = live.values().map(|(uid, _)| *uid).collect();

@@ -93,9 +93,8 @@ impl Recommender {
         let (store, metrics, now) = (&mut self.store, self.place.metrics.clone(), super::now());
         let read = source.latest(Namespaces::These(namespaces), Timestamp::now(), |kind, series| {
             let Some(uid) = pods.get(&(series.namespace, series.pod)) else { return };
-            for sample in series.samples {
-                metrics.sample(feed(store, kind, uid, series.container, *sample, now));
-            }
+            let container: (&str, &str) = (uid, series.container);
+            feed(store, kind, container, series.samples, now, |taken| metrics.sample(taken));
         });
         read.await.map(drop).map_err(|error| crate::cluster::client::with_causes(&error))
     }

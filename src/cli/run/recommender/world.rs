@@ -8,7 +8,7 @@ use crate::cluster::vpa::{ApiError, Found, OwnedPod};
 use crate::recommend::assign::controlling;
 use crate::recommend::propose::Requests;
 use crate::recommend::store::Workload;
-use crate::recommend::{PerResource, Vpa};
+use crate::recommend::{Owner, PerResource, Vpa};
 
 /// What one round has seen.
 #[derive(Default)]
@@ -78,6 +78,13 @@ impl Recommender {
         let (ours, others): (Vec<Vpa>, Vec<Vpa>) = all.into_iter().partition(|vpa| vpa.is_of(name));
         let others = others.into_iter().map(|vpa| (vpa.namespace, vpa.name)).collect();
         let controllers = controlling(&ours);
+        let mut named: BTreeMap<&Arc<str>, Vec<&Owner>> = BTreeMap::new();
+        for vpa in &ours {
+            named.entry(&vpa.namespace).or_default().extend(&vpa.target);
+        }
+        for (namespace, targets) in named {
+            self.owners.prefetch(namespace, targets).await;
+        }
         let mut states = Vec::with_capacity(ours.len());
         for (index, vpa) in ours.iter().enumerate() {
             states.push(self.state(vpa, index, &controllers, &ours).await);
@@ -147,7 +154,9 @@ impl Recommender {
         wanted: &BTreeSet<Workload>,
     ) -> Result<PodsOf, ApiError> {
         let mut owned = PodsOf::new();
-        for pod in self.place.api.pods(namespace).await? {
+        let pods = self.place.api.pods(namespace).await?;
+        self.owners.prefetch(namespace, pods.iter().filter_map(|pod| pod.owner.as_ref())).await;
+        for pod in pods {
             let Some(owner) = &pod.owner else { continue };
             if let Found::Top(top) = self.owners.top(namespace, owner).await? {
                 let workload = top.workload(namespace);
