@@ -13,6 +13,7 @@ pub mod amount;
 pub mod assign;
 pub mod backtest;
 pub mod buckets;
+pub mod change;
 pub mod checkpoint;
 pub mod container;
 pub mod estimate;

@@ -97,6 +97,17 @@ impl Recommending {
         .await
     }
 
+    /// Whether the checkpoint is there, and of another VPA or container.
+    async fn is_anothers(&self, path: &str, saved: &Saved) -> Result<bool, ApiError> {
+        let answer = match self.get(path, "application/json").await {
+            Err(ApiError::NotFound(_)) => return Ok(false),
+            answer => answer?,
+        };
+        let there: Object = serde_json::from_slice(&answer.body)
+            .map_err(|error| ApiError::Other(format!("{path} cannot be read: {error}")))?;
+        Ok(there.spec.vpa_object_name != saved.vpa || there.spec.container_name != saved.container)
+    }
+
     /// Writes a checkpoint, and makes it if there is none.
     ///
     /// # Errors
@@ -118,7 +129,14 @@ impl Recommending {
         let path = format!("{folder}/{name}");
         match self.send(json_request(Method::PATCH, &path, JSON_PATCH, &patch)).await {
             Ok(_) => return Ok(Written::Yes),
-            Err(ApiError::Conflict(_)) => return Ok(Written::NameTaken),
+            Err(error @ ApiError::Conflict(_)) => {
+                // A test did not hold, or somebody else wrote at the same time.
+                return if self.is_anothers(&path, saved).await? {
+                    Ok(Written::NameTaken)
+                } else {
+                    Err(error)
+                };
+            }
             Err(ApiError::NotFound(_)) => {}
             Err(error) => return Err(error),
         }

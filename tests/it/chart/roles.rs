@@ -76,7 +76,7 @@ const RECOMMENDING: [&str; 12] = [
     "+ClusterRole apps/deployments [get,list]",
     "+ClusterRole apps/replicasets [get,list]",
     "+ClusterRole apps/statefulsets [get,list]",
-    "+ClusterRole autoscaling.k8s.io/verticalpodautoscalercheckpoints [create,delete,list,patch]",
+    "+ClusterRole autoscaling.k8s.io/verticalpodautoscalercheckpoints [create,delete,get,list,patch]",
     "+ClusterRole autoscaling.k8s.io/verticalpodautoscalers [list]",
     "+ClusterRole autoscaling.k8s.io/verticalpodautoscalers/status [patch]",
     "+ClusterRole batch/cronjobs [get,list]",

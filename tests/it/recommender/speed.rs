@@ -11,6 +11,7 @@ use berth::control_plane::{ControlPlane, Process};
 use berth::process::usage_of;
 use berth::recommend::propose::{Requests, propose};
 use berth::recommend::{PerResource, Settings, Store, Vpa, Workload};
+use berth::usage::PrometheusConfig;
 use futures::{StreamExt, stream};
 
 use super::*;
@@ -227,23 +228,56 @@ async fn upstream(control_plane: &ControlPlane, prometheus: &Prometheus, size: &
     cost
 }
 
-async fn ours(control_plane: &ControlPlane, prometheus: &Prometheus, size: &Size, config: &str) -> Cost {
+async fn ours(control_plane: &ControlPlane, prometheus: &Prometheus, size: &Size) -> Cost {
     let config = format!(
-        "recommender: {{enabled: true, storage: prometheus, prometheus: {{url: '{}', historyLength: {}s, historyResolution: {}s{config}}}}}",
+        "recommender: {{enabled: true, storage: prometheus, prometheus: {{url: '{}', historyLength: {}s, historyResolution: {}s}}}}",
         prometheus.url, size.history, size.resolution
     );
     let began = Instant::now();
     let berth = Berth::start(&control_plane.kubeconfig(), &config);
     size.await_recommended(&control_plane.client(), "-ours").await;
     let cost = cost(berth.id(), began);
-    let (_, metrics) = berth.get("/metrics").await;
-    for line in metrics.lines().filter(|line| {
-        line.starts_with("vpa_recommender_execution_latency_seconds_sum")
-            || line.starts_with("berth_recommender_aggregate")
-    }) {
-        println!("{line}");
+    for step in ["LoadVPAs", "LoadPast", "LoadPods", "LoadMetrics", "UpdateVPAs"] {
+        let sum = format!(r#"vpa_recommender_execution_latency_seconds_sum{{step="{step}"}}"#);
+        println!("{step}: {:.1} s", berth.metric(&sum).await);
     }
     cost
+}
+
+/// What Prometheus alone takes for the queries that berth asks, by as many at a time: answers are read and thrown away.
+async fn queries_alone(prometheus: &Prometheus, size: &Size) -> Duration {
+    const SLICE: i64 = 12 * 3_600;
+    let config = PrometheusConfig::default();
+    let namespaces: Vec<String> = (0..NAMESPACES).map(Size::namespace).collect();
+    let selector =
+        format!(r#"{{namespace=~"{}", pod=~".+", container!="POD", container!=""}}"#, namespaces.join("|"));
+    let by = "max by (namespace, pod, container)";
+    let texts = [
+        format!("{by} (rate({}{selector}[{}s]))", config.cpu_metric, size.resolution),
+        format!("{by} ({}{selector})", config.memory_metric),
+    ];
+    let (http, url) = (reqwest::Client::new(), format!("{}/api/v1/query_range", prometheus.url));
+    let end = Timestamp::now().as_second();
+    let starts = (0..size.history / SLICE).map(|at| end - size.history + at * SLICE);
+    let (http, url) = (&http, &url);
+    let asked = starts.flat_map(|start| texts.iter().map(move |text| (start, text))).map(|(start, query)| {
+        let end = start + SLICE - size.resolution;
+        let form = [
+            ("query", query.clone()),
+            ("start", start.to_string()),
+            ("end", end.to_string()),
+            ("step", size.resolution.to_string()),
+        ];
+        async move {
+            let mut answer = http.post(url).form(&form).send().await.expect("an answer");
+            assert!(answer.status().is_success());
+            while answer.chunk().await.expect("a piece").is_some() {}
+        }
+    });
+    let began = Instant::now();
+    let at_once = usize::try_from(config.parallelism).expect("few");
+    stream::iter(asked).buffered(at_once).for_each(|()| async {}).await;
+    began.elapsed()
 }
 
 async fn compare(size: Size) {
@@ -260,7 +294,10 @@ async fn compare(size: Size) {
     create_nodes(&client, &nodes).await;
     size.create(&client).await;
     let theirs = upstream(&control_plane, &prometheus, &size).await;
-    let ours = ours(&control_plane, &prometheus, &size, "").await;
+    let before = queries_alone(&prometheus, &size).await;
+    let ours = ours(&control_plane, &prometheus, &size).await;
+    let after = queries_alone(&prometheus, &size).await;
+    println!("the queries alone: {:.1} s before, {:.1} s after", before.as_secs_f64(), after.as_secs_f64());
     for (name, cost) in [("upstream 1.8.1", &theirs), ("berth run", &ours)] {
         println!(
             "{name}: {:.1} s, {:.2} s CPU, {:.0} MB at most",

@@ -2,9 +2,11 @@
 
 mod berth;
 mod cluster;
+mod flaky;
 
 pub use self::berth::Berth;
 pub use self::cluster::*;
+pub use self::flaky::{Fate, Flaky};
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;

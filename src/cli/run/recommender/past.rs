@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 use jiff::Timestamp;
 
@@ -41,10 +42,12 @@ impl Recommender {
         if new.is_empty() {
             return;
         }
+        let began = Instant::now();
         match self.place.config.storage {
             Storage::Checkpoint => self.load_checkpoints(&new).await,
             Storage::Prometheus => self.load_history(world, &new).await,
         }
+        self.place.metrics.took("LoadPast", began);
     }
 
     async fn load_checkpoints(&mut self, new: &BTreeMap<Arc<str>, Vec<New<'_>>>) {
@@ -105,7 +108,7 @@ impl Recommender {
 
     async fn load_history(&mut self, world: &World, new: &BTreeMap<Arc<str>, Vec<New<'_>>>) {
         let Some(source) = self.place.source.clone() else { return };
-        let workloads: BTreeMap<&str, Vec<&Workload>> = new
+        let workloads: BTreeMap<&str, BTreeSet<&Workload>> = new
             .iter()
             .map(|(namespace, vpas)| (&**namespace, vpas.iter().map(|new| new.workload).collect()))
             .collect();

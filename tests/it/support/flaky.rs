@@ -1,0 +1,99 @@
+//! A proxy before the API server that answers some requests wrongly.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::{Method, Response, StatusCode, header};
+use kube::Client;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+/// What is done with a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    Pass,
+    /// It never arrives.
+    Refuse(StatusCode),
+    /// It is done, but whoever asked is told that it was not.
+    LoseAnswer,
+}
+
+type Decide = dyn Fn(usize, &Method, &str) -> Fate + Send + Sync;
+
+struct Shared {
+    client: Client,
+    decide: Box<Decide>,
+    count: AtomicUsize,
+}
+
+/// Ends when dropped.
+pub struct Flaky {
+    task: JoinHandle<()>,
+    folder: TempDir,
+}
+
+impl Flaky {
+    /// `decide` gets the number of the request, its verb and its path.
+    pub async fn start(
+        client: Client,
+        decide: impl Fn(usize, &Method, &str) -> Fate + Send + Sync + 'static,
+    ) -> Self {
+        let shared = Shared { client, decide: Box::new(decide), count: AtomicUsize::new(0) };
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let app = Router::new().fallback(forward).with_state(Arc::new(shared));
+        let task = tokio::spawn(async move { axum::serve(listener, app).await.expect("it serves") });
+        let folder = tempfile::tempdir().expect("a folder");
+        let kubeconfig = format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: it\n\
+             clusters: [{{name: it, cluster: {{server: 'http://{address}'}}}}]\n\
+             users: [{{name: it, user: {{}}}}]\n\
+             contexts: [{{name: it, context: {{cluster: it, user: it}}}}]\n"
+        );
+        std::fs::write(folder.path().join("kubeconfig"), kubeconfig).expect("written");
+        Self { task, folder }
+    }
+
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.folder.path().join("kubeconfig")
+    }
+}
+
+impl Drop for Flaky {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+fn answer(status: StatusCode) -> Response<Body> {
+    let body =
+        format!(r#"{{"kind":"Status","status":"Failure","message":"flaky","code":{}}}"#, status.as_u16());
+    Response::builder().status(status).body(Body::from(body)).expect("an answer")
+}
+
+async fn forward(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
+    let number = shared.count.fetch_add(1, Ordering::Relaxed);
+    let fate = (shared.decide)(number, request.method(), request.uri().path());
+    if let Fate::Refuse(status) = fate {
+        return answer(status);
+    }
+    let (mut parts, body) = request.into_parts();
+    for name in [header::HOST, header::CONTENT_LENGTH, header::CONNECTION, header::ACCEPT_ENCODING] {
+        parts.headers.remove(name);
+    }
+    let body = to_bytes(body, 64 << 20).await.unwrap_or_default();
+    let request = axum::http::Request::from_parts(parts, kube::client::Body::from(body));
+    match shared.client.send(request).await {
+        Ok(_) if fate == Fate::LoseAnswer => answer(StatusCode::INTERNAL_SERVER_ERROR),
+        Ok(response) => response.map(Body::new),
+        Err(error) => {
+            eprintln!("the proxy got no answer: {error}");
+            answer(StatusCode::BAD_GATEWAY)
+        }
+    }
+}
