@@ -134,7 +134,8 @@ pub async fn start(openmetrics: &str, flags: &[&str]) -> Prometheus {
 
 fn backfill(openmetrics: &Path, data: &Path) {
     let promtool = Command::new("promtool")
-        .args(["tsdb", "create-blocks-from", "openmetrics"])
+        // It reads everything again for each block.
+        .args(["tsdb", "create-blocks-from", "openmetrics", "--max-block-duration=500h"])
         .args([openmetrics, data])
         .output()
         .expect("promtool, which Debian has in its package prometheus");
