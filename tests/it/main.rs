@@ -19,4 +19,5 @@ mod scheduling;
 mod serving;
 mod simulate;
 mod simulation;
+mod upstream;
 mod usage;

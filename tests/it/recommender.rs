@@ -19,26 +19,26 @@ use crate::support::{Berth, Nodes, await_until, create_nodes, start_control_plan
 const LIMIT: Duration = Duration::from_secs(30);
 const MI: i64 = 1 << 20;
 
-fn api(client: &Client, group: &str, version: &str, kind: &str, plural: &str) -> Api<DynamicObject> {
+pub fn api(client: &Client, group: &str, version: &str, kind: &str, plural: &str) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk(group, version, kind);
     let resource = ApiResource::from_gvk_with_plural(&kind, plural);
     Api::namespaced_with(client.clone(), "default", &resource)
 }
 
-fn vpas(client: &Client) -> Api<DynamicObject> {
+pub fn vpas(client: &Client) -> Api<DynamicObject> {
     api(client, "autoscaling.k8s.io", "v1", "VerticalPodAutoscaler", "verticalpodautoscalers")
 }
 
-fn checkpoints(client: &Client) -> Api<DynamicObject> {
+pub fn checkpoints(client: &Client) -> Api<DynamicObject> {
     let plural = "verticalpodautoscalercheckpoints";
     api(client, "autoscaling.k8s.io", "v1", "VerticalPodAutoscalerCheckpoint", plural)
 }
 
-fn metrics(client: &Client) -> Api<DynamicObject> {
+pub fn metrics(client: &Client) -> Api<DynamicObject> {
     api(client, "metrics.k8s.io", "v1beta1", "PodMetrics", "pods")
 }
 
-async fn create_crds(client: &Client) {
+pub async fn create_crds(client: &Client) {
     let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/vpa-crds.yaml"));
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     for document in text.expect("the CRDs").split("\n---\n") {
@@ -55,7 +55,7 @@ async fn create_crds(client: &Client) {
     .await;
 }
 
-async fn create(api: &Api<DynamicObject>, object: Value) -> DynamicObject {
+pub async fn create(api: &Api<DynamicObject>, object: Value) -> DynamicObject {
     let object = serde_json::from_value(object).expect("an object");
     api.create(&PostParams::default(), &object).await.expect("the object is created")
 }
@@ -160,7 +160,7 @@ fn amounts(status: &Value, bound: &str) -> (i64, i64) {
     (of("cpu").milli_value(), of("memory").value())
 }
 
-async fn rounds(berth: &Berth, count: u32) {
+pub async fn rounds(berth: &Berth, count: u32) {
     let name = r#"berth_recommender_rounds_total{result="done"}"#;
     let before = berth.metric(name).await;
     await_until(LIMIT, "rounds go by", async || berth.metric(name).await >= before + f64::from(count)).await;

@@ -146,8 +146,8 @@ pub async fn start_with(
 
 fn backfill(openmetrics: &Path, data: &Path) {
     let promtool = Command::new("promtool")
-        // It reads the data again for each block.
-        .args(["tsdb", "create-blocks-from", "openmetrics", "--max-block-duration=240h"])
+        // It reads everything again for each block.
+        .args(["tsdb", "create-blocks-from", "openmetrics", "--max-block-duration=500h"])
         .args([openmetrics, data])
         .output()
         .expect("promtool, which Debian has in its package prometheus");
