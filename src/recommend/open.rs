@@ -23,6 +23,9 @@ pub const NAMED_MAX: usize = 128;
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OpenWindows {
+    /// When the checkpoint beside was written. Beside a later one of upstream's, which leaves annotations alone, they are of no use.
+    #[serde(default)]
+    pub saved_at: UnixNanos,
     /// By the uid of the pod.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub containers: BTreeMap<String, OpenWindow>,
@@ -61,7 +64,7 @@ pub fn save<'a>(
 ) -> (CheckpointStatus, OpenWindows) {
     let mut closed = aggregate.clone();
     let mut others = UsageHistogram::new(aggregate.memory.options());
-    let mut windows = OpenWindows::default();
+    let mut windows = OpenWindows { saved_at: now, ..OpenWindows::default() };
     for (uid, state) in running {
         let Some((peak, end)) = state.open_peak(now) else { continue };
         closed.subtract_peak(peak, end);
@@ -87,6 +90,9 @@ pub fn load(
     now: UnixNanos,
 ) -> Result<(Aggregate, BTreeMap<String, ContainerState>), CheckpointError> {
     let mut aggregate = status.load(shapes, window_ns, now)?;
+    if !windows.are_of(status) {
+        return Ok((aggregate, BTreeMap::new()));
+    }
     if let Some(others) = &windows.others {
         let others = CheckpointStatus { memory_histogram: others.clone(), ..status.without_samples() };
         aggregate.memory.merge(&others.load(shapes, window_ns, now)?.memory);
@@ -107,6 +113,14 @@ pub fn load(
         running.insert(uid.clone(), state);
     }
     Ok((aggregate, running))
+}
+
+impl OpenWindows {
+    /// Checkpoints have whole seconds.
+    fn are_of(&self, status: &CheckpointStatus) -> bool {
+        const SECOND_NS: i64 = 1_000_000_000;
+        self.saved_at.div_euclid(SECOND_NS) == status.last_update_time.div_euclid(SECOND_NS)
+    }
 }
 
 impl OpenWindow {

@@ -68,6 +68,7 @@ fn any_windows() -> impl Strategy<Value = OpenWindows> {
         prop::option::of((any_time(), any_time(), any::<u64>())),
     )
         .prop_map(|(containers, others, memory_samples)| OpenWindows {
+            saved_at: 0,
             containers,
             others,
             memory_samples,
@@ -119,7 +120,7 @@ proptest! {
         sample in any_time(),
     ) {
         let settings = Settings::default();
-        if let Ok((aggregate, states)) = load(&status, &windows, &shapes(&settings), DAY, now) {
+        if let Ok((aggregate, states)) = load(&status, &OpenWindows { saved_at: status.last_update_time, ..windows }, &shapes(&settings), DAY, now) {
             let state = states.into_values().next().unwrap_or_default();
             let mut fed = Fed { settings, aggregate, state };
             assert_sound(&fed, now);

@@ -53,6 +53,17 @@ fn a_restart_changes_neither_the_recommendation_nor_what_comes_after() {
 }
 
 #[test]
+fn windows_beside_a_checkpoint_that_another_has_written_since_do_not_count() {
+    let settings = Settings::default();
+    let fed = fed(settings.clone());
+    let (_, windows) = save(&fed.aggregate, [("uid", &fed.state)], NOW);
+    let (later, _) = save(&fed.aggregate, [("uid", &fed.state)], NOW + HOUR);
+    let (loaded, states) = load(&later, &windows, &shapes(&settings), DAY, NOW + HOUR).unwrap();
+    assert!(states.is_empty());
+    assert_eq!(loaded.memory.total_weight(), later.memory_histogram.total_weight);
+}
+
+#[test]
 fn an_annotation_is_small() {
     let fed = fed(Settings::default());
     let uid = "0f4c1f5e-7d0b-4ad0-a40e-6d4f4c4f2a11";
@@ -109,6 +120,7 @@ fn windows_that_cannot_be_are_left_out() {
         let mut wrong = window;
         change(&mut wrong);
         let windows = OpenWindows {
+            saved_at: good.saved_at,
             containers: BTreeMap::from([("uid".into(), wrong)]),
             memory_samples: Some((NOW, T0, 5)),
             others: None,
