@@ -15,6 +15,7 @@ pub mod backtest;
 pub mod buckets;
 pub mod checkpoint;
 pub mod container;
+pub mod create;
 pub mod estimate;
 pub mod feed;
 pub mod histogram;

@@ -31,6 +31,10 @@ pub struct Vpa {
     /// Names of `spec.recommenders`.
     pub recommenders: Vec<String>,
     pub update_mode: String,
+    /// It has the label of VPAs that berth makes itself.
+    pub is_managed: bool,
+    /// Changes with every change of the object.
+    pub resource_version: String,
     pub policies: Vec<ContainerPolicy>,
     /// Containers that get whole cores, by an annotation.
     pub integer_cpu: Vec<String>,

@@ -1,6 +1,7 @@
 //! `berth run` with the recommender, on a real API server with the VPA CRDs.
 
 mod prometheus;
+mod scope;
 
 use std::time::Duration;
 

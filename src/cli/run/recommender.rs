@@ -1,9 +1,10 @@
 //! The recommender: reads VPAs, pods and usage again and again, and writes what it recommends.
 //!
-//! A round is: what is there (`world.rs`), what was known before (`past.rs`), what is used now (`samples.rs`), statuses
-//! (`publish.rs`), checkpoints (`keep.rs`). A round that fails in part leaves what it could not see as it was. All decisions are
-//! in `recommend`; only the process that holds the Lease has any of this state.
+//! A round is: what is there (`world.rs`), VPAs for workloads that have none (`create.rs`), what was known before (`past.rs`), what
+//! is used now (`samples.rs`), statuses (`publish.rs`), checkpoints (`keep.rs`). A round that fails in part leaves
+//! what it could not see as it was. All decisions are in `recommend`; only the process that holds the Lease has any of this state.
 
+mod create;
 mod keep;
 mod past;
 mod publish;
@@ -145,6 +146,8 @@ struct Recommender {
     kept: BTreeMap<(String, String), keep::Kept>,
     /// Checkpoints that seemed to be of no use the last time.
     suspects: BTreeSet<(String, String)>,
+    /// VPAs that are made for workloads that have none.
+    making: create::Making,
     saved_at: Option<Instant>,
     collected_at: Option<Instant>,
     /// The last world that was seen whole, for what is saved at the end.
@@ -155,7 +158,7 @@ struct Recommender {
 impl Recommender {
     fn new(place: Place, store: Store, term: u64) -> Self {
         Self {
-            owners: Owners::new(place.api.clone()),
+            owners: Owners::new(place.api.clone(), place.label()),
             place,
             term,
             store,
@@ -164,6 +167,7 @@ impl Recommender {
             written: BTreeMap::new(),
             kept: BTreeMap::new(),
             suspects: BTreeSet::new(),
+            making: create::Making::default(),
             saved_at: None,
             collected_at: None,
             world: World::default(),
@@ -194,6 +198,7 @@ impl Recommender {
         self.complaints.say("vpas", "VerticalPodAutoscalers", Ok(()));
         metrics.took("LoadVPAs", began);
         let began = Instant::now();
+        self.make_vpas(&world).await;
         self.forget_what_is_gone(&world);
         self.apply_rules(&world);
         self.learn_past(&world).await;

@@ -49,6 +49,8 @@ pub struct RecommenderMetrics {
     loaded: Results,
     samples: Results,
     ooms: Results,
+    created: Results,
+    deleted: Results,
     state: Mutex<State>,
 }
 
@@ -57,6 +59,7 @@ struct State {
     vpas: BTreeMap<VpaKind, usize>,
     aggregates: usize,
     bytes: usize,
+    uncreated: usize,
     source: Option<PrometheusSource>,
 }
 
@@ -77,6 +80,8 @@ impl Default for RecommenderMetrics {
             loaded: Results::default(),
             samples: Results::default(),
             ooms: Results::default(),
+            created: Results::default(),
+            deleted: Results::default(),
             state: Mutex::default(),
         }
     }
@@ -113,6 +118,21 @@ impl RecommenderMetrics {
 
     pub fn oom(&self, is_counted: bool) {
         self.ooms.count(is_counted);
+    }
+
+    /// A VPA was made for a workload that had none.
+    pub fn vpa_created(&self, is_good: bool) {
+        self.created.count(is_good);
+    }
+
+    /// A VPA that was made so was deleted, as nobody needs it.
+    pub fn vpa_deleted(&self, is_good: bool) {
+        self.deleted.count(is_good);
+    }
+
+    /// So many workloads wait for the next round to get theirs.
+    pub fn vpas_wait(&self, count: usize) {
+        self.state.lock().uncreated = count;
     }
 
     /// A VPA got its first recommendation so long after it was made.
@@ -185,6 +205,11 @@ impl RecommenderMetrics {
                 state.aggregates,
             ),
             ("berth_recommender_aggregate_bytes", "Memory of these, without maps", state.bytes),
+            (
+                "berth_recommender_vpas_waiting",
+                "Workloads whose VPA is to be made in the next rounds",
+                state.uncreated,
+            ),
         ] {
             gauges(to, name, help, &[(&[], value)])?;
         }
@@ -195,6 +220,8 @@ impl RecommenderMetrics {
             ("berth_recommender_checkpoint_loads", "Checkpoints loaded", &self.loaded),
             ("berth_recommender_samples", "Samples of usage taken", &self.samples),
             ("berth_recommender_oom_kills", "Kills for want of memory taken", &self.ooms),
+            ("berth_recommender_vpas_created", "VPAs made for workloads that had none", &self.created),
+            ("berth_recommender_vpas_deleted", "Such VPAs deleted that nobody needs", &self.deleted),
         ] {
             let (good, bad) = (results.good.load(Relaxed), results.bad.load(Relaxed));
             counters(to, name, help, &[(&[("result", "done")], good), (&[("result", "failed")], bad)])?;

@@ -135,7 +135,13 @@ fn each_feature_adds_or_takes_away_its_own_rules() {
     let webhooks = "admissionregistration.k8s.io/validatingwebhookconfigurations:berth-system-berth";
     let secrets: [&str; 2] = ["-Role /secrets [create]", "-Role /secrets:berth-tls [get,update]"];
     let webhook = format!("+ClusterRole {webhooks} [get,patch]");
-    let cases: [(&str, &[&str]); 8] = [
+    let makes_vpas = RECOMMENDING.map(|rule| match rule {
+        "+ClusterRole autoscaling.k8s.io/verticalpodautoscalers [list]" => {
+            "+ClusterRole autoscaling.k8s.io/verticalpodautoscalers [create,delete,list]"
+        }
+        rule => rule,
+    });
+    let cases: [(&str, &[&str]); 9] = [
         (
             "config: {serving: {address: null}}",
             &[
@@ -149,6 +155,7 @@ fn each_feature_adds_or_takes_away_its_own_rules() {
         (EXTENDER, &["+ClusterRole url:/extender/* [post]"]),
         ("replicas: 1\nextender: {enabled: true, clientCaSecret: ca}", &[]),
         (RECOMMENDER, &RECOMMENDING),
+        ("recommender: {enabled: true}\nconfig: {recommender: {autoCreate: {enabled: true}}}", &makes_vpas),
         (
             "config: {recommender: {enabled: true, prometheus: {url: 'http://prometheus'}}}",
             &RECOMMENDING[..RECOMMENDING.len() - 1],
