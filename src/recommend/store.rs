@@ -71,6 +71,11 @@ impl Store {
         self.workloads.entry(workload.clone()).or_default().running.entry(uid.clone()).or_default();
     }
 
+    /// The workload of a running pod.
+    pub fn workload_of(&self, pod: &str) -> Option<&Workload> {
+        self.pods.get(pod)
+    }
+
     /// A pod ended. What its containers used stays.
     pub fn pod_ended(&mut self, uid: &str) {
         let Some(workload) = self.pods.remove(uid) else { return };
@@ -118,7 +123,7 @@ impl Store {
         state.add_memory(aggregate, bytes, time, &rules, strict)
     }
 
-    /// A container that requested so many bytes was killed for want of memory.
+    /// A container that requested so many bytes was killed for want of memory. Returns how many it needs.
     pub fn record_oom(
         &mut self,
         pod: &str,
@@ -126,7 +131,7 @@ impl Store {
         requested: Amount,
         time: UnixNanos,
         now: UnixNanos,
-    ) -> Result<(), Refused> {
+    ) -> Result<Amount, Refused> {
         let strict = self.settings.strict_upstream;
         let (state, aggregate, rules) = self.feed(pod, container, time, now)?;
         state.record_oom(aggregate, requested, time, &rules, strict)

@@ -69,8 +69,9 @@ const ACCESS: [Access; 24] = [
 ];
 
 /// What the recommender adds: whose pods they are, what is recommended and remembered, and usage.
-const RECOMMENDING: [&str; 12] = [
+const RECOMMENDING: [&str; 13] = [
     "+ClusterRole */*/scale [get]",
+    "+ClusterRole /events [list]",
     "+ClusterRole /replicationcontrollers [get]",
     "+ClusterRole apps/daemonsets [get]",
     "+ClusterRole apps/deployments [get]",

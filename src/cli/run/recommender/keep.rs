@@ -18,6 +18,8 @@ use crate::recommend::{Span, UnixNanos, Vpa};
 pub(super) struct Kept {
     /// When it was written.
     pub saved_at: UnixNanos,
+    /// When it had been written before this process read it.
+    pub loaded_at: UnixNanos,
     /// The samples of CPU and memory that it has.
     pub spans: Option<(Span, Span)>,
     /// It is not ours to write.
@@ -28,7 +30,13 @@ pub(super) struct Kept {
 
 impl Default for Kept {
     fn default() -> Self {
-        Self { saved_at: NEVER, spans: None, is_foreign: false, annotations: BTreeMap::new() }
+        Self {
+            saved_at: NEVER,
+            loaded_at: NEVER,
+            spans: None,
+            is_foreign: false,
+            annotations: BTreeMap::new(),
+        }
     }
 }
 
