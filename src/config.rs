@@ -22,7 +22,7 @@ use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde::{Deserialize, Serialize};
 
-pub use duration::ConfigDuration;
+pub use duration::{ConfigDuration, DurationError};
 pub use load::ConfigError;
 pub use recommender::{AutoCreate, Estimation, Recommender, StatusThresholds, Storage};
 pub use serving::{Extender, Guard, Serving};
