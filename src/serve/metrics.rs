@@ -3,6 +3,8 @@
 //! Counters live where they are counted (scheduler, reporter, watches) and are read at a scrape; only histograms are
 //! kept here. No label ever holds the name of a pod or a node.
 
+#[cfg(test)]
+mod dashboard;
 mod quality;
 mod recommender;
 
