@@ -1,9 +1,12 @@
 //! Which namespaces are looked after, and VPAs that berth makes itself.
 
+use ::berth::control_plane::{Options, User};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::DeleteParams;
 
 use super::*;
+use crate::chart::{NAMESPACE, rendered};
+use crate::support::start_control_plane_with;
 
 fn vpas_in(client: &Client, namespace: &str) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk("autoscaling.k8s.io", "v1", "VerticalPodAutoscaler");
@@ -128,4 +131,52 @@ async fn workloads_of_a_namespace_that_asks_get_vpas_which_give_way_to_those_of_
     let deleted = r#"berth_recommender_vpas_deleted_total{result="done"}"#;
     assert_eq!((berth.metric(created).await, berth.metric(deleted).await), (3.0, 2.0));
     assert_eq!(berth.metric("berth_recommender_vpas_waiting").await, 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_chart_allows_is_enough_to_recommend_and_to_make_vpas() {
+    let name = format!("system:serviceaccount:{NAMESPACE}:berth");
+    let options = Options {
+        users: vec![User { name: name.clone(), groups: vec!["system:serviceaccounts".to_owned()] }],
+        ..Options::default()
+    };
+    let control_plane = start_control_plane_with(options).await;
+    let client = control_plane.client();
+    create_crds(&client).await;
+    let chart = rendered(
+        "recommender: {enabled: true}\nconfig: {recommender: {autoCreate: {enabled: true}}}\nrbac: {create: true}",
+    );
+    for object in chart
+        .iter()
+        .filter(|it| ["ClusterRole", "ClusterRoleBinding"].contains(&it["kind"].as_str().unwrap_or_default()))
+    {
+        let kind = object["kind"].as_str().expect("a kind");
+        let gvk = GroupVersionKind::gvk("rbac.authorization.k8s.io", "v1", kind);
+        let api: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::from_gvk(&gvk));
+        create(&api, object.clone()).await;
+    }
+    create_workload(&client, "web", 1).await;
+    create_workload(&client, "api", 1).await;
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    label(&namespaces, "default", json!("true")).await;
+    let kubeconfig = control_plane.kubeconfig_for(&name).expect("a user of the cluster");
+    let config =
+        "recommender: {enabled: true, interval: 1s, checkpointsInterval: 1s, autoCreate: {enabled: true}}";
+    let berth = Berth::start(&kubeconfig, config);
+    berth.await_ready().await;
+    let made = ["berth-deployment-api", "berth-deployment-web"];
+    await_until(LIMIT, "VPAs are made", async || names(&client).await == made).await;
+    measure(&client, POD, Timestamp::now(), "250m", "300Mi").await;
+    await_until(LIMIT, "a recommendation is written", async || {
+        is_true(&status(&client, "berth-deployment-web").await, "RecommendationProvided")
+    })
+    .await;
+    await_until(LIMIT, "a checkpoint is written", async || {
+        checkpoints(&client).get_opt("berth-deployment-web-app").await.expect("an answer").is_some()
+    })
+    .await;
+    label(&namespaces, "default", Value::Null).await;
+    await_until(LIMIT, "they are deleted", async || names(&client).await.is_empty()).await;
+    let log = berth.log();
+    assert!(!log.contains("forbidden") && !log.contains("cannot read"), "{log}");
 }
