@@ -22,9 +22,9 @@ use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde::{Deserialize, Serialize};
 
-pub use duration::ConfigDuration;
+pub use duration::{ConfigDuration, DurationError};
 pub use load::ConfigError;
-pub use recommender::{Estimation, Recommender, StatusThresholds, Storage};
+pub use recommender::{AutoCreate, Estimation, Recommender, StatusThresholds, Storage};
 pub use serving::{Extender, Guard, Serving};
 pub use spread::{DefaultConstraint, DefaultingType, PodTopologySpread};
 pub use validate::InvalidField;

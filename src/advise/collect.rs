@@ -81,7 +81,7 @@ impl Collector {
         };
         pod.saw(series.container, time(*first), time(*last));
         let refused = &mut self.refused;
-        feed(&mut self.store, kind, (&key, series.container), series.samples, self.now, |taken| {
+        feed(&mut self.store, kind, (&key, series.container), series.samples, self.now, |_, taken| {
             *refused += u64::from(taken.is_err());
         });
     }

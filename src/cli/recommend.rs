@@ -48,6 +48,12 @@ pub struct RecommendOptions {
     /// Send the token in this file to Prometheus.
     #[arg(long, value_name = "FILE", requires = "prometheus")]
     pub bearer_token_file: Option<PathBuf>,
+    /// Send this user's name to Prometheus, with the password in --password-file.
+    #[arg(long, value_name = "NAME", requires_all = ["prometheus", "password_file"], conflicts_with = "bearer_token_file")]
+    pub user: Option<String>,
+    /// The file of the password of --user.
+    #[arg(long, value_name = "FILE", requires = "user")]
+    pub password_file: Option<PathBuf>,
     /// PEM file of the CAs that the certificate of Prometheus may be of. Without it: those that this machine trusts.
     #[arg(long, value_name = "FILE", requires = "prometheus")]
     pub ca_file: Option<PathBuf>,

@@ -7,6 +7,7 @@ mod self_check;
 mod serving;
 mod sink;
 mod tasks;
+mod upstream;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -47,11 +48,17 @@ pub struct RunOptions {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Run for a Lease, so that one of several processes schedules.
-    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set)]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub leader_elect: Option<bool>,
+    /// Recommend requests in the status of VerticalPodAutoscalers. The flags of the upstream recommender are taken, too: --help
+    /// lists them.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub recommender: Option<bool>,
     /// Address and port of /healthz and /readyz, and of /metrics when it is a loopback address.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub health_address: Option<SocketAddr>,
+    #[command(flatten)]
+    pub upstream: upstream::UpstreamFlags,
 }
 
 /// Pods are told of a new diagnosis of their class at most this often.
@@ -69,7 +76,13 @@ pub fn run(options: RunOptions) -> Result<()> {
     let mut config = Config::load(options.config.as_deref())?;
     config.leader_election.enabled = options.leader_elect.unwrap_or(config.leader_election.enabled);
     config.health_address = options.health_address.unwrap_or(config.health_address);
+    config.recommender.enabled = options.recommender.unwrap_or(config.recommender.enabled);
+    let env = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let notes = options.upstream.apply(&mut config, env)?;
     super::logging::init(config.log_format);
+    for note in notes {
+        tracing::warn!("{note}");
+    }
     io_runtime(cores())?.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;

@@ -6,12 +6,14 @@
 
 mod api;
 mod checkpoints;
+mod events;
 mod objects;
 mod owners;
 mod pods;
 
 pub use api::{ApiError, Recommending};
 pub use checkpoints::{FoundCheckpoint, OPEN_WINDOWS, Saved, Written};
+pub use events::{EVICTIONS_MAX, Eviction};
 pub use objects::status_patch;
 pub use owners::{Found, Owners};
 pub use pods::{ContainerUsage, OwnedPod, PodContainer, PodUsage};

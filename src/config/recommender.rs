@@ -1,17 +1,20 @@
 //! The recommender: which VPAs it looks after, where usage comes from, and how requests are estimated.
 
+mod scope;
+
 use std::ops::RangeInclusive;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::validate::{DAY, InvalidField, SECOND, lasts, refuse, within};
-use super::values::whole_number;
+use super::values::{names, whole_number};
 use super::{Config, ConfigDuration};
 use crate::model::Quantity;
 use crate::recommend::post::Amounts;
 use crate::recommend::{PerResource, ResourceSettings, Settings, Thresholds};
 use crate::usage::PrometheusConfig;
+pub use scope::AutoCreate;
 
 /// Recommends requests in the status of VerticalPodAutoscalers. Defaults are those of the upstream recommender.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -23,6 +26,16 @@ pub struct Recommender {
     /// of that name may run then.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
+    /// Look only after VPAs of these namespaces; nothing is read of others. Empty: all namespaces.
+    #[serde(deserialize_with = "names")]
+    #[schemars(extend("uniqueItems" = true), inner(regex(pattern = "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")))]
+    pub namespaces: Vec<String>,
+    /// Do not look after VPAs of these namespaces. Not together with `namespaces`.
+    #[serde(deserialize_with = "names")]
+    #[schemars(extend("uniqueItems" = true), inner(regex(pattern = "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")))]
+    pub ignored_namespaces: Vec<String>,
+    /// VPAs that are made for workloads that have none.
+    pub auto_create: AutoCreate,
     /// How often samples are taken and recommendations made.
     pub interval: ConfigDuration,
     /// Where usage before the start is read from: `checkpoint` (VerticalPodAutoscalerCheckpoint objects) or `prometheus`.
@@ -145,6 +158,9 @@ impl Default for Recommender {
         Self {
             enabled: false,
             name: "berth".to_owned(),
+            namespaces: Vec::new(),
+            ignored_namespaces: Vec::new(),
+            auto_create: AutoCreate::default(),
             interval: ConfigDuration::from_secs(60),
             storage: Storage::default(),
             prometheus: None,
@@ -180,6 +196,7 @@ pub(super) fn validate(config: &Config) -> Result<(), InvalidField> {
     if it.name.is_empty() || it.name.len() > 253 || it.name.chars().any(char::is_control) {
         return refuse("recommender.name", format!("`{}` is not a recommender's name", it.name));
     }
+    scope::validate(it)?;
     lasts("recommender.interval", it.interval, SECOND..=HOUR)?;
     lasts("recommender.checkpointsInterval", it.checkpoints_interval, SECOND..=DAY)?;
     lasts("recommender.checkpointsTimeout", it.checkpoints_timeout, SECOND..=HOUR)?;

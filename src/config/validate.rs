@@ -156,7 +156,7 @@ fn scheduler_names(names: &[String]) -> Result<(), InvalidField> {
     Ok(())
 }
 
-fn is_qualified_name(name: &str) -> bool {
+pub(super) fn is_qualified_name(name: &str) -> bool {
     let bytes = name.as_bytes();
     bytes.len() <= 63
         && bytes.first().is_some_and(u8::is_ascii_alphanumeric)
@@ -164,7 +164,7 @@ fn is_qualified_name(name: &str) -> bool {
         && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(b))
 }
 
-fn is_dns_label(name: &str) -> bool {
+pub(super) fn is_dns_label(name: &str) -> bool {
     name.len() <= 63 && is_dns_label_of_any_length(name)
 }
 

@@ -96,7 +96,7 @@ impl ContainerState {
         Ok(())
     }
 
-    /// The container was killed for want of memory; `requested` is its request at that time.
+    /// The container was killed for want of memory; `requested` is its request at that time. Returns what it needs.
     ///
     /// What it needs counts from its request and usage, not from the needs of earlier kills, so that it cannot run away.
     pub fn record_oom(
@@ -106,7 +106,7 @@ impl ContainerState {
         time: UnixNanos,
         rules: &MemoryRules,
         strict_upstream: bool,
-    ) -> Result<(), Refused> {
+    ) -> Result<Amount, Refused> {
         if time < self.last_memory.saturating_sub(rules.interval_ns) {
             return Err(Refused::OldOom);
         }
@@ -121,7 +121,7 @@ impl ContainerState {
         if self.is_new_peak(aggregate, needed, time, rules, strict_upstream) {
             self.oom_peak = Some(needed);
         }
-        Ok(())
+        Ok(needed)
     }
 
     /// The peak that the aggregate has for the window that is open at `now`, and the window's end.

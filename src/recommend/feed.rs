@@ -27,7 +27,7 @@ pub fn feed(
     (pod, container): (&str, &str),
     samples: &[Sample],
     now: UnixNanos,
-    mut taken: impl FnMut(Result<(), Refused>),
+    mut taken: impl FnMut(Sample, Result<(), Refused>),
 ) {
     let read = |sample: &Sample| {
         let time = time(*sample);
@@ -36,18 +36,19 @@ pub fn feed(
     };
     // Nothing is remembered of a container without usage.
     if !samples.iter().any(|sample| read(sample).is_ok()) {
-        samples.iter().for_each(|sample| taken(read(sample).map(drop)));
+        samples.iter().for_each(|sample| taken(*sample, read(sample).map(drop)));
         return;
     }
     let mut container = store.container(pod, container, now);
     for sample in samples {
-        taken(match (read(sample), &mut container) {
+        let outcome = match (read(sample), &mut container) {
             (Err(refused), _) => Err(refused),
             (_, Err(refused)) => Err(*refused),
             (Ok((amount, time)), Ok(container)) => match kind {
                 UsageKind::Cpu => container.add_cpu(amount, time),
                 UsageKind::Memory => container.add_memory(amount, time),
             },
-        });
+        };
+        taken(*sample, outcome);
     }
 }

@@ -16,6 +16,7 @@ pub mod buckets;
 pub mod change;
 pub mod checkpoint;
 pub mod container;
+pub mod create;
 pub mod estimate;
 pub mod feed;
 pub mod histogram;

@@ -71,6 +71,11 @@ impl Store {
         self.workloads.entry(workload.clone()).or_default().running.entry(uid.clone()).or_default();
     }
 
+    /// The workload of a running pod.
+    pub fn workload_of(&self, pod: &str) -> Option<&Workload> {
+        self.pods.get(pod)
+    }
+
     /// A pod ended. What its containers used stays.
     pub fn pod_ended(&mut self, uid: &str) {
         let Some(workload) = self.pods.remove(uid) else { return };
@@ -136,7 +141,7 @@ impl Store {
         self.container(pod, container, now)?.add_memory(bytes, time)
     }
 
-    /// A container that requested so many bytes was killed for want of memory.
+    /// A container that requested so many bytes was killed for want of memory. Returns how many it needs.
     pub fn record_oom(
         &mut self,
         pod: &str,
@@ -144,7 +149,7 @@ impl Store {
         requested: Amount,
         time: UnixNanos,
         now: UnixNanos,
-    ) -> Result<(), Refused> {
+    ) -> Result<Amount, Refused> {
         check_clock(time, now)?;
         let Container { state, aggregate, rules, strict } = self.container(pod, container, now)?;
         state.record_oom(aggregate, requested, time, &rules, strict)

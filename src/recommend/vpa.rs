@@ -19,8 +19,12 @@ pub const DEFAULT_RECOMMENDER: &str = "default";
 /// The policy of containers that have none of their own.
 const ANY_CONTAINER: &str = "*";
 
+/// The longest window of memory that a VPA can set, and the most that it can multiply with: those of our own configuration.
+const INTERVAL_S_MAX: i64 = 30 * 86_400;
+const OOM_BUMP_RATIO_MAX: f64 = 100.0;
+
 /// What is read of a VPA.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Vpa {
     pub namespace: Arc<str>,
     pub name: Arc<str>,
@@ -31,6 +35,10 @@ pub struct Vpa {
     /// Names of `spec.recommenders`.
     pub recommenders: Vec<String>,
     pub update_mode: String,
+    /// It has the label of VPAs that berth makes itself.
+    pub is_managed: bool,
+    /// Changes with every change of the object.
+    pub resource_version: String,
     pub policies: Vec<ContainerPolicy>,
     /// Containers that get whole cores, by an annotation.
     pub integer_cpu: Vec<String>,
@@ -117,7 +125,9 @@ impl Vpa {
         (!policy.off).then(|| policy.controlled.unwrap_or(estimate::BOTH))
     }
 
-    /// How memory samples of a container become peaks; `None` when its policy says nothing of it.
+    /// How memory samples of a container become peaks; `None` when its policy says nothing of it. What makes no sense counts
+    /// as not said, and what is too much as the most that there can be: peaks count at the end of their window, and one that is
+    /// far ahead would outweigh all later samples.
     pub fn memory_rules(&self, container: &str, default: MemoryRules) -> Option<MemoryRules> {
         const SECOND_NS: i64 = 1_000_000_000;
         let policy = self.policy(container)?;
@@ -125,7 +135,7 @@ impl Vpa {
             interval_ns: policy
                 .interval_s
                 .filter(|seconds| *seconds > 0)
-                .map_or(default.interval_ns, |seconds| seconds.saturating_mul(SECOND_NS)),
+                .map_or(default.interval_ns, |seconds| seconds.min(INTERVAL_S_MAX) * SECOND_NS),
             interval_count: policy
                 .interval_count
                 .filter(|count| *count > 0)
@@ -133,7 +143,7 @@ impl Vpa {
             oom_bump_ratio: policy
                 .oom_bump_ratio
                 .filter(|ratio| *ratio >= 1.0)
-                .unwrap_or(default.oom_bump_ratio),
+                .map_or(default.oom_bump_ratio, |ratio| ratio.min(OOM_BUMP_RATIO_MAX)),
             oom_min_bump: policy.oom_min_bump.filter(|bytes| *bytes >= 0).unwrap_or(default.oom_min_bump),
         };
         (rules != default).then_some(rules)

@@ -22,10 +22,18 @@ pub struct Counters {
     halved: AtomicU64,
 }
 
+/// Upper bounds of the times that requests take, in seconds, as upstream counts them.
+pub const REQUEST_SECONDS: [f64; 21] = [
+    0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0,
+    120.0, 300.0,
+];
+
 /// Requests with one status code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RequestCount {
     pub count: u64,
+    /// Those that took not longer than each of [`REQUEST_SECONDS`] and longer than the one before, and the others.
+    pub within: [u64; REQUEST_SECONDS.len() + 1],
     /// The time until the first bytes of their answers, in all.
     pub waited: Duration,
 }
@@ -69,6 +77,8 @@ impl Counters {
         let request = requests.entry(code).or_default();
         request.count += 1;
         request.waited += waited;
+        let seconds = waited.as_secs_f64();
+        request.within[REQUEST_SECONDS.iter().take_while(|bound| seconds > **bound).count()] += 1;
     }
 
     pub(super) fn retry(&self) {

@@ -20,7 +20,7 @@ mod split;
 pub(crate) mod tests;
 
 pub use config::{BasicAuth, LabelNames, PrometheusConfig, Secret};
-pub use counters::{Counters, RequestCount};
+pub use counters::{Counters, REQUEST_SECONDS, RequestCount};
 pub use decode::{Answer, DecodeError, Decoder, ResultType};
 pub use error::SourceError;
 pub use facts::{Fact, Missing, Told};

@@ -18,7 +18,7 @@ use tempfile::TempDir;
 pub(crate) const NAMESPACE: &str = "berth-system";
 
 /// What users do with the chart: a name, and their values.
-const VALUES: [(&str, &str); 10] = [
+const VALUES: [(&str, &str); 11] = [
     ("defaults", ""),
     ("single", "replicas: 1\nconfig: {leaderElection: {enabled: false}}\n"),
     ("service-monitor", "serviceMonitor: {enabled: true, interval: 15s, labels: {release: prometheus}}\n"),
@@ -32,6 +32,7 @@ const VALUES: [(&str, &str); 10] = [
     ),
     ("active-active", ACTIVE_ACTIVE),
     ("recommender", RECOMMENDER),
+    ("dashboard", "dashboard: {enabled: true, labels: {team: platform}}\n"),
 ];
 
 const EXTENDER: &str = "extender: {enabled: true, clientCaSecret: kube-scheduler-client-ca}\n";
@@ -183,7 +184,8 @@ fn the<'a>(kind: &str, objects: &'a [Value]) -> &'a Value {
 
 /// What berth itself makes of the rendered file.
 fn loaded_config(objects: &[Value]) -> Config {
-    let map = the("ConfigMap", objects);
+    let maps: Vec<&Value> = objects.iter().filter(|it| it["data"]["berth.yaml"].is_string()).collect();
+    let [map] = maps[..] else { panic!("{maps:?}") };
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("berth.yaml");
     fs::write(&file, map["data"]["berth.yaml"].as_str().unwrap()).unwrap();
@@ -250,6 +252,20 @@ fn values_yaml_names_every_key_of_the_configuration() {
     for key in keys(&schema).into_iter().filter(|key| key != "global") {
         assert!(values.pointer(&format!("/{}", key.replace('.', "/"))).is_some(), "values.yaml has no {key}");
     }
+}
+
+#[test]
+fn the_dashboard_is_the_file_and_grafana_finds_it_by_its_label() {
+    let objects = rendered("dashboard: {enabled: true}");
+    let map = objects.iter().find(|it| it["metadata"]["name"] == "berth-dashboard").expect("a ConfigMap");
+    assert_eq!(map["metadata"]["labels"]["grafana_dashboard"], "1");
+    let file = fs::read_to_string(chart().join("dashboards/berth.json")).unwrap();
+    let (shown, expected): (Value, Value) = (
+        serde_json::from_str(map["data"]["berth.json"].as_str().expect("a text")).expect("JSON"),
+        serde_json::from_str(&file).expect("JSON"),
+    );
+    assert_eq!(shown, expected);
+    assert!(rendered("").iter().all(|it| it["data"]["berth.json"].is_null()), "not by default");
 }
 
 #[test]

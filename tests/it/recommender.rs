@@ -1,7 +1,9 @@
 //! `berth run` with the recommender, on a real API server with the VPA CRDs.
 
+mod evictions;
 mod faults;
 mod prometheus;
+mod scope;
 mod speed;
 
 use std::time::Duration;

@@ -14,8 +14,8 @@ use crate::cluster::client::with_causes;
 use crate::config::ConfigDuration;
 use crate::recommend::time::nanos;
 use crate::usage::{
-    Fact, LabelNames, Missing, Namespaces, PrometheusConfig, PrometheusSource, Series, Skip, SourceError,
-    Summary, Told, UsageKind,
+    BasicAuth, Fact, LabelNames, Missing, Namespaces, PrometheusConfig, PrometheusSource, Series, Skip,
+    SourceError, Summary, Told, UsageKind,
 };
 
 /// A Prometheus, and what is asked of it.
@@ -235,6 +235,11 @@ fn config(options: &RecommendOptions) -> PrometheusConfig {
         slice: ConfigDuration::from_secs(slice.max(1)),
         query_timeout: options.query_timeout,
         bearer_token_file: options.bearer_token_file.clone(),
+        basic_auth: options.user.clone().map(|user| BasicAuth {
+            user,
+            password: None,
+            password_file: options.password_file.clone(),
+        }),
         ca_file: options.ca_file.clone(),
         ..PrometheusConfig::default()
     }
@@ -250,9 +255,14 @@ fn failure(error: SourceError) -> Failure {
 
 /// The same advice in the words of this command: messages name fields of the configuration file.
 pub fn as_options(text: &str) -> String {
-    const WORDS: [(&str, &str); 15] = [
-        ("give them as prometheus.basicAuth", "give --bearer-token-file instead"),
-        ("set prometheus.bearerTokenFile or prometheus.basicAuth", "give --bearer-token-file"),
+    const WORDS: [(&str, &str); 17] = [
+        ("give them as prometheus.basicAuth", "give --user and --password-file instead"),
+        (
+            "set prometheus.bearerTokenFile or prometheus.basicAuth",
+            "give --bearer-token-file, or --user and --password-file",
+        ),
+        ("prometheus.basicAuth.user", "--user"),
+        ("prometheus.basicAuth.passwordFile", "--password-file"),
         (
             "raise prometheus.queryTimeout, or shorten prometheus.slice",
             "raise --query-timeout, or choose a coarser --resolution",

@@ -140,6 +140,23 @@ async fn namespaces_tokens_and_labels_are_as_the_options_say() {
 }
 
 #[tokio::test]
+async fn a_user_and_the_password_of_a_file_are_sent_to_prometheus() {
+    let fake = Fake::start(|_, asked| respond(asked, |asked| facts(asked).into_response())).await;
+    let password = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(password.path(), "secret\n").expect("written");
+    let file = password.path().to_str().expect("a path");
+    let more = ["--user", "me", "--password-file", file, "-o", "table"];
+    assert!(answer(&fake.url, &more).await.ok().expect("an answer").text.contains("deploy/web"));
+    for asked in fake.asked() {
+        // me:secret
+        assert_eq!(asked.authorization.as_deref(), Some("Basic bWU6c2VjcmV0"));
+    }
+    let (code, said) =
+        refusal(answer("http://localhost:9", &["--user", "me", "--password-file", "/nowhere"]).await);
+    assert!(code == 1 && said.contains("--password-file"), "{said}");
+}
+
+#[tokio::test]
 async fn without_kube_state_metrics_workloads_are_guessed_and_requests_unknown() {
     let fake = Fake::start(|_, asked| respond(asked, |_| vector("").into_response())).await;
     let Answer { text, complete } = answer(&fake.url, &["-o", "json"]).await.ok().expect("an answer");

@@ -1,12 +1,15 @@
 //! The recommender: reads VPAs, pods and usage again and again, and writes what it recommends.
 //!
-//! A round is: what is there (`world.rs`), what was known before (`past.rs`), what is used now (`samples.rs`), statuses
-//! (`publish.rs`), checkpoints (`keep.rs`). A round that fails in part leaves what it could not see as it was. All decisions are
-//! in `recommend`; only the process that holds the Lease has any of this state.
+//! A round is: what is there (`world.rs`), VPAs for workloads that have none (`create.rs`), what was known before (`past.rs`), what
+//! is used now (`samples.rs`, `evictions.rs`), statuses (`publish.rs`), checkpoints (`keep.rs`). A round that fails in part leaves
+//! what it could not see as it was. All decisions are in `recommend`; only the process that holds the Lease has any of this state.
 
+mod create;
+mod evictions;
 mod keep;
 mod past;
 mod publish;
+mod quality;
 mod samples;
 mod world;
 
@@ -145,6 +148,12 @@ struct Recommender {
     kept: BTreeMap<(String, String), keep::Kept>,
     /// Checkpoints that seemed to be of no use the last time.
     suspects: BTreeSet<(String, String)>,
+    /// VPAs that are made for workloads that have none.
+    making: create::Making,
+    /// For the metrics of quality.
+    recommended: quality::Recommended,
+    /// Events of evictions that were counted, or are not ours.
+    heard: evictions::Heard,
     saved_at: Option<Instant>,
     collected_at: Option<Instant>,
     /// The last world that was seen whole, for what is saved at the end.
@@ -155,7 +164,7 @@ struct Recommender {
 impl Recommender {
     fn new(place: Place, store: Store, term: u64) -> Self {
         Self {
-            owners: Owners::new(place.api.clone()),
+            owners: Owners::new(place.api.clone(), place.label()),
             place,
             term,
             store,
@@ -164,6 +173,9 @@ impl Recommender {
             written: BTreeMap::new(),
             kept: BTreeMap::new(),
             suspects: BTreeSet::new(),
+            making: create::Making::default(),
+            recommended: quality::Recommended::new(),
+            heard: evictions::Heard::new(),
             saved_at: None,
             collected_at: None,
             world: World::default(),
@@ -194,9 +206,11 @@ impl Recommender {
         self.complaints.say("vpas", "VerticalPodAutoscalers", Ok(()));
         metrics.took("LoadVPAs", began);
         let began = Instant::now();
+        self.make_vpas(&world).await;
         self.forget_what_is_gone(&world);
         self.apply_rules(&world);
         self.learn_past(&world).await;
+        self.hear_of_evictions(&world).await;
         self.follow_pods(&world);
         metrics.took("LoadPods", began);
         let began = Instant::now();

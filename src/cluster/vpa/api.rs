@@ -1,18 +1,20 @@
 //! Requests, each sent once: the next round is the retry.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use http::{Method, Request, StatusCode};
 use kube::Client;
 use kube::client::Body;
 use serde::Deserialize;
-use serde_json::Value;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
-use super::objects::read_vpa;
+use super::objects::{made, read_vpa};
 use super::pods::{OwnedPod, PodUsage, read_pod, read_usage};
 use crate::cluster::client::{self, Answer, json_request};
 use crate::recommend::Vpa;
+use crate::recommend::create::Candidate;
 
 /// So many objects in one answer, where the server follows that: pods take about 8 KB each.
 const PAGE_SIZE: u32 = 500;
@@ -35,6 +37,10 @@ pub enum ApiError {
     Other(String),
 }
 
+pub(super) fn vpa_folder(namespace: &str) -> String {
+    format!("/apis/autoscaling.k8s.io/v1/namespaces/{namespace}/verticalpodautoscalers")
+}
+
 /// The API server as the recommender needs it. Cheap to clone.
 #[derive(Clone)]
 pub struct Recommending {
@@ -47,14 +53,15 @@ impl Recommending {
         Self { client }
     }
 
-    /// All VPAs, of all recommenders; those that cannot be read are left out and logged.
+    /// The VPAs of a namespace or of all of them, of all recommenders; those that cannot be read are left out and logged.
     ///
     /// # Errors
     /// [`ApiError::NotFound`]: the server has no VPAs.
-    pub async fn vpas(&self) -> Result<Vec<Vpa>, ApiError> {
+    pub async fn vpas(&self, namespace: Option<&str>) -> Result<Vec<Vpa>, ApiError> {
         let mut vpas = Vec::new();
-        let path = "/apis/autoscaling.k8s.io/v1/verticalpodautoscalers";
-        self.list(path, |item| match read_vpa(item) {
+        let path = namespace
+            .map_or_else(|| "/apis/autoscaling.k8s.io/v1/verticalpodautoscalers".to_owned(), vpa_folder);
+        self.list(&path, |item| match read_vpa(item) {
             Ok(vpa) => vpas.push(vpa),
             Err(error) => tracing::warn!(%error, "a VerticalPodAutoscaler cannot be read"),
         })
@@ -104,11 +111,55 @@ impl Recommending {
     /// # Errors
     /// It was not written.
     pub async fn write_status(&self, vpa: &Vpa, patch: &Value) -> Result<(), ApiError> {
-        let (namespace, name) = (&vpa.namespace, &vpa.name);
-        let path = format!(
-            "/apis/autoscaling.k8s.io/v1/namespaces/{namespace}/verticalpodautoscalers/{name}/status"
-        );
+        let path = format!("{}/{}/status", vpa_folder(&vpa.namespace), vpa.name);
         self.send(json_request(Method::PATCH, &path, MERGE_PATCH, patch)).await.map(drop)
+    }
+
+    /// The names of the namespaces with this label set to `true`.
+    ///
+    /// # Errors
+    /// Not all could be read.
+    pub async fn namespaces_with(&self, label: &str) -> Result<BTreeSet<Arc<str>>, ApiError> {
+        #[derive(Deserialize)]
+        struct Object {
+            metadata: Meta,
+        }
+        #[derive(Deserialize)]
+        struct Meta {
+            name: Arc<str>,
+        }
+        let mut names = BTreeSet::new();
+        let selector = format!("labelSelector={}%3Dtrue", label.replace('/', "%2F"));
+        self.list_where("/api/v1/namespaces", &selector, |item| {
+            if let Ok(Object { metadata }) = serde_json::from_str(item) {
+                names.insert(metadata.name);
+            }
+        })
+        .await?;
+        Ok(names)
+    }
+
+    /// Makes the VPA of a workload that has none.
+    ///
+    /// # Errors
+    /// It was not made; [`ApiError::Conflict`]: there is an object of its name.
+    pub async fn make_vpa(&self, candidate: &Candidate, recommender: &str) -> Result<(), ApiError> {
+        let object = made(candidate, recommender);
+        let path = vpa_folder(&candidate.namespace);
+        self.send(json_request(Method::POST, &path, "application/json", &object)).await.map(drop)
+    }
+
+    /// Deletes a VPA, if it is as it was read.
+    ///
+    /// # Errors
+    /// It was not deleted.
+    pub async fn delete_vpa(&self, vpa: &Vpa) -> Result<(), ApiError> {
+        let path = format!("{}/{}", vpa_folder(&vpa.namespace), vpa.name);
+        let body = json!({"preconditions": {"uid": vpa.uid, "resourceVersion": vpa.resource_version}});
+        match self.send(json_request(Method::DELETE, &path, "application/json", &body)).await {
+            Ok(_) | Err(ApiError::NotFound(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     pub(super) async fn send(&self, request: Result<Request<Body>, String>) -> Result<Answer, ApiError> {
@@ -137,13 +188,24 @@ impl Recommending {
 
     /// Hands every object to `take`, as JSON.
     pub(super) async fn list(&self, path: &str, take: impl FnMut(&str)) -> Result<(), ApiError> {
-        self.list_as(path, "application/json", take).await
+        self.list_as(path, "", "application/json", take).await
     }
 
-    /// The same of objects in another form.
+    /// Those that a selector selects, such as `labelSelector=app%3Dweb`.
+    pub(super) async fn list_where(
+        &self,
+        path: &str,
+        selector: &str,
+        take: impl FnMut(&str),
+    ) -> Result<(), ApiError> {
+        self.list_as(path, selector, "application/json", take).await
+    }
+
+    /// The same in a form that `accept` asks for.
     pub(super) async fn list_as(
         &self,
         path: &str,
+        selector: &str,
         accept: &str,
         mut take: impl FnMut(&str),
     ) -> Result<(), ApiError> {
@@ -163,7 +225,7 @@ impl Recommending {
         loop {
             let request = Request::builder()
                 .method(Method::GET)
-                .uri(format!("{path}?limit={PAGE_SIZE}&{from}"))
+                .uri(format!("{path}?limit={PAGE_SIZE}&{from}&{selector}").trim_end_matches('&'))
                 .header(http::header::ACCEPT, accept)
                 .body(Body::empty());
             let answer = self.send(request.map_err(|error| error.to_string())).await?;

@@ -8,8 +8,13 @@ use serde_json::{Value, json};
 use crate::cluster::lean::nullable;
 use crate::model::Quantity;
 use crate::recommend::amount::to_quantity;
+use crate::recommend::create::{self, Candidate};
 use crate::recommend::post::{Allowed, Amounts, Recommendation};
 use crate::recommend::{Condition, ContainerPolicy, Owner, PerResource, Status, Vpa, time};
+
+/// The label that says who makes an object, and what it says on those that berth makes.
+const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+const OURS: &str = "berth";
 
 /// Amounts by resource, as they are written.
 pub(super) type Quantities = BTreeMap<String, Value>;
@@ -30,7 +35,10 @@ struct Meta {
     name: String,
     namespace: String,
     uid: String,
+    resource_version: String,
     creation_timestamp: Option<String>,
+    #[serde(deserialize_with = "nullable")]
+    labels: BTreeMap<String, String>,
     #[serde(deserialize_with = "nullable")]
     annotations: BTreeMap<String, String>,
 }
@@ -153,6 +161,8 @@ pub(super) fn read_vpa(json: &str) -> Result<Vpa, String> {
     Ok(Vpa {
         created: metadata.creation_timestamp.and_then(|text| time::from_text(&text).ok()).unwrap_or(0),
         integer_cpu: metadata.annotations.iter().filter_map(integer).collect(),
+        is_managed: metadata.labels.get(MANAGED_BY).is_some_and(|by| by == OURS),
+        resource_version: metadata.resource_version,
         namespace: metadata.namespace.into(),
         name: metadata.name.into(),
         uid: metadata.uid,
@@ -261,6 +271,27 @@ pub fn status_patch(uid: &str, status: &Status) -> Value {
     })
 }
 
+/// A VPA for a workload that has none, which goes with the workload.
+pub(super) fn made(candidate: &Candidate, recommender: &str) -> Value {
+    let Candidate { namespace, owner, uid, .. } = candidate;
+    let Owner { api_version, kind, name } = owner;
+    json!({
+        "apiVersion": "autoscaling.k8s.io/v1",
+        "kind": "VerticalPodAutoscaler",
+        "metadata": {
+            "name": create::name(owner),
+            "namespace": namespace,
+            "labels": {MANAGED_BY: OURS},
+            "ownerReferences": [{"apiVersion": api_version, "kind": kind, "name": name, "uid": uid}],
+        },
+        "spec": {
+            "targetRef": {"apiVersion": api_version, "kind": kind, "name": name},
+            "updatePolicy": {"updateMode": "Off"},
+            "recommenders": [{"name": recommender}],
+        },
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -324,6 +355,19 @@ mod tests {
         assert_eq!(read_vpa(&object.to_string()).unwrap().status, status);
         let nothing = status_patch("u", &Status::default());
         assert_eq!(nothing["status"]["recommendation"], Value::Null, "null takes it away");
+    }
+
+    #[test]
+    fn a_vpa_that_was_made_is_known_as_ours_when_it_is_read() {
+        let owner = Owner { api_version: "apps/v1".into(), kind: "Deployment".into(), name: "web".into() };
+        let candidate =
+            Candidate { namespace: "shop".into(), owner, uid: "of-web".into(), is_excluded: false };
+        let object = made(&candidate, "berth");
+        let vpa = read_vpa(&object.to_string()).unwrap();
+        assert!(create::is_made(&vpa, "berth"), "{vpa:?}");
+        assert_eq!(vpa.target, Some(candidate.owner));
+        let owner = &object["metadata"]["ownerReferences"][0];
+        assert_eq!((&owner["uid"], &owner["controller"]), (&json!("of-web"), &Value::Null));
     }
 
     #[test]

@@ -34,6 +34,8 @@ pub enum Found {
 /// Finds owners, and remembers answers for some rounds.
 pub struct Owners {
     api: Recommending,
+    /// The label of which the value is read, if any.
+    label: Option<String>,
     round: u64,
     seen: BTreeMap<(Arc<str>, Owner), Remembered>,
     /// By group and version: the plural of each kind that has a `/scale`.
@@ -48,12 +50,13 @@ struct Remembered {
 
 #[derive(Debug, Clone)]
 enum Look {
-    Exists { controller: Option<Owner> },
+    Exists { controller: Option<Owner>, uid: String, label: Option<String> },
     Missing,
     Unsupported(String),
 }
 
-const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+pub(super) const METADATA: &str =
+    "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 const METADATA_LIST: &str =
     "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 
@@ -62,18 +65,30 @@ struct Object {
     metadata: Meta,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Meta {
-    #[serde(default)]
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct Meta {
     name: String,
-    #[serde(default, deserialize_with = "nullable")]
-    owner_references: Vec<OwnerReference>,
+    pub uid: String,
+    #[serde(deserialize_with = "nullable")]
+    labels: BTreeMap<String, String>,
+    #[serde(deserialize_with = "nullable")]
+    pub owner_references: Vec<OwnerReference>,
+}
+
+impl Recommending {
+    pub(super) async fn metadata(&self, path: &str, accept: &str) -> Result<Meta, ApiError> {
+        let answer = self.get(path, accept).await?;
+        serde_json::from_slice(&answer.body)
+            .map(|object: Object| object.metadata)
+            .map_err(|error| ApiError::Other(format!("{path} cannot be read: {error}")))
+    }
 }
 
 impl Owners {
-    pub fn new(api: Recommending) -> Self {
-        Self { api, round: 0, seen: BTreeMap::new(), scalable: BTreeMap::new() }
+    /// `label`: of which the value is to be known, too.
+    pub fn new(api: Recommending, label: Option<String>) -> Self {
+        Self { api, label, round: 0, seen: BTreeMap::new(), scalable: BTreeMap::new() }
     }
 
     /// A new round begins: what was not used for some rounds is forgotten.
@@ -91,18 +106,26 @@ impl Owners {
         let mut at = match self.look(namespace, owner).await? {
             Look::Missing => return Ok(Found::Missing),
             Look::Unsupported(why) => return Ok(Found::Unsupported(why)),
-            Look::Exists { controller: None } => return Ok(Found::Top(owner.clone())),
-            Look::Exists { controller: Some(parent) } => (owner.clone(), parent),
+            Look::Exists { controller: None, .. } => return Ok(Found::Top(owner.clone())),
+            Look::Exists { controller: Some(parent), .. } => (owner.clone(), parent),
         };
         for _ in 0..DEPTH_MAX {
             let (child, parent) = at;
             match self.look(namespace, &parent).await? {
                 Look::Missing | Look::Unsupported(_) => return Ok(Found::Top(child)),
-                Look::Exists { controller: None } => return Ok(Found::Top(parent)),
-                Look::Exists { controller: Some(next) } => at = (parent, next),
+                Look::Exists { controller: None, .. } => return Ok(Found::Top(parent)),
+                Look::Exists { controller: Some(next), .. } => at = (parent, next),
             }
         }
         Ok(Found::Unsupported("its chain of owners has no end".to_owned()))
+    }
+
+    /// The uid of an owner that was found, and the value of the label.
+    pub fn about(&self, namespace: &Arc<str>, owner: &Owner) -> Option<(&str, Option<&str>)> {
+        match &self.seen.get(&(namespace.clone(), owner.clone()))?.look {
+            Look::Exists { uid, label, .. } => Some((uid, label.as_deref())),
+            _ => None,
+        }
     }
 
     /// Asks for many owners at once. Those that the answers do not have are asked for when they are needed: a list may be older
@@ -119,12 +142,14 @@ impl Owners {
                 continue;
             }
             let (path, round) = (format!("{prefix}/namespaces/{namespace}/{plural}"), self.round);
-            let (api, seen) = (self.api.clone(), &mut self.seen);
-            let listed = api.list_as(&path, METADATA_LIST, |item| {
+            let (api, label, seen) = (self.api.clone(), self.label.as_deref(), &mut self.seen);
+            let listed = api.list_as(&path, "", METADATA_LIST, |item| {
                 let Ok(Object { metadata }) = serde_json::from_str(item) else { return };
+                let label = label.and_then(|label| metadata.labels.get(label).cloned());
                 let controller = controller(metadata.owner_references);
                 for owner in names.get(metadata.name.as_str()).into_iter().flatten() {
-                    let look = Look::Exists { controller: controller.clone() };
+                    let (controller, uid) = (controller.clone(), metadata.uid.clone());
+                    let look = Look::Exists { controller, uid, label: label.clone() };
                     seen.insert(
                         (namespace.clone(), (*owner).clone()),
                         Remembered { asked: round, used: round, look },
@@ -173,10 +198,13 @@ impl Owners {
         let Some(folder) = built_in(owner) else { return self.ask_scale(namespace, owner).await };
         let (prefix, plural) = folder;
         let path = format!("{prefix}/namespaces/{namespace}/{plural}/{}", owner.name);
-        let answer = self.api.get(&path, METADATA).await?;
-        let object: Object = serde_json::from_slice(&answer.body)
-            .map_err(|error| ApiError::Other(format!("{path} cannot be read: {error}")))?;
-        Ok(Look::Exists { controller: controller(object.metadata.owner_references) })
+        let metadata = self.api.metadata(&path, METADATA).await?;
+        let label = self.label_in(&metadata);
+        Ok(Look::Exists { controller: controller(metadata.owner_references), uid: metadata.uid, label })
+    }
+
+    fn label_in(&self, metadata: &Meta) -> Option<String> {
+        metadata.labels.get(self.label.as_deref()?).cloned()
     }
 
     /// A kind of others: all that counts is whether it can be scaled. It is the top of its chain.
@@ -188,12 +216,18 @@ impl Owners {
             return Ok(Look::Unsupported(format!("`{}` is not a group and version", owner.api_version)));
         }
         let kinds = self.scalable(&owner.api_version).await?;
-        let Some(plural) = kinds.get(&owner.kind) else {
+        let Some(plural) = kinds.get(&owner.kind).cloned() else {
             return Ok(Look::Unsupported(format!("{} of {} has no /scale", owner.kind, owner.api_version)));
         };
-        let path = format!("/apis/{group}/{version}/namespaces/{namespace}/{plural}/{}/scale", owner.name);
-        self.api.get(&path, "application/json").await?;
-        Ok(Look::Exists { controller: None })
+        let path = format!("/apis/{group}/{version}/namespaces/{namespace}/{plural}/{}", owner.name);
+        let Meta { uid, .. } = self.api.metadata(&format!("{path}/scale"), "application/json").await?;
+        let mut label = None;
+        if self.label.is_some() {
+            // A scale has no labels. Without permission to read the object itself, it counts as one that has none.
+            let object = self.api.metadata(&path, METADATA).await.unwrap_or_default();
+            label = self.label_in(&object);
+        }
+        Ok(Look::Exists { controller: None, uid, label })
     }
 
     async fn scalable(&mut self, api_version: &str) -> Result<&BTreeMap<String, String>, ApiError> {

@@ -21,6 +21,8 @@ pub fn vpa(name: &str, created: i64, target: &str) -> Vpa {
         target: Some(owner("apps/v1", "Deployment", target)),
         recommenders: vec!["berth".into()],
         update_mode: "Off".into(),
+        is_managed: false,
+        resource_version: String::new(),
         policies: Vec::new(),
         integer_cpu: Vec::new(),
         status: Status::default(),
@@ -157,4 +159,34 @@ fn a_vpa_sets_windows_and_bumps_and_what_makes_no_sense_counts_as_not_said() {
         ..ContainerPolicy::default()
     }];
     assert_eq!(vpa.memory_rules("app", default), None);
+    vpa.policies = vec![ContainerPolicy {
+        container: "app".into(),
+        oom_bump_ratio: Some(f64::NAN),
+        ..ContainerPolicy::default()
+    }];
+    assert_eq!(vpa.memory_rules("app", default), None);
+}
+
+#[test]
+fn a_vpa_can_not_set_windows_that_reach_far_ahead() {
+    let mut vpa = vpa("a", 0, "web");
+    vpa.policies = vec![ContainerPolicy {
+        container: "app".into(),
+        oom_bump_ratio: Some(f64::INFINITY),
+        oom_min_bump: Some(i64::MAX),
+        interval_s: Some(i64::MAX),
+        interval_count: Some(i64::MAX),
+        ..ContainerPolicy::default()
+    }];
+    let rules = vpa.memory_rules("app", Settings::default().memory_rules()).expect("they are set");
+    let month = 30 * 86_400 * SECOND;
+    assert_eq!((rules.interval_ns, rules.interval_count, rules.oom_bump_ratio), (month, u32::MAX, 100.0));
+    let shapes = Settings::default().shapes().unwrap();
+    let mut aggregate = crate::recommend::Aggregate::new(&shapes, 0);
+    let mut state = crate::recommend::ContainerState::default();
+    let needed = state.record_oom(&mut aggregate, 100 * MI, SECOND, &rules, false);
+    assert_eq!(needed, Ok(i64::MAX), "more than there is, and no overflow");
+    assert!(!aggregate.is_expired(i64::MAX, &rules, false), "nor here");
+    let later = state.add_memory(&mut aggregate, 100 * MI, 2 * month, &rules, false);
+    assert_eq!(later, Ok(()));
 }

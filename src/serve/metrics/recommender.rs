@@ -6,15 +6,17 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+use super::quality::{Quality, same_name_counts};
 use super::{Labels, counters, gauges};
 use crate::recommend::Refused;
 use crate::recommend::store::Counts;
-use crate::usage::{PrometheusSource, Skip};
+use crate::usage::{Counters, PrometheusSource, REQUEST_SECONDS, Skip};
 
 /// VPAs that are alike, for the gauge that counts them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,6 +26,19 @@ pub struct VpaKind {
     pub matches_pods: bool,
     pub unsupported_config: bool,
 }
+
+/// What upstream calls its client of the metrics server.
+const CLIENT: &str = "default-metrics-client";
+
+/// Buckets of upstream.
+const STEP_SECONDS: [f64; 23] = [
+    0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0,
+    100.0, 120.0, 150.0, 240.0, 300.0,
+];
+const FIRST_SECONDS: [f64; 19] = [
+    1.0, 2.0, 5.0, 7.5, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 90.0, 120.0, 150.0, 180.0, 240.0, 300.0, 600.0,
+    900.0, 1800.0,
+];
 
 /// How often something worked, and how often not.
 #[derive(Default)]
@@ -49,6 +64,12 @@ pub struct RecommenderMetrics {
     loaded: Results,
     samples: Results,
     ooms: Results,
+    evictions_left: AtomicU64,
+    created: Results,
+    deleted: Results,
+    quality: Quality,
+    /// Answers of `metrics.k8s.io`.
+    metric_server: Results,
     state: Mutex<State>,
 }
 
@@ -57,6 +78,7 @@ struct State {
     vpas: BTreeMap<VpaKind, usize>,
     aggregates: usize,
     bytes: usize,
+    uncreated: usize,
     source: Option<PrometheusSource>,
 }
 
@@ -67,16 +89,21 @@ struct StepLabel {
 
 impl Default for RecommenderMetrics {
     fn default() -> Self {
-        let step = || Histogram::new(exponential_buckets(0.001, 2.0, 20));
+        let step = || Histogram::new(STEP_SECONDS);
         Self {
             steps: Family::new_with_constructor(step),
-            first: Histogram::new(exponential_buckets(1.0, 2.0, 16)),
+            first: Histogram::new(FIRST_SECONDS),
             rounds: Results::default(),
             statuses: Results::default(),
             saved: Results::default(),
             loaded: Results::default(),
             samples: Results::default(),
             ooms: Results::default(),
+            evictions_left: AtomicU64::new(0),
+            created: Results::default(),
+            deleted: Results::default(),
+            quality: Quality::default(),
+            metric_server: Results::default(),
             state: Mutex::default(),
         }
     }
@@ -115,6 +142,36 @@ impl RecommenderMetrics {
         self.ooms.count(is_counted);
     }
 
+    /// How good recommendations are.
+    pub fn quality(&self) -> &Quality {
+        &self.quality
+    }
+
+    /// `metrics.k8s.io` was asked for the usage of a namespace.
+    pub fn metric_server(&self, is_good: bool) {
+        self.metric_server.count(is_good);
+    }
+
+    /// There were more evictions in a namespace than are looked at in one round.
+    pub fn evictions_left(&self, count: usize) {
+        self.evictions_left.fetch_add(count as u64, Relaxed);
+    }
+
+    /// A VPA was made for a workload that had none.
+    pub fn vpa_created(&self, is_good: bool) {
+        self.created.count(is_good);
+    }
+
+    /// A VPA that was made so was deleted, as nobody needs it.
+    pub fn vpa_deleted(&self, is_good: bool) {
+        self.deleted.count(is_good);
+    }
+
+    /// So many workloads wait for the next round to get theirs.
+    pub fn vpas_wait(&self, count: usize) {
+        self.state.lock().uncreated = count;
+    }
+
     /// A VPA got its first recommendation so long after it was made.
     pub fn first_recommendation(&self, after_ns: i64) {
         self.first.observe(after_ns.max(0) as f64 / 1e9);
@@ -142,6 +199,7 @@ impl RecommenderMetrics {
     }
 
     pub(super) fn register(&self, registry: &mut Registry) {
+        self.quality.register(registry);
         registry.register(
             "vpa_recommender_execution_latency_seconds",
             "Time spent in various parts of VPA Recommender main loop",
@@ -185,6 +243,11 @@ impl RecommenderMetrics {
                 state.aggregates,
             ),
             ("berth_recommender_aggregate_bytes", "Memory of these, without maps", state.bytes),
+            (
+                "berth_recommender_vpas_waiting",
+                "Workloads whose VPA is to be made in the next rounds",
+                state.uncreated,
+            ),
         ] {
             gauges(to, name, help, &[(&[], value)])?;
         }
@@ -195,10 +258,28 @@ impl RecommenderMetrics {
             ("berth_recommender_checkpoint_loads", "Checkpoints loaded", &self.loaded),
             ("berth_recommender_samples", "Samples of usage taken", &self.samples),
             ("berth_recommender_oom_kills", "Kills for want of memory taken", &self.ooms),
+            ("berth_recommender_vpas_created", "VPAs made for workloads that had none", &self.created),
+            ("berth_recommender_vpas_deleted", "Such VPAs deleted that nobody needs", &self.deleted),
         ] {
             let (good, bad) = (results.good.load(Relaxed), results.bad.load(Relaxed));
             counters(to, name, help, &[(&[("result", "done")], good), (&[("result", "failed")], bad)])?;
         }
+        let (good, bad) = (self.metric_server.good.load(Relaxed), self.metric_server.bad.load(Relaxed));
+        same_name_counts(
+            to,
+            "vpa_recommender_metric_server_responses",
+            "Count of responses to queries to metrics server",
+            &[
+                (&[("is_error", "false"), ("client_name", CLIENT)], good),
+                (&[("is_error", "true"), ("client_name", CLIENT)], bad),
+            ],
+        )?;
+        counters(
+            to,
+            "berth_recommender_evictions_left",
+            "Evictions not looked at in a round: too many in a namespace",
+            &[(&[], self.evictions_left.load(Relaxed))],
+        )?;
         state.source.as_ref().map_or(Ok(()), |source| prometheus(to, source))
     }
 }
@@ -206,6 +287,7 @@ impl RecommenderMetrics {
 fn prometheus(to: &mut DescriptorEncoder, source: &PrometheusSource) -> fmt::Result {
     let counts = source.counters();
     let requests = counts.requests();
+    upstream_requests(to, counts)?;
     let codes: Vec<String> = requests.keys().map(u16::to_string).collect();
     let labels: Vec<_> = codes.iter().map(|code| [("code", code.as_str()), ("method", "POST")]).collect();
     let values: Vec<(Labels, u64)> =
@@ -223,4 +305,30 @@ fn prometheus(to: &mut DescriptorEncoder, source: &PrometheusSource) -> fmt::Res
         .map(|(label, reason)| (label.as_slice(), counts.skipped(reason)))
         .collect();
     counters(to, "berth_recommender_skipped", "Series or samples of Prometheus skipped, by reason", &values)
+}
+
+/// Under the names that upstream has for them. It counts only those that got an answer.
+fn upstream_requests(to: &mut DescriptorEncoder, counts: &Counters) -> fmt::Result {
+    let mut requests = counts.requests();
+    requests.retain(|code, _| *code != 0);
+    let codes: Vec<String> = requests.keys().map(u16::to_string).collect();
+    let labels: Vec<_> = codes.iter().map(|code| [("code", code.as_str()), ("method", "post")]).collect();
+    let values: Vec<(Labels, u64)> =
+        labels.iter().zip(requests.values()).map(|(label, it)| (label.as_slice(), it.count)).collect();
+    same_name_counts(
+        to,
+        "vpa_recommender_prometheus_client_api_requests_count",
+        "Number of requests to a Prometheus API",
+        &values,
+    )?;
+    let name = "vpa_recommender_prometheus_client_api_requests_duration_seconds";
+    let help = "Duration of requests to a Prometheus API";
+    let mut family = to.encode_descriptor(name, help, None, MetricType::Histogram)?;
+    for (label, request) in labels.iter().zip(requests.values()) {
+        let bounds = REQUEST_SECONDS.into_iter().chain([f64::MAX]);
+        let buckets: Vec<(f64, u64)> = bounds.zip(request.within).collect();
+        let metric = &mut family.encode_family(label)?;
+        metric.encode_histogram::<NoLabelSet>(request.waited.as_secs_f64(), request.count, &buckets, None)?;
+    }
+    Ok(())
 }

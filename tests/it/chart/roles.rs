@@ -69,8 +69,9 @@ const ACCESS: [Access; 24] = [
 ];
 
 /// What the recommender adds: whose pods they are, what is recommended and remembered, and usage.
-const RECOMMENDING: [&str; 12] = [
+const RECOMMENDING: [&str; 13] = [
     "+ClusterRole */*/scale [get]",
+    "+ClusterRole /events [list]",
     "+ClusterRole /replicationcontrollers [get,list]",
     "+ClusterRole apps/daemonsets [get,list]",
     "+ClusterRole apps/deployments [get,list]",
@@ -135,7 +136,13 @@ fn each_feature_adds_or_takes_away_its_own_rules() {
     let webhooks = "admissionregistration.k8s.io/validatingwebhookconfigurations:berth-system-berth";
     let secrets: [&str; 2] = ["-Role /secrets [create]", "-Role /secrets:berth-tls [get,update]"];
     let webhook = format!("+ClusterRole {webhooks} [get,patch]");
-    let cases: [(&str, &[&str]); 8] = [
+    let makes_vpas = RECOMMENDING.map(|rule| match rule {
+        "+ClusterRole autoscaling.k8s.io/verticalpodautoscalers [list]" => {
+            "+ClusterRole autoscaling.k8s.io/verticalpodautoscalers [create,delete,list]"
+        }
+        rule => rule,
+    });
+    let cases: [(&str, &[&str]); 9] = [
         (
             "config: {serving: {address: null}}",
             &[
@@ -149,6 +156,7 @@ fn each_feature_adds_or_takes_away_its_own_rules() {
         (EXTENDER, &["+ClusterRole url:/extender/* [post]"]),
         ("replicas: 1\nextender: {enabled: true, clientCaSecret: ca}", &[]),
         (RECOMMENDER, &RECOMMENDING),
+        ("recommender: {enabled: true}\nconfig: {recommender: {autoCreate: {enabled: true}}}", &makes_vpas),
         (
             "config: {recommender: {enabled: true, prometheus: {url: 'http://prometheus'}}}",
             &RECOMMENDING[..RECOMMENDING.len() - 1],

@@ -352,18 +352,7 @@ fn a_pass_over_ten_thousand_aggregates_takes_a_tenth_of_a_second() {
     let resident = || usage_of("self").expect("this process").resident_bytes;
     let start = 1_760_000_000 * SECOND;
     let hours = 8 * 24;
-    let vpa = Vpa {
-        namespace: "".into(),
-        name: "".into(),
-        uid: String::new(),
-        created: 0,
-        target: None,
-        recommenders: Vec::new(),
-        update_mode: String::new(),
-        policies: Vec::new(),
-        integer_cpu: Vec::new(),
-        status: Default::default(),
-    };
+    let vpa = Vpa::default();
     let before = resident();
     let mut store = Store::new(Settings::default()).expect("the defaults");
     let workloads: Vec<Workload> = (0..AGGREGATES)

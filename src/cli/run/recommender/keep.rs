@@ -12,12 +12,14 @@ use crate::recommend::saved::{self, Keeper};
 use crate::recommend::store::Workload;
 use crate::recommend::time::NEVER;
 use crate::recommend::vpa::DEFAULT_RECOMMENDER;
-use crate::recommend::{Span, UnixNanos};
+use crate::recommend::{Span, UnixNanos, Vpa};
 
 /// What is known of one checkpoint.
 pub(super) struct Kept {
     /// When it was written.
     pub saved_at: UnixNanos,
+    /// When it had been written before this process read it.
+    pub loaded_at: UnixNanos,
     /// The samples of CPU and memory that it has.
     pub spans: Option<(Span, Span)>,
     /// It is not ours to write.
@@ -28,7 +30,13 @@ pub(super) struct Kept {
 
 impl Default for Kept {
     fn default() -> Self {
-        Self { saved_at: NEVER, spans: None, is_foreign: false, annotations: BTreeMap::new() }
+        Self {
+            saved_at: NEVER,
+            loaded_at: NEVER,
+            spans: None,
+            is_foreign: false,
+            annotations: BTreeMap::new(),
+        }
     }
 }
 
@@ -157,19 +165,27 @@ impl Recommender {
     /// Deletes what nobody needs, when it was found so twice: a list may be older than what it is compared with.
     async fn collect_garbage(&mut self, world: &World) {
         let keepers = self.keepers(world);
-        let takes_over = self.place.config.name == DEFAULT_RECOMMENDER;
+        let config = self.place.config.clone();
+        let takes_over = config.name == DEFAULT_RECOMMENDER;
         let none = BTreeMap::new();
         let mut garbage: Vec<FoundCheckpoint> = Vec::new();
         let mut there = BTreeSet::new();
-        let listed = self.place.api.checkpoints(None, |mut found| {
+        let mut take = |mut found: FoundCheckpoint| {
+            if !config.covers(&found.namespace) {
+                return;
+            }
             there.insert((found.namespace.clone(), found.label.name.clone()));
             if saved::is_garbage(&found.label, keepers.get(&found.namespace).unwrap_or(&none), takes_over) {
                 // The content is not needed, and large.
                 found.content = Err(String::new());
                 garbage.push(found);
             }
-        });
-        let listed = listed.await.map_err(|error| error.to_string());
+        };
+        let mut listed = Ok(());
+        for namespace in config.lists() {
+            let list = self.place.api.checkpoints(namespace, &mut take).await;
+            listed = listed.and(list.map_err(|error| error.to_string()));
+        }
         let failed = listed.is_err();
         self.complaints.say("checkpoints", "checkpoints", listed);
         if failed {
@@ -214,7 +230,7 @@ impl Recommender {
     /// By namespace and name of the VPA, who needs its checkpoints.
     fn keepers(&self, world: &World) -> BTreeMap<String, BTreeMap<String, Keeper>> {
         let mut keepers: BTreeMap<String, BTreeMap<String, Keeper>> = BTreeMap::new();
-        for (namespace, name) in &world.others {
+        for Vpa { namespace, name, .. } in &world.others {
             keepers.entry(namespace.to_string()).or_default().insert(name.to_string(), Keeper::Other);
         }
         for target in &world.targets {

@@ -86,6 +86,7 @@ impl Recommender {
         let mut kept = Kept { annotations, ..Kept::default() };
         let loaded = content.and_then(|(status, windows)| {
             kept.saved_at = status.last_update_time.min(now);
+            kept.loaded_at = kept.saved_at;
             let loaded = self.store.load(new.workload, &label.container, &status, &windows, now);
             // Of a version that is newer than ours, perhaps: not ours to write over.
             kept.is_foreign =
@@ -135,7 +136,7 @@ impl Recommender {
             if fed.insert(uid.clone()) {
                 store.pod_runs(&uid, workload);
             }
-            feed(store, kind, (&uid, series.container), series.samples, now, |_| {});
+            feed(store, kind, (&uid, series.container), series.samples, now, |_, _| {});
         });
         let read = read.await;
         let running: BTreeSet<&Arc<str>> = live.values().map(|(uid, _)| *uid).collect();

@@ -24,6 +24,7 @@ impl Recommender {
         let now = super::now();
         let mut kinds: BTreeMap<VpaKind, usize> = BTreeMap::new();
         let mut due: Vec<(Vpa, Status, Status)> = Vec::new();
+        let mut recommended = Vec::new();
         for target in &world.targets {
             let vpa = &target.vpa;
             // A list may be of just before our last write.
@@ -32,6 +33,9 @@ impl Recommender {
                 _ => vpa.status.clone(),
             };
             let found = self.findings(target, world, &nodes);
+            if let (Some(found), Some(workload)) = (&found, target.controls()) {
+                recommended.push((workload.clone(), found.recommendations.clone()));
+            }
             let status = found.as_ref().and_then(|found| next(&old, found, thresholds, now));
             *kinds.entry(kind(vpa, found.as_ref(), status.as_ref().unwrap_or(&old))).or_default() += 1;
             if let Some(status) = status {
@@ -39,6 +43,7 @@ impl Recommender {
             }
         }
         self.place.metrics.vpas(kinds);
+        self.note_recommended(world, recommended);
         let (place, term, workers) = (&self.place, self.term, self.place.config.update_workers as usize);
         let mut writes = Vec::with_capacity(due.len());
         for (vpa, old, status) in due {

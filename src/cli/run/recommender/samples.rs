@@ -6,15 +6,16 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::Recommender;
+use super::quality::Judge;
 use super::world::World;
 use crate::cluster::vpa::ApiError;
-use crate::recommend::feed::feed;
+use crate::recommend::feed::{self, feed};
 use crate::recommend::{Refused, UnixNanos};
-use crate::usage::Namespaces;
+use crate::usage::{Namespaces, UsageKind};
 
 /// Kills before the first look at a pod count when they are not older than this: nobody may have been there to see them. One
 /// that was seen by an earlier process is in its checkpoint, and counts once.
-const SEEN_LATE_NS: i64 = 900 * 1_000_000_000;
+pub(super) const SEEN_LATE_NS: i64 = 900 * 1_000_000_000;
 
 /// A pod that was seen in the last round.
 pub(super) struct SeenPod {
@@ -32,6 +33,7 @@ impl Recommender {
         let now = super::now();
         let known: BTreeSet<_> = self.known.values().cloned().collect();
         let mut seen = BTreeMap::new();
+        let judge = Judge::new(world, &self.recommended, self.place.metrics.clone());
         for (workload, pods) in world.pods.values().flatten().filter(|(workload, _)| known.contains(workload))
         {
             for pod in pods {
@@ -50,6 +52,9 @@ impl Recommender {
                         let requested = container.requests.memory;
                         let kill = self.store.record_oom(&pod.uid, &container.name, requested, time, now);
                         self.place.metrics.oom(kill.is_ok());
+                        if let Ok(needed) = kill {
+                            judge.kill(workload, &container.name, needed);
+                        }
                     }
                 }
                 seen.insert(pod.uid.clone(), SeenPod { namespace: workload.namespace.clone(), kills });
@@ -82,27 +87,47 @@ impl Recommender {
             return;
         }
         let taken = match self.place.source.is_some() {
-            true => self.read_prometheus(&namespaces, &by_name).await,
-            false => self.read_metrics_api(&namespaces, &by_name).await,
+            true => self.read_prometheus(world, &namespaces, &by_name).await,
+            false => self.read_metrics_api(world, &namespaces, &by_name).await,
         };
         self.complaints.say("samples", "the usage of containers", taken);
     }
 
-    async fn read_prometheus(&mut self, namespaces: &[String], pods: &ByName<'_>) -> Result<(), String> {
+    async fn read_prometheus(
+        &mut self,
+        world: &World,
+        namespaces: &[String],
+        pods: &ByName<'_>,
+    ) -> Result<(), String> {
         let Some(source) = self.place.source.clone() else { return Ok(()) };
         let (store, metrics, now) = (&mut self.store, self.place.metrics.clone(), super::now());
+        let judge = Judge::new(world, &self.recommended, metrics.clone());
         let read = source.latest(Namespaces::These(namespaces), Timestamp::now(), |kind, series| {
             let Some(uid) = pods.get(&(series.namespace, series.pod)) else { return };
+            let workload = store.workload_of(uid).cloned();
             let container: (&str, &str) = (uid, series.container);
-            feed(store, kind, container, series.samples, now, |taken| metrics.sample(taken));
+            feed(store, kind, container, series.samples, now, |sample, taken| {
+                metrics.sample(taken);
+                if let (Ok(()), Some(amount)) = (taken, feed::amount(kind, sample)) {
+                    judge.sample(workload.as_ref(), series.container, kind, amount);
+                }
+            });
         });
         read.await.map(drop).map_err(|error| crate::cluster::client::with_causes(&error))
     }
 
-    async fn read_metrics_api(&mut self, namespaces: &[String], pods: &ByName<'_>) -> Result<(), String> {
+    async fn read_metrics_api(
+        &mut self,
+        world: &World,
+        namespaces: &[String],
+        pods: &ByName<'_>,
+    ) -> Result<(), String> {
+        let judge = Judge::new(world, &self.recommended, self.place.metrics.clone());
         let mut failed = None;
         for namespace in namespaces {
-            let usages = match self.place.api.pod_metrics(namespace).await {
+            let answer = self.place.api.pod_metrics(namespace).await;
+            self.place.metrics.metric_server(answer.is_ok());
+            let usages = match answer {
                 Ok(usages) => usages,
                 Err(ApiError::NotFound(error)) => {
                     return Err(format!("{error} (install a metrics server, or set recommender.prometheus)"));
@@ -120,13 +145,20 @@ impl Recommender {
                     if let Some(millicores) = container.usage.cpu {
                         let taken = self.store.add_cpu(uid, name, millicores, time, now);
                         self.place.metrics.sample(taken);
+                        if taken.is_ok() {
+                            judge.sample(self.store.workload_of(uid), name, UsageKind::Cpu, millicores);
+                        }
                         // The memory of the same moment was counted with it.
                         if taken == Err(Refused::Stale) {
                             continue;
                         }
                     }
                     if let Some(bytes) = container.usage.memory {
-                        self.place.metrics.sample(self.store.add_memory(uid, name, bytes, time, now));
+                        let taken = self.store.add_memory(uid, name, bytes, time, now);
+                        self.place.metrics.sample(taken);
+                        if taken.is_ok() {
+                            judge.sample(self.store.workload_of(uid), name, UsageKind::Memory, bytes);
+                        }
                     }
                 }
             }

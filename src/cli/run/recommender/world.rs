@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::Recommender;
 use crate::cluster::vpa::{ApiError, Found, OwnedPod};
 use crate::recommend::assign::controlling;
+use crate::recommend::create::Asked;
 use crate::recommend::propose::Requests;
 use crate::recommend::store::Workload;
 use crate::recommend::{Owner, PerResource, Vpa};
@@ -15,8 +16,10 @@ use crate::recommend::{Owner, PerResource, Vpa};
 pub(super) struct World {
     /// Our VPAs.
     pub targets: Vec<Target>,
-    /// VPAs of other recommenders: namespace and name.
-    pub others: Vec<(Arc<str>, Arc<str>)>,
+    /// VPAs of other recommenders.
+    pub others: Vec<Vpa>,
+    /// Where VPAs are to be made; `None`: nowhere, or that is not known.
+    pub asked: Option<Asked>,
     /// The pods of controlled workloads, for each namespace whose pods could be read.
     pub pods: BTreeMap<Arc<str>, PodsOf>,
 }
@@ -73,10 +76,13 @@ impl World {
 impl Recommender {
     pub(super) async fn look(&mut self) -> Result<World, ApiError> {
         self.owners.next_round();
-        let name = &self.place.config.name;
-        let all = self.place.api.vpas().await?;
-        let (ours, others): (Vec<Vpa>, Vec<Vpa>) = all.into_iter().partition(|vpa| vpa.is_of(name));
-        let others = others.into_iter().map(|vpa| (vpa.namespace, vpa.name)).collect();
+        let config = self.place.config.clone();
+        let mut all = Vec::new();
+        for namespace in config.lists() {
+            all.extend(self.place.api.vpas(namespace).await?);
+        }
+        all.retain(|vpa| config.covers(&vpa.namespace));
+        let (ours, others): (Vec<Vpa>, Vec<Vpa>) = all.into_iter().partition(|vpa| vpa.is_of(&config.name));
         let controllers = controlling(&ours);
         let mut named: BTreeMap<&Arc<str>, Vec<&Owner>> = BTreeMap::new();
         for vpa in &ours {
@@ -95,10 +101,13 @@ impl Recommender {
         // Those whose VPA cannot be judged now go on being followed.
         wanted.extend(targets.iter().filter_map(|target| self.known.get(&target.vpa.uid)).cloned());
         let namespaces: BTreeSet<&Arc<str>> = wanted.iter().map(|workload| &workload.namespace).collect();
+        let mut asked = self.asking_namespaces().await;
+        let asking: BTreeSet<Arc<str>> = asked.iter().flat_map(|it| &it.namespaces).cloned().collect();
         let mut pods = BTreeMap::new();
-        for namespace in namespaces {
+        for namespace in namespaces.into_iter().chain(&asking).collect::<BTreeSet<_>>() {
             let topic = format!("pods of {namespace}");
-            match self.owned_pods(namespace, &wanted).await {
+            let asked = asked.as_mut().filter(|asked| asked.namespaces.contains(namespace));
+            match self.owned_pods(namespace, &wanted, asked).await {
                 Ok(owned) => {
                     self.complaints.say(&topic, &topic, Ok(()));
                     pods.insert(namespace.clone(), owned);
@@ -106,7 +115,7 @@ impl Recommender {
                 Err(error) => self.complaints.say(&topic, &topic, Err(error.to_string())),
             }
         }
-        Ok(World { targets, others, pods })
+        Ok(World { targets, others, asked, pods })
     }
 
     async fn state(
@@ -147,11 +156,12 @@ impl Recommender {
         }
     }
 
-    /// The pods of a namespace that belong to one of the workloads.
+    /// The pods of a namespace that belong to one of the workloads. All workloads that have pods are noted in `asked`.
     async fn owned_pods(
         &mut self,
         namespace: &Arc<str>,
         wanted: &BTreeSet<Workload>,
+        mut asked: Option<&mut Asked>,
     ) -> Result<PodsOf, ApiError> {
         let mut owned = PodsOf::new();
         let pods = self.place.api.pods(namespace).await?;
@@ -160,6 +170,12 @@ impl Recommender {
             let Some(owner) = &pod.owner else { continue };
             if let Found::Top(top) = self.owners.top(namespace, owner).await? {
                 let workload = top.workload(namespace);
+                if let Some(asked) = &mut asked
+                    && !asked.candidates.contains_key(&workload)
+                    && let Some(candidate) = self.candidate(namespace, top)
+                {
+                    asked.candidates.insert(workload.clone(), candidate);
+                }
                 if wanted.contains(&workload) {
                     owned.entry(workload).or_default().push(pod);
                 }
