@@ -3,6 +3,7 @@
 mod buckets;
 mod checkpoint;
 mod container;
+mod dimension;
 mod end_to_end;
 mod estimate;
 mod hostile;

@@ -3,6 +3,7 @@
 //! Counters live where they are counted (scheduler, reporter, watches) and are read at a scrape; only histograms are
 //! kept here. No label ever holds the name of a pod or a node.
 
+mod dimensions;
 mod recommender;
 
 use std::fmt;
@@ -25,6 +26,7 @@ use crate::engine::Engine;
 use crate::placement::BindCounters;
 use crate::scheduler::{AttemptResult, Sample};
 
+pub use dimensions::{DimensionMetrics, DimensionRead};
 pub use recommender::{RecommenderMetrics, VpaKind};
 
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::objects::read_vpa;
+use super::objects::{read_vpa, usage_patch};
 use super::pods::{OwnedPod, PodUsage, read_pod, read_usage};
 use crate::cluster::client::{self, Answer, json_request};
 use crate::recommend::Vpa;
@@ -109,6 +109,21 @@ impl Recommending {
             "/apis/autoscaling.k8s.io/v1/namespaces/{namespace}/verticalpodautoscalers/{name}/status"
         );
         self.send(json_request(Method::PATCH, &path, MERGE_PATCH, patch)).await.map(drop)
+    }
+
+    /// Tells the usage of a VPA's containers in its annotation, unless it was deleted or made anew since it was read.
+    ///
+    /// # Errors
+    /// It was not written.
+    pub async fn write_usage(
+        &self,
+        (namespace, name): (&str, &str),
+        uid: &str,
+        text: &str,
+    ) -> Result<(), ApiError> {
+        let path =
+            format!("/apis/autoscaling.k8s.io/v1/namespaces/{namespace}/verticalpodautoscalers/{name}");
+        self.send(json_request(Method::PATCH, &path, MERGE_PATCH, &usage_patch(uid, text))).await.map(drop)
     }
 
     pub(super) async fn send(&self, request: Result<Request<Body>, String>) -> Result<Answer, ApiError> {

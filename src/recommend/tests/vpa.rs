@@ -23,6 +23,7 @@ pub fn vpa(name: &str, created: i64, target: &str) -> Vpa {
         update_mode: "Off".into(),
         policies: Vec::new(),
         integer_cpu: Vec::new(),
+        usage: None,
         status: Status::default(),
     }
 }

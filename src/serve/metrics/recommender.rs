@@ -11,6 +11,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+use super::dimensions::DimensionMetrics;
 use super::{Labels, counters, gauges};
 use crate::recommend::Refused;
 use crate::recommend::store::Counts;
@@ -49,6 +50,8 @@ pub struct RecommenderMetrics {
     loaded: Results,
     samples: Results,
     ooms: Results,
+    /// What is measured besides CPU and memory.
+    pub dimensions: DimensionMetrics,
     state: Mutex<State>,
 }
 
@@ -77,6 +80,7 @@ impl Default for RecommenderMetrics {
             loaded: Results::default(),
             samples: Results::default(),
             ooms: Results::default(),
+            dimensions: DimensionMetrics::default(),
             state: Mutex::default(),
         }
     }
@@ -139,6 +143,7 @@ impl RecommenderMetrics {
         let mut state = self.state.lock();
         let source = state.source.take();
         *state = State { source, ..State::default() };
+        self.dimensions.holds(Default::default());
     }
 
     pub(super) fn register(&self, registry: &mut Registry) {
@@ -199,6 +204,7 @@ impl RecommenderMetrics {
             let (good, bad) = (results.good.load(Relaxed), results.bad.load(Relaxed));
             counters(to, name, help, &[(&[("result", "done")], good), (&[("result", "failed")], bad)])?;
         }
+        self.dimensions.encode(to)?;
         state.source.as_ref().map_or(Ok(()), |source| prometheus(to, source))
     }
 }

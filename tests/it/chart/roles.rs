@@ -135,7 +135,10 @@ fn each_feature_adds_or_takes_away_its_own_rules() {
     let webhooks = "admissionregistration.k8s.io/validatingwebhookconfigurations:berth-system-berth";
     let secrets: [&str; 2] = ["-Role /secrets [create]", "-Role /secrets:berth-tls [get,update]"];
     let webhook = format!("+ClusterRole {webhooks} [get,patch]");
-    let cases: [(&str, &[&str]); 8] = [
+    let mut with_dimensions = RECOMMENDING.map(str::to_owned);
+    with_dimensions[7] = with_dimensions[7].replace("[list]", "[list,patch]");
+    let with_dimensions = with_dimensions.each_ref().map(String::as_str);
+    let cases: [(&str, &[&str]); 9] = [
         (
             "config: {serving: {address: null}}",
             &[
@@ -152,6 +155,10 @@ fn each_feature_adds_or_takes_away_its_own_rules() {
         (
             "config: {recommender: {enabled: true, prometheus: {url: 'http://prometheus'}}}",
             &RECOMMENDING[..RECOMMENDING.len() - 1],
+        ),
+        (
+            "config: {recommender: {enabled: true, prometheus: {url: 'http://prometheus'}, dimensions: [{name: diskRead}]}}",
+            &with_dimensions[..RECOMMENDING.len() - 1],
         ),
         (GUARD, &[&webhook]),
         ("guard: {enabled: true, certManager: {enabled: true}}", &secrets),
