@@ -3,7 +3,7 @@
 //!
 //! `{"pod":{"networkReceive":{"of":…,"histogram":{…},"firstSampleStart":…,"lastSampleStart":…,"totalSamplesCount":…}},
 //! "container":{"diskRead":{…}}}`. At most [`DIMENSIONS_MAX`](super::DIMENSIONS_MAX) of
-//! [`BUCKETS_MAX`](super::BUCKETS_MAX) buckets, which are 120 KB: the annotations of an object may have 256 KiB together.
+//! [`BUCKETS_MAX`](super::BUCKETS_MAX) buckets, which are less than 128 KiB: the annotations of an object may have 256 KiB together.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -97,7 +97,7 @@ impl Dimensions {
         self.store.dimensions()[place].name.clone()
     }
 
-    /// Hands the series of a container or pod to the store, if it is of one of `pods`.
+    /// Hands the series of a container or pod of a workload to the store.
     fn feed(&mut self, place: usize, workload: &Workload, series: &Series<'_>, now: UnixNanos) -> Tally {
         let mut tally = Tally::default();
         for sample in series.samples {
