@@ -74,7 +74,8 @@ impl Dimension {
 
     /// By how much two estimates may differ and be about the same: the width of a bucket there.
     fn step(&self, value: f64) -> f64 {
-        const ROUNDING: f64 = 1.0 + 1e-3;
+        // What is told has six digits, and a bucket is at least a thousandth of its values wide.
+        const ROUNDING: f64 = 1.0 + 2e-3;
         let ResourceSettings { first_bucket, bucket_ratio, margin, .. } = self.estimation;
         // Between the ends of two buckets there is (ratio - 1) times the lower end, and the first bucket.
         (value * (bucket_ratio - 1.0) + first_bucket * (1.0 + margin)) * ROUNDING

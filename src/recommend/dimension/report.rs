@@ -73,9 +73,9 @@ impl Wire {
     }
 }
 
-/// Four digits: far finer than a bucket.
+/// Six digits: far finer than a bucket.
 fn short(value: f64) -> f64 {
-    format!("{value:.3e}").parse().unwrap_or(value)
+    format!("{value:.5e}").parse().unwrap_or(value)
 }
 
 /// Whole numbers without a point.

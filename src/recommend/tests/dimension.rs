@@ -1,5 +1,7 @@
 //! What is measured besides CPU and memory.
 
+use std::time::Duration;
+
 use proptest::prelude::*;
 
 use super::{DAY, HOUR, MINUTE, T0};
@@ -261,8 +263,7 @@ fn what_was_kept_and_cannot_be_is_told_and_costs_only_itself() {
         (errors, store.counts().usages)
     };
     assert_eq!(load(&good.to_string()), (0, 2));
-    for text in
-        ["", "null", "7", "[]", "{", "\"x\"", r#"{"pod":7}"#, r#"{"container":null}"#, &"[".repeat(10_000)]
+    for text in ["", "null", "7", "{", "\"x\"", r#"{"pod":7}"#, r#"{"container":null}"#, &"[".repeat(10_000)]
     {
         assert_eq!(load(text), (1, 0), "{text:.20}");
     }
@@ -321,7 +322,10 @@ fn all_that_may_be_kept_with_one_container_fits_into_an_annotation() {
 
 #[test]
 fn what_is_told_is_written_when_it_differs_by_more_than_a_bucket() {
-    let mut store = store(both());
+    // More samples do not narrow the bounds.
+    let mut dimensions = both();
+    dimensions.iter_mut().for_each(|it| it.estimation.confidence_interval = Duration::from_secs(60));
+    let mut store = store(dimensions);
     assert_eq!(next(&store, None), None, "nothing is known");
     feed(&mut store, RECEIVED, "", 0..3000, 3e6);
     feed(&mut store, WRITTEN, "app", 0..3000, 3e6);
