@@ -4,6 +4,7 @@
 //! field is its documentation for users too: it goes into the JSON schema ([`schema`]) that the chart checks its
 //! values with. May not know: kube, tokio, agents.
 
+mod dimension;
 mod duration;
 mod load;
 mod recommender;
@@ -22,6 +23,7 @@ use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde::{Deserialize, Serialize};
 
+pub use dimension::Dimension;
 pub use duration::{ConfigDuration, DurationError};
 pub use load::ConfigError;
 pub use recommender::{AutoCreate, Estimation, Recommender, StatusThresholds, Storage};

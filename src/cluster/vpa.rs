@@ -12,8 +12,8 @@ mod owners;
 mod pods;
 
 pub use api::{ApiError, Recommending};
-pub use checkpoints::{FoundCheckpoint, OPEN_WINDOWS, Saved, Written};
+pub use checkpoints::{DIMENSIONS, FoundCheckpoint, OPEN_WINDOWS, Saved, Written};
 pub use events::{EVICTIONS_MAX, Eviction};
-pub use objects::status_patch;
+pub use objects::{USAGE, status_patch};
 pub use owners::{Found, Owners};
 pub use pods::{ContainerUsage, OwnedPod, PodContainer, PodUsage};

@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::dimension::Dimension;
 use super::validate::{DAY, InvalidField, SECOND, lasts, refuse, within};
 use super::values::{names, whole_number};
 use super::{Config, ConfigDuration};
@@ -98,6 +99,9 @@ pub struct Recommender {
     pub oom_min_bump_up_bytes: u32,
     /// Keep those faults of upstream that change recommendations.
     pub strict_upstream: bool,
+    /// What is measured besides CPU and memory, from `prometheus`, and told in the annotation `berth.dev/usage` of VPAs.
+    #[schemars(length(max = 16))]
+    pub dimensions: Vec<Dimension>,
 }
 
 /// Where the past is read from.
@@ -184,12 +188,13 @@ impl Default for Recommender {
             oom_bump_up_ratio: 1.2,
             oom_min_bump_up_bytes: 100 << 20,
             strict_upstream: false,
+            dimensions: Vec::new(),
         }
     }
 }
 
 const HOUR: ConfigDuration = ConfigDuration::from_secs(3_600);
-const MONTH: ConfigDuration = ConfigDuration::from_secs(30 * 86_400);
+pub(super) const MONTH: ConfigDuration = ConfigDuration::from_secs(30 * 86_400);
 
 pub(super) fn validate(config: &Config) -> Result<(), InvalidField> {
     let it = &config.recommender;
@@ -220,6 +225,7 @@ pub(super) fn validate(config: &Config) -> Result<(), InvalidField> {
     }
     amount("recommender.maxAllowedCpu", it.max_allowed_cpu.as_deref())?;
     amount("recommender.maxAllowedMemory", it.max_allowed_memory.as_deref())?;
+    super::dimension::validate(it)?;
     match &it.prometheus {
         None if it.storage == Storage::Prometheus => {
             refuse("recommender.storage", "prometheus needs recommender.prometheus")

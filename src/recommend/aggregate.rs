@@ -25,7 +25,7 @@ pub struct Span {
 impl Span {
     pub const EMPTY: Self = Self { first: NEVER, last: NEVER, count: 0 };
 
-    fn add(&mut self, time: UnixNanos) {
+    pub(super) fn add(&mut self, time: UnixNanos) {
         self.merge(Self { first: time, last: time, count: 1 });
     }
 
@@ -38,7 +38,7 @@ impl Span {
     }
 
     /// How much of `interval_ns` is covered by samples, one a minute being full coverage.
-    fn confidence(&self, interval_ns: i64) -> f64 {
+    pub(super) fn confidence(&self, interval_ns: i64) -> f64 {
         const MINUTE_NS: f64 = 60e9;
         let interval = interval_ns as f64;
         let lifespan = self.last.saturating_sub(self.first) as f64 / interval;

@@ -15,7 +15,7 @@ use super::time::{self, NEVER, UnixNanos};
 pub const VERSION: &str = "v3";
 
 /// A checkpoint may be so much ahead of our clock: the clocks of two machines differ.
-const CLOCK_SKEW_NS: i64 = 3_600_000_000_000;
+pub(super) const CLOCK_SKEW_NS: i64 = 3_600_000_000_000;
 
 /// `.status` of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -154,7 +154,7 @@ impl CheckpointStatus {
 
 /// A reference in the future makes every later sample weigh nothing, so that the recommendation never changes again.
 /// It is rounded to the next half-life, so it may be half of one later than the `latest` sample.
-fn load_histogram(
+pub(super) fn load_histogram(
     name: &'static str,
     histogram: &mut UsageHistogram,
     saved: &HistogramCheckpoint,

@@ -11,10 +11,10 @@ use super::settings::{ResourceSettings, Settings};
 use super::{PerResource, time};
 
 /// How far the upper bound is from the target: at confidence `c` it is `(1 + 1/c)` times as much.
-const UPPER: Confidence = Confidence { multiplier: 1.0, exponent: 1 };
+pub(super) const UPPER: Confidence = Confidence { multiplier: 1.0, exponent: 1 };
 
 /// The lower bound, `(1 + 0.001/c)^-2` times as much.
-const LOWER: Confidence = Confidence { multiplier: 0.001, exponent: -2 };
+pub(super) const LOWER: Confidence = Confidence { multiplier: 0.001, exponent: -2 };
 
 /// Resources that are to be recommended; upstream's `controlledResources`.
 pub type Controlled = PerResource<bool>;
@@ -41,8 +41,13 @@ pub struct Confidence {
 impl Confidence {
     /// `base * (1 + multiplier/confidence)^exponent`. Without any confidence it is 0 or all there can be.
     pub fn apply(self, base: Amount, confidence: f64) -> Amount {
+        amount::scale(base, self.factor(confidence))
+    }
+
+    /// `(1 + multiplier/confidence)^exponent`: 0 or infinite without any confidence.
+    pub fn factor(self, confidence: f64) -> f64 {
         let factor = power(1.0 + self.multiplier / confidence, self.exponent.unsigned_abs());
-        amount::scale(base, if self.exponent < 0 { 1.0 / factor } else { factor })
+        if self.exponent < 0 { 1.0 / factor } else { factor }
     }
 }
 

@@ -122,7 +122,7 @@ impl Settings {
 }
 
 impl ResourceSettings {
-    fn options(&self) -> Result<HistogramOptions, BucketsError> {
+    pub(super) fn options(&self) -> Result<HistogramOptions, BucketsError> {
         let buckets =
             Buckets::exponential(self.largest_value, self.first_bucket, self.bucket_ratio, EPSILON)?;
         Ok(HistogramOptions::new(buckets, time::nanos(self.half_life), self.sample_weight))

@@ -17,7 +17,7 @@ use super::settings::Settings;
 use super::time::UnixNanos;
 
 /// Clocks of nodes may be so much ahead of ours.
-const CLOCK_SKEW_NS: i64 = 300_000_000_000;
+pub(super) const CLOCK_SKEW_NS: i64 = 300_000_000_000;
 
 /// The top of a pod's chain of owners.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

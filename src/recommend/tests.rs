@@ -4,6 +4,7 @@ mod buckets;
 mod checkpoint;
 mod container;
 mod create;
+mod dimension;
 mod end_to_end;
 mod estimate;
 mod hostile;

@@ -42,6 +42,8 @@ pub struct Vpa {
     pub policies: Vec<ContainerPolicy>,
     /// Containers that get whole cores, by an annotation.
     pub integer_cpu: Vec<String>,
+    /// What its annotation says of other things than CPU and memory.
+    pub usage: Option<Box<str>>,
     pub status: Status,
 }
 

@@ -5,6 +5,7 @@
 
 #[cfg(test)]
 mod dashboard;
+mod dimensions;
 mod quality;
 mod recommender;
 
@@ -28,6 +29,7 @@ use crate::engine::Engine;
 use crate::placement::BindCounters;
 use crate::scheduler::{AttemptResult, Sample};
 
+pub use dimensions::{DimensionMetrics, DimensionRead};
 pub use quality::{Quality, Resource, Usage};
 pub use recommender::{RecommenderMetrics, VpaKind};
 

@@ -325,7 +325,7 @@ fn whole_seconds(field: &'static str, duration: ConfigDuration) -> Result<(), In
 }
 
 /// Whether it can stand in a query as it is. `more` are characters that are allowed besides letters, digits and `_`.
-fn is_name(name: &str, more: &str) -> bool {
+pub(crate) fn is_name(name: &str, more: &str) -> bool {
     let is_letter = |c: char| c.is_ascii_alphabetic() || c == '_' || more.contains(c);
     name.starts_with(is_letter) && name.chars().all(|c| is_letter(c) || c.is_ascii_digit())
 }

@@ -1,5 +1,5 @@
-//! What containers use of CPU and memory, read from Prometheus: history in slices of time, and the newest samples; and what
-//! kube-state-metrics tells of their pods there (`facts.rs`).
+//! What containers use of CPU and memory, or of what another metric tells (`metric.rs`), read from Prometheus: history in slices of
+//! time, and the newest samples; and what kube-state-metrics tells of their pods there (`facts.rs`).
 //!
 //! Answers are decoded while they arrive, so that memory is bounded by one series, whatever the length of the history.
 //! `query.rs` (what to ask) and `decode.rs`, `split.rs` (what the answer says) do no I/O; `client.rs` sends one request,
@@ -11,6 +11,7 @@ mod counters;
 mod decode;
 mod error;
 mod facts;
+mod metric;
 mod query;
 mod series;
 mod source;
@@ -19,11 +20,13 @@ mod split;
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub(crate) use config::is_name;
 pub use config::{BasicAuth, LabelNames, PrometheusConfig, Secret};
 pub use counters::{Counters, REQUEST_SECONDS, RequestCount};
 pub use decode::{Answer, DecodeError, Decoder, ResultType};
 pub use error::SourceError;
 pub use facts::{Fact, Missing, Told};
+pub use metric::{Matcher, MatcherError, Metric, MetricKind, Scope};
 pub use query::{Namespaces, Points, UsageKind};
 pub use series::{Sample, Series, Skip, Skipped};
 pub use source::{PrometheusSource, Summary};

@@ -58,6 +58,35 @@ pub(super) fn groups(namespaces: Namespaces<'_>) -> Vec<Vec<String>> {
     groups
 }
 
+/// Something that is measured, as a query.
+pub(super) trait Measure: Copy + Send + Sync {
+    /// The usage in the namespaces of `group`. `window` is that of rates.
+    fn query(
+        self,
+        config: &PrometheusConfig,
+        labels: &LabelNames,
+        window: ConfigDuration,
+        group: &[String],
+    ) -> String;
+
+    /// Those of `labels` that the answer has; an empty name is of a label that it does not have.
+    fn labels(self, labels: &LabelNames) -> LabelNames {
+        labels.clone()
+    }
+}
+
+impl Measure for UsageKind {
+    fn query(
+        self,
+        config: &PrometheusConfig,
+        labels: &LabelNames,
+        window: ConfigDuration,
+        group: &[String],
+    ) -> String {
+        usage(config, labels, self, window, group)
+    }
+}
+
 /// The usage of each container in the namespaces of `group`, one series a container.
 ///
 /// A container that was started again, or is scraped twice, has several series at the same time. The largest value
@@ -130,7 +159,7 @@ fn literal(text: &str) -> String {
 }
 
 /// A PromQL string literal.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     let mut literal = String::with_capacity(text.len() + 2);
     literal.push('"');
     for c in text.chars() {

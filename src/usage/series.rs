@@ -21,6 +21,7 @@ pub struct Sample {
 pub struct Series<'a> {
     pub namespace: &'a str,
     pub pod: &'a str,
+    /// Empty for a series of a pod as a whole.
     pub container: &'a str,
     pub samples: &'a [Sample],
 }
@@ -120,7 +121,9 @@ impl Found {
         let seed = SeriesSeed { expected, labels, found: self, skipped };
         let mut json = serde_json::Deserializer::from_slice(json);
         seed.deserialize(&mut json).map_err(|_| Skip::Malformed)?;
-        if self.namespace.is_empty() || self.pod.is_empty() || self.container.is_empty() {
+        // A series of a pod as a whole is of no container.
+        let has_container = labels.container.is_empty() || !self.container.is_empty();
+        if self.namespace.is_empty() || self.pod.is_empty() || !has_container {
             return Err(Skip::MissingLabel);
         }
         let Found { namespace, pod, container, samples, .. } = self;
@@ -205,7 +208,7 @@ impl<'de> Visitor<'de> for Labels<'_> {
             let place = match &*name {
                 name if name == namespace => &mut self.found.namespace,
                 name if name == pod => &mut self.found.pod,
-                name if name == container => &mut self.found.container,
+                name if name == container && !name.is_empty() => &mut self.found.container,
                 _ => continue,
             };
             place.clear();

@@ -12,7 +12,8 @@ use super::config::{LabelNames, PrometheusConfig};
 use super::counters::Counters;
 use super::decode::{Answer, Decoder, ResultType};
 use super::error::SourceError;
-use super::query::{Namespaces, UsageKind, any_container, groups, slices, usage};
+use super::metric::Metric;
+use super::query::{Measure, Namespaces, UsageKind, any_container, groups, slices};
 use super::series::{Series, Skipped};
 
 /// So many different warnings are kept of one reading.
@@ -44,17 +45,17 @@ struct Shared {
     labels: OnceLock<LabelNames>,
 }
 
-/// One query.
+/// One query, for something that is measured.
 #[derive(Clone)]
-struct Job {
-    kind: UsageKind,
+struct Job<M> {
+    kind: M,
     group: Arc<[String]>,
     when: When,
 }
 
 /// A query whose turn comes, perhaps sent already: its answer waits in the connection.
-struct Ahead {
-    job: Job,
+struct Ahead<M> {
+    job: Job<M>,
     request: Option<Request>,
 }
 
@@ -132,8 +133,21 @@ impl PrometheusSource {
         now: Timestamp,
         sink: impl FnMut(UsageKind, Series<'_>) + Send,
     ) -> Result<Summary, SourceError> {
-        let times = slices(self.shared.client.config(), now.as_second()).map(When::During);
-        self.usage(namespaces, times, now, sink).await
+        self.read(&UsageKind::ALL, namespaces, self.past(now), now, sink).await
+    }
+
+    /// As [`history`](Self::history), of one metric.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn history_of(
+        &self,
+        metric: &Metric,
+        namespaces: Namespaces<'_>,
+        now: Timestamp,
+        mut sink: impl FnMut(Series<'_>) + Send,
+    ) -> Result<Summary, SourceError> {
+        self.read(&[metric], namespaces, self.past(now), now, |_, series| sink(series)).await
     }
 
     /// Hands the newest sample of each container and kind to `sink`: CPU as the rate over `liveWindow`.
@@ -146,41 +160,63 @@ impl PrometheusSource {
         now: Timestamp,
         sink: impl FnMut(UsageKind, Series<'_>) + Send,
     ) -> Result<Summary, SourceError> {
-        self.usage(namespaces, std::iter::once(When::At(now.as_second())), now, sink).await
+        self.read(&UsageKind::ALL, namespaces, present(now), now, sink).await
     }
 
-    /// Asks for the usage at these times, one after the other.
-    async fn usage(
+    /// As [`latest`](Self::latest), of one metric.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn latest_of(
         &self,
+        metric: &Metric,
+        namespaces: Namespaces<'_>,
+        now: Timestamp,
+        mut sink: impl FnMut(Series<'_>) + Send,
+    ) -> Result<Summary, SourceError> {
+        self.read(&[metric], namespaces, present(now), now, |_, series| sink(series)).await
+    }
+
+    /// The times of a history that ends now.
+    fn past(&self, now: Timestamp) -> impl Iterator<Item = When> + Send + use<> {
+        slices(self.shared.client.config(), now.as_second()).map(When::During)
+    }
+
+    /// Asks for all of `kinds` at these times, one after the other.
+    async fn read<M: Measure>(
+        &self,
+        kinds: &[M],
         namespaces: Namespaces<'_>,
         times: impl Iterator<Item = When> + Send,
         now: Timestamp,
-        sink: impl FnMut(UsageKind, Series<'_>) + Send,
+        sink: impl FnMut(M, Series<'_>) + Send,
     ) -> Result<Summary, SourceError> {
         let groups = shared_groups(namespaces);
         if groups.is_empty() {
             return Ok(Summary::default());
         }
         let jobs = times.flat_map(|when| {
-            let of =
-                |group: &Arc<[String]>| UsageKind::ALL.map(|kind| Job { kind, group: group.clone(), when });
+            let of = |group: &Arc<[String]>| {
+                let group = group.clone();
+                kinds.iter().map(move |kind| Job { kind: *kind, group: group.clone(), when })
+            };
             groups.iter().flat_map(of).collect::<Vec<_>>()
         });
         self.run(jobs, now, sink).await
     }
 
     /// Asks all of `jobs`, some at the same time, and reads their answers one after the other.
-    async fn run(
+    async fn run<M: Measure>(
         &self,
-        mut jobs: impl Iterator<Item = Job> + Send,
+        mut jobs: impl Iterator<Item = Job<M>> + Send,
         now: Timestamp,
-        mut sink: impl FnMut(UsageKind, Series<'_>) + Send,
+        mut sink: impl FnMut(M, Series<'_>) + Send,
     ) -> Result<Summary, SourceError> {
         let labels = self.labels(now).await?;
         let parallelism = self.shared.client.config().parallelism as usize;
         let mut summary = Summary::default();
         let mut points_max = i64::MAX;
-        let mut ahead: VecDeque<Ahead> = VecDeque::new();
+        let mut ahead: VecDeque<Ahead<M>> = VecDeque::new();
         loop {
             while ahead.len() < parallelism
                 && let Some(job) = jobs.next()
@@ -199,7 +235,7 @@ impl PrometheusSource {
             match (&mut request.0).await.map_err(|error| ended(error.to_string()))? {
                 Ok(response) => {
                     let query = self.query(&job, &labels);
-                    let decoder = Decoder::new(job.result_type(), labels.clone());
+                    let decoder = Decoder::new(job.result_type(), job.kind.labels(&labels));
                     let hand_on = |series: Series<'_>| sink(job.kind, series);
                     let answer = self.shared.client.decode(response, &query, decoder, hand_on).await?;
                     summary.add(answer);
@@ -219,16 +255,16 @@ impl PrometheusSource {
         }
     }
 
-    fn query(&self, job: &Job, labels: &LabelNames) -> String {
+    fn query<M: Measure>(&self, job: &Job<M>, labels: &LabelNames) -> String {
         let config = self.shared.client.config();
         let window = match job.when {
             When::During(_) => config.history_resolution,
             When::At(_) => config.live_window,
         };
-        usage(config, labels, job.kind, window, &job.group)
+        job.kind.query(config, labels, window, &job.group)
     }
 
-    fn send(&self, job: &Job, labels: &LabelNames) -> Request {
+    fn send<M: Measure>(&self, job: &Job<M>, labels: &LabelNames) -> Request {
         let (query, when) = (self.query(job, labels), job.when);
         let shared = self.shared.clone();
         Request(tokio::spawn(async move { shared.client.ask(&query, when).await }))
@@ -239,7 +275,12 @@ fn shared_groups(namespaces: Namespaces<'_>) -> Vec<Arc<[String]>> {
     groups(namespaces).into_iter().map(Arc::from).collect()
 }
 
-impl Job {
+/// The newest samples.
+fn present(now: Timestamp) -> impl Iterator<Item = When> + Send {
+    std::iter::once(When::At(now.as_second()))
+}
+
+impl<M: Measure> Job<M> {
     fn points(&self) -> i64 {
         match self.when {
             When::During(points) => points.count,
@@ -255,7 +296,7 @@ impl Job {
     }
 
     /// The same in queries for at most so many points, oldest first.
-    fn pieces(self, points_max: i64) -> Vec<Job> {
+    fn pieces(self, points_max: i64) -> Vec<Self> {
         match self.when {
             When::During(points) if points.count > points_max => points
                 .pieces(points_max)
@@ -266,7 +307,7 @@ impl Job {
     }
 
     /// In two: first by time, then by namespaces. `None` when it is one point of one namespace, or of all of them.
-    fn halves(self) -> Option<Vec<Job>> {
+    fn halves(self) -> Option<Vec<Self>> {
         let points = self.points();
         if points > 1 {
             return Some(self.pieces(points - points / 2));

@@ -54,6 +54,9 @@ fn rows(schema: &Value, defaults: &Value, prefix: &str, text: &mut String) {
         };
         let meaning = property["description"].as_str().expect("every key is documented").replace('\n', " ");
         let _ = writeln!(text, "| `{path}` | {default} | {} |", meaning.trim());
+        if property["items"]["properties"].is_object() {
+            rows(&property["items"], &Value::Null, &format!("{path}[]."), text);
+        }
     }
 }
 

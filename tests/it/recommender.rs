@@ -1,5 +1,6 @@
 //! `berth run` with the recommender, on a real API server with the VPA CRDs.
 
+mod dimensions;
 mod evictions;
 mod faults;
 mod prometheus;

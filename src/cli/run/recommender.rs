@@ -1,10 +1,12 @@
 //! The recommender: reads VPAs, pods and usage again and again, and writes what it recommends.
 //!
 //! A round is: what is there (`world.rs`), VPAs for workloads that have none (`create.rs`), what was known before (`past.rs`), what
-//! is used now (`samples.rs`, `evictions.rs`), statuses (`publish.rs`), checkpoints (`keep.rs`). A round that fails in part leaves
-//! what it could not see as it was. All decisions are in `recommend`; only the process that holds the Lease has any of this state.
+//! is used now (`samples.rs`, `evictions.rs`), statuses (`publish.rs`), other things than CPU and memory (`dimensions.rs`),
+//! checkpoints (`keep.rs`). A round that fails in part leaves what it could not see as it was. All decisions are in `recommend`;
+//! only the process that holds the Lease has any of this state.
 
 mod create;
+mod dimensions;
 mod evictions;
 mod keep;
 mod past;
@@ -33,6 +35,7 @@ use crate::recommend::store::{Store, Workload};
 use crate::recommend::{Status, UnixNanos};
 use crate::serve::metrics::RecommenderMetrics;
 use crate::usage::PrometheusSource;
+use dimensions::Dimensions;
 use world::World;
 
 /// How often a process that does not lead looks whether it does.
@@ -76,6 +79,7 @@ pub(super) fn recommend(
     let Some(metrics) = metrics else { return Ok(None) };
     let source = config.prometheus.clone().map(PrometheusSource::new).transpose()?;
     metrics.follow(source.clone());
+    metrics.dimensions.follow(config.dimensions.iter().map(|it| it.name.as_str().into()));
     let place = Place {
         config: Arc::new(config.clone()),
         api: Recommending::new(without_retries(cluster.clone())?),
@@ -86,6 +90,7 @@ pub(super) fn recommend(
     };
     // Buckets that cannot be are refused when the configuration is read.
     Store::new(config.settings())?;
+    Dimensions::new(config)?;
     let ((stop, stopping), (end, ended)) = (watch::channel(false), watch::channel(false));
     tasks.spawn("recommender", async move {
         place.run(stopping).await;
@@ -112,7 +117,8 @@ impl Place {
             };
             // Another process may have written meanwhile: everything is read anew.
             let Ok(store) = Store::new(self.config.settings()) else { return };
-            let mut recommender = Recommender::new(self.clone(), store, term);
+            let Ok(dimensions) = Dimensions::new(&self.config) else { return };
+            let mut recommender = Recommender::new(self.clone(), store, dimensions, term);
             let mut ticks = tokio::time::interval(self.config.interval.get());
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             while self.leads(term) {
@@ -137,6 +143,8 @@ struct Recommender {
     place: Place,
     term: u64,
     store: Store,
+    /// What is measured besides CPU and memory.
+    dimensions: Dimensions,
     owners: Owners,
     /// VPAs of which the past has been read, by uid, with the workload that it was read for.
     known: BTreeMap<String, Workload>,
@@ -162,12 +170,13 @@ struct Recommender {
 }
 
 impl Recommender {
-    fn new(place: Place, store: Store, term: u64) -> Self {
+    fn new(place: Place, store: Store, dimensions: Dimensions, term: u64) -> Self {
         Self {
             owners: Owners::new(place.api.clone(), place.label()),
             place,
             term,
             store,
+            dimensions,
             known: BTreeMap::new(),
             pods: BTreeMap::new(),
             written: BTreeMap::new(),
@@ -219,11 +228,18 @@ impl Recommender {
         let began = Instant::now();
         self.publish(&world).await;
         metrics.took("UpdateVPAs", began);
+        if !self.dimensions.is_empty() {
+            let began = Instant::now();
+            self.measure_dimensions(&world).await;
+            self.tell_dimensions(&world).await;
+            metrics.took("Dimensions", began);
+        }
         let began = Instant::now();
         self.maintain_checkpoints(&world).await;
         metrics.took("MaintainCheckpoints", began);
         metrics.took("total", whole);
         metrics.holds(self.store.counts(), self.store.aggregate_bytes());
+        metrics.dimensions.holds(self.dimensions.store.counts());
         metrics.round(true);
         self.world = world;
     }
@@ -253,6 +269,10 @@ fn now() -> UnixNanos {
 struct Complaints(BTreeMap<String, String>);
 
 impl Complaints {
+    fn has(&self, topic: &str) -> bool {
+        self.0.contains_key(topic)
+    }
+
     fn say(&mut self, topic: &str, what: &str, result: Result<(), String>) {
         match result {
             Ok(()) => {

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::objects::{made, read_vpa};
+use super::objects::{made, read_vpa, usage_patch};
 use super::pods::{OwnedPod, PodUsage, read_pod, read_usage};
 use crate::cluster::client::{self, Answer, json_request};
 use crate::recommend::Vpa;
@@ -160,6 +160,20 @@ impl Recommending {
             Ok(_) | Err(ApiError::NotFound(_)) => Ok(()),
             Err(error) => Err(error),
         }
+    }
+
+    /// Tells the usage of a VPA's containers in its annotation, unless it was deleted or made anew since it was read.
+    ///
+    /// # Errors
+    /// It was not written.
+    pub async fn write_usage(
+        &self,
+        (namespace, name): (&str, &str),
+        uid: &str,
+        text: &str,
+    ) -> Result<(), ApiError> {
+        let path = format!("{}/{name}", vpa_folder(namespace));
+        self.send(json_request(Method::PATCH, &path, MERGE_PATCH, &usage_patch(uid, text))).await.map(drop)
     }
 
     pub(super) async fn send(&self, request: Result<Request<Body>, String>) -> Result<Answer, ApiError> {

@@ -15,6 +15,9 @@ use crate::recommend::{CheckpointStatus, OpenWindows};
 /// Where the open windows are kept: upstream's schema has no place for them.
 pub const OPEN_WINDOWS: &str = "berth.dev/open-windows";
 
+/// Where usage of other things than CPU and memory is kept, see [`crate::recommend::dimension::kept`].
+pub const DIMENSIONS: &str = "berth.dev/dimensions";
+
 /// A checkpoint as it was found.
 #[derive(Debug, Clone)]
 pub struct FoundCheckpoint {
@@ -25,6 +28,8 @@ pub struct FoundCheckpoint {
     pub annotations: BTreeMap<String, String>,
     /// What it has, or why that cannot be read.
     pub content: Result<(CheckpointStatus, OpenWindows), String>,
+    /// What is kept of dimensions, as it was found.
+    pub dimensions: Option<String>,
 }
 
 /// What is to be written.
@@ -37,6 +42,8 @@ pub struct Saved {
     pub annotations: BTreeMap<String, String>,
     pub status: CheckpointStatus,
     pub windows: OpenWindows,
+    /// What is to be kept of dimensions.
+    pub dimensions: Option<String>,
 }
 
 /// What became of it.
@@ -119,6 +126,7 @@ impl Recommending {
         let windows =
             serde_json::to_string(&saved.windows).map_err(|error| ApiError::Other(error.to_string()))?;
         annotations.insert(OPEN_WINDOWS.to_owned(), windows);
+        annotations.extend(saved.dimensions.clone().map(|text| (DIMENSIONS.to_owned(), text)));
         // A merge would keep old buckets.
         let patch = json!([
             {"op": "test", "path": "/spec/vpaObjectName", "value": saved.vpa},
@@ -170,6 +178,7 @@ fn read(json: &str) -> Result<FoundCheckpoint, String> {
     let Object { mut metadata, spec, status } =
         serde_json::from_str(json).map_err(|error| error.to_string())?;
     let windows = metadata.annotations.remove(OPEN_WINDOWS);
+    let dimensions = metadata.annotations.remove(DIMENSIONS);
     let label = Label {
         name: metadata.name,
         vpa: spec.vpa_object_name,
@@ -188,6 +197,7 @@ fn read(json: &str) -> Result<FoundCheckpoint, String> {
         uid: metadata.uid,
         annotations: metadata.annotations,
         content: content.map(|status| (status, windows)),
+        dimensions,
     })
 }
 
@@ -200,13 +210,14 @@ mod tests {
         let object = |status: &str| {
             format!(
                 r#"{{"metadata":{{"name":"web-app","namespace":"shop","uid":"u","annotations":{{"a":"b",
-                "{OPEN_WINDOWS}":"{{}}"}}}},"spec":{{"vpaObjectName":"web","containerName":"app"}},"status":{status}}}"#
+                "{OPEN_WINDOWS}":"{{}}","{DIMENSIONS}":"any"}}}},"spec":{{"vpaObjectName":"web","containerName":"app"}},"status":{status}}}"#
             )
         };
         let found = read(&object(r#"{"version":"v3","totalSamplesCount":7}"#)).unwrap();
         assert_eq!(found.content.unwrap().0.total_samples_count, 7);
         assert_eq!(found.annotations, BTreeMap::from([("a".into(), "b".into())]));
         assert!(found.label.is_ours);
+        assert_eq!(found.dimensions.as_deref(), Some("any"));
         let corrupt = read(&object(r#"{"version":"v3","cpuHistogram":{"bucketWeights":{"x":1}}}"#)).unwrap();
         assert_eq!((corrupt.label.vpa.as_str(), corrupt.content.is_err()), ("web", true));
         assert_eq!(read(&object("null")).unwrap().content.unwrap().0.version, "");

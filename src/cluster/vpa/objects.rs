@@ -15,6 +15,8 @@ use crate::recommend::{Condition, ContainerPolicy, Owner, PerResource, Status, V
 /// The label that says who makes an object, and what it says on those that berth makes.
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 const OURS: &str = "berth";
+/// Where usage of other things than CPU and memory is told, see [`crate::recommend::dimension::report`].
+pub const USAGE: &str = "berth.dev/usage";
 
 /// Amounts by resource, as they are written.
 pub(super) type Quantities = BTreeMap<String, Value>;
@@ -147,7 +149,8 @@ struct WireCondition {
 
 /// Reads a VPA. Amounts in it that are no quantities count as not said.
 pub(super) fn read_vpa(json: &str) -> Result<Vpa, String> {
-    let Object { metadata, spec, status } = serde_json::from_str(json).map_err(|error| error.to_string())?;
+    let Object { mut metadata, spec, status } =
+        serde_json::from_str(json).map_err(|error| error.to_string())?;
     let named = |name: &str| format!("it has no {name}");
     if metadata.name.is_empty() || metadata.namespace.is_empty() {
         return Err(named("name or namespace"));
@@ -160,6 +163,7 @@ pub(super) fn read_vpa(json: &str) -> Result<Vpa, String> {
     };
     Ok(Vpa {
         created: metadata.creation_timestamp.and_then(|text| time::from_text(&text).ok()).unwrap_or(0),
+        usage: metadata.annotations.remove(USAGE).map(String::into_boxed_str),
         integer_cpu: metadata.annotations.iter().filter_map(integer).collect(),
         is_managed: metadata.labels.get(MANAGED_BY).is_some_and(|by| by == OURS),
         resource_version: metadata.resource_version,
@@ -292,6 +296,11 @@ pub(super) fn made(candidate: &Candidate, recommender: &str) -> Value {
     })
 }
 
+/// A merge patch that tells this usage in the annotation of the VPA of this uid.
+pub(super) fn usage_patch(uid: &str, text: &str) -> Value {
+    json!({"metadata": {"uid": uid, "annotations": {USAGE: text}}})
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -301,7 +310,7 @@ mod tests {
         let text = json!({
             "metadata": {
                 "name": "web", "namespace": "shop", "uid": "u", "creationTimestamp": "1970-01-01T00:00:01Z",
-                "annotations": {"vpa-post-processor.kubernetes.io/app_integerCPU": "true", "other": "x"},
+                "annotations": {"vpa-post-processor.kubernetes.io/app_integerCPU": "true", "other": "x", USAGE: "y"},
             },
             "spec": {
                 "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
@@ -322,6 +331,7 @@ mod tests {
         let vpa = read_vpa(&text.to_string()).unwrap();
         assert_eq!((vpa.created, &*vpa.namespace, &*vpa.update_mode), (1_000_000_000, "shop", "Off"));
         assert_eq!(vpa.integer_cpu, ["app"]);
+        assert_eq!(vpa.usage.as_deref(), Some("y"));
         assert_eq!(vpa.controlled("app"), Some(PerResource { cpu: false, memory: true }));
         assert_eq!(vpa.controlled("sidecar"), None);
         let app = vpa.policy("app").unwrap();

@@ -12,6 +12,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+use super::dimensions::DimensionMetrics;
 use super::quality::{Quality, same_name_counts};
 use super::{Labels, counters, gauges};
 use crate::recommend::Refused;
@@ -70,6 +71,8 @@ pub struct RecommenderMetrics {
     quality: Quality,
     /// Answers of `metrics.k8s.io`.
     metric_server: Results,
+    /// What is measured besides CPU and memory.
+    pub dimensions: DimensionMetrics,
     state: Mutex<State>,
 }
 
@@ -104,6 +107,7 @@ impl Default for RecommenderMetrics {
             deleted: Results::default(),
             quality: Quality::default(),
             metric_server: Results::default(),
+            dimensions: DimensionMetrics::default(),
             state: Mutex::default(),
         }
     }
@@ -196,6 +200,7 @@ impl RecommenderMetrics {
         let mut state = self.state.lock();
         let source = state.source.take();
         *state = State { source, ..State::default() };
+        self.dimensions.holds(Default::default());
     }
 
     pub(super) fn register(&self, registry: &mut Registry) {
@@ -280,6 +285,7 @@ impl RecommenderMetrics {
             "Evictions not looked at in a round: too many in a namespace",
             &[(&[], self.evictions_left.load(Relaxed))],
         )?;
+        self.dimensions.encode(to)?;
         state.source.as_ref().map_or(Ok(()), |source| prometheus(to, source))
     }
 }

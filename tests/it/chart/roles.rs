@@ -136,13 +136,12 @@ fn each_feature_adds_or_takes_away_its_own_rules() {
     let webhooks = "admissionregistration.k8s.io/validatingwebhookconfigurations:berth-system-berth";
     let secrets: [&str; 2] = ["-Role /secrets [create]", "-Role /secrets:berth-tls [get,update]"];
     let webhook = format!("+ClusterRole {webhooks} [get,patch]");
-    let makes_vpas = RECOMMENDING.map(|rule| match rule {
-        "+ClusterRole autoscaling.k8s.io/verticalpodautoscalers [list]" => {
-            "+ClusterRole autoscaling.k8s.io/verticalpodautoscalers [create,delete,list]"
-        }
-        rule => rule,
-    });
-    let cases: [(&str, &[&str]); 9] = [
+    let with_vpas = |verbs: &'static str| {
+        RECOMMENDING.map(|rule| if rule.ends_with("/verticalpodautoscalers [list]") { verbs } else { rule })
+    };
+    let makes_vpas = with_vpas("+ClusterRole autoscaling.k8s.io/verticalpodautoscalers [create,delete,list]");
+    let with_dimensions = with_vpas("+ClusterRole autoscaling.k8s.io/verticalpodautoscalers [list,patch]");
+    let cases: [(&str, &[&str]); 10] = [
         (
             "config: {serving: {address: null}}",
             &[
@@ -160,6 +159,10 @@ fn each_feature_adds_or_takes_away_its_own_rules() {
         (
             "config: {recommender: {enabled: true, prometheus: {url: 'http://prometheus'}}}",
             &RECOMMENDING[..RECOMMENDING.len() - 1],
+        ),
+        (
+            "config: {recommender: {enabled: true, prometheus: {url: 'http://prometheus'}, dimensions: [{name: diskRead}]}}",
+            &with_dimensions[..RECOMMENDING.len() - 1],
         ),
         (GUARD, &[&webhook]),
         ("guard: {enabled: true, certManager: {enabled: true}}", &secrets),

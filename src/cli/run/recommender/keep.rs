@@ -12,7 +12,10 @@ use crate::recommend::saved::{self, Keeper};
 use crate::recommend::store::Workload;
 use crate::recommend::time::NEVER;
 use crate::recommend::vpa::DEFAULT_RECOMMENDER;
-use crate::recommend::{Span, UnixNanos, Vpa};
+use crate::recommend::{Aggregate, Span, UnixNanos, Vpa};
+
+/// The samples of CPU and memory of a container, and how many there are of its dimensions.
+pub(super) type Spans = (Span, Span, u64);
 
 /// What is known of one checkpoint.
 pub(super) struct Kept {
@@ -20,8 +23,8 @@ pub(super) struct Kept {
     pub saved_at: UnixNanos,
     /// When it had been written before this process read it.
     pub loaded_at: UnixNanos,
-    /// The samples of CPU and memory that it has.
-    pub spans: Option<(Span, Span)>,
+    /// The samples that it has.
+    pub spans: Option<Spans>,
     /// It is not ours to write.
     pub is_foreign: bool,
     /// Annotations of others.
@@ -66,6 +69,7 @@ impl Recommender {
         if is_due(self.collected_at, config.checkpoints_gc_interval.get()) {
             self.collected_at = Some(Instant::now());
             self.store.expire(super::now());
+            self.dimensions.store.expire(super::now());
             self.collect_garbage(world).await;
         }
     }
@@ -101,8 +105,7 @@ impl Recommender {
                 continue;
             }
             for (container, aggregate) in self.store.containers(workload) {
-                let spans = (aggregate.cpu_span, aggregate.memory_span);
-                if spans == (Span::EMPTY, Span::EMPTY) {
+                if !has_samples(aggregate) {
                     continue;
                 }
                 let one = Due {
@@ -111,8 +114,8 @@ impl Recommender {
                     container: container.to_string(),
                     workload: workload.clone(),
                 };
-                let kept = self.kept.get(&one.key());
-                if kept.is_some_and(|kept| kept.is_foreign || kept.spans == Some(spans)) {
+                let (kept, spans) = (self.kept.get(&one.key()), self.spans(workload, container));
+                if kept.is_some_and(|kept| kept.is_foreign || kept.spans == spans) {
                     continue;
                 }
                 due.push((kept.map_or(NEVER, |kept| kept.saved_at), one));
@@ -121,11 +124,16 @@ impl Recommender {
         due
     }
 
+    /// The samples that the checkpoint of a container has when it is written now.
+    pub(super) fn spans(&self, workload: &Workload, container: &str) -> Option<Spans> {
+        let aggregate = self.store.aggregate(workload, container)?;
+        Some((aggregate.cpu_span, aggregate.memory_span, self.kept_samples(workload, container)))
+    }
+
     async fn save_some(&mut self, some: &[Due], workers: usize) {
         let now = super::now();
         let saved = some.iter().filter_map(|due| {
-            let aggregate = self.store.aggregate(&due.workload, &due.container)?;
-            let spans = (aggregate.cpu_span, aggregate.memory_span);
+            let spans = self.spans(&due.workload, &due.container)?;
             let (status, windows) = self.store.save(&due.workload, &due.container, now)?;
             let annotations = self.kept.get(&due.key()).map(|kept| kept.annotations.clone());
             let saved = Saved {
@@ -135,6 +143,7 @@ impl Recommender {
                 annotations: annotations.unwrap_or_default(),
                 status,
                 windows,
+                dimensions: self.kept_dimensions(&due.workload, &due.container),
             };
             Some((due.clone(), spans, saved))
         });
@@ -224,6 +233,7 @@ impl Recommender {
             .find(|target| *target.vpa.namespace == *found.namespace && *target.vpa.name == *found.label.vpa);
         if let Some(workload) = vpa.and_then(|target| target.controls()) {
             self.store.forget(workload, |container| container != found.label.container);
+            self.dimensions.store.forget_container(workload, &found.label.container);
         }
     }
 
@@ -252,10 +262,15 @@ impl Recommender {
     }
 }
 
-/// What was written, with the samples that it has.
-type Write = (Due, (Span, Span), Result<Written, ApiError>);
+/// A container of which nothing was ever measured has no checkpoint.
+pub(super) fn has_samples(aggregate: &Aggregate) -> bool {
+    (aggregate.cpu_span, aggregate.memory_span) != (Span::EMPTY, Span::EMPTY)
+}
 
-async fn write(place: Place, term: u64, due: Due, spans: (Span, Span), saved: Saved) -> Option<Write> {
+/// What was written, with the samples that it has.
+type Write = (Due, Spans, Result<Written, ApiError>);
+
+async fn write(place: Place, term: u64, due: Due, spans: Spans, saved: Saved) -> Option<Write> {
     if !place.leads(term) {
         return None;
     }

@@ -81,7 +81,7 @@ impl Recommender {
     }
 
     fn load_checkpoint(&mut self, new: &New<'_>, checkpoint: FoundCheckpoint) {
-        let FoundCheckpoint { namespace, label, annotations, content, .. } = checkpoint;
+        let FoundCheckpoint { namespace, label, annotations, content, dimensions, .. } = checkpoint;
         let now = super::now();
         let mut kept = Kept { annotations, ..Kept::default() };
         let loaded = content.and_then(|(status, windows)| {
@@ -93,9 +93,11 @@ impl Recommender {
                 matches!(&loaded, Err(CheckpointError::Version(version)) if !version.is_empty());
             loaded.map_err(|error| crate::cluster::client::with_causes(&error))
         });
+        if let Some(text) = dimensions {
+            self.load_dimensions(new.workload, &label, &text);
+        }
         if loaded.is_ok() {
-            let aggregate = self.store.aggregate(new.workload, &label.container);
-            kept.spans = aggregate.map(|it| (it.cpu_span, it.memory_span));
+            kept.spans = self.spans(new.workload, &label.container);
         }
         self.place.metrics.checkpoint_loaded(loaded.is_ok());
         if let Err(error) = loaded {
@@ -145,7 +147,10 @@ impl Recommender {
         }
         for new in new.values().flatten() {
             match &read {
-                Ok(_) => drop(self.known.insert(new.uid.to_owned(), new.workload.clone())),
+                Ok(_) => {
+                    self.dimensions.await_history(new.workload);
+                    self.known.insert(new.uid.to_owned(), new.workload.clone());
+                }
                 // Who reads again begins anew.
                 Err(_) => self.store.forget(new.workload, |_| false),
             }

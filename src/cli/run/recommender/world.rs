@@ -193,6 +193,7 @@ impl Recommender {
         for workload in gone {
             self.store.forget(&workload, |_| false);
         }
+        self.dimensions.retain(|workload| named.contains(workload));
         let uids: BTreeSet<&str> = world.targets.iter().map(|target| target.vpa.uid.as_str()).collect();
         self.known.retain(|uid, _| uids.contains(uid.as_str()));
     }

@@ -1,0 +1,144 @@
+//! What is known of dimensions over a restart: a text that is stored beside the checkpoint of a container, where upstream does
+//! not look (an annotation). Histograms are written as those of a checkpoint are.
+//!
+//! `{"pod":{"networkReceive":{"of":…,"histogram":{…},"firstSampleStart":…,"lastSampleStart":…,"totalSamplesCount":…}},
+//! "container":{"diskRead":{…}}}`. At most [`DIMENSIONS_MAX`](super::DIMENSIONS_MAX) of
+//! [`BUCKETS_MAX`](super::BUCKETS_MAX) buckets, which are less than 128 KiB: the annotations of an object may have 256 KiB together.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Dimension, Usage};
+use crate::recommend::aggregate::Span;
+use crate::recommend::checkpoint::{CLOCK_SKEW_NS, load_histogram};
+use crate::recommend::time::{self, NEVER, UnixNanos};
+use crate::recommend::{CheckpointError, HistogramCheckpoint, HistogramOptions};
+use crate::usage::Scope;
+
+/// By name of the dimension.
+#[derive(Serialize, Deserialize)]
+struct Kept<T> {
+    #[serde(default = "BTreeMap::new", skip_serializing_if = "BTreeMap::is_empty")]
+    pod: BTreeMap<String, T>,
+    #[serde(default = "BTreeMap::new", skip_serializing_if = "BTreeMap::is_empty")]
+    container: BTreeMap<String, T>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct KeptUsage {
+    /// What the values and buckets are.
+    of: String,
+    histogram: HistogramCheckpoint,
+    #[serde(with = "time::text")]
+    first_sample_start: UnixNanos,
+    #[serde(with = "time::text")]
+    last_sample_start: UnixNanos,
+    total_samples_count: u64,
+}
+
+/// Why something that was kept is not used; its dimension is measured anew.
+#[derive(Debug, thiserror::Error)]
+pub enum KeptError {
+    #[error("it is not what was written there")]
+    Text(#[source] serde_json::Error),
+    #[error("{dimension}: it is not what was written there")]
+    Usage {
+        dimension: String,
+        #[source]
+        source: serde_json::Error,
+    },
+    #[error("{dimension}: it is of `{was}`, and not of `{is}`")]
+    Meaning { dimension: String, was: String, is: String },
+    #[error("{dimension}: it has no samples")]
+    Empty { dimension: String },
+    #[error("{dimension}: it cannot be")]
+    Checkpoint {
+        dimension: String,
+        #[source]
+        source: CheckpointError,
+    },
+}
+
+/// `None`: nothing is known.
+pub(super) fn save<'a>(
+    pod: impl Iterator<Item = (&'a Dimension, &'a Usage)>,
+    container: impl Iterator<Item = (&'a Dimension, &'a Usage)>,
+) -> Option<String> {
+    let kept = |(dimension, usage): (&Dimension, &Usage)| {
+        let Span { first, last, count } = usage.span;
+        let kept = KeptUsage {
+            of: dimension.shape(),
+            histogram: usage.histogram.save(),
+            first_sample_start: first,
+            last_sample_start: last,
+            total_samples_count: count,
+        };
+        (dimension.name.to_string(), kept)
+    };
+    let kept = Kept { pod: pod.map(kept).collect(), container: container.map(kept).collect() };
+    if kept.pod.is_empty() && kept.container.is_empty() {
+        return None;
+    }
+    serde_json::to_string(&kept).ok()
+}
+
+/// What a text has of these dimensions, by their place, and what of it cannot be used.
+pub(super) fn load(
+    text: &str,
+    dimensions: &[Dimension],
+    options: &[Arc<HistogramOptions>],
+    now: UnixNanos,
+) -> (Vec<(u8, Usage)>, Vec<KeptError>) {
+    let mut kept: Kept<serde_json::Value> = match serde_json::from_str(text) {
+        Ok(kept) => kept,
+        Err(error) => return (Vec::new(), vec![KeptError::Text(error)]),
+    };
+    let (mut loaded, mut errors) = (Vec::new(), Vec::new());
+    for ((place, dimension), options) in (0_u8..).zip(dimensions).zip(options) {
+        let of = match dimension.scope {
+            Scope::Pod => &mut kept.pod,
+            Scope::Container => &mut kept.container,
+        };
+        match of.remove(&*dimension.name).map(|value| usage(value, dimension, options, now)) {
+            None => {}
+            Some(Ok(usage)) => loaded.push((place, usage)),
+            Some(Err(error)) => errors.push(error),
+        }
+    }
+    (loaded, errors)
+}
+
+fn usage(
+    value: serde_json::Value,
+    dimension: &Dimension,
+    options: &Arc<HistogramOptions>,
+    now: UnixNanos,
+) -> Result<Usage, KeptError> {
+    let name = || dimension.name.to_string();
+    let kept: KeptUsage =
+        serde_json::from_value(value).map_err(|source| KeptError::Usage { dimension: name(), source })?;
+    let is = dimension.shape();
+    if kept.of != is {
+        return Err(KeptError::Meaning { dimension: name(), was: kept.of, is });
+    }
+    let (first, last) = (kept.first_sample_start, kept.last_sample_start);
+    let times = if first == NEVER || first > last {
+        Err(CheckpointError::FirstAfterLast)
+    } else if last > now.saturating_add(CLOCK_SKEW_NS) {
+        Err(CheckpointError::Future("the last sample"))
+    } else {
+        Ok(())
+    };
+    let mut usage = Usage::new(options);
+    times
+        .and_then(|()| load_histogram("usage", &mut usage.histogram, &kept.histogram, now))
+        .map_err(|source| KeptError::Checkpoint { dimension: name(), source })?;
+    if kept.total_samples_count == 0 || usage.histogram.is_empty() {
+        return Err(KeptError::Empty { dimension: name() });
+    }
+    usage.span = Span { first, last, count: kept.total_samples_count };
+    Ok(usage)
+}

@@ -1,0 +1,235 @@
+//! What is known of the dimensions of all workloads. Without dimensions it is empty, and takes no memory.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::kept::{self, KeptError};
+use super::report::{self, Report};
+use super::{Dimension, Usage};
+use crate::recommend::HistogramOptions;
+use crate::recommend::amount::is_usage;
+use crate::recommend::buckets::BucketsError;
+use crate::recommend::container::Refused;
+use crate::recommend::store::{CLOCK_SKEW_NS, Workload};
+use crate::recommend::time::UnixNanos;
+use crate::usage::Scope;
+
+/// Containers of one workload: far more than any has. Names of containers come from Prometheus, which may tell any.
+pub const CONTAINERS_MAX: usize = 128;
+
+/// Usage by dimension, which is its place in the list of dimensions; sorted. Few: searched from the start.
+pub(super) type Usages = Vec<(u8, Usage)>;
+
+/// All dimensions of all workloads.
+#[derive(Debug)]
+pub struct DimensionStore {
+    dimensions: Vec<Dimension>,
+    options: Vec<Arc<HistogramOptions>>,
+    expiry_ns: i64,
+    workloads: BTreeMap<Workload, Known>,
+}
+
+/// What is known of one workload.
+#[derive(Debug, Default)]
+struct Known {
+    pod: Usages,
+    containers: BTreeMap<Arc<str>, Usages>,
+}
+
+/// Sizes of a [`DimensionStore`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DimensionCounts {
+    pub usages: usize,
+    /// Without what maps and the allocator add.
+    pub bytes: usize,
+}
+
+impl DimensionStore {
+    /// What got no samples for `expiry_ns` is forgotten.
+    ///
+    /// # Errors
+    /// The sizes of one make no buckets.
+    pub fn new(dimensions: Vec<Dimension>, expiry_ns: i64) -> Result<Self, BucketsError> {
+        let options = |it: &Dimension| it.estimation.options().map(Arc::new);
+        let options = dimensions.iter().map(options).collect::<Result<_, _>>()?;
+        Ok(Self { dimensions, options, expiry_ns, workloads: BTreeMap::new() })
+    }
+
+    pub fn dimensions(&self) -> &[Dimension] {
+        &self.dimensions
+    }
+
+    /// A usage of a container, or of a pod as a whole by the dimension's scope; `dimension` is its place in the list.
+    ///
+    /// # Errors
+    /// It is not counted.
+    pub fn add(
+        &mut self,
+        dimension: usize,
+        workload: &Workload,
+        container: &str,
+        value: f64,
+        (time, now): (UnixNanos, UnixNanos),
+    ) -> Result<(), Refused> {
+        let (place, options) = self.place(dimension).ok_or(Refused::Unknown)?;
+        if !is_usage(value) {
+            return Err(Refused::Negative);
+        }
+        if time > now.saturating_add(CLOCK_SKEW_NS) {
+            return Err(Refused::Future);
+        }
+        let scope = self.dimensions[dimension].scope;
+        let usages = self.usages_mut(workload, scope, container).ok_or(Refused::Unknown)?;
+        usage_mut(usages, place, || Usage::new(&options)).add(value, time);
+        Ok(())
+    }
+
+    /// What is known of a container, or of the pods as a whole when it is `None`, by place in the list of dimensions.
+    pub fn usages(
+        &self,
+        workload: &Workload,
+        container: Option<&str>,
+    ) -> impl Iterator<Item = (&Dimension, &Usage)> {
+        let known = self.workloads.get(workload);
+        let usages = known.and_then(|known| match container {
+            Some(container) => known.containers.get(container),
+            None => Some(&known.pod),
+        });
+        usages.into_iter().flatten().map(|(place, usage)| (&self.dimensions[usize::from(*place)], usage))
+    }
+
+    /// Samples that [`save`](Self::save) would save.
+    pub fn samples(&self, workload: &Workload, container: &str, with_pod: bool) -> u64 {
+        let count = |container| self.usages(workload, container).map(|(_, usage)| usage.span.count);
+        let of_pod = count(None).filter(|_| with_pod);
+        count(Some(container)).chain(of_pod).fold(0, u64::saturating_add)
+    }
+
+    /// What is to be stored with the checkpoint of a container, and with it what is known of the pods as a whole; `None` when
+    /// that is nothing.
+    pub fn save(&self, workload: &Workload, container: &str, with_pod: bool) -> Option<String> {
+        let of_pod = self.usages(workload, None).filter(|_| with_pod);
+        kept::save(of_pod, self.usages(workload, Some(container)))
+    }
+
+    /// Takes over what [`save`](Self::save) returned, of what has no later samples here. All else stays, also with errors.
+    ///
+    /// # Errors
+    /// What could not be read, each on its own.
+    pub fn load(
+        &mut self,
+        workload: &Workload,
+        container: &str,
+        text: &str,
+        now: UnixNanos,
+    ) -> Result<(), Vec<KeptError>> {
+        let (loaded, errors) = kept::load(text, &self.dimensions, &self.options, now);
+        for (place, usage) in loaded {
+            let scope = self.dimensions[usize::from(place)].scope;
+            let Some(usages) = self.usages_mut(workload, scope, container) else { continue };
+            // The usage of pods may have been stored with several containers, one after the other.
+            let known = usage_mut(usages, place, || usage.clone());
+            if known.span.last < usage.span.last {
+                *known = usage;
+            }
+        }
+        if errors.is_empty() { Ok(()) } else { Err(errors) }
+    }
+
+    /// What is told of a workload; `is_told` says of which containers.
+    pub fn report(&self, workload: &Workload, is_told: impl Fn(&str) -> bool) -> Report {
+        let containers = self.workloads.get(workload).into_iter().flat_map(|known| known.containers.keys());
+        let containers = containers.filter(|name| is_told(name));
+        report::report(
+            self.usages(workload, None),
+            containers.map(|name| (&**name, self.usages(workload, Some(name)))),
+        )
+    }
+
+    /// Forgets one dimension of a workload.
+    pub fn forget(&mut self, dimension: usize, workload: &Workload) {
+        let Some(known) = self.workloads.get_mut(workload) else { return };
+        known.retain(|place, _| usize::from(place) != dimension);
+        self.drop_empty();
+    }
+
+    /// A container does not exist any more.
+    pub fn forget_container(&mut self, workload: &Workload, container: &str) {
+        if let Some(known) = self.workloads.get_mut(workload) {
+            known.containers.remove(container);
+        }
+        self.drop_empty();
+    }
+
+    /// All other workloads do not exist any more.
+    pub fn retain(&mut self, keeps: impl Fn(&Workload) -> bool) {
+        self.workloads.retain(|workload, _| keeps(workload));
+    }
+
+    /// Forgets what got no samples for so long that nothing is left to know.
+    pub fn expire(&mut self, now: UnixNanos) {
+        let expiry = self.expiry_ns;
+        for known in self.workloads.values_mut() {
+            known.retain(|_, usage| now.saturating_sub(usage.span.last) < expiry);
+        }
+        self.drop_empty();
+    }
+
+    pub fn counts(&self) -> DimensionCounts {
+        let usages = self.workloads.values().flat_map(Known::all);
+        usages.fold(DimensionCounts::default(), |sum, (_, usage)| DimensionCounts {
+            usages: sum.usages + 1,
+            bytes: sum.bytes + usage.bytes(),
+        })
+    }
+
+    fn place(&self, dimension: usize) -> Option<(u8, Arc<HistogramOptions>)> {
+        Some((u8::try_from(dimension).ok()?, self.options.get(dimension)?.clone()))
+    }
+
+    /// Where the usage of a container or pod is, a new place if there is room for one.
+    fn usages_mut(&mut self, workload: &Workload, scope: Scope, container: &str) -> Option<&mut Usages> {
+        if !self.workloads.contains_key(workload) {
+            self.workloads.insert(workload.clone(), Known::default());
+        }
+        let known = self.workloads.get_mut(workload)?;
+        if scope == Scope::Pod {
+            return Some(&mut known.pod);
+        }
+        if !known.containers.contains_key(container) {
+            if known.containers.len() >= CONTAINERS_MAX {
+                return None;
+            }
+            known.containers.insert(container.into(), Usages::new());
+        }
+        known.containers.get_mut(container)
+    }
+
+    fn drop_empty(&mut self) {
+        self.workloads.retain(|_, known| !known.pod.is_empty() || !known.containers.is_empty());
+    }
+}
+
+impl Known {
+    fn all(&self) -> impl Iterator<Item = &(u8, Usage)> {
+        self.pod.iter().chain(self.containers.values().flatten())
+    }
+
+    fn retain(&mut self, keeps: impl Fn(u8, &Usage) -> bool) {
+        self.pod.retain(|(place, usage)| keeps(*place, usage));
+        self.containers.retain(|_, usages| {
+            usages.retain(|(place, usage)| keeps(*place, usage));
+            !usages.is_empty()
+        });
+    }
+}
+
+/// The usage in this place, the one that `make` makes if there is none.
+fn usage_mut(usages: &mut Usages, place: u8, make: impl FnOnce() -> Usage) -> &mut Usage {
+    let at = usages.binary_search_by_key(&place, |(place, _)| *place).unwrap_or_else(|at| {
+        usages.reserve_exact(1);
+        usages.insert(at, (place, make()));
+        at
+    });
+    &mut usages[at].1
+}
