@@ -8,10 +8,13 @@ use super::*;
 const STEP: i64 = 60;
 const OLD_POD: &str = "web-5c5d5f7b9-old00";
 
+/// The labels of a series, and its value, or by how much it grows in a second.
+type Growing = (String, f64);
+
 /// What cAdvisor has of two pods: each interface and device is read by two jobs.
 fn scraped(now: i64) -> String {
     let mut text = String::new();
-    let mut family = |kind: &str, name: &str, suffix: &str, series: &[(String, f64)]| {
+    let mut family = |kind: &str, name: &str, suffix: &str, series: &[Growing]| {
         writeln!(text, "# TYPE {name} {kind}").expect("a text");
         for (labels, amount) in series {
             for step in 0..=330 {
@@ -22,7 +25,7 @@ fn scraped(now: i64) -> String {
             }
         }
     };
-    let of = |labels: &dyn Fn(&str, &str) -> Vec<(String, f64)>| -> Vec<(String, f64)> {
+    let of = |labels: &dyn Fn(&str, &str) -> Vec<Growing>| -> Vec<Growing> {
         let pods = [POD, OLD_POD].into_iter();
         pods.flat_map(|pod| ["kubelet", "copy"].into_iter().flat_map(move |job| labels(pod, job))).collect()
     };
