@@ -213,27 +213,19 @@ impl PrometheusSource {
         mut sink: impl FnMut(M, Series<'_>) + Send,
     ) -> Result<Summary, SourceError> {
         let labels = self.labels(now).await?;
-        let parallelism = self.shared.client.config().parallelism as usize;
         let mut summary = Summary::default();
         let mut points_max = i64::MAX;
         let mut ahead: VecDeque<Ahead<M>> = VecDeque::new();
         loop {
-            while ahead.len() < parallelism
-                && let Some(job) = jobs.next()
-            {
-                ahead.extend(job.pieces(points_max).into_iter().map(|job| Ahead { job, request: None }));
-            }
-            let sent = ahead.iter().filter(|next| next.request.is_some()).count();
-            let unsent = ahead.iter_mut().filter(|next| next.request.is_none());
-            for next in unsent.take(parallelism.saturating_sub(sent)) {
-                next.request = Some(self.send(&next.job, &labels));
-            }
+            self.send_ahead(&mut ahead, &mut jobs, points_max, &labels);
             let Some(Ahead { job, request: Some(mut request) }) = ahead.pop_front() else {
                 return Ok(summary);
             };
             let ended = |problem| SourceError::Ended { url: self.shared.client.url(), problem };
             match (&mut request.0).await.map_err(|error| ended(error.to_string()))? {
                 Ok(response) => {
+                    // It is evaluated: while it is decoded, Prometheus works on as many others.
+                    self.send_ahead(&mut ahead, &mut jobs, points_max, &labels);
                     let query = self.query(&job, &labels);
                     let decoder = Decoder::new(job.result_type(), job.kind.labels(&labels));
                     let hand_on = |series: Series<'_>| sink(job.kind, series);
@@ -252,6 +244,27 @@ impl PrometheusSource {
                 }
                 Err(Failure::Other(error)) => return Err(error),
             }
+        }
+    }
+
+    /// Keeps so many queries asked as Prometheus may work on at a time.
+    fn send_ahead<M: Measure>(
+        &self,
+        ahead: &mut VecDeque<Ahead<M>>,
+        jobs: &mut impl Iterator<Item = Job<M>>,
+        points_max: i64,
+        labels: &LabelNames,
+    ) {
+        let parallelism = self.shared.client.config().parallelism as usize;
+        while ahead.len() < parallelism
+            && let Some(job) = jobs.next()
+        {
+            ahead.extend(job.pieces(points_max).into_iter().map(|job| Ahead { job, request: None }));
+        }
+        let sent = ahead.iter().filter(|next| next.request.is_some()).count();
+        let unsent = ahead.iter_mut().filter(|next| next.request.is_none());
+        for next in unsent.take(parallelism.saturating_sub(sent)) {
+            next.request = Some(self.send(&next.job, labels));
         }
     }
 
