@@ -95,7 +95,7 @@ async fn however_often_it_is_killed_no_checkpoint_ever_knows_less() {
         "berth_recommender_checkpoint_writes_total",
     ];
     for phase in ["start", "ready"].into_iter().chain(phases).chain(["all saved"]).cycle().take(14) {
-        time = time + 1.seconds();
+        time += 1.seconds();
         measure_all(&client, time).await;
         let saved = watch.last("web-app");
         let mut berth = Berth::start(&control_plane.kubeconfig(), EVERY_SECOND);
@@ -156,7 +156,7 @@ async fn what_the_api_server_refuses_or_loses_is_written_in_the_end() {
     berth.await_ready().await;
     let mut time = Timestamp::now();
     for sample in 1..=5 {
-        time = time + 1.seconds();
+        time += 1.seconds();
         measure_all(&client, time).await;
         for name in WORKLOADS {
             let checkpoint = format!("{name}-app");
