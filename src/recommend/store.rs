@@ -33,16 +33,24 @@ pub struct Store {
     settings: Settings,
     shapes: Shapes,
     workloads: BTreeMap<Workload, Known>,
-    /// Which workload a running pod belongs to, by the pod's uid.
-    pods: BTreeMap<Arc<str>, Workload>,
+    /// Running pods, by uid.
+    pods: BTreeMap<Arc<str>, Pod>,
 }
 
-/// What is known of a workload.
+/// A running pod.
+#[derive(Debug)]
+struct Pod {
+    workload: Workload,
+    /// Its containers that were measured, by name. Few: searched from the start.
+    containers: Vec<(Arc<str>, ContainerState)>,
+}
+
+/// What is known of a workload. Most have one container and few pods: sorted lists take a tenth of what maps would.
 #[derive(Debug, Default)]
 struct Known {
-    containers: BTreeMap<Arc<str>, Tracked>,
-    /// The containers of running pods, by the pod's uid. Few in a pod: searched from the start.
-    running: BTreeMap<Arc<str>, Vec<(Arc<str>, ContainerState)>>,
+    containers: Vec<(Arc<str>, Tracked)>,
+    /// The uids of its running pods.
+    pods: Vec<Arc<str>>,
 }
 
 /// An aggregate, and the rules that its VPA sets for it.
@@ -64,23 +72,30 @@ impl Store {
 
     /// A pod of a workload runs. A pod that is known keeps what is known of it.
     pub fn pod_runs(&mut self, uid: &Arc<str>, workload: &Workload) {
-        if self.pods.get(uid).is_some_and(|known| known != workload) {
-            self.pod_ended(uid);
+        match self.pods.get(uid) {
+            Some(known) if known.workload == *workload => return,
+            Some(_) => self.pod_ended(uid),
+            None => {}
         }
-        self.pods.insert(uid.clone(), workload.clone());
-        self.workloads.entry(workload.clone()).or_default().running.entry(uid.clone()).or_default();
+        self.pods.insert(uid.clone(), Pod { workload: workload.clone(), containers: Vec::new() });
+        let pods = &mut self.workloads.entry(workload.clone()).or_default().pods;
+        if let Err(at) = pods.binary_search(uid) {
+            insert(pods, at, uid.clone());
+        }
     }
 
     /// The workload of a running pod.
     pub fn workload_of(&self, pod: &str) -> Option<&Workload> {
-        self.pods.get(pod)
+        Some(&self.pods.get(pod)?.workload)
     }
 
     /// A pod ended. What its containers used stays.
     pub fn pod_ended(&mut self, uid: &str) {
-        let Some(workload) = self.pods.remove(uid) else { return };
+        let Some(Pod { workload, .. }) = self.pods.remove(uid) else { return };
         if let Some(known) = self.workloads.get_mut(&workload) {
-            known.running.remove(uid);
+            if let Ok(at) = known.pods.binary_search_by(|other| (**other).cmp(uid)) {
+                known.pods.remove(at);
+            }
             if known.is_empty() {
                 self.workloads.remove(&workload);
             }
@@ -91,7 +106,7 @@ impl Store {
     pub fn retain_pods(&mut self, runs: impl Fn(&str) -> bool) {
         self.pods.retain(|uid, _| runs(uid));
         for known in self.workloads.values_mut() {
-            known.running.retain(|uid, _| runs(uid));
+            known.pods.retain(|uid| runs(uid));
         }
         self.drop_empty();
     }
@@ -106,10 +121,10 @@ impl Store {
         container: &str,
         now: UnixNanos,
     ) -> Result<Container<'_>, Refused> {
-        let workload = self.pods.get(pod).ok_or(Refused::Unknown)?;
-        let known = self.workloads.get_mut(workload).ok_or(Refused::Unknown)?;
-        let fed = known.feed(pod, container, &self.shapes, now);
-        let (state, tracked) = fed.ok_or(Refused::Unknown)?;
+        let pod = self.pods.get_mut(pod).ok_or(Refused::Unknown)?;
+        let known = self.workloads.get_mut(&pod.workload).ok_or(Refused::Unknown)?;
+        let (name, tracked) = known.tracked(container, &self.shapes, now);
+        let state = pod.state(name);
         let rules = tracked.rules.as_deref().copied().unwrap_or_else(|| self.settings.memory_rules());
         let strict = self.settings.strict_upstream;
         Ok(Container { state, aggregate: &mut tracked.aggregate, rules, strict })
@@ -164,7 +179,7 @@ impl Store {
         now: UnixNanos,
     ) {
         let known = self.workloads.entry(workload.clone()).or_default();
-        known.tracked(container, &self.shapes, now).rules = rules.map(Box::new);
+        known.tracked(container, &self.shapes, now).1.rules = rules.map(Box::new);
     }
 
     /// The containers of a workload of which something is known, by name.
@@ -174,7 +189,7 @@ impl Store {
     }
 
     pub fn aggregate(&self, workload: &Workload, container: &str) -> Option<&Aggregate> {
-        Some(&self.workloads.get(workload)?.containers.get(container)?.aggregate)
+        Some(&self.workloads.get(workload)?.get(container)?.aggregate)
     }
 
     pub fn workloads(&self) -> impl Iterator<Item = &Workload> {
@@ -184,7 +199,7 @@ impl Store {
     /// A workload or one of its containers does not exist any more.
     pub fn forget(&mut self, workload: &Workload, keeps: impl Fn(&str) -> bool) {
         if let Some(known) = self.workloads.get_mut(workload) {
-            known.containers.retain(|name, _| keeps(name));
+            known.containers.retain(|(name, _)| keeps(name));
             if known.is_empty() {
                 self.workloads.remove(workload);
             }
@@ -195,7 +210,7 @@ impl Store {
     pub fn expire(&mut self, now: UnixNanos) {
         let (default, strict) = (self.settings.memory_rules(), self.settings.strict_upstream);
         for known in self.workloads.values_mut() {
-            known.containers.retain(|_, tracked| {
+            known.containers.retain(|(_, tracked)| {
                 let rules = tracked.rules.as_deref().unwrap_or(&default);
                 !tracked.aggregate.is_expired(now, rules, strict)
             });
@@ -211,8 +226,11 @@ impl Store {
         now: UnixNanos,
     ) -> Option<(CheckpointStatus, OpenWindows)> {
         let known = self.workloads.get(workload)?;
-        let aggregate = &known.containers.get(container)?.aggregate;
-        Some(open::save(aggregate, known.states(container), now))
+        let running = known.pods.iter().filter_map(|uid| {
+            let containers = &self.pods.get(uid)?.containers;
+            containers.iter().find(|(name, _)| **name == *container).map(|(_, state)| (&**uid, state))
+        });
+        Some(open::save(&known.get(container)?.aggregate, running, now))
     }
 
     /// Adds what a checkpoint has; pods that had an open window are running until [`retain_pods`](Self::retain_pods)
@@ -226,22 +244,24 @@ impl Store {
         now: UnixNanos,
     ) -> Result<(), CheckpointError> {
         let default = self.settings.memory_rules();
-        let known = self.workloads.get(workload).and_then(|known| known.containers.get(container));
+        let known = self.workloads.get(workload).and_then(|known| known.get(container));
         let rules = known.and_then(|tracked| tracked.rules.as_deref()).unwrap_or(&default);
         let (loaded, running) = open::load(status, windows, &self.shapes, rules.interval_ns, now)?;
         let known = self.workloads.entry(workload.clone()).or_default();
-        known.tracked(container, &self.shapes, now).aggregate.merge(&loaded);
+        let (name, tracked) = known.tracked(container, &self.shapes, now);
+        tracked.aggregate.merge(&loaded);
+        let name = name.clone();
         for (uid, state) in running {
             let uid: Arc<str> = uid.into();
             // What was stored beside a checkpoint may be wrong; a pod that is known belongs where it is.
-            if self.pods.get(&uid).is_some_and(|known| known != workload) {
+            if self.workload_of(&uid).is_some_and(|known| known != workload) {
                 continue;
             }
             self.pod_runs(&uid, workload);
-            let known = self.workloads.entry(workload.clone()).or_default();
-            let containers = known.running.entry(uid).or_default();
-            if containers.iter().all(|(name, _)| **name != *container) {
-                containers.push((container.into(), state));
+            if let Some(pod) = self.pods.get_mut(&uid)
+                && pod.containers.iter().all(|(other, _)| *other != name)
+            {
+                *pod.state(&name) = state;
             }
         }
         Ok(())
@@ -253,7 +273,7 @@ impl Store {
             workloads: self.workloads.len(),
             aggregates: self.workloads.values().map(|known| known.containers.len()).sum(),
             pods: self.pods.len(),
-            containers: self.workloads.values().flat_map(|known| known.running.values()).map(Vec::len).sum(),
+            containers: self.pods.values().map(|pod| pod.containers.len()).sum(),
         }
     }
 
@@ -261,8 +281,8 @@ impl Store {
     pub fn aggregate_bytes(&self) -> usize {
         self.workloads
             .values()
-            .flat_map(|known| known.containers.values())
-            .map(|tracked| tracked.aggregate.bytes())
+            .flat_map(|known| &known.containers)
+            .map(|(_, tracked)| tracked.aggregate.bytes())
             .sum()
     }
 
@@ -301,37 +321,48 @@ pub(super) fn check_clock(time: UnixNanos, now: UnixNanos) -> Result<(), Refused
 
 impl Known {
     fn is_empty(&self) -> bool {
-        self.containers.is_empty() && self.running.is_empty()
+        self.containers.is_empty() && self.pods.is_empty()
     }
 
-    /// The aggregate of a container, a new one if there is none.
-    fn tracked(&mut self, container: &str, shapes: &Shapes, now: UnixNanos) -> &mut Tracked {
-        tracked(&mut self.containers, container, shapes, now)
+    fn position(&self, container: &str) -> Result<usize, usize> {
+        self.containers.binary_search_by(|(name, _)| (**name).cmp(container))
     }
 
-    /// The state of a running pod's container, a new one if there is none, and its aggregate.
-    fn feed(
-        &mut self,
-        pod: &str,
-        container: &str,
-        shapes: &Shapes,
-        now: UnixNanos,
-    ) -> Option<(&mut ContainerState, &mut Tracked)> {
-        let states = self.running.get_mut(pod)?;
-        let at = states.iter().position(|(name, _)| **name == *container).unwrap_or_else(|| {
-            states.push((container.into(), ContainerState::default()));
-            states.len() - 1
+    fn get(&self, container: &str) -> Option<&Tracked> {
+        Some(&self.containers[self.position(container).ok()?].1)
+    }
+
+    /// The aggregate of a container, a new one if there is none, and its name.
+    fn tracked(&mut self, container: &str, shapes: &Shapes, now: UnixNanos) -> (&Arc<str>, &mut Tracked) {
+        let at = self.position(container).unwrap_or_else(|at| {
+            let tracked = Tracked { aggregate: Aggregate::new(shapes, now), rules: None };
+            insert(&mut self.containers, at, (container.into(), tracked));
+            at
         });
-        Some((&mut states[at].1, tracked(&mut self.containers, container, shapes, now)))
+        let (name, tracked) = &mut self.containers[at];
+        (name, tracked)
     }
+}
 
-    /// The running containers of one name, with their pod's uid.
-    fn states(&self, container: &str) -> impl Iterator<Item = (&str, &ContainerState)> {
-        let pods = self.running.iter();
-        pods.flat_map(|(uid, states)| states.iter().map(move |(name, state)| (&**uid, name, state)))
-            .filter(move |(_, name, _)| ***name == *container)
-            .map(|(uid, _, state)| (uid, state))
+impl Pod {
+    /// The state of a container, a new one if there is none.
+    fn state(&mut self, container: &Arc<str>) -> &mut ContainerState {
+        let at = self.containers.iter().position(|(name, _)| name == container).unwrap_or_else(|| {
+            let at = self.containers.len();
+            insert(&mut self.containers, at, (container.clone(), ContainerState::default()));
+            at
+        });
+        &mut self.containers[at].1
     }
+}
+
+/// Into a list that is as long as it must be while it is short.
+fn insert<T>(list: &mut Vec<T>, at: usize, element: T) {
+    const SHORT: usize = 4;
+    if list.len() < SHORT {
+        list.reserve_exact(1);
+    }
+    list.insert(at, element);
 }
 
 /// Sizes of a [`Store`].
@@ -341,17 +372,4 @@ pub struct Counts {
     pub aggregates: usize,
     pub pods: usize,
     pub containers: usize,
-}
-
-fn tracked<'a>(
-    containers: &'a mut BTreeMap<Arc<str>, Tracked>,
-    container: &str,
-    shapes: &Shapes,
-    now: UnixNanos,
-) -> &'a mut Tracked {
-    if !containers.contains_key(container) {
-        let aggregate = Aggregate::new(shapes, now);
-        containers.insert(container.into(), Tracked { aggregate, rules: None });
-    }
-    containers.get_mut(container).expect("was put there if it was missing")
 }
