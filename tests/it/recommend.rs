@@ -252,9 +252,19 @@ fn every_published_series_is_replayed_and_the_estimators_stand_as_documented() {
     }
     // An hour of requests a second; a service each.
     let wiki = ["wiki-online-boutique-qps.csv"];
-    for service in
-        ["adservice", "cartservice", "checkoutservice", "currencyservice", "emailservice", "frontend"]
-    {
+    let services = [
+        "adservice",
+        "cartservice",
+        "checkoutservice",
+        "currencyservice",
+        "emailservice",
+        "frontend",
+        "paymentservice",
+        "productcatalogservice",
+        "recommendationservice",
+        "shippingservice",
+    ];
+    for service in services {
         let options = ["--cpu-column", service, "--cpu-scale", "0.01", "--warm-up", "10m", "--step", "1m"];
         assert_eq!(replay(&wiki, &options).len(), 3, "{service}");
     }
