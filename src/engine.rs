@@ -12,6 +12,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::agent::{Agent, AgentConfig, CacheStats, Choice, Part};
 use crate::dispatch::Estimator;
+use crate::gang::AllocationStatus;
 use crate::model::Report;
 use crate::placement::{Binding, ClaimOrder, Outcome};
 use crate::scheduler::{Action, AttemptResult, Sample, Scheduler, SchedulerConfig, Settled, Task};
@@ -23,6 +24,8 @@ pub trait Outlet: Send + Sync + 'static {
     /// Ask for these claims, and tell [`Engine::claims_written`] how it ended.
     fn claim(&self, order: ClaimOrder);
     fn report(&self, report: Report);
+    /// Write where an allocation stands to its object.
+    fn tell_allocation(&self, status: AllocationStatus);
     fn observe(&self, sample: Sample);
 }
 
@@ -169,6 +172,7 @@ impl Shared {
                 Action::Bind(binding) => self.outlet.bind(binding, term),
                 Action::Claim(order) => self.outlet.claim(order),
                 Action::Report(report) => self.outlet.report(report),
+                Action::TellAllocation(status) => self.outlet.tell_allocation(*status),
                 Action::Observe(sample) => self.outlet.observe(sample),
                 Action::WakeAgent(agent) => self.agents[agent].raise(),
             }

@@ -1,7 +1,7 @@
 //! berth: a Kubernetes scheduler that keeps a ranked list of nodes for every class of pods.
 //!
 //! `ARCHITECTURE.md` has the map. The decision rooms (`model`, `inventory`, `rules`, `class`, `agent`, `dispatch`,
-//! `queue`, `recommend`, `scheduler`) are synchronous and deterministic: time, randomness and the outcome of I/O are arguments.
+//! `queue`, `gang`, `recommend`, `scheduler`) are synchronous and deterministic: time, randomness and the outcome of I/O are arguments.
 
 pub mod advise;
 pub mod agent;
@@ -13,6 +13,7 @@ pub mod control_plane;
 pub mod dispatch;
 pub mod engine;
 pub mod explain;
+pub mod gang;
 pub mod invariants;
 pub mod inventory;
 pub mod model;

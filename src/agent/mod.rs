@@ -90,7 +90,7 @@ impl Agent {
 
     /// The best node for `class` in the view, from the class's ranked list: repaired if it is cached, else made.
     pub fn choose(&mut self, class: &Arc<Class>, now: Duration, lap: impl FnMut(Part)) -> Choice {
-        let seen = self.view.revision();
+        let seen = self.view.seen();
         let list = self.cache.list(class, self.order, &self.view, &mut self.domains, now, lap);
         let best = if self.candidate_width == 1 {
             list.best(&self.domains)
@@ -156,8 +156,9 @@ impl Agent {
         self.cache.stats(&self.domains)
     }
 
+    /// The revision of the inventory that its view is at.
     pub fn revision(&self) -> Revision {
-        self.view.revision()
+        self.view.seen()
     }
 
     pub fn view(&self) -> &View {

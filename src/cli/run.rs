@@ -29,6 +29,7 @@ use crate::cluster::certificates::{FOLLOW_EVERY, Rotation};
 use crate::cluster::client::without_retries;
 use crate::config::{Config, NAMESPACE_FILE};
 use crate::engine::{AgentThreads, Engine, Outlet};
+use crate::gang::AllocationStatus;
 use crate::model::Report;
 use crate::objects::Kind;
 use crate::placement::{BindCounters, Binding, ClaimOrder, KubeClaims, KubeStore, drive};
@@ -143,6 +144,8 @@ impl Outlet for ToCluster {
     fn report(&self, report: Report) {
         self.reporter.report(report);
     }
+
+    fn tell_allocation(&self, _status: AllocationStatus) {}
 
     fn observe(&self, sample: Sample) {
         self.histograms.observe(sample);

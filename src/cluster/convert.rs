@@ -86,6 +86,7 @@ impl LeanPod {
         };
 
         let name = self.metadata.name.as_deref().unwrap_or_default();
+        let scheduling_group = pod_group(&self.spec).map(|name| interner.text(name));
         let volumes = volumes::volumes(&self.spec.volumes, name, interner);
         let (metadata, lean, status) = (self.metadata, self.spec, self.status);
         Pod {
@@ -119,11 +120,17 @@ impl LeanPod {
                 kind: interner.text(&owner.kind),
                 name: interner.text(&owner.name),
             }),
+            scheduling_group,
             volumes: volumes.map(Into::into),
             usage,
             spec,
         }
     }
+}
+
+/// The PodGroup that the pod names.
+fn pod_group(spec: &LeanPodSpec) -> Option<&str> {
+    spec.scheduling_group.as_ref()?.pod_group_name.as_deref().filter(|name| !name.is_empty())
 }
 
 /// What the kubelet must declare for this pod (upstream: `InferForScheduling` of each feature of 1.36). In order of name.
@@ -159,7 +166,10 @@ fn unsupported(spec: &LeanPodSpec) -> Box<[Unsupported]> {
             Unsupported::Volumes,
         ),
         (!spec.resource_claims.is_empty(), Unsupported::ResourceClaims),
-        (spec.scheduling_group.is_some() || spec.workload_ref.is_some(), Unsupported::SchedulingGroup),
+        (
+            spec.workload_ref.is_some() || spec.scheduling_group.is_some() && pod_group(spec).is_none(),
+            Unsupported::SchedulingGroup,
+        ),
     ]
     .into_iter()
     .filter_map(|(asked, what)| asked.then_some(what))

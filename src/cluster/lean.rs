@@ -70,9 +70,15 @@ pub(super) struct LeanPodSpec {
     pub volumes: Vec<LeanVolume>,
     #[serde(deserialize_with = "nullable")]
     pub resource_claims: Vec<IgnoredAny>,
-    pub scheduling_group: Option<IgnoredAny>,
+    pub scheduling_group: Option<LeanSchedulingGroup>,
     /// What `schedulingGroup` was called in 1.35.
     pub workload_ref: Option<IgnoredAny>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct LeanSchedulingGroup {
+    pub pod_group_name: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]

@@ -16,6 +16,7 @@ pub use volumes::{
 
 pub use spreading::{default_constraint, system_defaults};
 
+use crate::gang::Allocation;
 use crate::model::{
     AttachLimits, ClaimName, Holding, Identity, LabelSelector, Labels, Peer, Pod, PodSpec, Pool, Spread,
 };
@@ -36,6 +37,10 @@ pub enum Kind {
     ReplicationController,
     ReplicaSet,
     StatefulSet,
+    /// The kinds of [`AllocationKind`](crate::gang::AllocationKind).
+    Allocation,
+    PodGroup,
+    CoschedulingPodGroup,
 }
 
 impl Kind {
@@ -79,6 +84,8 @@ pub enum Object {
         name: ObjectName,
         selector: LabelSelector,
     },
+    /// Not kept here: the scheduler hands it to the gangs.
+    Allocation(Box<Allocation>),
 }
 
 /// Which pods must be looked at again after a change.
@@ -137,6 +144,7 @@ impl Objects {
             Object::Capacity(capacity) => self.volumes.apply_capacity(capacity).into(),
             Object::Attachment(attachment) => self.volumes.apply_attachment(attachment).into(),
             Object::Selecting { kind, name, selector } => self.spreading.apply(kind, name, selector),
+            Object::Allocation(_) => Affected::Nothing,
         }
     }
 

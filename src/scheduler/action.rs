@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::gang::AllocationStatus;
 use crate::model::Report;
 use crate::placement::{Binding, ClaimOrder};
 
@@ -13,6 +14,8 @@ pub enum Action {
     /// Ask for these claims; tell the outcome by `Scheduler::claims_written`.
     Claim(ClaimOrder),
     Report(Report),
+    /// Tell the object that made these pods an allocation where it stands. The latest one of an allocation says all.
+    TellAllocation(Box<AllocationStatus>),
     /// This agent has something to do.
     WakeAgent(usize),
     /// For a histogram.

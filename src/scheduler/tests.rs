@@ -86,7 +86,7 @@ impl Bench {
                 Action::WakeAgent(agent) => {
                     self.woken.insert(agent);
                 }
-                Action::Observe(_) => {}
+                Action::Observe(_) | Action::TellAllocation(_) => {}
             }
         }
         assert_eq!(self.scheduler.check(), []);

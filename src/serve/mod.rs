@@ -131,6 +131,7 @@ mod testing {
     use crate::agent::{AgentConfig, CacheLimits};
     use crate::dispatch::Estimator;
     use crate::engine::{Engine, Outlet};
+    use crate::gang::AllocationStatus;
     use crate::model::Report;
     use crate::placement::{Binding, ClaimOrder};
     use crate::rules::Packing;
@@ -142,6 +143,7 @@ mod testing {
         fn bind(&self, _: Binding, _: u64) {}
         fn claim(&self, _: ClaimOrder) {}
         fn report(&self, _: Report) {}
+        fn tell_allocation(&self, _: AllocationStatus) {}
         fn observe(&self, _: Sample) {}
     }
 

@@ -300,7 +300,11 @@ impl<'a> World<'a> {
                 match action {
                     Action::Bind(binding) => self.bind(&binding),
                     Action::WakeAgent(at) if self.workers[at].doing.is_none() => self.take(at),
-                    Action::WakeAgent(_) | Action::Report(_) | Action::Observe(_) | Action::Claim(_) => {}
+                    Action::WakeAgent(_)
+                    | Action::Report(_)
+                    | Action::Observe(_)
+                    | Action::Claim(_)
+                    | Action::TellAllocation(_) => {}
                 }
             }
         }

@@ -222,7 +222,8 @@ impl World {
         let inventory = self.ledger.inventory();
         let repaired = &self.agents[agent];
         let list = repaired.list(class.id).expect("it was just used");
-        prop_assert_eq!(list.revision(), inventory.revision());
+        prop_assert_eq!(repaired.revision(), inventory.revision());
+        prop_assert_eq!(list.revision(), repaired.view().revision());
         let mut fresh = Agent::new(AgentConfig { cache: UNLIMITED, ..self.configs[agent] });
         fresh.catch_up(inventory);
         fresh.choose(class, Duration::ZERO, |_| {});

@@ -208,7 +208,7 @@ fn images_are_named_as_nodes_name_them_and_counted_per_container() {
 fn what_is_not_scheduled_yet_is_named() {
     for (asked, what) in [
         (json!({"resourceClaims": [{"name": "gpu"}]}), Unsupported::ResourceClaims),
-        (json!({"schedulingGroup": {"podGroupName": "g"}}), Unsupported::SchedulingGroup),
+        (json!({"schedulingGroup": {"somethingElse": "g"}}), Unsupported::SchedulingGroup),
         (json!({"workloadRef": {"name": "w"}}), Unsupported::SchedulingGroup),
     ] {
         assert_eq!(*spec(asked.clone()).unsupported, [what], "{asked}");
