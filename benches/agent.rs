@@ -358,7 +358,7 @@ fn mate(app: usize, texts: &mut Interner) -> (PodSpec, Arc<Peer>) {
     };
     let spread = Spread { constraints: constraints.into(), defaulted: false };
     let spec = PodSpec { pod_affinity: affinity.clone(), spread, ..plain(100) };
-    (spec, Arc::new(Peer { identity, terminating: false, affinity }))
+    (spec, Arc::new(Peer { identity, terminating: false, affinity, ..Peer::default() }))
 }
 
 /// Pods of many applications come and go, two and a half a node: what it costs to place one, in a burst of its class and

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::agent::{Agent, AgentConfig, CacheStats, Choice, Part};
+use crate::agent::{Agent, AgentConfig, CacheStats, Part};
 use crate::dispatch::Estimator;
 use crate::gang::AllocationStatus;
 use crate::model::Report;
 use crate::placement::{Binding, ClaimOrder, Outcome};
-use crate::scheduler::{Action, AttemptResult, Sample, Scheduler, SchedulerConfig, Settled, Task};
+use crate::scheduler::{Action, Answer, Sample, Scheduler, SchedulerConfig, Settled, Task};
 
 /// Where decisions go. Called from agent threads and from whoever tells the engine something; must not block.
 pub trait Outlet: Send + Sync + 'static {
@@ -217,21 +217,18 @@ impl AgentThread {
         let shared = self.shared.clone();
         let began = Instant::now();
         loop {
-            let choice = self.choose(&task);
-            let result = match choice {
-                Choice::Node { .. } => AttemptResult::Scheduled,
-                Choice::Nowhere(_) => AttemptResult::Unschedulable,
-            };
+            let answer = self.choose(&task);
+            let result = answer.result();
             let changes = self.agent.cache_changes();
             let seen = self.agent.revision();
             *shared.stats[self.index].lock() = self.agent.cache_stats();
             // `Err`: the rows copied for another try.
             let settled = shared.with(|scheduler, now| {
                 scheduler.learn(self.index, &task, &self.laps, &changes);
-                if scheduler.settle(self.index, &mut self.agent, &task, choice, seen, now) == Settled::Again {
+                if scheduler.settle(self.index, &mut self.agent, &task, answer, seen, now) == Settled::Again {
                     return Err(self.agent.catch_up(scheduler.inventory()));
                 }
-                if matches!(task, Task::Place { .. }) {
+                if !matches!(task, Task::Check { .. }) {
                     scheduler.observe_attempt(result, began.elapsed(), rows);
                 }
                 Ok(self.take(scheduler, now))
@@ -243,12 +240,12 @@ impl AgentThread {
         }
     }
 
-    fn choose(&mut self, task: &Task) -> Choice {
+    fn choose(&mut self, task: &Task) -> Answer {
         let now = self.shared.started.elapsed();
         let laps = &mut self.laps;
         laps.clear();
         let mut last = Instant::now();
-        self.agent.choose(task.class(), now, |part| {
+        task.choose(&mut self.agent, now, |part| {
             let lap = Instant::now();
             laps.push((part, lap - last));
             last = lap;

@@ -371,6 +371,24 @@ impl RankedList {
         })
     }
 
+    /// The best valid one of these nodes.
+    pub fn best_among(&self, domains: &Domains, nodes: &[NodeId]) -> Option<NodeId> {
+        let weights = self.scoped.as_ref().map(|scoped| self.weigh(scoped, domains));
+        let standing = |id: &NodeId| Some((self.standing(domains, weights.as_ref(), *id)?.ok()?, *id));
+        nodes.iter().filter_map(standing).min().map(|(_, id)| id)
+    }
+
+    /// Why those of these nodes are not valid that are not.
+    pub fn diagnose_among(&self, domains: &Domains, nodes: &[NodeId]) -> Diagnosis {
+        let standings = self.standings_of(domains, nodes.iter().map(|id| Some(*id)));
+        standings.into_iter().filter_map(|standing| standing?.err()).collect()
+    }
+
+    /// Whether the class may go to this node, but for what pods in large domains around it say.
+    pub fn is_valid(&self, id: NodeId) -> bool {
+        self.find(id).is_some_and(|(_, key)| key.is_valid())
+    }
+
     fn find(&self, id: NodeId) -> Option<(&Cell, Key)> {
         let (cell, slot) = match self.has_cells() {
             false => (&self.cells[0], id.0),

@@ -7,6 +7,7 @@ mod cache;
 mod domains;
 mod list;
 mod object;
+mod plan;
 mod scoped;
 mod tree;
 mod view;
@@ -24,6 +25,7 @@ use crate::inventory::{Inventory, NodeId, Revision};
 use crate::rules::{Diagnosis, GOLDEN, Packing, Reasons, Salt, Standing, mix};
 use cache::Cache;
 use domains::Domains;
+use plan::Topologies;
 
 /// How an agent works; the same for its whole life.
 #[derive(Debug, Clone, Copy)]
@@ -67,6 +69,7 @@ pub struct Agent {
     domains: Domains,
     cache: Cache,
     candidates: Vec<NodeId>,
+    topologies: Topologies,
 }
 
 impl Agent {
@@ -80,6 +83,7 @@ impl Agent {
             domains: Domains::default(),
             cache: Cache::new(config.cache),
             candidates: Vec::new(),
+            topologies: Topologies::default(),
         }
     }
 

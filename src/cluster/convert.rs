@@ -57,10 +57,18 @@ impl LeanPod {
         let pod_affinity = interner.pod_affinity(pod_affinity);
         let constraints = &self.spec.topology_spread_constraints;
         let spread = pod_terms::spread(constraints, &identity, interner, &mut problems);
+        let owner =
+            self.metadata.owner_references.as_ref().and_then(|owners| owners.last()).map(|owner| Owner {
+                api_version: interner.text(&owner.api_version),
+                kind: interner.text(&owner.kind),
+                name: interner.text(&owner.name),
+            });
         let peer = Peer {
             identity,
             terminating: self.metadata.deletion_timestamp.is_some(),
             affinity: pod_affinity.clone(),
+            owner: owner.clone(),
+            group: pod_group(&self.spec).map(|name| interner.text(name)),
         };
 
         let spec = PodSpec {
@@ -86,7 +94,6 @@ impl LeanPod {
         };
 
         let name = self.metadata.name.as_deref().unwrap_or_default();
-        let scheduling_group = pod_group(&self.spec).map(|name| interner.text(name));
         let volumes = volumes::volumes(&self.spec.volumes, name, interner);
         let (metadata, lean, status) = (self.metadata, self.spec, self.status);
         Pod {
@@ -115,12 +122,7 @@ impl LeanPod {
                 message: interner.text(&condition.message),
             }),
             peer: interner.peer(peer),
-            owner: metadata.owner_references.unwrap_or_default().pop().map(|owner| Owner {
-                api_version: interner.text(&owner.api_version),
-                kind: interner.text(&owner.kind),
-                name: interner.text(&owner.name),
-            }),
-            scheduling_group,
+            owner,
             volumes: volumes.map(Into::into),
             usage,
             spec,

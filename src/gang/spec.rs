@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::model::{LabelSelector, Pod};
+use crate::model::{LabelSelector, Peer};
 
 /// The object that makes pods one allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -38,6 +38,8 @@ pub struct Allocation {
     /// allocation changes. `None`: it waits for ever.
     pub timeout: Option<Duration>,
     pub topology: Option<Topology>,
+    /// Its minimum was bound once, as its object says: members that come later are placed one by one.
+    pub was_scheduled: bool,
     /// Its spec cannot be understood, for this reason; its members wait.
     pub problem: Option<Arc<str>>,
 }
@@ -93,19 +95,19 @@ pub const COSCHEDULING_LABEL: &str = "scheduling.x-k8s.io/pod-group";
 
 impl Allocation {
     /// The role that the pod belongs to, by its place.
-    pub fn role_of(&self, pod: &Pod) -> Option<usize> {
-        if *pod.namespace != *self.name.namespace {
+    pub fn role_of(&self, pod: &Peer) -> Option<usize> {
+        if pod.identity.namespace != self.name.namespace {
             return None;
         }
         self.roles.iter().position(|role| match &role.members {
-            Members::Selected(selector) => selector.matches(&pod.peer.identity.labels),
+            Members::Selected(selector) => selector.matches(&pod.identity.labels),
             Members::Owned(owner) => {
                 pod.owner.as_ref().is_some_and(|o| o.kind == owner.kind && o.name == owner.name)
             }
             Members::Grouped => {
                 let named = match self.name.kind {
-                    AllocationKind::Coscheduling => pod.peer.identity.labels.get(COSCHEDULING_LABEL),
-                    _ => pod.scheduling_group.as_deref(),
+                    AllocationKind::Coscheduling => pod.identity.labels.get(COSCHEDULING_LABEL),
+                    _ => pod.group.as_deref(),
                 };
                 named == Some(&*self.name.name)
             }

@@ -106,6 +106,11 @@ impl Ledger {
         self.charges.keys()
     }
 
+    /// All charges by uid, in no particular order.
+    pub fn charges(&self) -> impl Iterator<Item = (&Arc<str>, &Charge)> {
+        self.charges.iter()
+    }
+
     /// Number of pods charged, and how many of them are only assumed.
     pub fn counts(&self) -> (usize, usize) {
         (self.charges.len(), self.assumed)
@@ -224,6 +229,13 @@ impl Ledger {
         self.unuse(uid, &charge);
         self.release(&charge);
         true
+    }
+
+    /// Undoes the commit of a pod that nobody has heard of yet: not as if something had become free.
+    pub fn take_back(&mut self, uid: &str) {
+        let loosened = self.inventory.loosened;
+        self.discharge(uid);
+        self.inventory.loosened = loosened;
     }
 
     /// The pod uses the claims of `charge` no more.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Labels, Requirement};
+use super::{Labels, Owner, Requirement};
 
 /// What the rules of other pods see of a pod. Pods made from one template mostly share one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -12,6 +12,10 @@ pub struct Peer {
     pub terminating: bool,
     /// Its own terms, which bind pods that come later.
     pub affinity: Arc<PodAffinity>,
+    /// Its controller, which can make it a member of an allocation.
+    pub owner: Option<Owner>,
+    /// The PodGroup that it names (`spec.schedulingGroup.podGroupName`).
+    pub group: Option<Arc<str>>,
 }
 
 /// What selectors of pods match against.

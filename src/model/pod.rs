@@ -34,8 +34,6 @@ pub struct Pod {
     pub peer: Arc<Peer>,
     /// Its controller, for the default spreading.
     pub owner: Option<Owner>,
-    /// The PodGroup that it names (`spec.schedulingGroup.podGroupName`).
-    pub scheduling_group: Option<Arc<str>>,
     /// Its volumes that say where it can run; `None`: it has no such.
     pub volumes: Option<Arc<PodVolumes>>,
     /// What it takes. Known even when `spec` is not (then as far as it could be understood).
@@ -65,7 +63,6 @@ impl Default for Pod {
             scheduled: None,
             peer: Arc::default(),
             owner: None,
-            scheduling_group: None,
             volumes: None,
             usage: Arc::default(),
             spec: Ok(Arc::default()),

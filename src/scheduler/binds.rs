@@ -21,6 +21,7 @@ impl Scheduler {
         match outcome {
             Outcome::Bound => {
                 self.ledger.confirm(uid);
+                self.member_bound(uid);
                 if ours {
                     self.scheduled(binding, now);
                 }
@@ -34,11 +35,11 @@ impl Scheduler {
             }
             Outcome::Vanished => {
                 self.remove(uid);
-                self.ledger.discharge(uid);
+                self.discharge(uid);
             }
             Outcome::Refused(why) => match self.ledger.charge_of(uid) {
                 Some(charge) if charge.assumed => {
-                    self.ledger.discharge(uid);
+                    self.discharge(uid);
                     if ours {
                         let news = self.waiting.get_mut(uid).and_then(|pod| pod.news.take());
                         self.back_off(uid, format!("binding rejected: {why}"), now);

@@ -10,7 +10,8 @@ impl Scheduler {
     /// What does not hold. Empty when all is well; sorted.
     pub fn check(&self) -> Vec<Violation> {
         let each = self.waiting.iter().map(|(uid, pod)| self.check_pod(uid, pod));
-        let all = each.chain([self.check_counts(), self.check_groups(), self.check_bounds()]);
+        let all =
+            each.chain([self.check_counts(), self.check_groups(), self.check_gangs(), self.check_bounds()]);
         let mut found: Vec<_> = all.filter_map(Result::err).collect();
         found.extend(self.overcommitted.clone());
         found.sort_by(|a, b| (a.invariant, &a.what).cmp(&(b.invariant, &b.what)));
@@ -24,7 +25,10 @@ impl Scheduler {
             State::Queued(ticket) | State::Woken(ticket) => self.dispatcher.waits(*ticket) == Some(uid),
             State::Binding => self.ledger.charge_of(uid).is_some(),
             State::Held => self.others.holds(uid),
-            State::Elsewhere => !self.owns(&pod.class),
+            State::Elsewhere => !self.owns_pod(pod),
+            State::Grouped => {
+                pod.gang.as_ref().is_some_and(|gang| self.gangs.has_waiting(&gang.name, pod.place(), uid))
+            }
             State::Claiming => self.claiming().contains(uid) && pod.claiming.is_some(),
             State::BackingOff(until) => self.backoff.contains(*until, uid),
             State::Parked => {
@@ -56,7 +60,7 @@ impl Scheduler {
         let (_, assumed) = self.ledger.counts();
         let in_groups: usize = self.parked.groups().map(|group| group.pods.len()).sum();
         for (state, held) in [
-            ("queued", self.dispatcher.len()),
+            ("queued", self.dispatcher.len() - self.gangs.queued()),
             ("backing off", self.backoff.len()),
             ("parked", self.parked.len()),
             ("parked", in_groups),
@@ -95,9 +99,18 @@ impl Scheduler {
         Ok(())
     }
 
-    /// I11. Agents look before they start, so each may add one more bind.
+    /// A queued gang is where its ticket says.
+    fn check_gangs(&self) -> Checked {
+        for (key, ticket) in self.gangs.tickets() {
+            ensure(1, self.dispatcher.waits(ticket) == Some(key), || format!("{key} is not in its queue"))?;
+        }
+        Ok(())
+    }
+
+    /// I11. Agents look before they start, so each may add one more bind, or a gang of them.
     fn check_bounds(&self) -> Checked {
-        let most = self.config.max_waiting_binds + self.dispatcher.agents() - 1;
+        let more = self.dispatcher.agents() * self.gangs.largest().max(1);
+        let most = self.config.max_waiting_binds + more - 1;
         ensure(11, self.binds <= most, || format!("{} binds, {most} at most", self.binds))
     }
 }

@@ -71,7 +71,7 @@ impl Scheduler {
         let inventory = self.ledger.inventory();
         let Ok(choices) = plan_volumes(&needs.unbound, inventory.row(node)) else {
             debug_assert!(false, "the commit has looked at the same row");
-            self.ledger.discharge(uid);
+            self.discharge(uid);
             return self.back_off(uid, "its volumes were taken meanwhile".to_owned(), now);
         };
         let wanted = |choice| match choice {
@@ -185,7 +185,7 @@ impl Scheduler {
     /// set apart stays so, and a provisioner that could not make one takes the claim's node away itself.
     fn claims_failed(&mut self, uid: &Arc<str>, why: &str, now: Duration) {
         self.release_claims(uid);
-        self.ledger.discharge(uid);
+        self.discharge(uid);
         let news = self.waiting.get_mut(uid).and_then(|pod| pod.news.take());
         self.back_off(uid, format!("{PRE_BIND}: {why}"), now);
         if let Some(pod) = news {
@@ -207,7 +207,7 @@ impl Scheduler {
     /// Leadership is lost: whoever leads next asks for these claims.
     fn abandon_claims(&mut self, now: Duration) {
         for uid in self.claimants.waiting.clone() {
-            self.ledger.discharge(&uid);
+            self.discharge(&uid);
             self.withdraw(&uid);
             self.stale.pods.insert(uid.clone());
             self.admit(&uid, now);

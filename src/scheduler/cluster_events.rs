@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Action, Scheduler, State, Waiting, told_so_far, unsupported_message};
+use crate::gang::AllocationName;
 use crate::inventory::Discrepancy;
 use crate::model::{ClaimName, Identity, Node, Pod, PodAffinity, PodSpec, SpecError};
 use crate::objects::{Affected, Kind, Object, ObjectName};
@@ -54,6 +55,7 @@ impl Scheduler {
             let holding = self.objects.holding(&pod);
             let before = self.inventory().revision();
             self.ledger.bound(&pod.uid, node, &holding);
+            self.note_placed(&pod, &holding.peer);
             if self.inventory().revision() != before {
                 self.arrived(&holding.peer.identity);
             }
@@ -94,7 +96,7 @@ impl Scheduler {
         self.forget(uid);
         self.others.forget(uid);
         self.keep_room(uid, None);
-        if self.ledger.discharge(uid) {
+        if self.discharge(uid) {
             self.wake_for_parked();
         }
     }
@@ -117,19 +119,31 @@ impl Scheduler {
 
     /// Another object is now so.
     pub fn apply_object(&mut self, object: Object) {
+        if let Object::Allocation(allocation) = object {
+            return self.apply_allocation(*allocation);
+        }
         let affected = self.objects.apply(object);
         self.heed(affected);
     }
 
     pub fn delete_object(&mut self, kind: Kind, object: &ObjectName) {
+        if let Some(kind) = kind.allocation() {
+            let (namespace, name) = (object.namespace.clone(), object.name.clone());
+            return self.delete_allocation(&AllocationName { kind, namespace, name });
+        }
         let affected = self.objects.delete(kind, object);
         self.heed(affected);
     }
 
     /// A list of all objects of this kind is complete: the others are gone.
     pub fn retain_objects(&mut self, kind: Kind, listed: &HashSet<ObjectName>) {
-        for affected in self.objects.retain(kind, listed) {
-            self.heed(affected);
+        match kind.allocation() {
+            Some(kind) => self.retain_allocations(kind, listed),
+            None => {
+                for affected in self.objects.retain(kind, listed) {
+                    self.heed(affected);
+                }
+            }
         }
         self.unlisted.remove(&kind);
         self.wake_all();
@@ -227,6 +241,7 @@ impl Scheduler {
         let holding = self.objects.holding(&pod);
         let class = self.classifier.classify(&spec, &holding.peer.identity, pod.priority);
         let refusal = refusal(&pod.spec);
+        let gang = self.gangs.find(&holding.peer);
         if let Some(known) = self.waiting.get_mut(&pod.uid) {
             known.generation = pod.generation;
             // Labels that are in no class may still count for pods to come.
@@ -237,6 +252,7 @@ impl Scheduler {
                 known.told = told_so_far(&pod);
             }
             let same = known.class.id == class.id
+                && known.gang == gang
                 && known.priority == pod.priority
                 && (known.state == State::Gated) != pod.gates.is_empty()
                 && known.state.refusal() == refusal.as_ref();
@@ -252,14 +268,15 @@ impl Scheduler {
         let uid = pod.uid.clone();
         match self.waiting.get_mut(&uid) {
             Some(known) => {
-                (known.class, known.priority) = (class, pod.priority);
+                (known.class, known.priority, known.gang) = (class, pod.priority, gang);
             }
             None => {
                 self.next_seq += 1;
                 for claim in holding.volumes.iter().flat_map(|held| &held.claims) {
                     self.pods_by_claim.entry(claim.clone()).or_default().insert(uid.clone());
                 }
-                let waiting = Waiting::new(pod.clone(), class, holding, self.next_seq, now);
+                let mut waiting = Waiting::new(pod.clone(), class, holding, self.next_seq, now);
+                waiting.gang = gang;
                 self.waiting.insert(uid.clone(), waiting);
             }
         }

@@ -10,6 +10,7 @@ mod binds;
 mod check;
 mod claims;
 mod cluster_events;
+mod gangs;
 mod others;
 mod share;
 mod verdict;
@@ -25,20 +26,23 @@ use std::time::Duration;
 
 pub use action::{Action, AttemptResult, Sample, Stats};
 pub use audit::Difference;
+pub use gangs::GangTask;
 pub use others::{Asked, OthersCounts, Review};
 pub use share::Share;
 pub use verdict::{Candidate, Standings, Verdict};
-pub use work::{Settled, Task};
+pub use work::{Answer, Settled, Task};
 
 use crate::class::{Class, ClassId, Classifier};
 
 use crate::dispatch::{Dispatcher, DispatcherKind, Estimator, Ticket};
+use crate::gang::Membership;
 use crate::invariants::Violation;
 use crate::inventory::{Inventory, Ledger, Revision};
 use crate::model::{ClaimName, Holding, Owner, Pod, PodRef, PreemptionPolicy, Report, Spread, Unsupported};
 use crate::objects::{Kind, Objects};
 use crate::queue::{Backoff, BackoffLimits, Parked, Place};
 use claims::{Claimants, Claiming};
+use gangs::Gangs;
 use others::Others;
 
 /// What the scheduler needs to know of its configuration.
@@ -116,6 +120,8 @@ struct Waiting {
     news: Option<Box<Pod>>,
     /// While it waits for its claims.
     claiming: Option<Box<Claiming>>,
+    /// The allocation that it is a member of.
+    gang: Option<Membership>,
     state: State,
 }
 
@@ -137,6 +143,8 @@ enum State {
     Elsewhere,
     /// It has a node in the ledger, since another replica asked to bind it there.
     Held,
+    /// It waits with the other members of its gang.
+    Grouped,
     Parked,
     /// Woken from its parked class and queued at the agent that has the list.
     Woken(Ticket),
@@ -184,6 +192,7 @@ pub struct Scheduler {
     objects: Objects,
     ledger: Ledger,
     others: Others,
+    gangs: Gangs,
     share: Option<Share>,
     dispatcher: Dispatcher,
     parked: Parked,
@@ -223,6 +232,7 @@ impl Scheduler {
             objects: Objects::new(config.default_spread.clone()),
             ledger: Ledger::default(),
             others: Others::default(),
+            gangs: Gangs::default(),
             share: None,
             dispatcher: Dispatcher::new(config.dispatcher, agents, estimator, config.seed),
             parked: Parked::new(agents),
@@ -328,11 +338,13 @@ impl Scheduler {
                 _ => {}
             }
         }
+        let (incomplete, unplaceable) = self.gangs.waiting_members();
         QueueLengths {
             active: self.dispatcher.len(),
             backoff: self.backoff.len(),
-            unschedulable: self.parked.len() + refused,
+            unschedulable: self.parked.len() + refused + unplaceable,
             gated,
+            incomplete,
             elsewhere,
         }
     }
@@ -352,6 +364,7 @@ impl Scheduler {
         while let Some(uid) = self.backoff.pop_due(now) {
             self.admit(&uid, now);
         }
+        self.look_after_gangs(now);
         if !self.leading {
             return;
         }
@@ -380,6 +393,9 @@ impl Scheduler {
         };
         waiting.tries = 0;
         let (class, place) = (waiting.class.clone(), waiting.place());
+        if self.join_gang(uid, now) {
+            return;
+        }
         if !self.owns(&class) {
             if let Some(waiting) = self.waiting.get_mut(uid) {
                 waiting.state = State::Elsewhere;
@@ -456,7 +472,7 @@ impl Scheduler {
     }
 
     fn tell(&mut self, uid: &Arc<str>, reason: &'static str, message: Arc<str>, event: bool) {
-        if !self.waiting.get(uid).is_some_and(|waiting| self.owns(&waiting.class)) {
+        if !self.waiting.get(uid).is_some_and(|waiting| self.owns_pod(waiting)) {
             // Whoever schedules it tells it.
             return;
         }
@@ -491,6 +507,7 @@ impl Scheduler {
             State::Claiming => {
                 self.release_claims(uid);
             }
+            State::Grouped => self.leave_gang(uid),
             State::Gated | State::Refused(_) | State::Binding | State::Elsewhere | State::Held => {}
         }
     }
@@ -523,6 +540,12 @@ impl Scheduler {
         Some(waiting)
     }
 
+    /// Takes the pod's charge off its node, and out of its gang's members with a node.
+    fn discharge(&mut self, uid: &str) -> bool {
+        self.gangs.lost(uid);
+        self.ledger.discharge(uid)
+    }
+
     fn is_ours(&self, pod: &Pod) -> bool {
         self.config.scheduler_names.contains(&pod.scheduler_name)
     }
@@ -544,6 +567,8 @@ pub struct QueueLengths {
     pub backoff: usize,
     pub unschedulable: usize,
     pub gated: usize,
+    /// Members of gangs that wait for more members.
+    pub incomplete: usize,
     /// Another replica schedules them.
     pub elsewhere: usize,
 }
@@ -572,6 +597,7 @@ impl Waiting {
             told,
             news: None,
             claiming: None,
+            gang: None,
             state: State::Gated,
             source: Box::new(pod),
         }
@@ -602,6 +628,7 @@ impl State {
             State::Parked => "parked",
             State::Elsewhere => "elsewhere",
             State::Held => "held",
+            State::Grouped => "grouped",
         }
     }
 }

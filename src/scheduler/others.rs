@@ -235,7 +235,7 @@ impl Scheduler {
         if let Some(former) = self.others.holds.remove(uid) {
             // The earlier request may still be carried out; whichever comes first wins.
             let key: Arc<str> = format!("{uid} on {}", former.binding.node).into();
-            self.ledger.discharge(uid);
+            self.discharge(uid);
             self.ledger.reserve(&key, Some((&former.binding.node, i32::MAX, &holding.usage)));
             self.others.former.insert(key, former);
             self.note_reservations();
@@ -279,7 +279,7 @@ impl Scheduler {
             }
         } else if self.others.holds.get(uid).is_some_and(|hold| hold.binding.node == *node) {
             self.others.holds.remove(uid);
-            self.ledger.discharge(uid);
+            self.discharge(uid);
             match truth {
                 Truth::Gone => self.delete_pod(uid),
                 _ => self.wait_again(uid, now),
@@ -364,7 +364,7 @@ impl Scheduler {
             // Unless the watch has seen it bound meanwhile.
             Outcome::Vanished | Outcome::Refused(_) => {
                 if self.ledger.charge_of(uid).is_some_and(|charge| charge.assumed) {
-                    self.ledger.discharge(uid);
+                    self.discharge(uid);
                 }
             }
         }

@@ -5,7 +5,7 @@ use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
-use super::{Scheduler, State};
+use super::{Scheduler, State, Waiting};
 use crate::class::Class;
 use crate::rules::mix;
 
@@ -48,18 +48,31 @@ impl Scheduler {
         let movable = |state: &State| {
             matches!(
                 state,
-                State::Queued(_) | State::Woken(_) | State::Parked | State::BackingOff(_) | State::Elsewhere
+                State::Queued(_)
+                    | State::Woken(_)
+                    | State::Parked
+                    | State::BackingOff(_)
+                    | State::Elsewhere
+                    | State::Grouped
             )
         };
         let mut moved: Vec<_> = (self.waiting.iter())
             .filter(|(_, pod)| movable(&pod.state))
-            .filter(|(_, pod)| self.owns(&pod.class) == (pod.state == State::Elsewhere))
+            .filter(|(_, pod)| self.owns_pod(pod) == (pod.state == State::Elsewhere))
             .map(|(uid, pod)| (pod.seq, uid.clone()))
             .collect();
         moved.sort();
         for (_, uid) in moved {
             self.withdraw(&uid);
             self.admit(&uid, now);
+        }
+    }
+
+    /// Members of a gang fall to one replica together.
+    pub(super) fn owns_pod(&self, pod: &Waiting) -> bool {
+        match &pod.gang {
+            Some(gang) => self.owns_gang(&gang.name),
+            None => self.owns(&pod.class),
         }
     }
 

@@ -1,12 +1,13 @@
 mod between_pods;
 mod claims;
+mod gangs;
 mod others;
 
 use super::*;
 
 use std::collections::HashSet;
 
-use crate::agent::{Agent, AgentConfig, CacheLimits, Choice};
+use crate::agent::{Agent, AgentConfig, CacheLimits};
 use crate::model::{
     Amounts, Identity, LabelSelector, Node, Operator, Peer, PodSpec, Requirement, SpecError, Usage,
 };
@@ -26,6 +27,7 @@ struct Bench {
     /// Uid, reason, message, event.
     told: Vec<(String, &'static str, String, bool)>,
     scheduled: Vec<String>,
+    statuses: Vec<crate::gang::AllocationStatus>,
     woken: HashSet<usize>,
     /// How many times an agent chose.
     choices: usize,
@@ -64,6 +66,7 @@ impl Bench {
             orders: Vec::new(),
             told: Vec::new(),
             scheduled: Vec::new(),
+            statuses: Vec::new(),
             woken: HashSet::new(),
             choices: 0,
         }
@@ -86,7 +89,8 @@ impl Bench {
                 Action::WakeAgent(agent) => {
                     self.woken.insert(agent);
                 }
-                Action::Observe(_) | Action::TellAllocation(_) => {}
+                Action::TellAllocation(status) => self.statuses.push(*status),
+                Action::Observe(_) => {}
             }
         }
         assert_eq!(self.scheduler.check(), []);
@@ -100,14 +104,14 @@ impl Bench {
         task
     }
 
-    fn choose(&mut self, agent: usize, task: &Task) -> (Choice, Revision) {
+    fn choose(&mut self, agent: usize, task: &Task) -> (Answer, Revision) {
         self.choices += 1;
         let agent = &mut self.agents[agent];
-        let choice = agent.choose(task.class(), self.now, |_| {});
+        let choice = task.choose(agent, self.now, |_| {});
         (choice, agent.revision())
     }
 
-    fn settle(&mut self, agent: usize, task: &Task, (choice, seen): (Choice, Revision)) -> Settled {
+    fn settle(&mut self, agent: usize, task: &Task, (choice, seen): (Answer, Revision)) -> Settled {
         let settled = self.scheduler.settle(agent, &mut self.agents[agent], task, choice, seen, self.now);
         self.collect();
         settled

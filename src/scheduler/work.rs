@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Action, AttemptResult, Sample, Scheduler, State};
+use super::{Action, AttemptResult, GangTask, Sample, Scheduler, State};
 use crate::agent::{Agent, CacheChange, Choice, Part};
 use crate::class::Class;
 use crate::dispatch::Request;
+use crate::gang::Plan;
 use crate::invariants::within_allocatable;
 use crate::inventory::{Conflict, NodeId, Revision};
-use crate::model::Pod;
+use crate::model::{ClaimName, Pod};
 use crate::placement::Binding;
 use crate::rules::{self, Diagnosis};
 
@@ -18,6 +19,8 @@ use crate::rules::{self, Diagnosis};
 pub enum Task {
     /// Choose a node for this pod. The number tells whether the pod still wants it when the answer comes.
     Place { request: Request, work: u64 },
+    /// Choose nodes for all members of a gang that have none.
+    Gang { request: Request, work: u64, gang: Box<GangTask> },
     /// See whether the list of this parked class is still empty.
     Check { class: Arc<Class> },
 }
@@ -25,8 +28,35 @@ pub enum Task {
 impl Task {
     pub fn class(&self) -> &Arc<Class> {
         match self {
-            Task::Place { request, .. } => &request.class,
+            Task::Place { request, .. } | Task::Gang { request, .. } => &request.class,
             Task::Check { class } => class,
+        }
+    }
+
+    /// What the agent, which has caught up, finds.
+    pub fn choose(&self, agent: &mut Agent, now: Duration, lap: impl FnMut(Part)) -> Answer {
+        match self {
+            Task::Gang { gang, .. } => Answer::Plan(agent.plan(&gang.wanted, now, lap)),
+            _ => Answer::Choice(agent.choose(self.class(), now, lap)),
+        }
+    }
+}
+
+/// What an agent found.
+#[derive(Debug)]
+pub enum Answer {
+    Choice(Choice),
+    /// To a [`Task::Gang`].
+    Plan(Plan),
+}
+
+impl Answer {
+    /// How the attempt counts.
+    pub fn result(&self) -> AttemptResult {
+        match self {
+            Answer::Choice(Choice::Node { .. }) => AttemptResult::Scheduled,
+            Answer::Plan(plan) if plan.complete => AttemptResult::Scheduled,
+            Answer::Choice(Choice::Nowhere(_)) | Answer::Plan(_) => AttemptResult::Unschedulable,
         }
     }
 }
@@ -47,6 +77,7 @@ impl Scheduler {
             return None;
         }
         self.classify_again(now);
+        self.look_after_gangs(now);
         let checked = std::mem::replace(&mut self.checked_last[agent], false);
         let mut next = if checked { self.next_placement(agent, now) } else { None };
         next = next.or_else(|| self.next_check(agent));
@@ -66,6 +97,10 @@ impl Scheduler {
         while self.binds < self.config.max_waiting_binds {
             let request = self.dispatcher.start(agent, now)?;
             let class = request.class.id;
+            if let Some((gang, work)) = self.start_gang(&request) {
+                self.count_dispatch(agent);
+                return Some(Task::Gang { request, work, gang: Box::new(gang) });
+            }
             let Some(waiting) = self.waiting.get_mut(&request.uid) else {
                 self.dispatcher.finish(agent);
                 continue;
@@ -94,21 +129,34 @@ impl Scheduler {
         at: usize,
         agent: &mut Agent,
         task: &Task,
-        choice: Choice,
+        answer: Answer,
         seen: Revision,
         now: Duration,
     ) -> Settled {
-        match task {
-            Task::Check { class } => {
+        match (task, answer) {
+            (Task::Check { class }, Answer::Choice(choice)) => {
                 self.settle_check(at, class, choice, seen);
                 Settled::Done
             }
-            Task::Place { request, work } => {
+            (Task::Gang { work, gang, .. }, Answer::Plan(plan)) => {
+                let settled = self.settle_gang(agent, gang, *work, &plan, seen, now);
+                if settled == Settled::Done {
+                    self.dispatcher.finish(at);
+                }
+                settled
+            }
+            (Task::Place { request, work }, Answer::Choice(choice)) => {
                 let settled = self.settle_place((at, agent), request, *work, choice, seen, now);
                 if settled == Settled::Done {
                     self.dispatcher.finish(at);
                 }
                 settled
+            }
+            // `Task::choose` answers what was asked.
+            _ => {
+                debug_assert!(false, "an answer to something else");
+                self.dispatcher.finish(at);
+                Settled::Done
             }
         }
     }
@@ -209,25 +257,8 @@ impl Scheduler {
         let admitted = alone || agent.still_admits(class.id, node, inventory);
         let fits = |row: &crate::inventory::Row| admitted && rules::still_admits(&class, row, seen);
         match self.ledger.commit(uid, &waiting.holding, node, fits) {
-            Ok(host) => {
-                if let Err(violation) =
-                    within_allocatable(self.ledger.inventory().row(node), &waiting.holding.usage)
-                {
-                    self.stats.violations += 1;
-                    self.overcommitted = Some(violation);
-                }
-                let identity = waiting.holding.peer.clone();
-                match &class.spec.volumes {
-                    Some(needs) if !claims.is_empty() => self.claim(uid, claims, needs, node, now),
-                    _ => {
-                        waiting.state = State::Binding;
-                        let (namespace, name) = (waiting.pod.namespace.clone(), waiting.pod.name.clone());
-                        self.binds += 1;
-                        let binding = Binding { uid: uid.clone(), namespace, name, node: host };
-                        self.actions.push(Action::Bind(binding));
-                    }
-                }
-                self.arrived(&identity.identity);
+            Ok(_) => {
+                self.has_node(uid, claims, node, now);
                 // It found a place, so the next of its class may, too.
                 if self.parked.probe_ended(class.id, uid) {
                     self.wake_one(&class, at);
@@ -249,6 +280,30 @@ impl Scheduler {
                 Settled::Done
             }
         }
+    }
+
+    /// The pod's node was committed: its claims are asked for, or its bind begins.
+    pub(super) fn has_node(&mut self, uid: &Arc<str>, claims: Vec<ClaimName>, node: NodeId, now: Duration) {
+        let Some(waiting) = self.waiting.get_mut(uid) else {
+            return;
+        };
+        let inventory = self.ledger.inventory();
+        if let Err(violation) = within_allocatable(inventory.row(node), &waiting.holding.usage) {
+            self.stats.violations += 1;
+            self.overcommitted = Some(violation);
+        }
+        let (class, peer) = (waiting.class.clone(), waiting.holding.peer.clone());
+        match &class.spec.volumes {
+            Some(needs) if !claims.is_empty() => self.claim(uid, claims, needs, node, now),
+            _ => {
+                waiting.state = State::Binding;
+                let (namespace, name) = (waiting.pod.namespace.clone(), waiting.pod.name.clone());
+                self.binds += 1;
+                let node = inventory.name(node).clone();
+                self.actions.push(Action::Bind(Binding { uid: uid.clone(), namespace, name, node }));
+            }
+        }
+        self.arrived(&peer.identity);
     }
 
     fn count_dispatch(&mut self, agent: usize) {

@@ -152,6 +152,8 @@ impl Measure {
     /// How much longer than usual this piece of work takes: the same for a request wherever it is served.
     pub fn factor(&self, task: &Task) -> f64 {
         match task {
+            // Workloads have no gangs.
+            Task::Gang { .. } => 1.0,
             Task::Place { request, .. } => self.request_factor(&request.class, index_of(&request.uid)),
             Task::Check { class } => self.class_factor(class),
         }

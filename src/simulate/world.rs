@@ -17,7 +17,7 @@ use crate::inventory::Revision;
 use crate::model::{Labels, Node, Pod};
 use crate::placement::{Binding, MemoryStore, Outcome as BindOutcome, Reply};
 use crate::rules::{Packing, mix, unit};
-use crate::scheduler::{Action, Scheduler, SchedulerConfig, Settled, Task};
+use crate::scheduler::{Action, Answer, Scheduler, SchedulerConfig, Settled, Task};
 
 /// Everything that decides how a simulation goes.
 #[derive(Debug, Clone)]
@@ -58,7 +58,7 @@ struct Worker {
 
 struct Doing {
     task: Task,
-    choice: Choice,
+    choice: Answer,
     seen: Revision,
     laps: Vec<(Part, Duration)>,
     changes: Vec<CacheChange>,
@@ -343,7 +343,7 @@ impl<'a> World<'a> {
         let factor = self.measure.factor(&task);
         let costs = &self.setup.costs;
         let mut laps = Vec::new();
-        let choice = worker.agent.choose(task.class(), self.now, |part| {
+        let choice = task.choose(&mut worker.agent, self.now, |part| {
             laps.push((part, costs.of(part).mul_f64(factor)));
         });
         let takes = laps.iter().map(|(_, took)| *took).sum::<Duration>() + costs.row * rows as u32;
@@ -374,7 +374,7 @@ impl<'a> World<'a> {
             // Without conflicts: as if it had known.
             again = true;
             agent.catch_up(self.scheduler.inventory());
-            doing.choice = agent.choose(doing.task.class(), self.now, |_| ());
+            doing.choice = doing.task.choose(agent, self.now, |_| ());
             doing.laps.clear();
             (doing.changes, doing.seen) = (agent.cache_changes(), agent.revision());
         }

@@ -42,7 +42,11 @@ fn of_app(uid: &str, name: &str, affinity: PodAffinity) -> Pod {
     };
     let plain = pod(uid, 100);
     let spec = PodSpec { pod_affinity: affinity.clone(), ..PodSpec::clone(plain.spec.as_ref().unwrap()) };
-    Pod { peer: Arc::new(Peer { identity, terminating: false, affinity }), spec: Ok(Arc::new(spec)), ..plain }
+    Pod {
+        peer: Arc::new(Peer { identity, terminating: false, affinity, ..Peer::default() }),
+        spec: Ok(Arc::new(spec)),
+        ..plain
+    }
 }
 
 fn on(node: &str, pod: Pod) -> Pod {

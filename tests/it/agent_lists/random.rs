@@ -225,7 +225,7 @@ pub fn template() -> impl Strategy<Value = (PodSpec, Peer)> {
         (spec(), spread(me), peer).prop_map(|(spec, spread, (identity, affinity, terminating))| {
             let affinity = Arc::new(affinity);
             let spec = PodSpec { spread, pod_affinity: affinity.clone(), ..spec };
-            (spec, Peer { identity, terminating, affinity })
+            (spec, Peer { identity, terminating, affinity, ..Peer::default() })
         })
     })
 }

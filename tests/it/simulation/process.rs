@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth::agent::{Agent, AgentConfig, CacheChange, CacheLimits, Choice, Part};
+use berth::agent::{Agent, AgentConfig, CacheChange, CacheLimits, Part};
 use berth::dispatch::{DispatcherKind, Estimator};
 use berth::inventory::Revision;
 use berth::model::{Node, Pod, Usage};
@@ -54,7 +54,7 @@ pub enum Doing {
 }
 
 pub struct Answer {
-    pub choice: Choice,
+    pub choice: berth::scheduler::Answer,
     pub seen: Revision,
     pub laps: Vec<(Part, Duration)>,
     pub changes: Vec<CacheChange>,

@@ -481,7 +481,7 @@ impl Sim {
             Doing::Choosing(task, conflicts) => {
                 let mut laps = Vec::new();
                 worker.agent.expire(now);
-                let choice = worker.agent.choose(task.class(), now, |part| laps.push((part, 10 * MS / 1000)));
+                let choice = task.choose(&mut worker.agent, now, |part| laps.push((part, 10 * MS / 1000)));
                 let answer = Answer {
                     choice,
                     seen: worker.agent.revision(),
@@ -615,6 +615,7 @@ impl Sim {
 fn brief(task: &Task) -> String {
     match task {
         Task::Place { request, work } => format!("{} (work {work}, {:?})", request.uid, request.class.id),
+        Task::Gang { gang, .. } => format!("gang of {}", gang.wanted.members.len()),
         Task::Check { class } => format!("check of {:?}", class.id),
     }
 }

@@ -1,0 +1,220 @@
+//! What members and objects of gangs are told.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Gang, GangState};
+use crate::gang::{Allocation, AllocationKind, AllocationName, AllocationStatus, Phase, RoleStatus};
+use crate::scheduler::{Action, Scheduler};
+
+/// The status of one allocation is written at most this often, but when its phase changes.
+const STATUS_PACE: Duration = Duration::from_secs(1);
+/// Members of a gang that is not complete are told so when they have waited for so long.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Domains that a status names.
+const MOST_DOMAINS: usize = 16;
+/// Statuses computed in one look: the rest has its turn in the next.
+const MOST_AT_ONCE: usize = 256;
+
+impl Scheduler {
+    /// Some member found no place, or the gang is not tried for another reason.
+    pub(super) fn gang_lacks(&mut self, name: &AllocationName, why: Arc<str>, now: Duration) {
+        let refresh = self.config.refresh;
+        let Some(gang) = self.gangs.all.get_mut(name) else {
+            return;
+        };
+        let news = gang.lacking.is_none();
+        gang.lacking = Some(why.clone());
+        self.gangs.untold.insert(name.clone());
+        let due = gang.members_told_at.is_none_or(|at| now.saturating_sub(at) >= refresh);
+        if due {
+            gang.members_told_at = Some(now);
+        }
+        let members: Vec<_> = gang.waiting.values().map(|(uid, _)| uid.clone()).collect();
+        for uid in members {
+            // Members that were told the same kind of thing a while ago need not know every new number.
+            if due || news || self.waiting.get(&uid).is_some_and(|waiting| waiting.told.is_none()) {
+                self.tell(&uid, "Unschedulable", why.clone(), true);
+            }
+        }
+    }
+
+    pub(super) fn time_out(&mut self, name: &AllocationName, now: Duration) {
+        if let Some(gang) = self.gangs.all.get_mut(name) {
+            gang.state = GangState::TimedOut;
+            let why = gang.lacking.take().unwrap_or_default();
+            self.gang_lacks(name, format!("timed out, not tried again until it changes: {why}").into(), now);
+        }
+    }
+
+    /// Tells objects where their gangs stand, and members of gangs that wait for more members.
+    pub(super) fn tell_gangs(&mut self, now: Duration) {
+        if !self.leading || self.gangs.untold.is_empty() {
+            return;
+        }
+        let names: Vec<_> = self.gangs.untold.iter().take(MOST_AT_ONCE).cloned().collect();
+        for name in names {
+            if self.tell_gang(&name, now) {
+                self.gangs.untold.remove(&name);
+            }
+        }
+    }
+
+    /// Returns whether all is told.
+    fn tell_gang(&mut self, name: &AllocationName, now: Duration) -> bool {
+        let members_know = self.tell_waiting_members(name, now);
+        let Some(allocation) = self.gangs.allocations.get(name).filter(|_| self.owns_gang(name)) else {
+            return members_know;
+        };
+        let Some(gang) = self.gangs.all.get(name) else {
+            return true;
+        };
+        let early = now.saturating_sub(gang.told_at) < STATUS_PACE;
+        let status = self.gang_status(allocation, gang);
+        match &gang.told {
+            Some(told) if *told == status => return members_know,
+            Some(told) if told.phase == status.phase && early => return false,
+            _ => {}
+        }
+        if let Some(gang) = self.gangs.all.get_mut(name) {
+            gang.told = Some(status.clone());
+            gang.told_at = now;
+        }
+        self.actions.push(Action::TellAllocation(Box::new(status)));
+        members_know
+    }
+
+    /// Members that wait for others are told so after a while. Not as unschedulable: a new node would not help them.
+    fn tell_waiting_members(&mut self, name: &AllocationName, now: Duration) -> bool {
+        let allocation = self.gangs.allocations.get(name).cloned();
+        let Some(gang) = self.gangs.all.get(name).filter(|gang| gang.state == GangState::Idle) else {
+            return true;
+        };
+        if gang.waiting.is_empty() || allocation.as_ref().is_some_and(|allocation| gang.is_ready(allocation))
+        {
+            return true;
+        }
+        let arrived = |uid: &Arc<str>| self.waiting.get(uid).map(|waiting| waiting.arrived);
+        let patient = gang
+            .waiting
+            .values()
+            .all(|(uid, _)| arrived(uid).is_none_or(|arrived| now.saturating_sub(arrived) >= PATIENCE));
+        if !patient {
+            return false;
+        }
+        let why: Arc<str> = match &allocation {
+            Some(allocation) => not_ready_message(allocation, gang).into(),
+            None => {
+                format!("{} {}/{} does not exist", kind_name(name.kind), name.namespace, name.name).into()
+            }
+        };
+        let members: Vec<_> = gang.waiting.values().map(|(uid, _)| uid.clone()).collect();
+        for uid in members {
+            self.tell(&uid, "NotReadyForScheduling", why.clone(), false);
+        }
+        true
+    }
+
+    fn gang_status(&self, allocation: &Allocation, gang: &Gang) -> AllocationStatus {
+        let count = allocation.roles.len();
+        let waiting = Gang::count(count, gang.waiting.values().map(|(_, role)| role));
+        let placed = Gang::count(count, gang.placed.values());
+        let bound_members = gang
+            .placed
+            .iter()
+            .filter(|(uid, _)| self.ledger.charge_of(uid).is_some_and(|charge| !charge.assumed));
+        let bound = Gang::count(count, bound_members.map(|(_, role)| role));
+        let roles = allocation.roles.iter().enumerate().map(|(at, role)| RoleStatus {
+            name: role.name.clone(),
+            minimum: role.minimum,
+            members: waiting[at] + placed[at],
+            bound: bound[at],
+        });
+        let (phase, message) = self.phase(allocation, gang, &bound);
+        AllocationStatus {
+            name: allocation.name.clone(),
+            uid: allocation.uid.clone(),
+            observed_generation: allocation.generation,
+            phase,
+            message,
+            help: None,
+            roles: roles.collect(),
+            placement: self.placement(allocation, gang),
+            claimed_by_others: gang.contested.len() as u32,
+        }
+    }
+
+    fn phase(&self, allocation: &Allocation, gang: &Gang, bound: &[u32]) -> (Phase, Arc<str>) {
+        if let Some(problem) = &allocation.problem {
+            return (Phase::Invalid, problem.clone());
+        }
+        let lacking = gang.lacking.clone().unwrap_or_default();
+        if gang.state == GangState::TimedOut {
+            return (Phase::TimedOut, lacking);
+        }
+        let enough = allocation.roles.iter().zip(bound).all(|(role, bound)| *bound >= role.minimum);
+        if gang.scheduled || enough {
+            return (Phase::Scheduled, lacking);
+        }
+        if gang.need(allocation).iter().all(|need| *need == 0) {
+            return (Phase::Scheduling, lacking);
+        }
+        if !gang.is_ready(allocation) {
+            return (Phase::Pending, not_ready_message(allocation, gang).into());
+        }
+        match gang.lacking {
+            Some(_) => (Phase::Unschedulable, lacking),
+            None => (Phase::Scheduling, lacking),
+        }
+    }
+
+    fn placement(&self, allocation: &Allocation, gang: &Gang) -> Box<[(Arc<str>, u32)]> {
+        let mut domains: BTreeMap<Arc<str>, u32> = BTreeMap::new();
+        for charge in gang.placed.keys().filter_map(|uid| self.ledger.charge_of(uid)) {
+            let inventory = self.inventory();
+            let node = inventory.row(charge.node).node.as_ref();
+            let domain = match &allocation.topology {
+                Some(topology) => node.and_then(|node| node.labels.get(&topology.key)).map(Arc::from),
+                None => Some(inventory.name(charge.node).clone()),
+            };
+            *domains.entry(domain.unwrap_or_default()).or_default() += 1;
+        }
+        let mut domains: Vec<_> = domains.into_iter().collect();
+        domains.sort_by(|a, b| (b.1, &a.0).cmp(&(a.1, &b.0)));
+        domains.truncate(MOST_DOMAINS);
+        domains.into()
+    }
+}
+
+fn kind_name(kind: AllocationKind) -> &'static str {
+    match kind {
+        AllocationKind::Allocation => "Allocation",
+        AllocationKind::PodGroup | AllocationKind::Coscheduling => "PodGroup",
+    }
+}
+
+/// Why the gang is not tried.
+fn not_ready_message(allocation: &Allocation, gang: &Gang) -> String {
+    let name = &allocation.name;
+    let whose = format!("{} {}/{}", kind_name(name.kind), name.namespace, name.name);
+    if let Some(problem) = &allocation.problem {
+        return format!("{whose} cannot be scheduled: {problem}");
+    }
+    let count = allocation.roles.len();
+    let waiting = Gang::count(count, gang.waiting.values().map(|(_, role)| role));
+    let placed = Gang::count(count, gang.placed.values());
+    let mut parts = Vec::new();
+    for (at, role) in allocation.roles.iter().enumerate() {
+        let members = waiting[at] + placed[at];
+        if members < role.minimum {
+            let of = if role.name.is_empty() { String::new() } else { format!(" of role {}", role.name) };
+            parts.push(format!("{members} of {} members{of}", role.minimum));
+        }
+    }
+    let contested = match gang.contested.len() {
+        0 => String::new(),
+        pods => format!("; {pods} more belong to an older allocation that claims them, too"),
+    };
+    format!("{whose} has {}{contested}", parts.join(", "))
+}
