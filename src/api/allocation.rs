@@ -247,6 +247,7 @@ pub struct Condition {
     #[serde(default)]
     pub observed_generation: i64,
     /// When the status last was another one.
+    #[schemars(extend("format" = "date-time"))]
     pub last_transition_time: String,
     /// The phase.
     #[serde(default)]

@@ -145,7 +145,9 @@ mod tests {
     #[test]
     fn a_full_line_drops_the_oldest_and_counts_it() {
         let (mut line, now) = (Line::new(2), Instant::now());
-        ["a", "b", "c"].map(|uid| line.push(of(uid, 1)));
+        for uid in ["a", "b", "c"] {
+            line.push(of(uid, 1));
+        }
         assert_eq!((line.len(), line.dropped()), (2, 1));
         assert_eq!(taken(&mut line, now), Some(("b".into(), 1)));
         assert_eq!((line.drop_all(), line.dropped()), (1, 2));
