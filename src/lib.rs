@@ -5,6 +5,7 @@
 
 pub mod advise;
 pub mod agent;
+pub mod api;
 pub mod class;
 pub mod cli;
 pub mod cluster;

@@ -9,6 +9,7 @@ fn main() -> ExitCode {
     berth::cli::install_tls_provider();
     let result = match Cli::parse().command {
         Command::Run(options) => berth::cli::run(options),
+        Command::Crds => berth::cli::crds(),
         Command::Demo(options) => berth::cli::demo(options),
         Command::Explain(options) => return berth::cli::explain(options),
         Command::Recommend(options) => return berth::cli::recommend(options),

@@ -1,5 +1,6 @@
 //! The command line: one file a subcommand.
 
+mod crds;
 mod demo;
 mod explain;
 mod failure;
@@ -11,6 +12,7 @@ mod simulate;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
+pub use crds::crds;
 pub use demo::{DemoOptions, demo};
 pub use explain::{ExplainOptions, explain};
 pub use recommend::{RecommendOptions, recommend};
@@ -29,6 +31,9 @@ pub struct Cli {
 pub enum Command {
     /// Schedule the pods that name berth as their scheduler.
     Run(RunOptions),
+    /// Print the definitions of berth's own kinds (CustomResourceDefinitions) as YAML: berth crds | kubectl apply --server-side
+    /// -f -
+    Crds,
     /// Start a control plane on this machine, and watch berth schedule 5,000 pods on 1,000 nodes.
     Demo(DemoOptions),
     /// Tell where waiting pods could go, why they wait, and what would help. Installed under the name kubectl-berth this is

@@ -24,9 +24,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
 use crate::agent::{AgentConfig, CacheLimits};
-use crate::cluster::Reporter;
 use crate::cluster::certificates::{FOLLOW_EVERY, Rotation};
 use crate::cluster::client::without_retries;
+use crate::cluster::{Allocations, Reporter};
 use crate::config::{Config, NAMESPACE_FILE};
 use crate::engine::{AgentThreads, Engine, Outlet};
 use crate::gang::AllocationStatus;
@@ -126,6 +126,7 @@ struct ToCluster {
     binds: mpsc::UnboundedSender<(Binding, u64)>,
     claims: mpsc::UnboundedSender<ClaimOrder>,
     reporter: Reporter,
+    allocations: Allocations,
     histograms: Histograms,
 }
 
@@ -145,7 +146,9 @@ impl Outlet for ToCluster {
         self.reporter.report(report);
     }
 
-    fn tell_allocation(&self, _status: AllocationStatus) {}
+    fn tell_allocation(&self, status: AllocationStatus) {
+        self.allocations.tell(status);
+    }
 
     fn observe(&self, sample: Sample) {
         self.histograms.observe(sample);
@@ -161,14 +164,22 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     let client = Client::try_from(cluster.clone())?;
     let (binds, bind_queue) = mpsc::unbounded_channel();
     let (claims, claim_queue) = mpsc::unbounded_channel();
-    let (reporter, histograms) = (Reporter::new(), Histograms::default());
-    let outlet = ToCluster { binds, claims, reporter: reporter.clone(), histograms: histograms.clone() };
+    let (reporter, allocations, histograms) =
+        (Reporter::new(), Allocations::default(), Histograms::default());
+    let outlet = ToCluster {
+        binds,
+        claims,
+        reporter: reporter.clone(),
+        allocations: allocations.clone(),
+        histograms: histograms.clone(),
+    };
     let estimator = estimates::read(config.estimator_file.as_deref());
     let (engine, threads) =
         Engine::start(scheduler_config(&config), agent_configs(&config), estimator, Box::new(outlet))?;
     let sources = Sources {
         engine: engine.clone(),
         reporter: reporter.clone(),
+        allocations: allocations.clone(),
         binds: Arc::default(),
         pod_watch: Arc::default(),
         node_watch: Arc::default(),
@@ -232,7 +243,12 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
             reporter.run(client, &host, engine.pending_binds(), ended(working), FLUSH_MAX).await;
         }
     };
-    let report = tokio::spawn(report);
+    let tell_allocations = {
+        let (allocations, working) = (allocations.clone(), working.clone());
+        let client = without_retries(cluster.clone())?;
+        async move { allocations.run(client, &host_name(), ended(working), FLUSH_MAX).await }
+    };
+    let (report, tell_allocations) = (tokio::spawn(report), tokio::spawn(tell_allocations));
     tracing::info!(%address, agents = config.agent_count(cores()), schedulers = ?config.scheduler_names, "berth runs");
     if let Some(secure_address) = secure_address {
         tracing::info!(%secure_address, "serves HTTPS");
@@ -258,7 +274,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     leadership.keep_leases_if(!settle(&engine).await);
     // Leadership is released only now that nothing of ours is on its way.
     let _ = stop_work.send(false);
-    let _ = report.await;
+    let _ = tokio::join!(report, tell_allocations);
     estimates::save(config.estimator_file.as_deref(), &engine);
     let _ = stop_telling.send(false);
     tasks.finish().await;
@@ -321,6 +337,9 @@ fn scheduler_config(config: &Config) -> SchedulerConfig {
         Kind::CsiDriver,
         Kind::CsiStorageCapacity,
         Kind::VolumeAttachment,
+        Kind::Allocation,
+        Kind::PodGroup,
+        Kind::CoschedulingPodGroup,
     ]);
     if config.pod_topology_spread.adds_constraints() {
         objects.extend(Kind::SPREADING);

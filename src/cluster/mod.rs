@@ -2,6 +2,7 @@
 //!
 //! May not know: how decisions are made. Objects come in as JSON and leave as `model` values.
 
+mod allocations;
 mod backlog;
 pub mod certificates;
 pub mod client;
@@ -18,9 +19,11 @@ mod pod_reader;
 mod report_json;
 mod reporter;
 mod self_check;
+mod served;
 pub mod vpa;
 mod watch;
 
+pub use allocations::{Allocations, StatusCounters};
 pub use convert::Interner;
 pub(crate) use convert::is_label_key;
 pub use elector::{Deadline, Elector, Holder};
@@ -32,11 +35,13 @@ pub use lease::{LeaseConfig, LeaseConfigError};
 pub use members::Members;
 pub(crate) use objects::SELECTED_NODE;
 pub use objects::{
-    LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity, LeanNamespace, LeanObject, LeanPersistentVolume,
-    LeanPersistentVolumeClaim, LeanReplicaSet, LeanReplicationController, LeanService, LeanStatefulSet,
-    LeanStorageClass, LeanVolumeAttachment, ObjectIndex, ObjectSink,
+    LeanAllocation, LeanCoschedulingPodGroup, LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity,
+    LeanNamespace, LeanObject, LeanPersistentVolume, LeanPersistentVolumeClaim, LeanPodGroup, LeanReplicaSet,
+    LeanReplicationController, LeanService, LeanStatefulSet, LeanStorageClass, LeanVolumeAttachment,
+    ObjectIndex, ObjectSink, PodGroupVersion,
 };
 pub use pod_reader::PodReader;
 pub use reporter::{ReportCounters, Reporter};
 pub use self_check::{list_all, list_cluster};
+pub use served::{OptionalKind, watch_if_served};
 pub use watch::{Change, LIVE_PODS, WatchCounters, watch};

@@ -91,14 +91,15 @@ struct EventMeta<'a> {
     namespace: &'a str,
 }
 
+/// What an event is about.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Regarding<'a> {
-    api_version: &'static str,
-    kind: &'static str,
-    namespace: &'a str,
-    name: &'a str,
-    uid: &'a str,
+pub(crate) struct Regarding<'a> {
+    pub api_version: &'static str,
+    pub kind: &'static str,
+    pub namespace: &'a str,
+    pub name: &'a str,
+    pub uid: &'a str,
 }
 
 impl<'a> EventBody<'a> {
@@ -116,26 +117,37 @@ impl<'a> EventBody<'a> {
                 ("Warning", "FailedScheduling", "Scheduling", note_of(message))
             }
         };
-        let instance = format!("{}-{host}", pod.scheduler_name);
+        let regarding = Regarding {
+            api_version: "v1",
+            kind: "Pod",
+            namespace: &pod.namespace,
+            name: &pod.name,
+            uid: &pod.uid,
+        };
+        EventBody::about(regarding, (event_type, reason, action, note), (&pod.scheduler_name, host), event.at)
+    }
+
+    /// With its type, reason, action and note, by this controller on this host.
+    pub fn about(
+        regarding: Regarding<'a>,
+        (event_type, reason, action, note): (&'static str, &'static str, &'static str, String),
+        (controller, host): (&'a str, &str),
+        at: Timestamp,
+    ) -> Self {
+        let instance = format!("{controller}-{host}");
         EventBody {
             api_version: "events.k8s.io/v1",
             kind: "Event",
             metadata: EventMeta {
-                name: event_name(&pod.name, &pod.uid, event.at),
-                namespace: &pod.namespace,
+                name: event_name(regarding.name, regarding.uid, at),
+                namespace: regarding.namespace,
             },
-            event_time: MicroTime(event.at),
-            reporting_controller: &pod.scheduler_name,
+            event_time: MicroTime(at),
+            reporting_controller: controller,
             reporting_instance: head(&instance, INSTANCE_BYTES_MAX).to_owned(),
             action,
             reason,
-            regarding: Regarding {
-                api_version: "v1",
-                kind: "Pod",
-                namespace: &pod.namespace,
-                name: &pod.name,
-                uid: &pod.uid,
-            },
+            regarding,
             note,
             event_type,
         }
@@ -150,7 +162,7 @@ fn event_name(pod: &str, uid: &str, at: Timestamp) -> String {
 }
 
 /// Cut as upstream does. Upstream cuts in the middle of a character if it must; we stay valid UTF-8.
-fn note_of(message: &str) -> String {
+pub(crate) fn note_of(message: &str) -> String {
     const MORE: &str = " ...";
     if message.len() <= NOTE_BYTES_MAX {
         return message.to_owned();

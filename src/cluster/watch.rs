@@ -71,18 +71,44 @@ pub async fn watch<K>(
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     K::DynamicType: Default,
 {
-    let api: Api<Guarded<K>> = Api::all(client);
-    let mut complaints = Complaints::new(K::plural(&K::DynamicType::default()).into_owned());
-    let config = watcher::Config {
-        field_selector: field_selector.map(str::to_owned),
-        page_size: Some(PAGE_SIZE),
-        ..watcher::Config::default()
-    };
+    let kind = K::DynamicType::default();
+    let api: Api<Guarded<K>> = Api::all_with(client, &kind);
+    let mut complaints = Complaints::new(K::plural(&kind).into_owned());
+    let config = watcher::Config { field_selector: field_selector.map(str::to_owned), ..config() };
     loop {
         let stream =
             watcher::watcher(api.clone(), config.clone()).backoff(ShortBackoff(DefaultBackoff::default()));
-        follow(stream, counters, &mut complaints, &mut sink).await;
+        follow(stream, counters, &mut complaints, &mut sink, false).await;
     }
+}
+
+/// Watches all objects of a kind for as long as the server has it.
+pub(super) async fn watch_while_served<K>(
+    client: Client,
+    version: &K::DynamicType,
+    counters: &WatchCounters,
+    sink: &mut impl FnMut(Change<K>),
+) where
+    K: Resource<DynamicType: Clone> + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let api: Api<Guarded<K>> = Api::all_with(client, version);
+    let mut complaints = Complaints::new(format!("{}.{}", K::plural(version), K::group(version)));
+    loop {
+        let stream = watcher::watcher(api.clone(), config()).backoff(ShortBackoff(DefaultBackoff::default()));
+        if let End::NotServed = follow(stream, counters, &mut complaints, sink, true).await {
+            return;
+        }
+    }
+}
+
+fn config() -> watcher::Config {
+    watcher::Config { page_size: Some(PAGE_SIZE), ..watcher::Config::default() }
+}
+
+/// Why a watch has to be started anew.
+enum End {
+    TooOld,
+    NotServed,
 }
 
 /// kube's backoff (from 0.8 s, doubling, with jitter), up to [`LONGEST_PAUSE`].
@@ -102,13 +128,15 @@ impl Backoff for ShortBackoff {
     }
 }
 
-/// Passes events on until the watch has to be started anew.
+/// Passes events on until the watch has to be started anew: when it is too old, and if `optional`, when the server does not
+/// have the kind.
 async fn follow<K: Resource>(
     stream: impl Stream<Item = watcher::Result<Event<Guarded<K>>>>,
     counters: &WatchCounters,
     complaints: &mut Complaints,
     sink: &mut impl FnMut(Change<K>),
-) {
+    optional: bool,
+) -> End {
     let mut stream = std::pin::pin!(stream);
     let count = |counter: &AtomicU64| {
         counter.fetch_add(1, Ordering::Relaxed);
@@ -136,6 +164,7 @@ async fn follow<K: Resource>(
                 count(&counters.lists);
                 sink(Change::ListEnds);
             }
+            Err(error) if optional && status_code(&error) == Some(404) => return End::NotServed,
             Err(error) => {
                 count(&counters.errors);
                 complaints.error(&error);
@@ -146,11 +175,12 @@ async fn follow<K: Resource>(
                 }
                 // kube's watcher lists anew when an event says 410, but not when the watch request itself is answered so.
                 if matches!(status_code(&error), Some(410)) {
-                    return;
+                    return End::TooOld;
                 }
             }
         }
     }
+    End::TooOld
 }
 
 fn status_code(error: &watcher::Error) -> Option<u16> {

@@ -22,6 +22,7 @@ pub enum Program {
     FilterOracle,
     /// The recommender of the Vertical Pod Autoscaler.
     VpaRecommender,
+    Kubectl,
     Helm,
     Kubeconform,
 }
@@ -36,6 +37,7 @@ impl Program {
             Self::KubeControllerManager => "kube-controller-manager",
             Self::FilterOracle => "filter-oracle",
             Self::VpaRecommender => "vpa-recommender",
+            Self::Kubectl => "kubectl",
             Self::Helm => "helm",
             Self::Kubeconform => "kubeconform",
         }
@@ -154,7 +156,11 @@ impl Environment {
                  KUBEBUILDER_ASSETS to a folder with etcd, kube-apiserver and {name}",
                 go::VERSION_MIN_TEXT,
             ),
-            Program::FilterOracle | Program::VpaRecommender | Program::Helm | Program::Kubeconform => {
+            Program::FilterOracle
+            | Program::VpaRecommender
+            | Program::Kubectl
+            | Program::Helm
+            | Program::Kubeconform => {
                 format!(
                     "no {name} here: it is built with Go {} or newer (https://go.dev/dl)",
                     go::VERSION_MIN_TEXT
@@ -164,15 +170,16 @@ impl Environment {
     }
 }
 
-/// The path of a program that tests run, by its name: `helm`, `kubeconform` or `vpa-recommender`, built on first use. Blocks.
+/// The path of a program that tests run, by its name: `kubectl`, `helm`, `kubeconform` or `vpa-recommender`, built on first
+/// use. Blocks.
 ///
 /// # Errors
 /// For another name, and as [`Environment::find_or_build`].
 pub fn go_tool(name: &str) -> Result<PathBuf> {
-    let tools = [Program::Helm, Program::Kubeconform, Program::VpaRecommender];
+    let tools = [Program::Kubectl, Program::Helm, Program::Kubeconform, Program::VpaRecommender];
     let tool = tools.into_iter().find(|tool| tool.name() == name);
     let tool = tool.with_context(|| {
-        format!("{name:?} is not a tool that is known here: helm, kubeconform, vpa-recommender")
+        format!("{name:?} is not a tool that is known here: kubectl, helm, kubeconform, vpa-recommender")
     })?;
     Environment::of_process()?.find_or_build(tool)
 }

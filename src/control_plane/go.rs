@@ -39,6 +39,7 @@ fn module(program: Program) -> Option<Sources> {
         | Program::KubeApiserver
         | Program::KubeScheduler
         | Program::KubeControllerManager
+        | Program::Kubectl
         | Program::FilterOracle => Some(CONTROL_PLANE),
         // It excludes versions, which `go install` does not take.
         Program::VpaRecommender => Some(VPA_RECOMMENDER),
@@ -58,6 +59,7 @@ pub(super) fn version(program: Program) -> &'static str {
         Program::KubeApiserver
         | Program::KubeScheduler
         | Program::KubeControllerManager
+        | Program::Kubectl
         | Program::FilterOracle => KUBERNETES_VERSION,
         Program::VpaRecommender => "v1.8.1",
         Program::Helm => "v3.22.0",
@@ -71,6 +73,7 @@ fn package(program: Program) -> &'static str {
         Program::KubeApiserver => "k8s.io/kubernetes/cmd/kube-apiserver",
         Program::KubeScheduler => "k8s.io/kubernetes/cmd/kube-scheduler",
         Program::KubeControllerManager => "k8s.io/kubernetes/cmd/kube-controller-manager",
+        Program::Kubectl => "k8s.io/kubernetes/cmd/kubectl",
         Program::FilterOracle => "./filter-oracle",
         Program::VpaRecommender => "k8s.io/autoscaler/vertical-pod-autoscaler/pkg/recommender",
         Program::Helm => "helm.sh/helm/v3/cmd/helm",
@@ -92,7 +95,9 @@ fn usual_time(program: Program) -> &'static str {
         // Shares most of its packages with the two others, if they were built here.
         Program::FilterOracle => "seconds to minutes",
         Program::Helm => "about 2 minutes",
-        Program::Etcd | Program::KubeControllerManager | Program::VpaRecommender => "about a minute",
+        Program::Etcd | Program::KubeControllerManager | Program::Kubectl | Program::VpaRecommender => {
+            "about a minute"
+        }
         Program::KubeScheduler => "about half a minute",
         Program::Kubeconform => "some seconds",
     }

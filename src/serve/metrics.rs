@@ -24,7 +24,7 @@ use prometheus_client::registry::Registry;
 
 use super::access::{self, Access};
 use super::secure;
-use crate::cluster::{Reporter, WatchCounters};
+use crate::cluster::{Allocations, Reporter, WatchCounters};
 use crate::engine::Engine;
 use crate::placement::BindCounters;
 use crate::scheduler::{AttemptResult, Sample};
@@ -140,6 +140,7 @@ impl Histograms {
 pub struct Sources {
     pub engine: Engine,
     pub reporter: Reporter,
+    pub allocations: Allocations,
     pub binds: Arc<BindCounters>,
     pub pod_watch: Arc<WatchCounters>,
     pub node_watch: Arc<WatchCounters>,
@@ -389,6 +390,7 @@ impl Scrape {
         let Sources {
             engine,
             reporter,
+            allocations,
             binds,
             pod_watch,
             node_watch,
@@ -428,6 +430,7 @@ impl Scrape {
                 (&[("result", "dropped")], reporter.dropped()),
             ],
         )?;
+        statuses(to, allocations)?;
         let watches = [("pods", pod_watch), ("nodes", node_watch), ("others", object_watches)];
         type Read = fn(&WatchCounters) -> &AtomicU64;
         let kinds: [(&str, &str, Read); 4] = [
@@ -455,6 +458,25 @@ impl Scrape {
             ],
         )
     }
+}
+
+fn statuses(to: &mut DescriptorEncoder, allocations: &Allocations) -> fmt::Result {
+    let waiting = allocations.waiting();
+    let help = "Statuses of allocations not written yet";
+    gauges(to, "berth_allocation_statuses_waiting", help, &[(&[], waiting)])?;
+    let statuses = allocations.counters();
+    counters(
+        to,
+        "berth_allocation_status_writes",
+        "Statuses of allocations, by what became of them",
+        &[
+            (&[("result", "written")], statuses.written.load(Relaxed)),
+            (&[("result", "unchanged")], statuses.unchanged.load(Relaxed)),
+            (&[("result", "gone")], statuses.gone.load(Relaxed)),
+            (&[("result", "retried")], statuses.retried.load(Relaxed)),
+            (&[("result", "dropped")], allocations.dropped()),
+        ],
+    )
 }
 
 fn serving(to: &mut DescriptorEncoder, serving: &secure::Counters, access: &access::Counters) -> fmt::Result {

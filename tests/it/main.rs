@@ -3,6 +3,7 @@
 mod support;
 
 mod agent_lists;
+mod allocations;
 mod chart;
 mod cluster_io;
 mod control_plane;

@@ -9,10 +9,11 @@ use serde::de::DeserializeOwned;
 
 use super::tasks::Tasks;
 use crate::cluster::{
-    Change, ClusterSink, LIVE_PODS, LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity, LeanNamespace,
-    LeanNode, LeanObject, LeanPersistentVolume, LeanPersistentVolumeClaim, LeanPod, LeanReplicaSet,
-    LeanReplicationController, LeanService, LeanStatefulSet, LeanStorageClass, LeanVolumeAttachment,
-    NodeIndex, ObjectIndex, ObjectSink, PodIndex, watch as watch_objects,
+    Change, ClusterSink, LIVE_PODS, LeanAllocation, LeanCoschedulingPodGroup, LeanCsiDriver, LeanCsiNode,
+    LeanCsiStorageCapacity, LeanNamespace, LeanNode, LeanObject, LeanPersistentVolume,
+    LeanPersistentVolumeClaim, LeanPod, LeanPodGroup, LeanReplicaSet, LeanReplicationController, LeanService,
+    LeanStatefulSet, LeanStorageClass, LeanVolumeAttachment, NodeIndex, ObjectIndex, ObjectSink,
+    OptionalKind, PodIndex, watch as watch_objects, watch_if_served,
 };
 use crate::config::Config;
 use crate::engine::Engine;
@@ -104,6 +105,26 @@ where
     });
 }
 
+/// Watches one kind that the cluster need not have. `chosen` is told the version that is read.
+fn watch_optional<K>(
+    tasks: &mut Tasks,
+    engine: &Engine,
+    client: &Client,
+    sources: &Sources,
+    health: &Health,
+    chosen: impl Fn(K::DynamicType) + Send + Sync + 'static,
+) where
+    K: OptionalKind + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+{
+    let (to, client, counters, healthy) =
+        (engine.clone(), client.clone(), sources.object_watches.clone(), health.clone());
+    tasks.spawn("watch of other objects", async move {
+        let mut index = ObjectIndex::default();
+        let sink = |change: Change<K>| index.take(change, &mut ToScheduler(&to, &healthy));
+        watch_if_served(client, &counters, chosen, sink).await;
+    });
+}
+
 pub(super) fn watch_cluster(
     tasks: &mut Tasks,
     engine: &Engine,
@@ -120,6 +141,11 @@ pub(super) fn watch_cluster(
     watch_kind::<LeanCsiDriver>(tasks, engine, client, sources, health);
     watch_kind::<LeanCsiStorageCapacity>(tasks, engine, client, sources, health);
     watch_kind::<LeanVolumeAttachment>(tasks, engine, client, sources, health);
+    let statuses = sources.allocations.clone();
+    let of_version = move |version| statuses.use_version(version);
+    watch_optional::<LeanAllocation>(tasks, engine, client, sources, health, |()| {});
+    watch_optional::<LeanPodGroup>(tasks, engine, client, sources, health, of_version);
+    watch_optional::<LeanCoschedulingPodGroup>(tasks, engine, client, sources, health, |()| {});
     if config.pod_topology_spread.adds_constraints() {
         watch_kind::<LeanService>(tasks, engine, client, sources, health);
         watch_kind::<LeanReplicationController>(tasks, engine, client, sources, health);

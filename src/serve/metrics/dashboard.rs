@@ -33,6 +33,7 @@ fn scrape() -> String {
         let sources = Sources {
             engine: engine.clone(),
             reporter: Reporter::new(),
+            allocations: Default::default(),
             binds: Arc::default(),
             pod_watch: Arc::default(),
             node_watch: Arc::default(),

@@ -3,16 +3,18 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use berth::control_plane::binaries::go_tool;
-use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{DynamicObject, GetParams, Patch, PatchParams, PostParams};
 use kube::core::{GroupVersionKind, TypeMeta};
 use kube::discovery::ApiResource;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::start_control_plane;
+use crate::support::{await_until, start_control_plane};
 
 use super::openapi::write_schemas;
 use super::{NAMESPACE, VALUES, documents, helm, rendered, repository, template, the};
@@ -38,6 +40,7 @@ async fn the_api_server_and_kubeconform_accept_every_object() {
     for namespace in [NAMESPACE, "leases"] {
         create_restricted_namespace(&client, namespace).await;
     }
+    install_crds(&client).await;
     let folder = TempDir::new().unwrap();
     write_schemas(&client, folder.path()).await;
 
@@ -105,6 +108,9 @@ async fn helm_installs_the_chart_and_its_notes_say_how_to_use_it() {
     let deployments: Api<k8s_openapi::api::apps::v1::Deployment> =
         Api::namespaced(control_plane.client(), NAMESPACE);
     deployments.get("berth").await.expect("the Deployment is there");
+    let kinds: Api<CustomResourceDefinition> = Api::all(control_plane.client());
+    let kind = kinds.get("allocations.berth.dev").await.expect("the kind is there");
+    assert_eq!(kind.metadata.annotations.unwrap_or_default()["helm.sh/resource-policy"], "keep");
 }
 
 /// Kinds that the test's API server does not have: of operators, and of files.
@@ -128,6 +134,22 @@ fn pod_of(deployment: &Value) -> Value {
     pod
 }
 
+/// For good, and until the API server serves their kinds and describes them.
+pub async fn install_crds(client: &Client) {
+    for crd in berth::api::crds() {
+        let (group, kind) = (crd.spec.group.clone(), crd.spec.names.kind.clone());
+        create(client, &serde_json::to_value(&crd).unwrap()).await;
+        await_until(Duration::from_secs(60), &format!("{kind} is described"), async || {
+            let request = kube::core::Request::new("").get("openapi/v2", &GetParams::default()).unwrap();
+            let openapi: Value = serde_json::from_str(&client.request_text(request).await.unwrap()).unwrap();
+            let reversed: Vec<&str> = group.rsplit('.').collect();
+            let name = format!("{}.{}.{kind}", reversed.join("."), crd.spec.versions[0].name);
+            openapi["definitions"][name].is_object()
+        })
+        .await;
+    }
+}
+
 async fn create_restricted_namespace(client: &Client, name: &str) {
     let labels = json!({"pod-security.kubernetes.io/enforce": "restricted"});
     let namespace = json!({"metadata": {"name": name, "labels": labels}});
@@ -149,9 +171,11 @@ async fn apply(client: &Client, object: &Value, dry_run: bool) -> kube::Result<D
     let types: TypeMeta = serde_json::from_value(object.clone()).unwrap();
     let resource = ApiResource::from_gvk(&GroupVersionKind::try_from(types).unwrap());
     let api: Api<DynamicObject> = match object["kind"].as_str().unwrap() {
-        "Namespace" | "ClusterRole" | "ClusterRoleBinding" | "ValidatingWebhookConfiguration" => {
-            Api::all_with(client.clone(), &resource)
-        }
+        "Namespace"
+        | "ClusterRole"
+        | "ClusterRoleBinding"
+        | "CustomResourceDefinition"
+        | "ValidatingWebhookConfiguration" => Api::all_with(client.clone(), &resource),
         _ => {
             let namespace = object["metadata"]["namespace"].as_str().unwrap_or("default");
             Api::namespaced_with(client.clone(), namespace, &resource)

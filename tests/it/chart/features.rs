@@ -51,6 +51,24 @@ fn the_guard_leaves_the_cluster_and_berth_itself_a_way_to_start() {
 }
 
 #[test]
+fn the_definitions_of_kinds_are_those_that_berth_prints_and_can_be_left_to_others() {
+    let by_name = |crds: Vec<Value>| -> BTreeMap<String, Value> {
+        let of_kinds = crds.into_iter().filter(|it| it["kind"] == "CustomResourceDefinition");
+        of_kinds.map(|it| (it["metadata"]["name"].as_str().unwrap().to_owned(), it)).collect()
+    };
+    let expected = ::berth::api::crds().iter().map(|crd| serde_json::to_value(crd).unwrap()).collect();
+    let (found, expected) = (by_name(rendered("")), by_name(expected));
+    assert!(found.keys().eq(expected.keys()), "{:?}", found.keys());
+    for (name, crd) in &found {
+        assert_eq!(crd["spec"]["names"], expected[name]["spec"]["names"]);
+        assert_eq!(crd["metadata"]["annotations"]["helm.sh/resource-policy"], "keep");
+    }
+    assert!(by_name(rendered("crds: {install: false}")).is_empty());
+    let not_kept = by_name(rendered("crds: {keep: false}"));
+    assert!(not_kept.values().all(|crd| crd["metadata"]["annotations"].is_null()));
+}
+
+#[test]
 fn cert_manager_issues_when_it_is_there_and_not_without_the_guard() {
     let kinds = |values: &str, has_cert_manager: bool| -> Vec<String> {
         let folder = TempDir::new().unwrap();

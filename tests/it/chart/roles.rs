@@ -6,7 +6,7 @@ use super::*;
 type Access = (&'static str, &'static str, &'static [&'static str], &'static str);
 
 /// With the defaults.
-const ACCESS: [Access; 24] = [
+const ACCESS: [Access; 30] = [
     (
         "ClusterRole",
         "/pods",
@@ -51,6 +51,12 @@ const ACCESS: [Access; 24] = [
         "how many volumes a node can have attached",
     ),
     ("ClusterRole", "storage.k8s.io/volumeattachments", &["list", "watch"], "what it has attached"),
+    ("ClusterRole", "berth.dev/allocations", &["get", "list", "watch"], "which pods are placed together"),
+    ("ClusterRole", "scheduling.k8s.io/podgroups", &["get", "list", "watch"], "the same, of Kubernetes"),
+    ("ClusterRole", "scheduling.x-k8s.io/podgroups", &["get", "list", "watch"], "the same, of coscheduling"),
+    ("ClusterRole", "berth.dev/allocations/status", &["patch"], "tells where they stand"),
+    ("ClusterRole", "scheduling.k8s.io/podgroups/status", &["patch"], "the same"),
+    ("ClusterRole", "scheduling.x-k8s.io/podgroups/status", &["patch"], "the same"),
     ("ClusterRole", "/pods/binding", &["create"], "places pods"),
     ("ClusterRole", "/pods/status", &["patch"], "sets the condition PodScheduled=False"),
     (
