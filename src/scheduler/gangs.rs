@@ -271,16 +271,21 @@ impl Scheduler {
     pub(super) fn apply_allocation(&mut self, allocation: Allocation) {
         let name = allocation.name.clone();
         let (was_scheduled, generation) = (allocation.was_scheduled, allocation.generation);
+        let uid = allocation.uid.clone();
         let before = self.gangs.allocations.get(&name).cloned();
         if !self.gangs.allocations.apply(allocation) {
             return;
         }
         let gang = self.gangs.gang(&name);
         match &before {
-            None => gang.scheduled |= was_scheduled,
-            // Its status moved, no more.
-            Some(before) if before.generation == generation => {}
-            Some(_) => gang.scheduled = false,
+            Some(before) if before.uid == uid => {
+                if before.generation == generation {
+                    // Its status moved, no more: we wrote that.
+                    return;
+                }
+                gang.scheduled = false;
+            }
+            _ => gang.scheduled = was_scheduled,
         }
         self.allocation_changed(&name, before);
     }

@@ -39,6 +39,8 @@ pub struct LeanAllocation {
     pub metadata: ObjectMeta,
     #[serde(default)]
     spec: Value,
+    #[serde(default, deserialize_with = "nullable")]
+    status: LeanStatus,
 }
 
 /// `podgroups.scheduling.k8s.io`
@@ -48,6 +50,8 @@ pub struct LeanPodGroup {
     pub metadata: ObjectMeta,
     #[serde(default)]
     spec: Value,
+    #[serde(default, deserialize_with = "nullable")]
+    status: LeanStatus,
 }
 
 /// `podgroups.scheduling.x-k8s.io`
@@ -57,6 +61,37 @@ pub struct LeanCoschedulingPodGroup {
     pub metadata: ObjectMeta,
     #[serde(default)]
     spec: Value,
+    #[serde(default, deserialize_with = "nullable")]
+    status: LeanStatus,
+}
+
+/// What a status says of whether the minimum was bound once.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct LeanStatus {
+    phase: Value,
+    conditions: Value,
+}
+
+/// The conditions that say so.
+const SCHEDULED_CONDITIONS: [&str; 3] = ["Scheduled", "PodGroupInitiallyScheduled", "PodGroupScheduled"];
+/// The phases of a coscheduling group that say so.
+const SCHEDULED_PHASES: [&str; 2] = ["Scheduled", "Running"];
+
+impl LeanStatus {
+    /// Of a spec of this generation: a minimum that was raised since is another one.
+    fn was_scheduled(&self, generation: i64) -> bool {
+        let says_so = |condition: &Value| {
+            let text = |field: &str| condition.get(field).and_then(Value::as_str).unwrap_or_default();
+            let observed = condition.get("observedGeneration").and_then(Value::as_i64);
+            SCHEDULED_CONDITIONS.contains(&text("type"))
+                && text("status") == "True"
+                && observed.is_none_or(|observed| observed == generation)
+        };
+        let conditions = self.conditions.as_array().map_or(&[][..], Vec::as_slice);
+        let phase = self.phase.as_str().unwrap_or_default();
+        conditions.iter().any(says_so) || conditions.is_empty() && SCHEDULED_PHASES.contains(&phase)
+    }
 }
 
 /// The versions of `podgroups.scheduling.k8s.io` that have `spec.schedulingPolicy`.
@@ -146,7 +181,9 @@ macro_rules! allocating {
 
             fn into_object(self, interner: &mut Interner) -> Object {
                 let read = $read(self.spec, interner);
-                Object::Allocation(Box::new(read.of(AllocationKind::$source, &self.metadata, interner)))
+                let was_scheduled = self.status.was_scheduled(self.metadata.generation.unwrap_or(0));
+                let allocation = read.of(AllocationKind::$source, &self.metadata, interner);
+                Object::Allocation(Box::new(Allocation { was_scheduled, ..allocation }))
             }
 
             fn metadata(&self) -> &ObjectMeta {
@@ -218,6 +255,7 @@ impl Read {
             roles: self.roles.into(),
             timeout: self.timeout,
             topology: self.topology,
+            was_scheduled: false,
             problem: self.problem.map(Arc::from),
         }
     }
