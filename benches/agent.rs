@@ -467,13 +467,13 @@ fn drive(scheduler: &mut Scheduler, start: Instant) {
             agent.catch_up(scheduler.inventory());
             laps.clear();
             let mut last = Instant::now();
-            let choice = agent.choose(task.class(), start.elapsed(), |part| {
+            let answer = task.choose(&mut agent, start.elapsed(), |part| {
                 let now = Instant::now();
                 laps.push((part, now - std::mem::replace(&mut last, now)));
             });
             scheduler.learn(0, &task, &laps, &agent.cache_changes());
             let seen = agent.revision();
-            if scheduler.settle(0, &mut agent, &task, choice, seen, start.elapsed()) == Settled::Done {
+            if scheduler.settle(0, &mut agent, &task, answer, seen, start.elapsed()) == Settled::Done {
                 break;
             }
         }

@@ -5,14 +5,17 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use berth::api::Allocation;
 use berth::control_plane::{ControlPlane, Options};
 use berth::process::usage_of;
 use futures::{StreamExt, TryStreamExt, stream};
 use indicatif::ProgressBar;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ListParams, PostParams};
-use kube::{Api, Client, Resource};
+use kube::runtime::wait::{await_condition, conditions};
+use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -27,6 +30,7 @@ const CREATIONS_IN_FLIGHT: usize = 48;
 const QUIET_WINDOW: Duration = Duration::from_millis(500);
 const QUIET_CPU_MAX: Duration = Duration::from_millis(40);
 const QUIET_LIMIT: Duration = Duration::from_secs(30);
+const ESTABLISHED_LIMIT: Duration = Duration::from_secs(30);
 
 pub struct Cluster {
     pub control_plane: ControlPlane,
@@ -53,6 +57,12 @@ impl Cluster {
         progress.set_message("creating nodes");
         let nodes = (0..size.nodes).map(|index| workload.node_json(index));
         create::<Node>(&Api::all(client.clone()), nodes, progress).await?;
+        let allocations = workload.allocations(workload.pod_count(size.pods));
+        if allocations.len() > 0 {
+            progress.set_message("creating allocations");
+            install_kinds(&client).await?;
+            create::<Allocation>(&Api::default_namespaced(client.clone()), allocations, progress).await?;
+        }
         progress.set_message("creating pods");
         let pods =
             (0..workload.pod_count(size.pods)).map(|index| workload.pod_json(workload.pod(index), scheduler));
@@ -115,6 +125,18 @@ impl Cluster {
         ensure!(self.workload.are_mates_content(&pods), "pods are not placed as they want each other");
         Ok(())
     }
+}
+
+/// As `berth crds | kubectl apply -f -` does.
+async fn install_kinds(client: &Client) -> Result<()> {
+    let api = Api::<CustomResourceDefinition>::all(client.clone());
+    for crd in berth::api::crds() {
+        let name = crd.name_any();
+        api.create(&PostParams::default(), &crd).await?;
+        let established = await_condition(api.clone(), &name, conditions::is_crd_established());
+        tokio::time::timeout(ESTABLISHED_LIMIT, established).await.context("a kind is not established")??;
+    }
+    Ok(())
 }
 
 async fn create<K>(

@@ -17,6 +17,8 @@ pub struct Workload {
     pub mates: Mates,
     /// All but a tenth more of the pods are larger than any node.
     pub hopeless: bool,
+    /// So many pods at a time are one allocation, which berth places together or not at all; 0: none.
+    pub gang: usize,
 }
 
 /// The zones that required node affinity allows a pod.
@@ -52,6 +54,7 @@ const PLAIN: Workload = Workload {
     taints: false,
     mates: Mates::Nothing,
     hopeless: false,
+    gang: 0,
 };
 
 pub const WORKLOADS: &[Workload] = &[
@@ -107,6 +110,7 @@ pub const WORKLOADS: &[Workload] = &[
         hopeless: true,
         ..PLAIN
     },
+    Workload { name: "gangs", about: "one class; allocations of 8 pods each", gang: 8, ..PLAIN },
 ];
 
 pub const ZONES: usize = 3;
@@ -195,7 +199,25 @@ impl Workload {
             spec["tolerations"] = json!([{"key": TAINT_KEY, "operator": "Exists", "effect": "NoSchedule"}]);
         }
         self.add_mates(&mut spec);
-        json!({"metadata": {"name": pod_name(pod.index), "labels": {"app": "mates"}}, "spec": spec})
+        let mut labels = json!({"app": "mates"});
+        if self.gang > 0 {
+            labels["gang"] = json!(gang_name(pod.index / self.gang));
+        }
+        json!({"metadata": {"name": pod_name(pod.index), "labels": labels}, "spec": spec})
+    }
+
+    /// The allocations of `pods` pods.
+    pub fn allocations(&self, pods: usize) -> impl ExactSizeIterator<Item = Value> {
+        let (gang, gangs) = (self.gang, pods.checked_div(self.gang).unwrap_or(0));
+        (0..gangs).map(move |index| {
+            let name = gang_name(index);
+            json!({
+                "apiVersion": "berth.dev/v1alpha1",
+                "kind": "Allocation",
+                "metadata": {"name": name},
+                "spec": {"minimum": gang, "selector": {"matchLabels": {"gang": name}}},
+            })
+        })
     }
 
     fn add_mates(&self, spec: &mut Value) {
@@ -275,6 +297,10 @@ fn zone_name(zone: usize) -> String {
 /// Lists are ordered by name: the zeros keep interleaved classes interleaved.
 fn pod_name(index: usize) -> String {
     format!("pod-{index:06}")
+}
+
+fn gang_name(index: usize) -> String {
+    format!("gang-{index:06}")
 }
 
 fn node_name(index: usize) -> String {

@@ -1,7 +1,9 @@
 //! Allocations on a real API server: what kubectl makes of them, how they are read, and how their status is written.
 
 mod kubectl;
+mod placed;
 mod reading;
+mod speed;
 mod status;
 
 use std::path::{Path, PathBuf};

@@ -11,6 +11,7 @@ use berth::model::{
 use berth::placement::{Binding, Reply};
 
 use super::dice::Dice;
+use super::gangs;
 use super::sim::{Event, MS, NODES, PODS, S, Sim};
 
 const GIB: i64 = 1 << 30;
@@ -35,7 +36,8 @@ impl Sim {
         }
         self.chaos_left -= 1;
         match self.load.below(100) {
-            0..30 => self.create_pods(),
+            0..24 => self.create_pods(),
+            24..30 => self.create_members(),
             30..42 => self.delete_pod(),
             42..46 => self.recreate_pod(),
             46..52 => self.ungate_pod(),
@@ -105,6 +107,14 @@ impl Sim {
         }
     }
 
+    pub fn create_member(&mut self, kind: u64, gang: u64) {
+        let uid = self.cluster.new_uid();
+        let mut pod = pod(kind, &uid, &format!("pod-{uid}"), &mut self.load);
+        gangs::enlist(&mut pod, gang);
+        self.note(|| format!("{uid} of kind {kind} joins g{gang}"));
+        self.cluster.create_pod(pod);
+    }
+
     fn some_pod(&mut self, which: impl Fn(&Pod) -> bool) -> Option<Pod> {
         let pods: Vec<Pod> = self.cluster.store.list().into_iter().filter(which).collect();
         self.load.pick(&pods).cloned()
@@ -127,7 +137,10 @@ impl Sim {
             }
         };
         self.note(|| format!("{} is deleted, gone in {grace:?}", pod.uid));
-        self.cluster.update_pod(&pod, |pod| pod.deleting = true);
+        self.cluster.update_pod(&pod, |pod| {
+            pod.deleting = true;
+            Arc::make_mut(&mut pod.peer).terminating = true;
+        });
         self.after(grace, Event::Remove(pod));
     }
 

@@ -9,6 +9,7 @@ use berth::model::{Amounts, Pod};
 use berth::placement::{Binding, Outcome};
 use berth::scheduler::{Action, Scheduler};
 
+use super::gangs::gang_of;
 use super::process::{Doing, Who};
 use super::sim::{Sim, Step};
 
@@ -91,7 +92,7 @@ impl Sim {
         let bound = self.cluster.store.bound();
         invariants::bound_once(bound.iter().map(|it| (&it.uid, &it.node))).map_err(said("store"))?;
         let pods: Vec<Pod> = self.cluster.store.list();
-        let (cold, refusals) = self.cold_start(&pods);
+        let (mut cold, refusals) = self.cold_start(&pods);
         for (slot, process) in self.processes.iter().enumerate() {
             let name = format!("p{slot}");
             invariants::same_accounting(process.scheduler.inventory(), cold.inventory())
@@ -129,6 +130,9 @@ impl Sim {
                 expected.insert(pod.uid.clone(), refusal.to_string());
                 continue;
             }
+            if gang_of(pod).is_some() {
+                continue;
+            }
             let spec = pod.spec.as_ref().map_err(|e| format!("{e} was not refused"))?;
             let (fits, why) = invariants::evaluate(spec, pod.preemption_policy, cold.inventory());
             if fits {
@@ -137,6 +141,12 @@ impl Sim {
             *waiting.entry("parked").or_default() += 1;
             expected.insert(pod.uid.clone(), why);
         }
+        let members = self.judge_waiting_gangs(&pods, &mut cold)?;
+        if members > 0 {
+            waiting.insert("grouped", members);
+            self.tally.count("gang waits");
+        }
+        let leader = &self.processes[self.leader.ok_or("nobody leads")?];
         let census = leader.scheduler.census();
         if census != waiting {
             return Err(format!("{census:?} wait, {waiting:?} should"));

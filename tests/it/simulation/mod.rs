@@ -7,6 +7,7 @@
 mod chaos;
 mod cluster;
 pub mod dice;
+mod gangs;
 mod judge;
 mod process;
 mod requests;

@@ -14,6 +14,7 @@ use berth::rules::Packing;
 use berth::scheduler::{Scheduler, SchedulerConfig, Task};
 
 use super::dice::Dice;
+use super::gangs;
 
 /// A process by its place and how often it was started there: what comes late for an earlier life is lost.
 pub type Who = (usize, u32);
@@ -149,7 +150,9 @@ impl Settings {
             max_tries: self.max_tries,
             ..SchedulerConfig::default()
         };
-        Scheduler::new(config, Estimator::default())
+        let mut scheduler = Scheduler::new(config, Estimator::default());
+        gangs::tell(&mut scheduler);
+        scheduler
     }
 
     pub fn process(&self, life: u32, seed: u64) -> Process {

@@ -14,6 +14,7 @@ use berth::scheduler::{Action, Settled, Task};
 
 use super::cluster::{Cluster, NodeEvent, PodEvent};
 use super::dice::Dice;
+use super::gangs::gang_of;
 use super::process::{Answer, Doing, Process, Settings, Who};
 
 pub const MS: Duration = Duration::from_millis(1);
@@ -71,7 +72,9 @@ impl Tally {
     }
 
     pub fn missing(&self) -> Vec<&'static str> {
-        const EXPECTED: [&str; 17] = [
+        const EXPECTED: [&str; 19] = [
+            "gang begun",
+            "gang waits",
             "bound",
             "bound elsewhere",
             "vanished",
@@ -114,6 +117,8 @@ pub struct Sim {
     pub given_up: BTreeSet<u64>,
     /// Binds that did.
     pub effected: BTreeSet<u64>,
+    /// By gang: its members that ever had a node.
+    pub ever_bound: BTreeMap<u64, BTreeSet<Arc<str>>>,
     pub load: Dice,
     pub fates: Dice,
     pub delays: Dice,
@@ -142,6 +147,7 @@ impl Sim {
             chaos_left: 40 + load.below(80) as u32,
             given_up: BTreeSet::new(),
             effected: BTreeSet::new(),
+            ever_bound: BTreeMap::new(),
             load,
             fates: Dice::new(seed, 1),
             delays: Dice::new(seed, 2),
@@ -250,6 +256,13 @@ impl Sim {
             Event::Remove(pod) => {
                 self.note(|| format!("{} is removed", pod.uid));
                 self.cluster.delete_pod(&pod);
+            }
+        }
+        for event in &self.cluster.pod_log[seen.0..] {
+            if let PodEvent::Applied(pod) = event
+                && let Some(gang) = gang_of(pod).filter(|_| pod.node_name.is_some())
+            {
+                self.ever_bound.entry(gang).or_default().insert(pod.uid.clone());
             }
         }
         if (self.cluster.pod_log.len(), self.cluster.node_log.len()) != seen {
@@ -531,9 +544,13 @@ impl Sim {
         let Some(process) = self.process(who) else {
             return Ok(());
         };
+        let mut begun = BTreeSet::new();
         for action in process.scheduler.take_actions() {
             match action {
-                Action::Bind(binding) => self.start_bind(who, binding)?,
+                Action::Bind(binding) => {
+                    begun.extend(self.processes[who.0].shadow.pods.get(&binding.uid).and_then(gang_of));
+                    self.start_bind(who, binding)?;
+                }
                 // Pods of the simulation have no claims: there is nothing in it that could bind them.
                 Action::Claim(order) => {
                     return Err(format!("pod {} asks for claims it does not have", order.uid));
@@ -549,6 +566,10 @@ impl Sim {
                 }
                 Action::Observe(_) | Action::TellAllocation(_) => {}
             }
+        }
+        if !begun.is_empty() {
+            self.tally.count("gang begun");
+            self.judge_gangs(who, &begun)?;
         }
         let recount = self.interleaving.percent(3);
         let process = &self.processes[who.0];

@@ -1,0 +1,135 @@
+//! Gangs of the simulation: allocations that every process knows from its start, and pods that come and go as their members.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth::agent::{Agent, AgentConfig, CacheLimits};
+use berth::gang::{Allocation, AllocationKind, AllocationName, Candidate, Members, Role, Wanted};
+use berth::model::{Identity, LabelSelector, Operator, Peer, Pod, Requirement};
+use berth::objects::Object;
+use berth::rules::Packing;
+use berth::scheduler::Scheduler;
+
+use super::process::Who;
+use super::sim::{Sim, Step};
+
+const GANGS: u64 = 24;
+const LABEL: &str = "gang";
+
+fn minimum(gang: u64) -> u32 {
+    2 + (gang % 3) as u32
+}
+
+/// What every process is told of before anything else.
+pub fn tell(scheduler: &mut Scheduler) {
+    for gang in 0..GANGS {
+        let name = format!("g{gang}");
+        let operator = Operator::In([Arc::from(&*name)].into());
+        let selector = LabelSelector::All([Requirement { key: LABEL.into(), operator }].into());
+        let role = Role { name: "".into(), members: Members::Selected(selector), minimum: minimum(gang) };
+        let allocation = Allocation {
+            uid: name.as_str().into(),
+            name: AllocationName {
+                kind: AllocationKind::Allocation,
+                namespace: "ns".into(),
+                name: name.into(),
+            },
+            generation: 1,
+            created_s: 1,
+            roles: [role].into(),
+            timeout: None,
+            topology: None,
+            was_scheduled: false,
+            problem: None,
+        };
+        scheduler.apply_object(Object::Allocation(allocation.into()));
+    }
+}
+
+/// Makes the pod a member.
+pub fn enlist(pod: &mut Pod, gang: u64) {
+    let labels = [(LABEL, &*format!("g{gang}"))].into_iter().collect();
+    let identity = Identity { namespace: pod.namespace.clone(), labels, ..Identity::default() };
+    pod.peer = Arc::new(Peer { identity, ..Peer::default() });
+}
+
+/// The gang of a pod.
+pub fn gang_of(pod: &Pod) -> Option<u64> {
+    pod.peer.identity.labels.get(LABEL)?.strip_prefix('g')?.parse().ok()
+}
+
+impl Sim {
+    /// A few more members of some gang.
+    pub fn create_members(&mut self) {
+        let gang = self.load.below(GANGS);
+        // The pods of one gang are alike.
+        let kind = [0, 1, 3, 9, 10, 11][(gang % 6) as usize];
+        let all = self.load.percent(60);
+        let count = if all { u64::from(minimum(gang)) + self.load.below(2) } else { 1 + self.load.below(2) };
+        for _ in 0..count {
+            self.create_member(kind, gang);
+        }
+    }
+
+    /// A process has begun binds of members of these gangs: of each, enough have a node, or it was scheduled before.
+    pub fn judge_gangs(&self, who: Who, begun: &BTreeSet<u64>) -> Step {
+        let process = &self.processes[who.0];
+        for gang in begun {
+            let members =
+                process.shadow.pods.values().filter(|pod| gang_of(pod) == Some(*gang) && !pod.deleting);
+            let charged =
+                members.filter(|pod| process.scheduler.ledger().charge_of(&pod.uid).is_some()).count();
+            let ever = self.ever_bound.get(gang).map_or(0, BTreeSet::len);
+            if charged.max(ever) < minimum(*gang) as usize {
+                return Err(format!(
+                    "I4 violated: {charged} members of g{gang} have a node, {ever} ever had"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// At rest: no gang waits that could be placed. Returns how many of its members wait.
+    pub fn judge_waiting_gangs(&self, pods: &[Pod], cold: &mut Scheduler) -> Result<usize, String> {
+        let mut waiting: BTreeMap<u64, Vec<&Pod>> = BTreeMap::new();
+        let ours = |pod: &&Pod| &*pod.scheduler_name == "berth" && !pod.finished && pod.gates.is_empty();
+        for pod in pods.iter().filter(ours).filter(|pod| pod.node_name.is_none()) {
+            if let Some(gang) = gang_of(pod) {
+                waiting.entry(gang).or_default().push(pod);
+            }
+        }
+        for (gang, members) in &waiting {
+            let bound = pods.iter().filter(|pod| gang_of(pod) == Some(*gang) && pod.node_name.is_some());
+            let bound = bound.filter(|pod| !pod.finished && !pod.deleting).count() as u32;
+            let need = minimum(*gang).saturating_sub(bound);
+            let candidates = members.iter().map(|pod| Candidate {
+                uid: pod.uid.clone(),
+                class: cold.class_of(pod),
+                holding: (&pod.usage).into(),
+                role: 0,
+            });
+            let candidates: Vec<_> = candidates.collect();
+            let alike = candidates.iter().all(|candidate| candidate.class.id == candidates[0].class.id);
+            // Of members that differ one agent may see a way where another does not.
+            if !alike || (members.len() as u32) < need {
+                continue;
+            }
+            let wanted =
+                Wanted { members: candidates, need: [need].into(), topology: None, placed: Vec::new() };
+            let cache = CacheLimits::unlimited();
+            let config = AgentConfig { packing: Packing::default(), candidate_width: 1, cache, seed: 7 };
+            let mut agent = Agent::new(config);
+            agent.catch_up(cold.inventory());
+            let plan = agent.plan(&wanted, Duration::ZERO, |_| {});
+            if plan.complete && !plan.places.is_empty() {
+                return Err(format!(
+                    "g{gang} waits with {} members, needs {need}, and could have {:?}",
+                    members.len(),
+                    plan.places
+                ));
+            }
+        }
+        Ok(waiting.values().map(Vec::len).sum())
+    }
+}
