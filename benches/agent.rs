@@ -375,7 +375,7 @@ fn selectors(nodes: usize, repeat: usize) {
     });
     let apps: Vec<(Arc<Class>, Holding)> = (mates.into_iter())
         .map(|(spec, peer)| {
-            let holding = Holding { usage: spec.usage.clone(), peer: peer.clone(), volumes: None };
+            let holding = Holding { usage: spec.usage.clone(), peer: peer.clone(), ..Holding::default() };
             (classifier.classify(&Arc::new(spec), &peer.identity, 0), holding)
         })
         .collect();

@@ -8,6 +8,7 @@ mod domains;
 mod list;
 mod object;
 mod scoped;
+mod suppose;
 mod tree;
 mod view;
 

@@ -1,6 +1,7 @@
 //! `berth run`: the scheduler in a cluster.
 
 mod estimates;
+mod evictions;
 mod leadership;
 mod recommender;
 mod self_check;
@@ -24,19 +25,20 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
 use crate::agent::{AgentConfig, CacheLimits};
-use crate::cluster::Reporter;
+use crate::cluster::{Evictor, Reporter};
 use crate::cluster::certificates::{FOLLOW_EVERY, Rotation};
 use crate::cluster::client::without_retries;
 use crate::config::{Config, NAMESPACE_FILE};
 use crate::engine::{AgentThreads, Engine, Outlet};
 use crate::gang::AllocationStatus;
-use crate::model::Report;
+use crate::model::{PodRef, Report};
 use crate::objects::Kind;
 use crate::placement::{BindCounters, Binding, ClaimOrder, KubeClaims, KubeStore, drive};
 use crate::queue::BackoffLimits;
-use crate::scheduler::{Sample, SchedulerConfig};
+use crate::scheduler::{Eviction, Sample, SchedulerConfig};
 use crate::serve::metrics::{Histograms, RecommenderMetrics, Sources};
 use crate::serve::{Access, Health, Secure, listen, secure_routes, serve};
+use evictions::{Order, carry_out_evictions};
 use tasks::Tasks;
 
 /// Options of `berth run`; each one given here wins over the configuration file.
@@ -125,6 +127,7 @@ async fn cluster_config(kubeconfig: Option<&Path>) -> Result<kube::Config> {
 struct ToCluster {
     binds: mpsc::UnboundedSender<(Binding, u64)>,
     claims: mpsc::UnboundedSender<ClaimOrder>,
+    evictions: mpsc::UnboundedSender<Order>,
     reporter: Reporter,
     histograms: Histograms,
 }
@@ -139,6 +142,14 @@ impl Outlet for ToCluster {
     fn claim(&self, order: ClaimOrder) {
         self.reporter.withdraw(&order.uid);
         let _ = self.claims.send(order);
+    }
+
+    fn evict(&self, eviction: Eviction, term: u64) {
+        let _ = self.evictions.send(Order::Evict(eviction, term));
+    }
+
+    fn nominate(&self, pod: PodRef, node: Option<Arc<str>>, term: u64) {
+        let _ = self.evictions.send(Order::Nominate(pod, node, term));
     }
 
     fn report(&self, report: Report) {
@@ -161,8 +172,9 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     let client = Client::try_from(cluster.clone())?;
     let (binds, bind_queue) = mpsc::unbounded_channel();
     let (claims, claim_queue) = mpsc::unbounded_channel();
+    let (evictions, eviction_queue) = mpsc::unbounded_channel();
     let (reporter, histograms) = (Reporter::new(), Histograms::default());
-    let outlet = ToCluster { binds, claims, reporter: reporter.clone(), histograms: histograms.clone() };
+    let outlet = ToCluster { binds, claims, evictions, reporter: reporter.clone(), histograms: histograms.clone() };
     let estimator = estimates::read(config.estimator_file.as_deref());
     let (engine, threads) =
         Engine::start(scheduler_config(&config), agent_configs(&config), estimator, Box::new(outlet))?;
@@ -220,6 +232,10 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         move |term| leadership.term() == Some(term)
     };
     tasks.spawn("claims", carry_out_claims(engine.clone(), claims, claim_queue, leads));
+    let evictor = Evictor::new(cluster.clone(), leadership.fence.as_ref())?;
+    let evictions =
+        carry_out_evictions(engine.clone(), evictor, reporter.clone(), eviction_queue, in_term.clone());
+    tasks.spawn("evictions", evictions);
     tasks.spawn(
         "binds",
         carry_out_binds(engine.clone(), store, in_flight, bind_queue, in_term, sources.binds.clone()),
@@ -321,6 +337,7 @@ fn scheduler_config(config: &Config) -> SchedulerConfig {
         Kind::CsiDriver,
         Kind::CsiStorageCapacity,
         Kind::VolumeAttachment,
+        Kind::DisruptionBudget,
     ]);
     if config.pod_topology_spread.adds_constraints() {
         objects.extend(Kind::SPREADING);
@@ -335,6 +352,7 @@ fn scheduler_config(config: &Config) -> SchedulerConfig {
         backoff: BackoffLimits { initial: config.backoff.initial.get(), max: config.backoff.max.get() },
         refresh: REFRESH,
         objects,
+        preemption: true,
         knows_others: config.extender.enabled || config.guard.enabled,
         volume_bind_timeout: config.volume_bind_timeout.get(),
         default_spread: config.pod_topology_spread.defaults(),

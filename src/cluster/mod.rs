@@ -7,6 +7,7 @@ pub mod certificates;
 pub mod client;
 mod convert;
 mod elector;
+mod evictor;
 mod fence;
 mod guarded;
 mod index;
@@ -24,6 +25,7 @@ mod watch;
 pub use convert::Interner;
 pub(crate) use convert::is_label_key;
 pub use elector::{Deadline, Elector, Holder};
+pub use evictor::Evictor;
 pub use fence::Fence;
 pub use guarded::{BadObject, Guarded, ObjectId};
 pub use index::{ClusterSink, NodeIndex, PodIndex};
@@ -33,7 +35,7 @@ pub use members::Members;
 pub(crate) use objects::SELECTED_NODE;
 pub use objects::{
     LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity, LeanNamespace, LeanObject, LeanPersistentVolume,
-    LeanPersistentVolumeClaim, LeanReplicaSet, LeanReplicationController, LeanService, LeanStatefulSet,
+    LeanPersistentVolumeClaim, LeanPodDisruptionBudget, LeanReplicaSet, LeanReplicationController, LeanService, LeanStatefulSet,
     LeanStorageClass, LeanVolumeAttachment, ObjectIndex, ObjectSink,
 };
 pub use pod_reader::PodReader;

@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};
 use serde::Serialize;
 
 use super::backlog::{Condition, Event, What};
+use crate::model::PodRef;
 
 /// Upstream `validation.NoteLengthLimit`, in bytes. Events with longer notes are refused.
 const NOTE_BYTES_MAX: usize = 1024;
@@ -80,6 +81,8 @@ pub(crate) struct EventBody<'a> {
     action: &'static str,
     reason: &'static str,
     regarding: Regarding<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    related: Option<Regarding<'a>>,
     note: String,
     #[serde(rename = "type")]
     event_type: &'static str,
@@ -101,6 +104,13 @@ struct Regarding<'a> {
     uid: &'a str,
 }
 
+impl<'a> Regarding<'a> {
+    fn of(pod: &'a PodRef) -> Self {
+        let PodRef { namespace, name, uid, .. } = pod;
+        Regarding { api_version: "v1", kind: "Pod", namespace, name, uid }
+    }
+}
+
 impl<'a> EventBody<'a> {
     /// `host` tells the replicas of a scheduler apart.
     pub fn new(event: &'a Event, host: &str) -> Self {
@@ -115,8 +125,20 @@ impl<'a> EventBody<'a> {
             What::FailedScheduling { message } => {
                 ("Warning", "FailedScheduling", "Scheduling", note_of(message))
             }
+            What::Preempted { by, node } => (
+                "Normal",
+                "Preempted",
+                "Preempting",
+                format!("Preempted by pod {} on node {node}", by.uid),
+            ),
         };
-        let instance = format!("{}-{host}", pod.scheduler_name);
+        let related = match &event.what {
+            What::Preempted { by, .. } => Some(by),
+            _ => None,
+        };
+        // Whose decision it was: a victim may be another scheduler's pod.
+        let scheduler = &related.unwrap_or(pod).scheduler_name;
+        let instance = format!("{scheduler}-{host}");
         EventBody {
             api_version: "events.k8s.io/v1",
             kind: "Event",
@@ -125,17 +147,12 @@ impl<'a> EventBody<'a> {
                 namespace: &pod.namespace,
             },
             event_time: MicroTime(event.at),
-            reporting_controller: &pod.scheduler_name,
+            reporting_controller: scheduler,
             reporting_instance: head(&instance, INSTANCE_BYTES_MAX).to_owned(),
             action,
             reason,
-            regarding: Regarding {
-                api_version: "v1",
-                kind: "Pod",
-                namespace: &pod.namespace,
-                name: &pod.name,
-                uid: &pod.uid,
-            },
+            regarding: Regarding::of(pod),
+            related: related.map(Regarding::of),
             note,
             event_type,
         }
@@ -170,7 +187,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::model::PodRef;
 
     fn pod() -> PodRef {
         PodRef {

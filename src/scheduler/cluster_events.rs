@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{Action, Scheduler, State, Waiting, told_so_far, unsupported_message};
 use crate::inventory::Discrepancy;
-use crate::model::{ClaimName, Identity, Node, Pod, PodAffinity, PodSpec, SpecError};
+use crate::model::{ClaimName, Identity, Node, Pod, PodAffinity, PodRef, PodSpec, SpecError};
 use crate::objects::{Affected, Kind, Object, ObjectName};
 
 impl Scheduler {
@@ -15,8 +15,10 @@ impl Scheduler {
         if !node.problems.is_empty() {
             self.stats.bad_nodes += 1;
         }
+        let name = node.name.clone();
         let changed = self.ledger.apply_node(node);
         if changed {
+            self.preemption.node_changed(&name);
             self.wake_for_parked();
         }
         changed
@@ -25,6 +27,7 @@ impl Scheduler {
     pub fn delete_node(&mut self, name: &str) -> bool {
         let changed = self.ledger.delete_node(name);
         if changed {
+            self.preemption.node_changed(name);
             self.wake_for_parked();
         }
         changed
@@ -49,12 +52,16 @@ impl Scheduler {
         }
         self.note_terms(&pod.peer.affinity);
         let waits_elsewhere = pod.node_name.is_none() && !self.is_ours(&pod);
-        self.keep_room(&pod.uid, Some(&pod).filter(|_| waits_elsewhere));
+        if pod.node_name.is_some() || !self.preemption.has_nominated(&pod.uid) {
+            self.keep_room(&pod.uid, Some(&pod).filter(|_| waits_elsewhere));
+        }
         if let Some(node) = &pod.node_name {
             let holding = self.objects.holding(&pod);
             let before = self.inventory().revision();
             self.ledger.bound(&pod.uid, node, &holding);
+            self.ledger.note_seen(pod_ref(&pod), pod.generation, pod.started_s);
             if self.inventory().revision() != before {
+                self.preemption.node_changed(node);
                 self.arrived(&holding.peer.identity);
             }
             // While our own bind is under way, its end will tell; else nobody waits for it any more.
@@ -94,6 +101,7 @@ impl Scheduler {
         self.forget(uid);
         self.others.forget(uid);
         self.keep_room(uid, None);
+        self.victim_left(uid);
         if self.ledger.discharge(uid) {
             self.wake_for_parked();
         }
@@ -176,8 +184,9 @@ impl Scheduler {
 
     /// Room is kept somewhere now, or nowhere any more.
     pub(super) fn note_reservations(&mut self) {
-        let any = self.ledger.reserved().next().is_some();
-        self.stale.everyone |= self.classifier.note_reservations(any);
+        if self.ledger.reserved().next().is_some() {
+            self.stale.everyone |= self.classifier.note_reservations();
+        }
         self.wake_for_parked();
     }
 
@@ -241,7 +250,7 @@ impl Scheduler {
                 && (known.state == State::Gated) != pod.gates.is_empty()
                 && known.state.refusal() == refusal.as_ref();
             if same {
-                return;
+                return self.follow_nomination(&pod.uid);
             }
             if known.state == State::Gated {
                 // Time behind gates is not time that scheduling took.
@@ -297,6 +306,16 @@ impl Scheduler {
 
     pub(super) fn wake_all(&mut self) {
         self.actions.extend((0..self.dispatcher.agents()).map(Action::WakeAgent));
+    }
+}
+
+/// The pod by all its names.
+pub(super) fn pod_ref(pod: &Pod) -> PodRef {
+    PodRef {
+        namespace: pod.namespace.clone(),
+        name: pod.name.clone(),
+        uid: pod.uid.clone(),
+        scheduler_name: pod.scheduler_name.clone(),
     }
 }
 

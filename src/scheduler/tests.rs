@@ -1,12 +1,13 @@
 mod between_pods;
 mod claims;
 mod others;
+mod preemption;
 
 use super::*;
 
 use std::collections::HashSet;
 
-use crate::agent::{Agent, AgentConfig, CacheLimits, Choice};
+use crate::agent::{Agent, AgentConfig, CacheLimits};
 use crate::model::{
     Amounts, Identity, LabelSelector, Node, Operator, Peer, PodSpec, Requirement, SpecError, Usage,
 };
@@ -23,6 +24,9 @@ struct Bench {
     now: Duration,
     binds: Vec<Binding>,
     orders: Vec<crate::placement::ClaimOrder>,
+    evictions: Vec<Eviction>,
+    /// Uid and node.
+    nominations: Vec<(String, Option<String>)>,
     /// Uid, reason, message, event.
     told: Vec<(String, &'static str, String, bool)>,
     scheduled: Vec<String>,
@@ -62,6 +66,8 @@ impl Bench {
             now: Duration::ZERO,
             binds: Vec::new(),
             orders: Vec::new(),
+            evictions: Vec::new(),
+            nominations: Vec::new(),
             told: Vec::new(),
             scheduled: Vec::new(),
             woken: HashSet::new(),
@@ -83,6 +89,11 @@ impl Bench {
                 Action::Report(Report::Failed { pod, reason, message, event, .. }) => {
                     self.told.push((pod.uid.to_string(), reason, message.to_string(), event))
                 }
+                Action::Report(Report::Preempted { .. }) => {}
+                Action::Evict(eviction) => self.evictions.push(*eviction),
+                Action::Nominate { pod, node } => {
+                    self.nominations.push((pod.uid.to_string(), node.map(|node| node.to_string())));
+                }
                 Action::WakeAgent(agent) => {
                     self.woken.insert(agent);
                 }
@@ -100,15 +111,15 @@ impl Bench {
         task
     }
 
-    fn choose(&mut self, agent: usize, task: &Task) -> (Choice, Revision) {
+    fn choose(&mut self, agent: usize, task: &Task) -> (Answer, Revision) {
         self.choices += 1;
         let agent = &mut self.agents[agent];
-        let choice = agent.choose(task.class(), self.now, |_| {});
-        (choice, agent.revision())
+        let answer = task.carry_out(agent, self.now, |_| {});
+        (answer, agent.revision())
     }
 
-    fn settle(&mut self, agent: usize, task: &Task, (choice, seen): (Choice, Revision)) -> Settled {
-        let settled = self.scheduler.settle(agent, &mut self.agents[agent], task, choice, seen, self.now);
+    fn settle(&mut self, agent: usize, task: &Task, (answer, seen): (Answer, Revision)) -> Settled {
+        let settled = self.scheduler.settle(agent, &mut self.agents[agent], task, answer, seen, self.now);
         self.collect();
         settled
     }

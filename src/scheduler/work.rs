@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::preemption::{self, Attempt, Found, Step};
 use super::{Action, AttemptResult, Sample, Scheduler, State};
 use crate::agent::{Agent, CacheChange, Choice, Part};
 use crate::class::Class;
@@ -20,13 +21,42 @@ pub enum Task {
     Place { request: Request, work: u64 },
     /// See whether the list of this parked class is still empty.
     Check { class: Arc<Class> },
+    /// See where a pod of this parked class could preempt others.
+    Survey { class: Arc<Class>, priority: i32 },
+    /// See what a pod must preempt on some nodes.
+    Preempt(Box<Attempt>),
+}
+
+/// What an agent has to say about its task.
+#[derive(Debug)]
+pub enum Answer {
+    Chosen(Choice),
+    Preemption(Found),
+}
+
+impl From<Choice> for Answer {
+    fn from(choice: Choice) -> Self {
+        Answer::Chosen(choice)
+    }
 }
 
 impl Task {
     pub fn class(&self) -> &Arc<Class> {
         match self {
             Task::Place { request, .. } => &request.class,
-            Task::Check { class } => class,
+            Task::Check { class } | Task::Survey { class, .. } => class,
+            Task::Preempt(attempt) => &attempt.class,
+        }
+    }
+
+    /// The agent's part of it, with the view it has.
+    pub fn carry_out(&self, agent: &mut Agent, now: Duration, lap: impl FnMut(Part)) -> Answer {
+        match self {
+            Task::Place { .. } | Task::Check { .. } => agent.choose(self.class(), now, lap).into(),
+            Task::Survey { class, priority } => {
+                Answer::Preemption(preemption::survey(agent, class, *priority, now, lap))
+            }
+            Task::Preempt(attempt) => Answer::Preemption(attempt.carry_out(agent, now)),
         }
     }
 }
@@ -48,9 +78,10 @@ impl Scheduler {
         }
         self.classify_again(now);
         let checked = std::mem::replace(&mut self.checked_last[agent], false);
+        self.look_at_nominated(now);
         let mut next = if checked { self.next_placement(agent, now) } else { None };
-        next = next.or_else(|| self.next_check(agent));
-        if matches!(next, Some(Task::Check { .. })) {
+        next = next.or_else(|| self.next_check(agent)).or_else(|| self.next_preemption(agent, now));
+        if matches!(next, Some(Task::Check { .. } | Task::Survey { .. } | Task::Preempt(_))) {
             self.checked_last[agent] = true;
         }
         next.or_else(|| self.next_placement(agent, now))
@@ -60,6 +91,13 @@ impl Scheduler {
         let class = self.parked.due(agent, self.ledger.inventory().loosened())?;
         self.stats.checks += 1;
         Some(Task::Check { class })
+    }
+
+    fn next_preemption(&mut self, agent: usize, now: Duration) -> Option<Task> {
+        Some(match self.next_step(agent, now)? {
+            Step::Survey(class, priority) => Task::Survey { class, priority },
+            Step::Attempt(attempt) => Task::Preempt(attempt),
+        })
     }
 
     fn next_placement(&mut self, agent: usize, now: Duration) -> Option<Task> {
@@ -94,30 +132,43 @@ impl Scheduler {
         at: usize,
         agent: &mut Agent,
         task: &Task,
-        choice: Choice,
+        answer: impl Into<Answer>,
         seen: Revision,
         now: Duration,
     ) -> Settled {
-        match task {
-            Task::Check { class } => {
+        match (task, answer.into()) {
+            (Task::Check { class }, Answer::Chosen(choice)) => {
                 self.settle_check(at, class, choice, seen);
                 Settled::Done
             }
-            Task::Place { request, work } => {
+            (Task::Place { request, work }, Answer::Chosen(choice)) => {
                 let settled = self.settle_place((at, agent), request, *work, choice, seen, now);
                 if settled == Settled::Done {
                     self.dispatcher.finish(at);
                 }
                 settled
             }
+            (Task::Survey { class, priority }, Answer::Preemption(Found::Survey(found))) => {
+                self.settle_survey(at, class, *priority, found, seen, now);
+                Settled::Done
+            }
+            (Task::Preempt(attempt), Answer::Preemption(Found::DryRuns(found))) => {
+                self.settle_attempt(attempt, found, seen, now);
+                Settled::Done
+            }
+            (_, _) => {
+                debug_assert!(false, "an answer to another question");
+                Settled::Done
+            }
         }
     }
 
-    fn settle_check(&mut self, agent: usize, class: &Arc<Class>, choice: Choice, seen: Revision) {
+    pub(super) fn settle_check(&mut self, agent: usize, class: &Arc<Class>, choice: Choice, seen: Revision) {
         match choice {
             Choice::Nowhere(diagnosis) => {
                 if self.parked.get(class.id).is_some() {
                     self.parked.found_nowhere(class, agent, seen, diagnosis);
+                    self.hunt_on(class.id);
                     self.tell_untold(class.id);
                 }
             }
@@ -133,11 +184,16 @@ impl Scheduler {
         let Some(uid) = self.parked.wake(class.id) else {
             return;
         };
-        let Some(waiting) = self.waiting.get_mut(&uid) else {
+        self.awake(&uid, class, agent);
+    }
+
+    /// Queues a pod that is the one awake of its parked class.
+    pub(super) fn awake(&mut self, uid: &Arc<str>, class: &Arc<Class>, agent: usize) {
+        let Some(waiting) = self.waiting.get_mut(uid) else {
             return;
         };
         waiting.tries = 0;
-        let assigned = self.dispatcher.assign_to(agent, &uid, class, waiting.priority, waiting.seq);
+        let assigned = self.dispatcher.assign_to(agent, uid, class, waiting.priority, waiting.seq);
         waiting.state = State::Woken(assigned.ticket);
         self.actions.push(Action::WakeAgent(assigned.wake));
     }
@@ -216,18 +272,14 @@ impl Scheduler {
                     self.stats.violations += 1;
                     self.overcommitted = Some(violation);
                 }
-                let identity = waiting.holding.peer.clone();
+                self.end_nomination(uid, false);
                 match &class.spec.volumes {
-                    Some(needs) if !claims.is_empty() => self.claim(uid, claims, needs, node, now),
-                    _ => {
-                        waiting.state = State::Binding;
-                        let (namespace, name) = (waiting.pod.namespace.clone(), waiting.pod.name.clone());
-                        self.binds += 1;
-                        let binding = Binding { uid: uid.clone(), namespace, name, node: host };
-                        self.actions.push(Action::Bind(binding));
+                    Some(needs) if !claims.is_empty() => {
+                        self.claim(uid, claims, needs, node, now);
+                        self.arrived_here(uid);
                     }
+                    _ => self.bind(uid, host),
                 }
-                self.arrived(&identity.identity);
                 // It found a place, so the next of its class may, too.
                 if self.parked.probe_ended(class.id, uid) {
                     self.wake_one(&class, at);
@@ -248,6 +300,24 @@ impl Scheduler {
                 self.back_off(uid, message, now);
                 Settled::Done
             }
+        }
+    }
+
+    /// The pod's room is assumed: makes its placement true.
+    pub(super) fn bind(&mut self, uid: &Arc<str>, node: Arc<str>) {
+        let Some(waiting) = self.waiting.get_mut(uid) else {
+            return;
+        };
+        waiting.state = State::Binding;
+        let (namespace, name) = (waiting.pod.namespace.clone(), waiting.pod.name.clone());
+        self.binds += 1;
+        self.actions.push(Action::Bind(Binding { uid: uid.clone(), namespace, name, node }));
+        self.arrived_here(uid);
+    }
+
+    fn arrived_here(&mut self, uid: &Arc<str>) {
+        if let Some(peer) = self.waiting.get(uid).map(|waiting| waiting.holding.peer.clone()) {
+            self.arrived(&peer.identity);
         }
     }
 

@@ -153,7 +153,7 @@ impl Measure {
     pub fn factor(&self, task: &Task) -> f64 {
         match task {
             Task::Place { request, .. } => self.request_factor(&request.class, index_of(&request.uid)),
-            Task::Check { class } => self.class_factor(class),
+            task => self.class_factor(task.class()),
         }
     }
 

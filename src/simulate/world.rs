@@ -304,6 +304,8 @@ impl<'a> World<'a> {
                     | Action::Report(_)
                     | Action::Observe(_)
                     | Action::Claim(_)
+                    | Action::Evict(_)
+                    | Action::Nominate { .. }
                     | Action::TellAllocation(_) => {}
                 }
             }

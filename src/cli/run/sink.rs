@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use super::tasks::Tasks;
 use crate::cluster::{
     Change, ClusterSink, LIVE_PODS, LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity, LeanNamespace,
-    LeanNode, LeanObject, LeanPersistentVolume, LeanPersistentVolumeClaim, LeanPod, LeanReplicaSet,
+    LeanNode, LeanObject, LeanPersistentVolume, LeanPersistentVolumeClaim, LeanPod, LeanPodDisruptionBudget, LeanReplicaSet,
     LeanReplicationController, LeanService, LeanStatefulSet, LeanStorageClass, LeanVolumeAttachment,
     NodeIndex, ObjectIndex, ObjectSink, PodIndex, watch as watch_objects,
 };
@@ -120,6 +120,7 @@ pub(super) fn watch_cluster(
     watch_kind::<LeanCsiDriver>(tasks, engine, client, sources, health);
     watch_kind::<LeanCsiStorageCapacity>(tasks, engine, client, sources, health);
     watch_kind::<LeanVolumeAttachment>(tasks, engine, client, sources, health);
+    watch_kind::<LeanPodDisruptionBudget>(tasks, engine, client, sources, health);
     if config.pod_topology_spread.adds_constraints() {
         watch_kind::<LeanService>(tasks, engine, client, sources, health);
         watch_kind::<LeanReplicationController>(tasks, engine, client, sources, health);

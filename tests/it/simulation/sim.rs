@@ -547,7 +547,10 @@ impl Sim {
                         self.after(pause, Event::Agent(who, at));
                     }
                 }
-                Action::Observe(_) | Action::TellAllocation(_) => {}
+                Action::Observe(_)
+                | Action::TellAllocation(_)
+                | Action::Evict(_)
+                | Action::Nominate { .. } => {}
             }
         }
         let recount = self.interleaving.percent(3);
@@ -589,6 +592,7 @@ impl Sim {
                     ));
                 }
             }
+            Report::Preempted { .. } => {}
             Report::Failed { pod, reason, message, .. } => {
                 self.note(|| format!("p{} tells {}: {message}", who.0, pod.uid));
                 if !self.processes[who.0].scheduler.leading() {
@@ -616,5 +620,7 @@ fn brief(task: &Task) -> String {
     match task {
         Task::Place { request, work } => format!("{} (work {work}, {:?})", request.uid, request.class.id),
         Task::Check { class } => format!("check of {:?}", class.id),
+        Task::Survey { class, .. } => format!("survey for {:?}", class.id),
+        Task::Preempt(attempt) => format!("preemption by {}", attempt.uid),
     }
 }
