@@ -375,7 +375,7 @@ fn selectors(nodes: usize, repeat: usize) {
     });
     let apps: Vec<(Arc<Class>, Holding)> = (mates.into_iter())
         .map(|(spec, peer)| {
-            let holding = Holding { usage: spec.usage.clone(), peer: peer.clone(), volumes: None };
+            let holding = Holding { usage: spec.usage.clone(), peer: peer.clone(), ..Holding::default() };
             (classifier.classify(&Arc::new(spec), &peer.identity, 0), holding)
         })
         .collect();
@@ -467,7 +467,7 @@ fn drive(scheduler: &mut Scheduler, start: Instant) {
             agent.catch_up(scheduler.inventory());
             laps.clear();
             let mut last = Instant::now();
-            let answer = task.choose(&mut agent, start.elapsed(), |part| {
+            let answer = task.carry_out(&mut agent, start.elapsed(), |part| {
                 let now = Instant::now();
                 laps.push((part, now - std::mem::replace(&mut last, now)));
             });

@@ -133,7 +133,7 @@ impl Named {
 pub struct Classifier {
     classes: HashMap<ClassKey, Arc<Class>>,
     named: Named,
-    /// Some node has room that is kept for a pod.
+    /// Some node had room that was kept for a pod.
     reservations: bool,
     traits: HashMap<Trait, TraitId>,
     /// Classes in the order they were made, to forget the unused ones first.
@@ -170,9 +170,10 @@ impl Classifier {
         news
     }
 
-    /// Notes whether room is kept for pods somewhere. Returns whether that is news, as for [`Classifier::note_terms`].
-    pub fn note_reservations(&mut self, any: bool) -> bool {
-        std::mem::replace(&mut self.reservations, any) != any
+    /// Notes that room is kept for pods somewhere. Returns whether that is news, as for [`Classifier::note_terms`]. It stays so: under
+    /// load there is such room now and then.
+    pub fn note_reservations(&mut self) -> bool {
+        !std::mem::replace(&mut self.reservations, true)
     }
 
     /// The class of a pod with this spec, which other pods see so.

@@ -13,9 +13,9 @@ use parking_lot::{Condvar, Mutex};
 use crate::agent::{Agent, AgentConfig, CacheStats, Part};
 use crate::dispatch::Estimator;
 use crate::gang::AllocationStatus;
-use crate::model::Report;
+use crate::model::{PodRef, Report};
 use crate::placement::{Binding, ClaimOrder, Outcome};
-use crate::scheduler::{Action, Answer, Sample, Scheduler, SchedulerConfig, Settled, Task};
+use crate::scheduler::{Action, Answer, Eviction, Sample, Scheduler, SchedulerConfig, Settled, Task};
 
 /// Where decisions go. Called from agent threads and from whoever tells the engine something; must not block.
 pub trait Outlet: Send + Sync + 'static {
@@ -23,6 +23,10 @@ pub trait Outlet: Send + Sync + 'static {
     fn bind(&self, binding: Binding, term: u64);
     /// Ask for these claims, and tell [`Engine::claims_written`] how it ended.
     fn claim(&self, order: ClaimOrder);
+    /// Evict this pod, as was decided in this term, and tell [`Engine::eviction_finished`] how it ended.
+    fn evict(&self, eviction: Eviction, term: u64);
+    /// Write to the pod's status which node it is nominated for, as was decided in this term.
+    fn nominate(&self, pod: PodRef, node: Option<Arc<str>>, term: u64);
     fn report(&self, report: Report);
     /// Write where an allocation stands to its object.
     fn tell_allocation(&self, status: AllocationStatus);
@@ -133,6 +137,10 @@ impl Engine {
         self.with(|scheduler, now| scheduler.claims_written(order, written, now));
     }
 
+    pub fn eviction_finished(&self, eviction: &Eviction, ended: Result<(), String>) {
+        self.with(|scheduler, now| scheduler.eviction_finished(eviction, ended, now));
+    }
+
     /// What each agent's caches hold.
     pub fn cache_stats(&self) -> Vec<CacheStats> {
         self.shared.stats.iter().map(|stats| *stats.lock()).collect()
@@ -171,6 +179,8 @@ impl Shared {
             match action {
                 Action::Bind(binding) => self.outlet.bind(binding, term),
                 Action::Claim(order) => self.outlet.claim(order),
+                Action::Evict(eviction) => self.outlet.evict(*eviction, term),
+                Action::Nominate { pod, node } => self.outlet.nominate(pod, node, term),
                 Action::Report(report) => self.outlet.report(report),
                 Action::TellAllocation(status) => self.outlet.tell_allocation(*status),
                 Action::Observe(sample) => self.outlet.observe(sample),
@@ -217,7 +227,7 @@ impl AgentThread {
         let shared = self.shared.clone();
         let began = Instant::now();
         loop {
-            let answer = self.choose(&task);
+            let answer = self.carry_out(&task);
             let result = answer.result();
             let changes = self.agent.cache_changes();
             let seen = self.agent.revision();
@@ -240,12 +250,12 @@ impl AgentThread {
         }
     }
 
-    fn choose(&mut self, task: &Task) -> Answer {
+    fn carry_out(&mut self, task: &Task) -> Answer {
         let now = self.shared.started.elapsed();
         let laps = &mut self.laps;
         laps.clear();
         let mut last = Instant::now();
-        task.choose(&mut self.agent, now, |part| {
+        task.carry_out(&mut self.agent, now, |part| {
             let lap = Instant::now();
             laps.push((part, lap - last));
             last = lap;

@@ -20,6 +20,7 @@ pub mod inventory;
 pub mod model;
 pub mod objects;
 pub mod placement;
+pub mod preempt;
 pub mod process;
 pub mod queue;
 pub mod recommend;

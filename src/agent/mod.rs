@@ -9,6 +9,7 @@ mod list;
 mod object;
 mod plan;
 mod scoped;
+mod suppose;
 mod tree;
 mod view;
 

@@ -1,6 +1,7 @@
 //! `berth run`: the scheduler in a cluster.
 
 mod estimates;
+mod evictions;
 mod leadership;
 mod recommender;
 mod self_check;
@@ -26,17 +27,18 @@ use tokio::sync::{mpsc, watch};
 use crate::agent::{AgentConfig, CacheLimits};
 use crate::cluster::certificates::{FOLLOW_EVERY, Rotation};
 use crate::cluster::client::without_retries;
-use crate::cluster::{Allocations, Reporter};
+use crate::cluster::{Allocations, Evictor, Reporter};
 use crate::config::{Config, NAMESPACE_FILE};
 use crate::engine::{AgentThreads, Engine, Outlet};
 use crate::gang::AllocationStatus;
-use crate::model::Report;
+use crate::model::{PodRef, Report};
 use crate::objects::Kind;
 use crate::placement::{BindCounters, Binding, ClaimOrder, KubeClaims, KubeStore, drive};
 use crate::queue::BackoffLimits;
-use crate::scheduler::{Sample, SchedulerConfig};
+use crate::scheduler::{Eviction, Sample, SchedulerConfig};
 use crate::serve::metrics::{Histograms, RecommenderMetrics, Sources};
 use crate::serve::{Access, Health, Secure, listen, secure_routes, serve};
+use evictions::{Order, carry_out_evictions};
 use tasks::Tasks;
 
 /// Options of `berth run`; each one given here wins over the configuration file.
@@ -125,6 +127,7 @@ async fn cluster_config(kubeconfig: Option<&Path>) -> Result<kube::Config> {
 struct ToCluster {
     binds: mpsc::UnboundedSender<(Binding, u64)>,
     claims: mpsc::UnboundedSender<ClaimOrder>,
+    evictions: mpsc::UnboundedSender<Order>,
     reporter: Reporter,
     allocations: Allocations,
     histograms: Histograms,
@@ -140,6 +143,14 @@ impl Outlet for ToCluster {
     fn claim(&self, order: ClaimOrder) {
         self.reporter.withdraw(&order.uid);
         let _ = self.claims.send(order);
+    }
+
+    fn evict(&self, eviction: Eviction, term: u64) {
+        let _ = self.evictions.send(Order::Evict(eviction, term));
+    }
+
+    fn nominate(&self, pod: PodRef, node: Option<Arc<str>>, term: u64) {
+        let _ = self.evictions.send(Order::Nominate(pod, node, term));
     }
 
     fn report(&self, report: Report) {
@@ -164,11 +175,13 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     let client = Client::try_from(cluster.clone())?;
     let (binds, bind_queue) = mpsc::unbounded_channel();
     let (claims, claim_queue) = mpsc::unbounded_channel();
+    let (evictions, eviction_queue) = mpsc::unbounded_channel();
     let (reporter, allocations, histograms) =
         (Reporter::new(), Allocations::default(), Histograms::default());
     let outlet = ToCluster {
         binds,
         claims,
+        evictions,
         reporter: reporter.clone(),
         allocations: allocations.clone(),
         histograms: histograms.clone(),
@@ -231,6 +244,10 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         move |term| leadership.term() == Some(term)
     };
     tasks.spawn("claims", carry_out_claims(engine.clone(), claims, claim_queue, leads));
+    let evictor = Evictor::new(cluster.clone(), leadership.fence.as_ref())?;
+    let evictions =
+        carry_out_evictions(engine.clone(), evictor, reporter.clone(), eviction_queue, in_term.clone());
+    tasks.spawn("evictions", evictions);
     tasks.spawn(
         "binds",
         carry_out_binds(engine.clone(), store, in_flight, bind_queue, in_term, sources.binds.clone()),
@@ -340,6 +357,7 @@ fn scheduler_config(config: &Config) -> SchedulerConfig {
         Kind::Allocation,
         Kind::PodGroup,
         Kind::CoschedulingPodGroup,
+        Kind::DisruptionBudget,
     ]);
     if config.pod_topology_spread.adds_constraints() {
         objects.extend(Kind::SPREADING);
@@ -354,6 +372,7 @@ fn scheduler_config(config: &Config) -> SchedulerConfig {
         backoff: BackoffLimits { initial: config.backoff.initial.get(), max: config.backoff.max.get() },
         refresh: REFRESH,
         objects,
+        preemption: true,
         knows_others: config.extender.enabled || config.guard.enabled,
         volume_bind_timeout: config.volume_bind_timeout.get(),
         default_spread: config.pod_topology_spread.defaults(),

@@ -34,6 +34,7 @@ pub struct Event {
 pub enum What {
     Scheduled { node: Arc<str> },
     FailedScheduling { message: Arc<str> },
+    Preempted { by: PodRef, node: Arc<str> },
 }
 
 /// One request to send.
@@ -150,6 +151,9 @@ impl Backlog {
             Report::Scheduled { pod, node } => {
                 self.withdraw(&pod.uid);
                 self.put_event(pod, What::Scheduled { node }, now);
+            }
+            Report::Preempted { pod, preemptor: by, node } => {
+                self.put_event(pod, What::Preempted { by, node }, now);
             }
             Report::Failed { pod, reason, message, generation, event } => {
                 if event {
@@ -281,6 +285,7 @@ mod tests {
                 Item::Event(it) => match &it.what {
                     What::Scheduled { node } => format!("event {} on {node}", it.pod.uid),
                     What::FailedScheduling { message } => format!("event {} {message}", it.pod.uid),
+                    What::Preempted { by, .. } => format!("event {} preempted by {}", it.pod.uid, by.uid),
                 },
             });
         }

@@ -112,6 +112,10 @@ impl LeanPod {
                 _ => PreemptionPolicy::PreemptLowerPriority,
             },
             created_s: metadata.creation_timestamp.map_or(0, |time| time.0.as_second()),
+            // One that cannot be read counts as not there: it only orders victims.
+            started_s: (status.start_time)
+                .and_then(|time| time.parse::<jiff::Timestamp>().ok())
+                .map(|time| time.as_second()),
             generation: metadata.generation.unwrap_or(0),
             deleting: metadata.deletion_timestamp.is_some(),
             finished: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),

@@ -240,6 +240,7 @@ pub(super) struct Named {
 pub(super) struct LeanPodStatus {
     pub phase: Option<String>,
     pub nominated_node_name: Option<String>,
+    pub start_time: Option<String>,
     #[serde(deserialize_with = "nullable")]
     pub conditions: LeanConditions,
     #[serde(deserialize_with = "nullable")]

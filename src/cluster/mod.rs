@@ -8,6 +8,7 @@ pub mod certificates;
 pub mod client;
 mod convert;
 mod elector;
+mod evictor;
 mod fence;
 mod guarded;
 mod index;
@@ -27,6 +28,7 @@ pub use allocations::{Allocations, StatusCounters};
 pub use convert::Interner;
 pub(crate) use convert::is_label_key;
 pub use elector::{Deadline, Elector, Holder};
+pub use evictor::Evictor;
 pub use fence::Fence;
 pub use guarded::{BadObject, Guarded, ObjectId};
 pub use index::{ClusterSink, NodeIndex, PodIndex};
@@ -36,9 +38,9 @@ pub use members::Members;
 pub(crate) use objects::SELECTED_NODE;
 pub use objects::{
     LeanAllocation, LeanCoschedulingPodGroup, LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity,
-    LeanNamespace, LeanObject, LeanPersistentVolume, LeanPersistentVolumeClaim, LeanPodGroup, LeanReplicaSet,
-    LeanReplicationController, LeanService, LeanStatefulSet, LeanStorageClass, LeanVolumeAttachment,
-    ObjectIndex, ObjectSink, PodGroupVersion,
+    LeanNamespace, LeanObject, LeanPersistentVolume, LeanPersistentVolumeClaim, LeanPodDisruptionBudget,
+    LeanPodGroup, LeanReplicaSet, LeanReplicationController, LeanService, LeanStatefulSet, LeanStorageClass,
+    LeanVolumeAttachment, ObjectIndex, ObjectSink, PodGroupVersion,
 };
 pub use pod_reader::PodReader;
 pub use reporter::{ReportCounters, Reporter};

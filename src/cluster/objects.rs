@@ -1,12 +1,14 @@
 //! Objects other than pods and nodes: how they are read, and handed on.
 
 mod allocations;
+mod budgets;
 mod volumes;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 pub use allocations::{LeanAllocation, LeanCoschedulingPodGroup, LeanPodGroup, PodGroupVersion};
+pub use budgets::LeanPodDisruptionBudget;
 pub(crate) use volumes::SELECTED_NODE;
 pub use volumes::{
     LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity, LeanPersistentVolume, LeanPersistentVolumeClaim,

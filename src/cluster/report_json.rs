@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};
 use serde::Serialize;
 
 use super::backlog::{Condition, Event, What};
+use crate::model::PodRef;
 
 /// Upstream `validation.NoteLengthLimit`, in bytes. Events with longer notes are refused.
 const NOTE_BYTES_MAX: usize = 1024;
@@ -80,6 +81,8 @@ pub(crate) struct EventBody<'a> {
     action: &'static str,
     reason: &'static str,
     regarding: Regarding<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    related: Option<Regarding<'a>>,
     note: String,
     #[serde(rename = "type")]
     event_type: &'static str,
@@ -102,6 +105,13 @@ pub(crate) struct Regarding<'a> {
     pub uid: &'a str,
 }
 
+impl<'a> Regarding<'a> {
+    fn of(pod: &'a PodRef) -> Self {
+        let PodRef { namespace, name, uid, .. } = pod;
+        Regarding { api_version: "v1", kind: "Pod", namespace, name, uid }
+    }
+}
+
 impl<'a> EventBody<'a> {
     /// `host` tells the replicas of a scheduler apart.
     pub fn new(event: &'a Event, host: &str) -> Self {
@@ -116,15 +126,19 @@ impl<'a> EventBody<'a> {
             What::FailedScheduling { message } => {
                 ("Warning", "FailedScheduling", "Scheduling", note_of(message))
             }
+            What::Preempted { by, node } => {
+                ("Normal", "Preempted", "Preempting", format!("Preempted by pod {} on node {node}", by.uid))
+            }
         };
-        let regarding = Regarding {
-            api_version: "v1",
-            kind: "Pod",
-            namespace: &pod.namespace,
-            name: &pod.name,
-            uid: &pod.uid,
+        let related = match &event.what {
+            What::Preempted { by, .. } => Some(by),
+            _ => None,
         };
-        EventBody::about(regarding, (event_type, reason, action, note), (&pod.scheduler_name, host), event.at)
+        // Whose decision it was: a victim may be another scheduler's pod.
+        let scheduler = &related.unwrap_or(pod).scheduler_name;
+        let said = (event_type, reason, action, note);
+        let body = EventBody::about(Regarding::of(pod), said, (scheduler, host), event.at);
+        EventBody { related: related.map(Regarding::of), ..body }
     }
 
     /// With its type, reason, action and note, by this controller on this host.
@@ -148,6 +162,7 @@ impl<'a> EventBody<'a> {
             action,
             reason,
             regarding,
+            related: None,
             note,
             event_type,
         }
@@ -182,7 +197,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::model::PodRef;
 
     fn pod() -> PodRef {
         PodRef {

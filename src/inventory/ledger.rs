@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::{Inventory, NodeId, Reservation, Row};
-use crate::model::{ClaimName, Holding, Node, NodeStorage, StaticVolume, Usage};
+use crate::model::{ClaimName, Holding, Node, NodeStorage, PodRef, StaticVolume, Usage};
 
 /// What one pod takes of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,6 +15,25 @@ pub struct Charge {
     /// We chose the node and asked the store to bind; nobody has seen the pod there yet. An assumption ends when the
     /// truth is known, never by a timer.
     pub assumed: bool,
+    /// What a watch told of it; `None`: nothing yet.
+    seen: Option<Seen>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Seen {
+    pod: PodRef,
+    generation: i64,
+    started_s: Option<i64>,
+}
+
+/// A pod that a watch has seen on its node: what preemption needs to know of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Occupant {
+    pub pod: PodRef,
+    pub generation: i64,
+    pub holding: Holding,
+    /// When a kubelet took it, in seconds since the epoch.
+    pub started_s: Option<i64>,
 }
 
 /// The node no longer takes the pod; look at its newest row and choose again.
@@ -36,6 +55,10 @@ pub struct Ledger {
     /// By pod uid. Never iterated where order could matter.
     charges: HashMap<Arc<str>, Charge>,
     assumed: usize,
+    /// Pods (by uid) of each node, in no particular order.
+    by_node: Vec<Vec<Arc<str>>>,
+    /// How many charges there are of each priority.
+    priorities: BTreeMap<i32, usize>,
     /// Pods (by uid) that use each claim.
     users: HashMap<ClaimName, BTreeSet<Arc<str>>>,
     /// Claims that got their first user or lost their last one since this was last asked.
@@ -128,7 +151,7 @@ impl Ledger {
         if self.charges.contains_key(uid) || !fits(self.inventory.row(node)) {
             return Err(Conflict);
         }
-        self.insert(uid, Charge { node, holding: holding.into(), assumed: true });
+        self.insert(uid, Charge { node, holding: holding.into(), assumed: true, seen: None });
         Ok(self.inventory.name(node).clone())
     }
 
@@ -148,7 +171,7 @@ impl Ledger {
         if let Some(old) = &old {
             self.unuse(uid, old);
         }
-        self.insert(uid, Charge { node, holding, assumed: false });
+        self.insert(uid, Charge { node, holding, assumed: false, seen: None });
         if let Some(old) = old {
             self.assumed -= usize::from(old.assumed);
             self.release(&old);
@@ -208,6 +231,8 @@ impl Ledger {
             && charge.holding != holding
         {
             self.inventory.charge(node, &holding);
+            self.count_priority(charge.holding.priority, false);
+            self.count_priority(holding.priority, true);
             self.charges.insert(uid, Charge { holding, ..charge.clone() });
             self.release(&charge);
         }
@@ -218,6 +243,34 @@ impl Ledger {
         if let Some(charge) = self.charges.get_mut(uid) {
             self.assumed -= usize::from(std::mem::take(&mut charge.assumed));
         }
+    }
+
+    /// A watch told this of a pod that is charged.
+    pub fn note_seen(&mut self, pod: PodRef, generation: i64, started_s: Option<i64>) {
+        if let Some(charge) = self.charges.get_mut(&pod.uid) {
+            charge.seen = Some(Seen { pod, generation, started_s });
+        }
+    }
+
+    /// The pods of a node that a watch has seen there, by uid.
+    pub fn occupants(&self, node: NodeId) -> Vec<Occupant> {
+        let uids = self.by_node.get(node.index()).into_iter().flatten();
+        let mut pods: Vec<_> = uids.filter_map(|uid| self.occupant(uid)).collect();
+        pods.sort_by(|a, b| a.pod.uid.cmp(&b.pod.uid));
+        pods
+    }
+
+    /// This pod, if a watch has seen it on its node.
+    pub fn occupant(&self, uid: &str) -> Option<Occupant> {
+        let charge = self.charges.get(uid)?;
+        let seen = charge.seen.as_ref()?;
+        let Seen { pod, generation, started_s } = seen.clone();
+        Some(Occupant { pod, generation, holding: charge.holding.clone(), started_s })
+    }
+
+    /// The lowest priority of any charged pod.
+    pub fn lowest_priority(&self) -> Option<i32> {
+        self.priorities.first_key_value().map(|(priority, _)| *priority)
     }
 
     /// The pod `uid` takes nothing any more: it is gone, finished, or certainly not bound.
@@ -240,6 +293,12 @@ impl Ledger {
 
     /// The pod uses the claims of `charge` no more.
     fn unuse(&mut self, uid: &str, charge: &Charge) {
+        if let Some(uids) = self.by_node.get_mut(charge.node.index())
+            && let Some(at) = uids.iter().position(|known| **known == *uid)
+        {
+            uids.swap_remove(at);
+        }
+        self.count_priority(charge.holding.priority, false);
         for claim in charge.holding.volumes.iter().flat_map(|held| &held.claims) {
             if let Some(users) = self.users.get_mut(claim) {
                 users.remove(uid);
@@ -264,12 +323,25 @@ impl Ledger {
         }
     }
 
+    fn count_priority(&mut self, priority: i32, comes: bool) {
+        let count = self.priorities.entry(priority).or_default();
+        *count = if comes { *count + 1 } else { count.saturating_sub(1) };
+        if *count == 0 {
+            self.priorities.remove(&priority);
+        }
+    }
+
     fn insert(&mut self, uid: &Arc<str>, charge: Charge) {
         debug_assert!(
             charge.holding.usage.requests.pods > 0,
             "a row counts its pods to know when it is vacant"
         );
         self.assumed += usize::from(charge.assumed);
+        if self.by_node.len() <= charge.node.index() {
+            self.by_node.resize_with(charge.node.index() + 1, Vec::new);
+        }
+        self.by_node[charge.node.index()].push(uid.clone());
+        self.count_priority(charge.holding.priority, true);
         self.inventory.charge(charge.node, &charge.holding);
         for claim in charge.holding.volumes.iter().flat_map(|held| &held.claims) {
             let users = self.users.entry(claim.clone()).or_default();
@@ -337,8 +409,8 @@ fn sums(row: &Row) -> String {
     peers.sort();
     let volumes = row.volumes.as_deref().cloned().unwrap_or_default().sorted();
     format!(
-        "{:?} {} {} {extended:?} {ports:?} {peers:?} {volumes:?}",
-        row.requested, row.nonzero_cpu_milli, row.nonzero_memory
+        "{:?} {} {} {extended:?} {ports:?} {peers:?} {volumes:?} {:?}",
+        row.requested, row.nonzero_cpu_milli, row.nonzero_memory, row.tiers
     )
 }
 

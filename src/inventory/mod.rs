@@ -7,14 +7,16 @@ mod journal;
 mod ledger;
 mod row;
 mod storage;
+mod tiers;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 pub use journal::Journal;
-pub use ledger::{Charge, Conflict, Discrepancy, Ledger};
+pub use ledger::{Charge, Conflict, Discrepancy, Ledger, Occupant};
 pub use row::{Peers, Reservation, Row, VolumesInUse};
 use storage::Storage;
+pub use tiers::{Held, Tier, Tiers};
 
 use crate::model::{Holding, Node, NodeStorage, StaticVolume};
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Revision;
+use super::{Revision, Tiers};
 use crate::model::{
     Amounts, CsiVolume, Disk, Extended, HeldVolumes, Holding, HostPort, Node, NodeStorage, Peer,
     StaticVolume, Usage,
@@ -28,6 +28,8 @@ pub struct Row {
     pub extended: Option<Arc<Extended>>,
     /// Ports taken; `None`: none. A port stands once for every pod that has it.
     pub ports: Option<Arc<Vec<HostPort>>>,
+    /// What pods of each priority hold.
+    pub tiers: Tiers,
     /// The pods here as other pods' rules see them.
     pub peers: Peers,
     /// How many volumes the node can have attached, and what is attached beside what pods hold; `None`: nothing is known.
@@ -166,6 +168,12 @@ impl Row {
 
     /// Accounts for one more pod.
     pub(crate) fn charge(&mut self, holding: &Holding) {
+        self.tiers.add(holding.priority, &holding.usage);
+        self.add(holding);
+    }
+
+    /// The same without a note of whose it is.
+    fn add(&mut self, holding: &Holding) {
         let usage = &*holding.usage;
         self.peers.add(&holding.peer);
         if let Some(held) = holding.volumes.as_ref().filter(|held| held.takes_something()) {
@@ -183,6 +191,7 @@ impl Row {
     /// Takes back what [`Row::charge`] did.
     pub(crate) fn discharge(&mut self, holding: &Holding) {
         let usage = &*holding.usage;
+        self.tiers.remove(holding.priority, usage);
         self.peers.remove(&holding.peer);
         if let (Some(held), Some(in_use)) = (&holding.volumes, &mut self.volumes) {
             let in_use = Arc::make_mut(in_use);
@@ -242,7 +251,7 @@ impl Row {
         let reserved = self.reserved.as_ref()?;
         let mut row = Row { reserved: None, ..self.clone() };
         for reservation in reserved.iter().filter(|reservation| reservation.priority >= priority) {
-            row.charge(&Holding::from(&reservation.usage));
+            row.add(&Holding::from(&reservation.usage));
         }
         Some(row)
     }

@@ -21,6 +21,8 @@ pub struct Pod {
     pub preemption_policy: PreemptionPolicy,
     /// Creation time in seconds since the epoch.
     pub created_s: i64,
+    /// When a kubelet took it (`status.startTime`), in seconds since the epoch.
+    pub started_s: Option<i64>,
     pub generation: i64,
     /// `metadata.deletionTimestamp` is set.
     pub deleting: bool,
@@ -56,6 +58,7 @@ impl Default for Pod {
             priority: 0,
             preemption_policy: PreemptionPolicy::default(),
             created_s: 0,
+            started_s: None,
             generation: 0,
             deleting: false,
             finished: false,
@@ -76,6 +79,7 @@ pub struct Holding {
     pub usage: Arc<Usage>,
     pub peer: Arc<Peer>,
     pub volumes: Option<Arc<HeldVolumes>>,
+    pub priority: i32,
 }
 
 impl From<&Holding> for Holding {

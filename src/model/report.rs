@@ -17,6 +17,8 @@ pub struct PodRef {
 pub enum Report {
     /// Event `Scheduled`; the API server itself sets the condition when it binds.
     Scheduled { pod: PodRef, node: Arc<str> },
+    /// Event `Preempted`: the pod is evicted from the node for a more important one.
+    Preempted { pod: PodRef, preemptor: PodRef, node: Arc<str> },
     /// Event `FailedScheduling` and condition `PodScheduled=False`.
     Failed {
         pod: PodRef,

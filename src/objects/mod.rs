@@ -3,12 +3,14 @@
 //!
 //! May not know: kube, tokio, clocks, nodes. Each store answers whether a change changes anything, and for whom.
 
+mod budgets;
 mod spreading;
 mod volumes;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+pub use budgets::{Budgets, DisruptionBudget, Spending};
 pub use volumes::{
     Attachment, Capacity, Claim, ClaimRef, ClaimRequest, Progress, Resolved, StorageClass, Volume,
     VolumeNews, Volumes, Wanted,
@@ -37,6 +39,7 @@ pub enum Kind {
     ReplicationController,
     ReplicaSet,
     StatefulSet,
+    DisruptionBudget,
     /// The kinds of [`AllocationKind`](crate::gang::AllocationKind).
     Allocation,
     PodGroup,
@@ -84,6 +87,7 @@ pub enum Object {
         name: ObjectName,
         selector: LabelSelector,
     },
+    DisruptionBudget(DisruptionBudget),
     /// Not kept here: the scheduler hands it to the gangs.
     Allocation(Box<Allocation>),
 }
@@ -116,6 +120,7 @@ impl From<VolumeNews> for Affected {
 pub struct Objects {
     namespaces: HashMap<Arc<str>, Labels>,
     pub volumes: Volumes,
+    pub budgets: Budgets,
     /// Pods made from one template share what others see of them.
     peers: Pool<Peer>,
     spreading: Spreading,
@@ -144,6 +149,10 @@ impl Objects {
             Object::Capacity(capacity) => self.volumes.apply_capacity(capacity).into(),
             Object::Attachment(attachment) => self.volumes.apply_attachment(attachment).into(),
             Object::Selecting { kind, name, selector } => self.spreading.apply(kind, name, selector),
+            Object::DisruptionBudget(budget) => {
+                self.budgets.apply(budget);
+                Affected::Nothing
+            }
             Object::Allocation(_) => Affected::Nothing,
         }
     }
@@ -158,6 +167,10 @@ impl Objects {
             }
             Kind::Service | Kind::ReplicationController | Kind::ReplicaSet | Kind::StatefulSet => {
                 self.spreading.delete(kind, object)
+            }
+            Kind::DisruptionBudget => {
+                self.budgets.delete(object);
+                Affected::Nothing
             }
             _ => self.volumes.delete(kind, object).into(),
         }
@@ -179,6 +192,7 @@ impl Objects {
             Kind::Service | Kind::ReplicationController | Kind::ReplicaSet | Kind::StatefulSet => {
                 self.spreading.names(kind)
             }
+            Kind::DisruptionBudget => self.budgets.names().cloned().collect(),
             _ => self.volumes.names(kind),
         };
         names.sort();
@@ -188,7 +202,7 @@ impl Objects {
     /// What the pod takes of its node and shows there, with the labels of its namespace.
     pub fn holding(&mut self, pod: &Pod) -> Holding {
         let volumes = pod.volumes.as_ref().map(|volumes| Arc::new(self.volumes.held(pod, volumes)));
-        Holding { usage: pod.usage.clone(), peer: self.peer(&pod.peer), volumes }
+        Holding { usage: pod.usage.clone(), peer: self.peer(&pod.peer), volumes, priority: pod.priority }
     }
 
     fn peer(&mut self, bare: &Arc<Peer>) -> Arc<Peer> {
@@ -204,7 +218,7 @@ impl Objects {
     /// The same for a pod that is charged already, after its namespace or a claim of it changed.
     pub fn renewed(&mut self, holding: &Holding) -> Holding {
         let volumes = holding.volumes.as_ref().map(|held| Arc::new(self.volumes.renewed(held)));
-        Holding { usage: holding.usage.clone(), peer: self.peer(&holding.peer), volumes }
+        Holding { peer: self.peer(&holding.peer), volumes, ..holding.clone() }
     }
 
     /// What the pod wants, with what the cluster adds to that. `used` tells whether a pod that has a node uses a claim.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::class::{Class, ClassId};
 use crate::inventory::Revision;
 use crate::model::{Identity, PreemptionPolicy};
-use crate::rules::Diagnosis;
+use crate::rules::{Diagnosis, Unhelped};
 
 /// A pod's place within its class: by priority, then arrival.
 pub type Place = (Reverse<i32>, u64);
@@ -32,6 +32,8 @@ pub struct Group {
     pub probe: Option<Arc<str>>,
     /// What was found, and when the pods were last told so.
     pub diagnosis: Diagnosis,
+    /// What came of preemption, if it was tried.
+    unhelped: Option<Unhelped>,
     pub told_at: Duration,
     /// The pods know this diagnosis.
     pub told: bool,
@@ -49,7 +51,12 @@ impl Group {
     /// The text for a pod of this group; made once for all of them.
     pub fn message(&mut self, policy: PreemptionPolicy) -> Arc<str> {
         let slot = usize::from(policy == PreemptionPolicy::Never);
-        self.messages[slot].get_or_insert_with(|| self.diagnosis.message(&self.class, policy).into()).clone()
+        let slot = &mut self.messages[slot];
+        slot.get_or_insert_with(|| match &self.unhelped {
+            Some(unhelped) => self.diagnosis.message_of(&self.class, policy, Some(unhelped)).into(),
+            None => self.diagnosis.message(&self.class, policy).into(),
+        })
+        .clone()
     }
 }
 
@@ -111,6 +118,7 @@ impl Parked {
                 let new = group.diagnosis != diagnosis;
                 if new {
                     group.diagnosis = diagnosis;
+                    group.unhelped = None;
                     group.messages = [None, None];
                     group.told = false;
                 }
@@ -125,6 +133,7 @@ impl Parked {
                     pods: BTreeMap::new(),
                     probe: None,
                     diagnosis,
+                    unhelped: None,
                     told_at: Duration::ZERO,
                     told: true,
                     untold: false,
@@ -133,6 +142,17 @@ impl Parked {
                 self.groups.insert(class.id, group);
                 true
             }
+        }
+    }
+
+    /// The pods of the class could preempt nothing, for these reasons.
+    pub fn preemption_failed(&mut self, class: ClassId, unhelped: Unhelped) {
+        if let Some(group) = self.groups.get_mut(&class)
+            && group.unhelped.as_ref() != Some(&unhelped)
+        {
+            group.unhelped = Some(unhelped);
+            group.messages = [None, None];
+            group.told = false;
         }
     }
 
@@ -170,6 +190,18 @@ impl Parked {
         self.pods -= 1;
         group.probe = Some(uid.clone());
         Some(uid)
+    }
+
+    /// Wakes the pod at this place, unless one is awake already. Returns the agent that has the list.
+    pub fn wake_this(&mut self, class: ClassId, place: Place) -> Option<usize> {
+        let group = self.groups.get_mut(&class)?;
+        if group.probe.is_some() {
+            return None;
+        }
+        let uid = group.pods.remove(&place)?;
+        self.pods -= 1;
+        group.probe = Some(uid);
+        Some(group.agent)
     }
 
     /// The woken pod `uid` will not come back to the group. Whether it was this class's probe.

@@ -27,8 +27,8 @@ mod volume_zone;
 pub use key::{GOLDEN, Key, Salt, Scores, Standing, mix, unit};
 pub use node_affinity::applies as node_affinity_applies;
 pub use node_unschedulable::tolerated as tolerates_unschedulable;
-pub use reasons::{Diagnosis, Reasons};
-pub use resources_fit::Packing;
+pub use reasons::{Diagnosis, Reasons, Unhelped};
+pub use resources_fit::{Packing, insufficient_without, shortage};
 pub use volume_binding::{Choice as VolumeChoice, plan as plan_volumes};
 
 use crate::class::Class;

@@ -196,6 +196,16 @@ impl Diagnosis {
     /// DefaultPreemption for the case that they find nothing to take away).
     pub fn message(&self, class: &Class, policy: PreemptionPolicy) -> String {
         let nodes = self.nodes();
+        let helped = |(reasons, _): &(&Reasons, &usize)| reasons.resolvable_by_eviction();
+        let no_victims = self.counts.iter().filter(helped).map(|(_, count)| count).sum();
+        let unhelped = Unhelped { no_victims, not_helpful: nodes - no_victims, ..Unhelped::default() };
+        self.message_of(class, policy, Some(&unhelped))
+    }
+
+    /// The same where preemption was tried: it helped nowhere, for these reasons, or the pod is nominated for a node now
+    /// (`None`).
+    pub fn message_of(&self, class: &Class, policy: PreemptionPolicy, unhelped: Option<&Unhelped>) -> String {
+        let nodes = self.nodes();
         if nodes == 0 {
             return "no nodes available to schedule pods".to_owned();
         }
@@ -217,19 +227,50 @@ impl Diagnosis {
                 *by_text.entry(reason).or_default() += count;
             }
         }
-        let _ = write!(text, "{}. {NO_CLAIMS}, preemption: ", histogram(by_text));
-        match policy {
-            PreemptionPolicy::Never => text.push_str("not eligible due to preemptionPolicy=Never."),
-            PreemptionPolicy::PreemptLowerPriority => {
-                let helped = |(reasons, _): &(&Reasons, &usize)| reasons.resolvable_by_eviction();
-                let candidates: usize = self.counts.iter().filter(helped).map(|(_, count)| count).sum();
-                let mut by_text = BTreeMap::new();
-                by_text.insert("No preemption victims found for incoming pod".to_owned(), candidates);
-                by_text.insert("Preemption is not helpful for scheduling".to_owned(), nodes - candidates);
-                let _ = write!(text, "0/{nodes} nodes are available: {}.", histogram(by_text));
+        let _ = write!(text, "{}.", histogram(by_text));
+        match (policy, unhelped) {
+            (PreemptionPolicy::Never, _) => {
+                let _ = write!(text, " {NO_CLAIMS}, preemption: not eligible due to preemptionPolicy=Never.");
             }
+            (PreemptionPolicy::PreemptLowerPriority, Some(unhelped)) => {
+                let why = histogram(unhelped.by_text(class));
+                let _ = write!(text, " {NO_CLAIMS}, preemption: 0/{nodes} nodes are available: {why}.");
+            }
+            (PreemptionPolicy::PreemptLowerPriority, None) => {}
         }
         text
+    }
+}
+
+/// On how many nodes preemption does not help, by why.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Unhelped {
+    pub no_victims: usize,
+    pub not_helpful: usize,
+    /// Without all that may be preempted the node is still out.
+    still_out: BTreeMap<Reasons, usize>,
+}
+
+impl Unhelped {
+    /// One more node that is out for these reasons when all that may be preempted is gone; for none: nothing may be.
+    pub fn add(&mut self, reasons: Reasons) {
+        match reasons == Reasons::NONE {
+            true => self.no_victims += 1,
+            false => *self.still_out.entry(reasons).or_default() += 1,
+        }
+    }
+
+    fn by_text(&self, class: &Class) -> BTreeMap<String, usize> {
+        let mut by_text = BTreeMap::from([
+            ("No preemption victims found for incoming pod".to_owned(), self.no_victims),
+            ("Preemption is not helpful for scheduling".to_owned(), self.not_helpful),
+        ]);
+        for (reasons, count) in &self.still_out {
+            for text in reasons.texts(class) {
+                *by_text.entry(text).or_default() += count;
+            }
+        }
+        by_text
     }
 }
 

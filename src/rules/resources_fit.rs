@@ -5,8 +5,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::reasons::{MAX_EXTENDED, Reasons};
-use crate::inventory::Row;
-use crate::model::Usage;
+use crate::inventory::{Held, Row};
+use crate::model::{Amounts, Usage};
 
 /// Which nodes are better: empty or full ones.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -20,7 +20,45 @@ pub enum Packing {
 
 /// Everything that is missing for `usage` on this node; `None` if it fits (upstream: `fitsRequest`).
 pub fn insufficient(usage: &Usage, row: &Row) -> Option<Reasons> {
+    missing(usage, row, &row.requested, |name| row.extended_requested(name))
+}
+
+/// The same without pods that hold this together.
+pub fn insufficient_without(usage: &Usage, row: &Row, gone: &Held) -> Option<Reasons> {
+    let mut taken = row.requested;
+    taken.sub(&gone.amounts);
+    let extended = |name: &str| row.extended_requested(name).saturating_sub(gone.extended.get(name));
+    missing(usage, row, &taken, extended)
+}
+
+/// How much of the node must be freed for `usage`, of the resource that is missing most, in thousandths of what the node has.
+pub fn shortage(usage: &Usage, row: &Row) -> u16 {
+    let of = |wanted: i64, taken: i64, all: i64| {
+        let missing = wanted.saturating_sub(all.saturating_sub(taken));
+        if wanted <= 0 || missing <= 0 { 0.0 } else { missing as f64 / all.max(1) as f64 }
+    };
     let (wanted, taken, all) = (&usage.requests, &row.requested, &row.allocatable);
+    let fixed = [
+        of(wanted.cpu_milli, taken.cpu_milli, all.cpu_milli),
+        of(wanted.memory, taken.memory, all.memory),
+        of(wanted.ephemeral_storage, taken.ephemeral_storage, all.ephemeral_storage),
+        of(1, taken.pods, all.pods),
+    ];
+    let offered = row.node.as_ref().map(|node| &node.extended);
+    let extended = usage.extended.iter().map(|(name, wanted)| {
+        of(wanted, row.extended_requested(name), offered.map_or(0, |offered| offered.get(name)))
+    });
+    // The cast saturates.
+    (fixed.into_iter().chain(extended).fold(0.0, f64::max) * 1000.0) as u16
+}
+
+fn missing(
+    usage: &Usage,
+    row: &Row,
+    taken: &Amounts,
+    taken_extended: impl Fn(&str) -> i64,
+) -> Option<Reasons> {
+    let (wanted, all) = (&usage.requests, &row.allocatable);
     let mut missing = Reasons::NONE;
     if taken.pods.saturating_add(1) > all.pods {
         missing |= Reasons::PODS;
@@ -45,7 +83,7 @@ pub fn insufficient(usage: &Usage, row: &Row) -> Option<Reasons> {
         let node = row.node.as_ref().map(|node| &node.extended);
         for (at, (name, wanted)) in usage.extended.iter().enumerate() {
             let all = node.map_or(0, |extended| extended.get(name));
-            check(wanted, row.extended_requested(name), all, Reasons::extended(at.min(MAX_EXTENDED - 1)));
+            check(wanted, taken_extended(name), all, Reasons::extended(at.min(MAX_EXTENDED - 1)));
         }
     }
     (missing != Reasons::NONE).then_some(missing)

@@ -1,9 +1,11 @@
 //! What the scheduler wants done, and what it counts.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::Eviction;
 use crate::gang::AllocationStatus;
-use crate::model::Report;
+use crate::model::{PodRef, Report};
 use crate::placement::{Binding, ClaimOrder};
 
 /// Something to do in the world, carried out by the I/O rooms.
@@ -13,6 +15,13 @@ pub enum Action {
     Bind(Binding),
     /// Ask for these claims; tell the outcome by `Scheduler::claims_written`.
     Claim(ClaimOrder),
+    /// Evict this pod; tell the outcome by `Scheduler::eviction_finished`.
+    Evict(Box<Eviction>),
+    /// Write the node that room is kept on for this pod to its status, or that there is none any more.
+    Nominate {
+        pod: PodRef,
+        node: Option<Arc<str>>,
+    },
     Report(Report),
     /// Tell the object that made these pods an allocation where it stands. The latest one of an allocation says all.
     TellAllocation(Box<AllocationStatus>),
@@ -30,6 +39,8 @@ pub enum Sample {
     Scheduled { waited: Duration, attempts: u32 },
     /// Rows that an agent copied to catch up.
     CatchUp { rows: usize },
+    /// So many pods are preempted for one.
+    Victims { pods: usize },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,4 +77,6 @@ pub struct Stats {
     pub violations: u64,
     /// Differences that a self-check found and healed.
     pub healed: u64,
+    /// Pods that tried to preempt others.
+    pub preemption_attempts: u64,
 }

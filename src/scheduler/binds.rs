@@ -39,6 +39,7 @@ impl Scheduler {
             }
             Outcome::Refused(why) => match self.ledger.charge_of(uid) {
                 Some(charge) if charge.assumed => {
+                    self.preemption.node_changed(&binding.node);
                     self.discharge(uid);
                     if ours {
                         let news = self.waiting.get_mut(uid).and_then(|pod| pod.news.take());

@@ -10,8 +10,8 @@ impl Scheduler {
     /// What does not hold. Empty when all is well; sorted.
     pub fn check(&self) -> Vec<Violation> {
         let each = self.waiting.iter().map(|(uid, pod)| self.check_pod(uid, pod));
-        let all =
-            each.chain([self.check_counts(), self.check_groups(), self.check_gangs(), self.check_bounds()]);
+        let counts = [self.check_counts(), self.check_groups(), self.check_gangs()];
+        let all = each.chain(counts).chain([self.check_bounds(), self.check_nominations()]);
         let mut found: Vec<_> = all.filter_map(Result::err).collect();
         found.extend(self.overcommitted.clone());
         found.sort_by(|a, b| (a.invariant, &a.what).cmp(&(b.invariant, &b.what)));
@@ -105,6 +105,15 @@ impl Scheduler {
             ensure(1, self.dispatcher.waits(ticket) == Some(key), || format!("{key} is not in its queue"))?;
         }
         Ok(())
+    }
+
+    /// Room is kept for a pod of ours exactly while it is nominated and waits.
+    fn check_nominations(&self) -> Checked {
+        let mut kept: Vec<_> = self.ledger.reserved().filter(|uid| self.waiting.contains_key(*uid)).collect();
+        let mut nominated: Vec<_> = self.nominated_pods().map(|(uid, _)| uid).collect();
+        kept.sort();
+        nominated.sort();
+        ensure(1, kept == nominated, || format!("room is kept for {kept:?}, but nominated are {nominated:?}"))
     }
 
     /// I11. Agents look before they start, so each may add one more bind, or a gang of them.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{Action, Scheduler, State, Waiting, told_so_far, unsupported_message};
 use crate::gang::AllocationName;
 use crate::inventory::Discrepancy;
-use crate::model::{ClaimName, Identity, Node, Pod, PodAffinity, PodSpec, SpecError};
+use crate::model::{ClaimName, Identity, Node, Pod, PodAffinity, PodRef, PodSpec, SpecError};
 use crate::objects::{Affected, Kind, Object, ObjectName};
 
 impl Scheduler {
@@ -16,8 +16,10 @@ impl Scheduler {
         if !node.problems.is_empty() {
             self.stats.bad_nodes += 1;
         }
+        let name = node.name.clone();
         let changed = self.ledger.apply_node(node);
         if changed {
+            self.preemption.node_changed(&name);
             self.wake_for_parked();
         }
         changed
@@ -26,6 +28,7 @@ impl Scheduler {
     pub fn delete_node(&mut self, name: &str) -> bool {
         let changed = self.ledger.delete_node(name);
         if changed {
+            self.preemption.node_changed(name);
             self.wake_for_parked();
         }
         changed
@@ -50,13 +53,17 @@ impl Scheduler {
         }
         self.note_terms(&pod.peer.affinity);
         let waits_elsewhere = pod.node_name.is_none() && !self.is_ours(&pod);
-        self.keep_room(&pod.uid, Some(&pod).filter(|_| waits_elsewhere));
+        if pod.node_name.is_some() || !self.preemption.has_nominated(&pod.uid) {
+            self.keep_room(&pod.uid, Some(&pod).filter(|_| waits_elsewhere));
+        }
         if let Some(node) = &pod.node_name {
             let holding = self.objects.holding(&pod);
             let before = self.inventory().revision();
             self.ledger.bound(&pod.uid, node, &holding);
             self.note_placed(&pod, &holding.peer);
+            self.ledger.note_seen(pod_ref(&pod), pod.generation, pod.started_s);
             if self.inventory().revision() != before {
+                self.preemption.node_changed(node);
                 self.arrived(&holding.peer.identity);
             }
             // While our own bind is under way, its end will tell; else nobody waits for it any more.
@@ -96,6 +103,7 @@ impl Scheduler {
         self.forget(uid);
         self.others.forget(uid);
         self.keep_room(uid, None);
+        self.victim_left(uid);
         if self.discharge(uid) {
             self.wake_for_parked();
         }
@@ -190,8 +198,9 @@ impl Scheduler {
 
     /// Room is kept somewhere now, or nowhere any more.
     pub(super) fn note_reservations(&mut self) {
-        let any = self.ledger.reserved().next().is_some();
-        self.stale.everyone |= self.classifier.note_reservations(any);
+        if self.ledger.reserved().next().is_some() {
+            self.stale.everyone |= self.classifier.note_reservations();
+        }
         self.wake_for_parked();
     }
 
@@ -257,7 +266,7 @@ impl Scheduler {
                 && (known.state == State::Gated) != pod.gates.is_empty()
                 && known.state.refusal() == refusal.as_ref();
             if same {
-                return;
+                return self.follow_nomination(&pod.uid);
             }
             if known.state == State::Gated {
                 // Time behind gates is not time that scheduling took.
@@ -314,6 +323,16 @@ impl Scheduler {
 
     pub(super) fn wake_all(&mut self) {
         self.actions.extend((0..self.dispatcher.agents()).map(Action::WakeAgent));
+    }
+}
+
+/// The pod by all its names.
+pub(super) fn pod_ref(pod: &Pod) -> PodRef {
+    PodRef {
+        namespace: pod.namespace.clone(),
+        name: pod.name.clone(),
+        uid: pod.uid.clone(),
+        scheduler_name: pod.scheduler_name.clone(),
     }
 }
 

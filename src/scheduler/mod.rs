@@ -12,6 +12,7 @@ mod claims;
 mod cluster_events;
 mod gangs;
 mod others;
+mod preemption;
 mod share;
 mod verdict;
 mod work;
@@ -28,6 +29,7 @@ pub use action::{Action, AttemptResult, Sample, Stats};
 pub use audit::Difference;
 pub use gangs::GangTask;
 pub use others::{Asked, OthersCounts, Review};
+pub use preemption::{Attempt, Eviction, Found};
 pub use share::Share;
 pub use verdict::{Candidate, Standings, Verdict};
 pub use work::{Answer, Settled, Task};
@@ -44,6 +46,7 @@ use crate::queue::{Backoff, BackoffLimits, Parked, Place};
 use claims::{Claimants, Claiming};
 use gangs::Gangs;
 use others::Others;
+use preemption::Preemption;
 
 /// What the scheduler needs to know of its configuration.
 #[derive(Debug, Clone)]
@@ -68,6 +71,8 @@ pub struct SchedulerConfig {
     pub volume_bind_timeout: Duration,
     /// Pods of other schedulers without a node are known, too: the guard and the extender are asked about them.
     pub knows_others: bool,
+    /// Pods that fit nowhere make less important ones leave.
+    pub preemption: bool,
     /// What pods get that have no topology spread constraints and belong together. Without selectors.
     pub default_spread: Spread,
 }
@@ -88,6 +93,7 @@ impl Default for SchedulerConfig {
             objects: BTreeSet::new(),
             volume_bind_timeout: Duration::from_secs(600),
             knows_others: false,
+            preemption: false,
             default_spread: Spread::default(),
         }
     }
@@ -193,6 +199,7 @@ pub struct Scheduler {
     ledger: Ledger,
     others: Others,
     gangs: Gangs,
+    preemption: Preemption,
     share: Option<Share>,
     dispatcher: Dispatcher,
     parked: Parked,
@@ -233,6 +240,7 @@ impl Scheduler {
             ledger: Ledger::default(),
             others: Others::default(),
             gangs: Gangs::default(),
+            preemption: Preemption::default(),
             share: None,
             dispatcher: Dispatcher::new(config.dispatcher, agents, estimator, config.seed),
             parked: Parked::new(agents),
@@ -288,6 +296,9 @@ impl Scheduler {
     pub fn set_leading(&mut self, leading: bool) {
         let began = leading && !self.leading;
         self.leading = leading;
+        if !leading {
+            self.end_preemption();
+        }
         if began {
             // Whoever led before may have ended before it told them.
             let waits = |waiting: &Waiting| matches!(waiting.state, State::Refused(_) | State::Parked);
@@ -295,6 +306,7 @@ impl Scheduler {
                 self.waiting.values().filter(|w| waits(w)).map(|w| (w.seq, w.pod.uid.clone())).collect();
             uids.sort();
             uids.iter().for_each(|(_, uid)| self.tell_why(uid, true));
+            self.begin_preemption();
             self.wake_all();
         }
     }
@@ -368,6 +380,7 @@ impl Scheduler {
         if !self.leading {
             return;
         }
+        self.hunt_again(now);
         let refresh = self.config.refresh;
         let stale: Vec<_> = (self.parked.groups())
             .filter(|group| !group.told && now.saturating_sub(group.told_at) >= refresh)
@@ -396,6 +409,7 @@ impl Scheduler {
         if self.join_gang(uid, now) {
             return;
         }
+        self.adopt_nomination(uid);
         if !self.owns(&class) {
             if let Some(waiting) = self.waiting.get_mut(uid) {
                 waiting.state = State::Elsewhere;
@@ -428,17 +442,24 @@ impl Scheduler {
         if group.pods.len() == 1 {
             group.told_at = now;
         }
-        if group.is_certain(loosened) {
+        let certain = group.is_certain(loosened);
+        // What is told depends on whether it can preempt anything.
+        if self.parked_pod_hunts(uid) || !certain {
+            if let Some(group) = self.parked.get_mut(class) {
+                group.untold = true;
+            }
+        } else {
             self.tell_why(uid, true);
             self.tell_untold(class);
-        } else {
-            group.untold = true;
         }
     }
 
     /// Tells the pods of a parked class that have not been told anything yet, once it is certain that none of them fits now:
     /// a pod that is told so in vain makes an autoscaler add a node.
     fn tell_untold(&mut self, class: ClassId) {
+        if self.preemption.hunts(class) {
+            return;
+        }
         let loosened = self.inventory().loosened();
         let Some(group) = self.parked.get_mut(class) else {
             return;
@@ -467,7 +488,10 @@ impl Scheduler {
         let Some(group) = self.parked.get_mut(waiting.class.id) else {
             return;
         };
-        let message = group.message(waiting.policy);
+        let message = match self.preemption.has_nominated(uid) {
+            true => group.diagnosis.message_of(&group.class, waiting.policy, None).into(),
+            false => group.message(waiting.policy),
+        };
         self.tell(uid, "Unschedulable", message, event);
     }
 
@@ -528,6 +552,7 @@ impl Scheduler {
 
     /// Takes a pod that is nowhere any more out of `waiting`.
     fn remove(&mut self, uid: &Arc<str>) -> Option<Waiting> {
+        self.end_nomination(uid, false);
         let waiting = self.waiting.remove(uid)?;
         for claim in waiting.holding.volumes.iter().flat_map(|held| &held.claims) {
             if let Some(pods) = self.pods_by_claim.get_mut(claim) {
@@ -579,12 +604,7 @@ impl Waiting {
         let told = told_so_far(&pod);
         Waiting {
             holding,
-            pod: PodRef {
-                namespace: pod.namespace.clone(),
-                name: pod.name.clone(),
-                uid: pod.uid.clone(),
-                scheduler_name: pod.scheduler_name.clone(),
-            },
+            pod: cluster_events::pod_ref(&pod),
             class,
             priority: pod.priority,
             policy: pod.preemption_policy,

@@ -182,7 +182,7 @@ impl Scheduler {
 
     /// The rank of a node for the pod `uid` of this class, by the rules that look at nothing but the node: without the room
     /// that is kept there for the pod itself, and without `victims`.
-    fn rank_there(&self, class: &Class, node: NodeId, uid: &str, victims: &[&str]) -> Key {
+    pub(super) fn rank_there(&self, class: &Class, node: NodeId, uid: &str, victims: &[&str]) -> Key {
         let row = self.inventory().row(node);
         let own = |row: &Row| row.reserved.as_ref().is_some_and(|all| all.iter().any(|r| *r.uid == *uid));
         if victims.is_empty() && !own(row) {

@@ -2,6 +2,7 @@ mod between_pods;
 mod claims;
 mod gangs;
 mod others;
+mod preemption;
 
 use super::*;
 
@@ -24,6 +25,9 @@ struct Bench {
     now: Duration,
     binds: Vec<Binding>,
     orders: Vec<crate::placement::ClaimOrder>,
+    evictions: Vec<Eviction>,
+    /// Uid and node.
+    nominations: Vec<(String, Option<String>)>,
     /// Uid, reason, message, event.
     told: Vec<(String, &'static str, String, bool)>,
     scheduled: Vec<String>,
@@ -64,6 +68,8 @@ impl Bench {
             now: Duration::ZERO,
             binds: Vec::new(),
             orders: Vec::new(),
+            evictions: Vec::new(),
+            nominations: Vec::new(),
             told: Vec::new(),
             scheduled: Vec::new(),
             statuses: Vec::new(),
@@ -86,6 +92,11 @@ impl Bench {
                 Action::Report(Report::Failed { pod, reason, message, event, .. }) => {
                     self.told.push((pod.uid.to_string(), reason, message.to_string(), event))
                 }
+                Action::Report(Report::Preempted { .. }) => {}
+                Action::Evict(eviction) => self.evictions.push(*eviction),
+                Action::Nominate { pod, node } => {
+                    self.nominations.push((pod.uid.to_string(), node.map(|node| node.to_string())));
+                }
                 Action::WakeAgent(agent) => {
                     self.woken.insert(agent);
                 }
@@ -107,12 +118,12 @@ impl Bench {
     fn choose(&mut self, agent: usize, task: &Task) -> (Answer, Revision) {
         self.choices += 1;
         let agent = &mut self.agents[agent];
-        let choice = task.choose(agent, self.now, |_| {});
-        (choice, agent.revision())
+        let answer = task.carry_out(agent, self.now, |_| {});
+        (answer, agent.revision())
     }
 
-    fn settle(&mut self, agent: usize, task: &Task, (choice, seen): (Answer, Revision)) -> Settled {
-        let settled = self.scheduler.settle(agent, &mut self.agents[agent], task, choice, seen, self.now);
+    fn settle(&mut self, agent: usize, task: &Task, (answer, seen): (Answer, Revision)) -> Settled {
+        let settled = self.scheduler.settle(agent, &mut self.agents[agent], task, answer, seen, self.now);
         self.collect();
         settled
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::preemption::{self, Attempt, Found, Step};
 use super::{Action, AttemptResult, GangTask, Sample, Scheduler, State};
 use crate::agent::{Agent, CacheChange, Choice, Part};
 use crate::class::Class;
@@ -23,21 +24,30 @@ pub enum Task {
     Gang { request: Request, work: u64, gang: Box<GangTask> },
     /// See whether the list of this parked class is still empty.
     Check { class: Arc<Class> },
+    /// See where a pod of this parked class could preempt others.
+    Survey { class: Arc<Class>, priority: i32 },
+    /// See what a pod must preempt on some nodes.
+    Preempt(Box<Attempt>),
 }
 
 impl Task {
     pub fn class(&self) -> &Arc<Class> {
         match self {
             Task::Place { request, .. } | Task::Gang { request, .. } => &request.class,
-            Task::Check { class } => class,
+            Task::Check { class } | Task::Survey { class, .. } => class,
+            Task::Preempt(attempt) => &attempt.class,
         }
     }
 
-    /// What the agent, which has caught up, finds.
-    pub fn choose(&self, agent: &mut Agent, now: Duration, lap: impl FnMut(Part)) -> Answer {
+    /// The agent's part of it, with the view it has.
+    pub fn carry_out(&self, agent: &mut Agent, now: Duration, lap: impl FnMut(Part)) -> Answer {
         match self {
+            Task::Place { .. } | Task::Check { .. } => Answer::Chosen(agent.choose(self.class(), now, lap)),
             Task::Gang { gang, .. } => Answer::Plan(agent.plan(&gang.wanted, now, lap)),
-            _ => Answer::Choice(agent.choose(self.class(), now, lap)),
+            Task::Survey { class, priority } => {
+                Answer::Preemption(preemption::survey(agent, class, *priority, now, lap))
+            }
+            Task::Preempt(attempt) => Answer::Preemption(attempt.carry_out(agent, now)),
         }
     }
 }
@@ -45,18 +55,19 @@ impl Task {
 /// What an agent found.
 #[derive(Debug)]
 pub enum Answer {
-    Choice(Choice),
+    Chosen(Choice),
     /// To a [`Task::Gang`].
     Plan(Plan),
+    Preemption(Found),
 }
 
 impl Answer {
     /// How the attempt counts.
     pub fn result(&self) -> AttemptResult {
         match self {
-            Answer::Choice(Choice::Node { .. }) => AttemptResult::Scheduled,
+            Answer::Chosen(Choice::Node { .. }) => AttemptResult::Scheduled,
             Answer::Plan(plan) if plan.complete => AttemptResult::Scheduled,
-            Answer::Choice(Choice::Nowhere(_)) | Answer::Plan(_) => AttemptResult::Unschedulable,
+            Answer::Chosen(_) | Answer::Plan(_) | Answer::Preemption(_) => AttemptResult::Unschedulable,
         }
     }
 }
@@ -79,9 +90,10 @@ impl Scheduler {
         self.classify_again(now);
         self.look_after_gangs(now);
         let checked = std::mem::replace(&mut self.checked_last[agent], false);
+        self.look_at_nominated(now);
         let mut next = if checked { self.next_placement(agent, now) } else { None };
-        next = next.or_else(|| self.next_check(agent));
-        if matches!(next, Some(Task::Check { .. })) {
+        next = next.or_else(|| self.next_check(agent)).or_else(|| self.next_preemption(agent, now));
+        if matches!(next, Some(Task::Check { .. } | Task::Survey { .. } | Task::Preempt(_))) {
             self.checked_last[agent] = true;
         }
         next.or_else(|| self.next_placement(agent, now))
@@ -91,6 +103,13 @@ impl Scheduler {
         let class = self.parked.due(agent, self.ledger.inventory().loosened())?;
         self.stats.checks += 1;
         Some(Task::Check { class })
+    }
+
+    fn next_preemption(&mut self, agent: usize, now: Duration) -> Option<Task> {
+        Some(match self.next_step(agent, now)? {
+            Step::Survey(class, priority) => Task::Survey { class, priority },
+            Step::Attempt(attempt) => Task::Preempt(attempt),
+        })
     }
 
     fn next_placement(&mut self, agent: usize, now: Duration) -> Option<Task> {
@@ -134,7 +153,7 @@ impl Scheduler {
         now: Duration,
     ) -> Settled {
         match (task, answer) {
-            (Task::Check { class }, Answer::Choice(choice)) => {
+            (Task::Check { class }, Answer::Chosen(choice)) => {
                 self.settle_check(at, class, choice, seen);
                 Settled::Done
             }
@@ -145,27 +164,34 @@ impl Scheduler {
                 }
                 settled
             }
-            (Task::Place { request, work }, Answer::Choice(choice)) => {
+            (Task::Place { request, work }, Answer::Chosen(choice)) => {
                 let settled = self.settle_place((at, agent), request, *work, choice, seen, now);
                 if settled == Settled::Done {
                     self.dispatcher.finish(at);
                 }
                 settled
             }
-            // `Task::choose` answers what was asked.
-            _ => {
-                debug_assert!(false, "an answer to something else");
-                self.dispatcher.finish(at);
+            (Task::Survey { class, priority }, Answer::Preemption(Found::Survey(found))) => {
+                self.settle_survey(at, class, *priority, found, seen, now);
+                Settled::Done
+            }
+            (Task::Preempt(attempt), Answer::Preemption(Found::DryRuns(found))) => {
+                self.settle_attempt(attempt, found, seen, now);
+                Settled::Done
+            }
+            (_, _) => {
+                debug_assert!(false, "an answer to another question");
                 Settled::Done
             }
         }
     }
 
-    fn settle_check(&mut self, agent: usize, class: &Arc<Class>, choice: Choice, seen: Revision) {
+    pub(super) fn settle_check(&mut self, agent: usize, class: &Arc<Class>, choice: Choice, seen: Revision) {
         match choice {
             Choice::Nowhere(diagnosis) => {
                 if self.parked.get(class.id).is_some() {
                     self.parked.found_nowhere(class, agent, seen, diagnosis);
+                    self.hunt_on(class.id);
                     self.tell_untold(class.id);
                 }
             }
@@ -181,11 +207,16 @@ impl Scheduler {
         let Some(uid) = self.parked.wake(class.id) else {
             return;
         };
-        let Some(waiting) = self.waiting.get_mut(&uid) else {
+        self.awake(&uid, class, agent);
+    }
+
+    /// Queues a pod that is the one awake of its parked class.
+    pub(super) fn awake(&mut self, uid: &Arc<str>, class: &Arc<Class>, agent: usize) {
+        let Some(waiting) = self.waiting.get_mut(uid) else {
             return;
         };
         waiting.tries = 0;
-        let assigned = self.dispatcher.assign_to(agent, &uid, class, waiting.priority, waiting.seq);
+        let assigned = self.dispatcher.assign_to(agent, uid, class, waiting.priority, waiting.seq);
         waiting.state = State::Woken(assigned.ticket);
         self.actions.push(Action::WakeAgent(assigned.wake));
     }
@@ -284,26 +315,42 @@ impl Scheduler {
 
     /// The pod's node was committed: its claims are asked for, or its bind begins.
     pub(super) fn has_node(&mut self, uid: &Arc<str>, claims: Vec<ClaimName>, node: NodeId, now: Duration) {
-        let Some(waiting) = self.waiting.get_mut(uid) else {
+        self.end_nomination(uid, false);
+        let Some(waiting) = self.waiting.get(uid) else {
             return;
         };
         let inventory = self.ledger.inventory();
+        let host = inventory.name(node).clone();
         if let Err(violation) = within_allocatable(inventory.row(node), &waiting.holding.usage) {
             self.stats.violations += 1;
             self.overcommitted = Some(violation);
         }
-        let (class, peer) = (waiting.class.clone(), waiting.holding.peer.clone());
+        let class = waiting.class.clone();
         match &class.spec.volumes {
-            Some(needs) if !claims.is_empty() => self.claim(uid, claims, needs, node, now),
-            _ => {
-                waiting.state = State::Binding;
-                let (namespace, name) = (waiting.pod.namespace.clone(), waiting.pod.name.clone());
-                self.binds += 1;
-                let node = inventory.name(node).clone();
-                self.actions.push(Action::Bind(Binding { uid: uid.clone(), namespace, name, node }));
+            Some(needs) if !claims.is_empty() => {
+                self.claim(uid, claims, needs, node, now);
+                self.arrived_here(uid);
             }
+            _ => self.bind(uid, host),
         }
-        self.arrived(&peer.identity);
+    }
+
+    /// The pod's room is assumed: makes its placement true.
+    pub(super) fn bind(&mut self, uid: &Arc<str>, node: Arc<str>) {
+        let Some(waiting) = self.waiting.get_mut(uid) else {
+            return;
+        };
+        waiting.state = State::Binding;
+        let (namespace, name) = (waiting.pod.namespace.clone(), waiting.pod.name.clone());
+        self.binds += 1;
+        self.actions.push(Action::Bind(Binding { uid: uid.clone(), namespace, name, node }));
+        self.arrived_here(uid);
+    }
+
+    fn arrived_here(&mut self, uid: &Arc<str>) {
+        if let Some(peer) = self.waiting.get(uid).map(|waiting| waiting.holding.peer.clone()) {
+            self.arrived(&peer.identity);
+        }
     }
 
     fn count_dispatch(&mut self, agent: usize) {

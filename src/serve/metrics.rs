@@ -42,6 +42,7 @@ pub struct Histograms {
     sli: Family<AttemptsLabel, Histogram, fn() -> Histogram>,
     attempts: Histogram,
     catch_up: Histogram,
+    victims: Histogram,
     requests: Family<RequestLabel, Histogram, fn() -> Histogram>,
 }
 
@@ -99,6 +100,7 @@ impl Default for Histograms {
             sli: Family::new_with_constructor(sli),
             attempts: Histogram::new(exponential_buckets(1.0, 2.0, 5)),
             catch_up: Histogram::new(exponential_buckets(1.0, 4.0, 10)),
+            victims: Histogram::new(exponential_buckets(1.0, 2.0, 7)),
             requests: Family::new_with_constructor(attempt),
         }
     }
@@ -131,6 +133,7 @@ impl Histograms {
                 self.attempts.observe(f64::from(attempts));
             }
             Sample::CatchUp { rows } => self.catch_up.observe(rows as f64),
+            Sample::Victims { pods } => self.victims.observe(pods as f64),
         }
     }
 }
@@ -175,6 +178,11 @@ impl Metrics {
             "scheduler_pod_scheduling_attempts",
             "Attempts to successfully schedule a pod",
             histograms.attempts.clone(),
+        );
+        register(
+            "scheduler_preemption_victims",
+            "Number of selected preemption victims",
+            histograms.victims.clone(),
         );
         register(
             "berth_catch_up_rows",
@@ -283,6 +291,12 @@ impl Scrape {
                 (&[("result", "unschedulable"), ("profile", PROFILE)], stats.unschedulable),
                 (&[("result", "error"), ("profile", PROFILE)], stats.errors),
             ],
+        )?;
+        counters(
+            to,
+            "scheduler_preemption_attempts",
+            "Total preemption attempts in the cluster till now",
+            &[(&[], stats.preemption_attempts)],
         )?;
         gauges(
             to,

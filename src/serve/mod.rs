@@ -128,20 +128,24 @@ async fn scrape(State(served): State<Served>) -> Response {
 
 #[cfg(test)]
 mod testing {
+    use std::sync::Arc;
+
     use crate::agent::{AgentConfig, CacheLimits};
     use crate::dispatch::Estimator;
     use crate::engine::{Engine, Outlet};
     use crate::gang::AllocationStatus;
-    use crate::model::Report;
+    use crate::model::{PodRef, Report};
     use crate::placement::{Binding, ClaimOrder};
     use crate::rules::Packing;
-    use crate::scheduler::{Sample, SchedulerConfig};
+    use crate::scheduler::{Eviction, Sample, SchedulerConfig};
 
     struct Nowhere;
 
     impl Outlet for Nowhere {
         fn bind(&self, _: Binding, _: u64) {}
         fn claim(&self, _: ClaimOrder) {}
+        fn evict(&self, _: Eviction, _: u64) {}
+        fn nominate(&self, _: PodRef, _: Option<Arc<str>>, _: u64) {}
         fn report(&self, _: Report) {}
         fn tell_allocation(&self, _: AllocationStatus) {}
         fn observe(&self, _: Sample) {}

@@ -155,7 +155,7 @@ impl Measure {
             // Workloads have no gangs.
             Task::Gang { .. } => 1.0,
             Task::Place { request, .. } => self.request_factor(&request.class, index_of(&request.uid)),
-            Task::Check { class } => self.class_factor(class),
+            task => self.class_factor(task.class()),
         }
     }
 

@@ -304,6 +304,8 @@ impl<'a> World<'a> {
                     | Action::Report(_)
                     | Action::Observe(_)
                     | Action::Claim(_)
+                    | Action::Evict(_)
+                    | Action::Nominate { .. }
                     | Action::TellAllocation(_) => {}
                 }
             }
@@ -343,7 +345,7 @@ impl<'a> World<'a> {
         let factor = self.measure.factor(&task);
         let costs = &self.setup.costs;
         let mut laps = Vec::new();
-        let choice = task.choose(&mut worker.agent, self.now, |part| {
+        let choice = task.carry_out(&mut worker.agent, self.now, |part| {
             laps.push((part, costs.of(part).mul_f64(factor)));
         });
         let takes = laps.iter().map(|(_, took)| *took).sum::<Duration>() + costs.row * rows as u32;
@@ -374,7 +376,7 @@ impl<'a> World<'a> {
             // Without conflicts: as if it had known.
             again = true;
             agent.catch_up(self.scheduler.inventory());
-            doing.choice = doing.task.choose(agent, self.now, |_| ());
+            doing.choice = doing.task.carry_out(agent, self.now, |_| ());
             doing.laps.clear();
             (doing.changes, doing.seen) = (agent.cache_changes(), agent.revision());
         }

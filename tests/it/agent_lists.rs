@@ -104,6 +104,7 @@ impl World {
             usage: spec.usage.clone(),
             peer: Arc::new(peer.clone()),
             volumes: None,
+            ..Holding::default()
         };
         let holdings = templates.iter().map(holding).collect();
         let config = |seed| AgentConfig { packing, candidate_width: 1, cache: limits, seed };

@@ -11,9 +11,9 @@ use super::tasks::Tasks;
 use crate::cluster::{
     Change, ClusterSink, LIVE_PODS, LeanAllocation, LeanCoschedulingPodGroup, LeanCsiDriver, LeanCsiNode,
     LeanCsiStorageCapacity, LeanNamespace, LeanNode, LeanObject, LeanPersistentVolume,
-    LeanPersistentVolumeClaim, LeanPod, LeanPodGroup, LeanReplicaSet, LeanReplicationController, LeanService,
-    LeanStatefulSet, LeanStorageClass, LeanVolumeAttachment, NodeIndex, ObjectIndex, ObjectSink,
-    OptionalKind, PodIndex, watch as watch_objects, watch_if_served,
+    LeanPersistentVolumeClaim, LeanPod, LeanPodDisruptionBudget, LeanPodGroup, LeanReplicaSet,
+    LeanReplicationController, LeanService, LeanStatefulSet, LeanStorageClass, LeanVolumeAttachment,
+    NodeIndex, ObjectIndex, ObjectSink, OptionalKind, PodIndex, watch as watch_objects, watch_if_served,
 };
 use crate::config::Config;
 use crate::engine::Engine;
@@ -146,6 +146,7 @@ pub(super) fn watch_cluster(
     watch_optional::<LeanAllocation>(tasks, engine, client, sources, health, |()| {});
     watch_optional::<LeanPodGroup>(tasks, engine, client, sources, health, of_version);
     watch_optional::<LeanCoschedulingPodGroup>(tasks, engine, client, sources, health, |()| {});
+    watch_kind::<LeanPodDisruptionBudget>(tasks, engine, client, sources, health);
     if config.pod_topology_spread.adds_constraints() {
         watch_kind::<LeanService>(tasks, engine, client, sources, health);
         watch_kind::<LeanReplicationController>(tasks, engine, client, sources, health);

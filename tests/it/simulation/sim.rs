@@ -494,7 +494,7 @@ impl Sim {
             Doing::Choosing(task, conflicts) => {
                 let mut laps = Vec::new();
                 worker.agent.expire(now);
-                let choice = task.choose(&mut worker.agent, now, |part| laps.push((part, 10 * MS / 1000)));
+                let choice = task.carry_out(&mut worker.agent, now, |part| laps.push((part, 10 * MS / 1000)));
                 let answer = Answer {
                     choice,
                     seen: worker.agent.revision(),
@@ -564,7 +564,10 @@ impl Sim {
                         self.after(pause, Event::Agent(who, at));
                     }
                 }
-                Action::Observe(_) | Action::TellAllocation(_) => {}
+                Action::Observe(_)
+                | Action::TellAllocation(_)
+                | Action::Evict(_)
+                | Action::Nominate { .. } => {}
             }
         }
         if !begun.is_empty() {
@@ -610,6 +613,7 @@ impl Sim {
                     ));
                 }
             }
+            Report::Preempted { .. } => {}
             Report::Failed { pod, reason, message, .. } => {
                 self.note(|| format!("p{} tells {}: {message}", who.0, pod.uid));
                 if !self.processes[who.0].scheduler.leading() {
@@ -638,5 +642,7 @@ fn brief(task: &Task) -> String {
         Task::Place { request, work } => format!("{} (work {work}, {:?})", request.uid, request.class.id),
         Task::Gang { gang, .. } => format!("gang of {}", gang.wanted.members.len()),
         Task::Check { class } => format!("check of {:?}", class.id),
+        Task::Survey { class, .. } => format!("survey for {:?}", class.id),
+        Task::Preempt(attempt) => format!("preemption by {}", attempt.uid),
     }
 }
