@@ -75,6 +75,7 @@ fn units(pods: &[Potential], priority: i32) -> Vec<Unit<'_>> {
     for Potential { pod, group } in pods.iter().filter(|known| known.pod.holding.priority < priority) {
         match group {
             None => alone.push(Unit { here: vec![pod], group: None }),
+            Some(group) if group.unsettled => {}
             Some(group) if group.members.iter().any(|pod| pod.holding.priority >= priority) => {}
             Some(group) => {
                 let unit = groups.entry(&group.name);

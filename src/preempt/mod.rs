@@ -43,6 +43,8 @@ pub struct VictimGroup {
     pub name: Arc<str>,
     /// All of them.
     pub members: Vec<Arc<Occupant>>,
+    /// Some of them are on their way to a node, so that they cannot all be evicted now.
+    pub unsettled: bool,
 }
 
 /// What to evict so that the preemptor may go to `node`.

@@ -6,6 +6,7 @@
 
 mod settle;
 mod tell;
+mod victims;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -345,7 +346,8 @@ impl Scheduler {
 
     /// A pod has this node: it may be a member of a gang.
     pub(super) fn note_placed(&mut self, pod: &Pod, peer: &Peer) {
-        match self.gangs.find(peer).filter(|_| !pod.deleting) {
+        let leaves = pod.deleting || self.preemption.is_evicting(&pod.uid);
+        match self.gangs.find(peer).filter(|_| !leaves) {
             Some(membership) => self.gangs.gained(&pod.uid, &membership.name, membership.role),
             None => self.gangs.lost(&pod.uid),
         }
@@ -370,7 +372,8 @@ impl Scheduler {
         let mut found: Vec<(Arc<str>, Option<Membership>)> = Vec::new();
         for (uid, charge) in self.ledger.charges() {
             let peer = &charge.holding.peer;
-            let membership = if peer.terminating { None } else { self.gangs.find(peer) };
+            let leaves = peer.terminating || self.preemption.is_evicting(uid);
+            let membership = if leaves { None } else { self.gangs.find(peer) };
             if membership.is_some() || self.gangs.placed.contains_key(uid) {
                 found.push((uid.clone(), membership));
             }

@@ -5,6 +5,7 @@
 //! a node is asked again only when it changed. A pod that found victims is *nominated*: it stays parked, room is kept for
 //! it in the ledger, and its node is looked at whenever something leaves it.
 
+use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use crate::class::{Class, ClassId};
 use crate::inventory::{NodeId, Revision};
 use crate::model::{PodRef, PreemptionPolicy};
 use crate::objects::Budgets;
-use crate::preempt::{Fruitless, Site, Survey, VictimGroup, Victims};
+use crate::preempt::{Fruitless, Site, Survey, Victims};
 use crate::queue::Place;
 use crate::rules::{Reasons, Unhelped};
 
@@ -141,6 +142,11 @@ impl Preemption {
         self.hunts.get(&class).is_some_and(|hunt| hunt.want.is_some() || hunt.under_way)
     }
 
+    /// Its eviction was asked for, and it is not gone yet.
+    pub(super) fn is_evicting(&self, uid: &str) -> bool {
+        self.evicting.contains(uid)
+    }
+
     /// Something changed on this node.
     pub(super) fn node_changed(&mut self, node: &str) {
         self.due.extend(self.by_node.get(node).into_iter().flatten().cloned());
@@ -186,11 +192,6 @@ pub(super) enum Step {
 }
 
 impl Scheduler {
-    /// Who must go with this pod (by uid) if it is evicted. Nobody yet.
-    pub(super) fn victim_group(&self, _uid: &str) -> Option<Arc<VictimGroup>> {
-        None
-    }
-
     /// Pods that wait for their victims to leave, each with its node.
     pub fn nominated_pods(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<str>)> {
         self.preemption.nominated()
@@ -284,7 +285,8 @@ impl Scheduler {
             }
             let nodes = self.nodes_to_ask(&class);
             if !nodes.is_empty() {
-                let group_of = |uid: &str| self.victim_group(uid);
+                let known = RefCell::default();
+                let group_of = |uid: &str| self.victim_group(uid, &known);
                 let site = |node| Site::new(&self.ledger, node, priority, &group_of);
                 let sites = nodes.into_iter().map(site).collect();
                 let budgets = self.objects.budgets.clone();
@@ -479,6 +481,7 @@ impl Scheduler {
         if let Some(hunt) = self.preemption.hunts.get_mut(&class) {
             hunt.failures = 0;
         }
+        self.gangs_lose(&victims.pods);
         self.stats.preemption_attempts += 1;
         self.actions.push(Action::Observe(Sample::Victims { pods: victims.pods.len() }));
         self.actions.push(Action::Nominate { pod: preemptor, node: Some(node.clone()) });

@@ -527,3 +527,58 @@ fn a_gang_belongs_to_one_replica_whatever_the_classes_of_its_members() {
     placed.sort();
     assert_eq!(placed, [0, 0, 3]);
 }
+
+/// Two members of a gang of low priority, each alone on a full node; and who evicts.
+fn preempted(minimum: u32) -> Bench {
+    let mut bench = Bench::new(1, &["a", "b"]);
+    bench.scheduler.config.preemption = true;
+    bench.allocate(allocation("g", minimum));
+    for (uid, node) in [("g-0", "a"), ("g-1", "b")] {
+        bench.apply(Pod { started_s: Some(10), ..on(node, member(uid, "g", 1000)) });
+    }
+    bench.run_until(S);
+    assert_eq!(bench.status("g").phase, Phase::Scheduled);
+    bench.apply(Pod { priority: 5, ..pod("p", 1000) });
+    bench.run_until(2 * S);
+    bench
+}
+
+fn evicted(bench: &Bench) -> Vec<&str> {
+    let mut uids: Vec<_> = bench.evictions.iter().map(|eviction| &*eviction.victim.uid).collect();
+    uids.sort();
+    uids
+}
+
+#[test]
+fn a_gang_that_would_be_left_below_its_minimum_is_evicted_whole_and_comes_back_whole() {
+    let mut bench = preempted(2);
+    assert_eq!(evicted(&bench), ["g-0", "g-1"]);
+    bench.scheduler.delete_pod(&"g-0".into());
+    bench.scheduler.delete_pod(&"g-1".into());
+    bench.run_until(4 * S);
+    assert_eq!(bench.bound(), ["p"]);
+    bench.finish_all();
+    // Its controller makes new ones, one after the other: they wait for each other again.
+    bench.apply(member("g-2", "g", 1000));
+    bench.run_until(6 * S);
+    assert_eq!((bench.bound().len(), bench.status("g").phase), (0, Phase::Pending));
+}
+
+#[test]
+fn a_gang_with_members_to_spare_loses_only_those() {
+    let bench = preempted(1);
+    assert_eq!(bench.evictions.len(), 1);
+}
+
+#[test]
+fn a_gang_with_a_member_that_is_too_important_is_left_alone() {
+    let mut bench = Bench::new(1, &["a", "b"]);
+    bench.scheduler.config.preemption = true;
+    bench.allocate(allocation("g", 2));
+    bench.apply(Pod { started_s: Some(10), ..on("a", member("g-0", "g", 1000)) });
+    bench.apply(Pod { started_s: Some(10), priority: 9, ..on("b", member("g-1", "g", 1000)) });
+    bench.run_until(S);
+    bench.apply(Pod { priority: 5, ..pod("p", 1000) });
+    bench.run_until(2 * S);
+    assert!(bench.evictions.is_empty());
+}

@@ -1,0 +1,65 @@
+//! Members of gangs as victims of preemption: a gang is never left below its minimum, it goes as a whole or not at all.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::Gang;
+use crate::gang::{Allocation, AllocationName};
+use crate::inventory::Occupant;
+use crate::preempt::VictimGroup;
+use crate::scheduler::Scheduler;
+
+/// Groups that were asked for.
+pub(in crate::scheduler) type KnownGroups = RefCell<BTreeMap<AllocationName, Arc<VictimGroup>>>;
+
+impl Scheduler {
+    /// Who must go with this pod (by uid) if it is evicted: all of its gang, if its role has no members to spare on that node.
+    pub(in crate::scheduler) fn victim_group(
+        &self,
+        uid: &str,
+        known: &KnownGroups,
+    ) -> Option<Arc<VictimGroup>> {
+        let (name, role) = self.gangs.placed.get(uid)?;
+        let allocation = self.gangs.allocations.get(name)?;
+        let gang = self.gangs.all.get(name)?;
+        let node = self.ledger.charge_of(uid)?.node;
+        // All members here may become victims of one preemptor, and those that are being evicted are as good as gone.
+        let stays = |uid: &Arc<str>| {
+            !self.preemption.is_evicting(uid)
+                && self.ledger.charge_of(uid).is_some_and(|charge| charge.node != node)
+        };
+        let elsewhere = gang.placed.iter().filter(|(uid, other)| *other == role && stays(uid)).count();
+        if elsewhere >= allocation.roles.get(*role)?.minimum as usize {
+            return None;
+        }
+        if let Some(group) = known.borrow().get(name) {
+            return Some(group.clone());
+        }
+        let members: Vec<_> =
+            gang.placed.keys().filter_map(|uid| self.ledger.occupant(uid)).map(Arc::new).collect();
+        let unsettled = members.len() < gang.placed.len();
+        let group = Arc::new(VictimGroup { name: gang.key.clone(), members, unsettled });
+        known.borrow_mut().insert(name.clone(), group.clone());
+        Some(group)
+    }
+
+    /// These pods are about to be evicted: a gang that is left with too few members was never scheduled.
+    pub(in crate::scheduler) fn gangs_lose(&mut self, victims: &[Arc<Occupant>]) {
+        for victim in victims {
+            let Some((name, _)) = self.gangs.placed.get(&victim.pod.uid).cloned() else {
+                continue;
+            };
+            self.gangs.lost(&victim.pod.uid);
+            let allocation = self.gangs.allocations.get(&name).cloned();
+            if let (Some(allocation), Some(gang)) = (allocation, self.gangs.all.get_mut(&name)) {
+                gang.scheduled &= has_minimum(gang, &allocation);
+            }
+        }
+    }
+}
+
+fn has_minimum(gang: &Gang, allocation: &Allocation) -> bool {
+    let placed = Gang::count(allocation.roles.len(), gang.placed.values());
+    allocation.roles.iter().zip(placed).all(|(role, placed)| placed >= role.minimum)
+}
