@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use super::Part;
 use super::domains::Domains;
-use super::list::{Objects, Order, RankedList, Sources};
+use super::list::{Objects, RankedList, Sources};
 use super::object::RuleObject;
 use super::scoped::Scoped;
 use super::view::View;
 use crate::class::{Class, ClassId, TraitId};
-use crate::rules::CachedRule;
+use crate::rules::{CachedRule, Salt};
 
 /// The bounds of one agent's caches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,7 +110,7 @@ impl Cache {
     pub fn list(
         &mut self,
         class: &Arc<Class>,
-        order: Order,
+        salt: Salt,
         view: &View,
         domains: &mut Domains,
         now: Duration,
@@ -123,7 +123,7 @@ impl Cache {
             self.lists_by_use.remove(&entry.used.order);
             entry.used = used;
             self.lists_by_use.insert(used.order, class.id);
-            self.refresh(class.id, order, view, domains);
+            self.refresh(class.id, salt, view, domains);
             // It may have grown with the cluster.
             self.shrink(class.id, domains);
             lap(Part::ListHit);
@@ -131,7 +131,7 @@ impl Cache {
             self.make_objects(class, view, used, &mut lap);
             let scoped = Scoped::acquire(class, domains, view);
             let objects = objects_of(&self.objects, class);
-            let list = RankedList::build(class, scoped, Sources { order, objects, view, domains });
+            let list = RankedList::build(class, scoped, Sources { salt, objects, view, domains });
             self.bytes += list.bytes();
             self.lists.insert(class.id, ListEntry { list, used });
             self.lists_by_use.insert(used.order, class.id);
@@ -166,7 +166,7 @@ impl Cache {
     }
 
     /// Repairs the list of `class` and its rule objects, if it is cached. Not a use.
-    pub fn refresh(&mut self, class: ClassId, order: Order, view: &View, domains: &mut Domains) -> bool {
+    pub fn refresh(&mut self, class: ClassId, salt: Salt, view: &View, domains: &mut Domains) -> bool {
         domains.advance(view);
         let Some(entry) = self.lists.get_mut(&class) else {
             return false;
@@ -191,19 +191,19 @@ impl Cache {
             if let Some(old) = entry.list.take_scoped() {
                 old.release(&class, domains);
             }
-            entry.list = RankedList::build(&class, scoped, Sources { order, objects, view, domains });
+            entry.list = RankedList::build(&class, scoped, Sources { salt, objects, view, domains });
         } else {
-            entry.list.repair(Sources { order, objects, view, domains });
+            entry.list.repair(Sources { salt, objects, view, domains });
         }
         self.bytes = self.bytes + entry.list.bytes() - before;
         true
     }
 
     /// Repairs the least recently used list that is behind, if any is.
-    pub fn repair_one(&mut self, order: Order, view: &View, domains: &mut Domains) -> bool {
+    pub fn repair_one(&mut self, salt: Salt, view: &View, domains: &mut Domains) -> bool {
         let behind = |class: &&ClassId| self.lists[class].list.revision() != view.revision();
         match self.lists_by_use.values().find(behind).copied() {
-            Some(class) => self.refresh(class, order, view, domains),
+            Some(class) => self.refresh(class, salt, view, domains),
             None => false,
         }
     }
@@ -312,9 +312,8 @@ mod tests {
     use crate::class::Classifier;
     use crate::inventory::Ledger;
     use crate::model::{Identity, Labels, Node, PodSpec};
-    use crate::rules::{Packing, Salt};
 
-    const ORDER: Order = Order { packing: Packing::LeastAllocated, salt: Salt(1) };
+    const SALT: Salt = Salt(1);
 
     fn add_node(ledger: &mut Ledger, at: usize) {
         ledger.apply_node(Node { name: format!("n{at}").into(), ..Node::default() });
@@ -343,7 +342,7 @@ mod tests {
 
     fn parts(cache: &mut Cache, class: &Arc<Class>, view: &View, at_s: u64) -> Vec<Part> {
         let mut parts = Vec::new();
-        cache.list(class, ORDER, view, &mut Domains::default(), Duration::from_secs(at_s), |part| {
+        cache.list(class, SALT, view, &mut Domains::default(), Duration::from_secs(at_s), |part| {
             parts.push(part)
         });
         parts

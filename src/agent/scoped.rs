@@ -273,7 +273,7 @@ impl Scoped {
             },
             _ => self.fine_cost(class, domains, domain),
         };
-        key.with_pods(pods, spread)
+        key.with_pods(class.placement.layout(), pods, spread)
     }
 
     fn fine_cost(&self, class: &Class, domains: &Domains, domain: impl Fn(TopologyId) -> Domain) -> i64 {

@@ -141,7 +141,7 @@ fn settings(options: &ExplainOptions) -> Result<Settings> {
     };
     Ok(Settings {
         scheduler_names: names.iter().map(|name| Arc::from(name.as_str())).collect(),
-        packing: config.packing,
+        placement: config.placement().into(),
         default_spread: config.pod_topology_spread.defaults(),
     })
 }

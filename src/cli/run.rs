@@ -338,6 +338,7 @@ fn scheduler_config(config: &Config) -> SchedulerConfig {
         knows_others: config.extender.enabled || config.guard.enabled,
         volume_bind_timeout: config.volume_bind_timeout.get(),
         default_spread: config.pod_topology_spread.defaults(),
+        placement: config.placement().into(),
     }
 }
 
@@ -347,12 +348,7 @@ fn agent_configs(config: &Config) -> Vec<AgentConfig> {
         age: config.cache_max_age.get(),
         ..CacheLimits::unlimited()
     };
-    let agent = |seed| AgentConfig {
-        packing: config.packing,
-        candidate_width: config.candidate_width as usize,
-        cache,
-        seed,
-    };
+    let agent = |seed| AgentConfig { cache, seed };
     (0..config.agent_count(cores()) as u64).map(|index| agent(index + 1)).collect()
 }
 

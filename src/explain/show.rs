@@ -103,7 +103,7 @@ fn candidates(feasible: &[Candidate], style: Style, out: &mut impl Write) -> io:
     let rows: Vec<[String; 8]> = feasible[..shown]
         .iter()
         .map(|candidate| {
-            let scores = candidate.standing.scores();
+            let scores = candidate.scores;
             [
                 candidate.node.to_string(),
                 scores.taints.to_string(),

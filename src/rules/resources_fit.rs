@@ -9,7 +9,7 @@ use crate::inventory::Row;
 use crate::model::Usage;
 
 /// Which nodes are better: empty or full ones.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Packing {
     /// Spread the load: the node with the largest free share.
     #[default]
@@ -49,6 +49,34 @@ pub fn insufficient(usage: &Usage, row: &Row) -> Option<Reasons> {
         }
     }
     (missing != Reasons::NONE).then_some(missing)
+}
+
+/// How full a cell may become by pods under a policy (Protean's utilisation limit), in percent of what it can give. `None`: full.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct UtilisationLimit {
+    pub cpu: Option<u8>,
+    pub memory: Option<u8>,
+}
+
+/// Why the pod would take the node beyond the limit, if it would. Pods that request none of a resource may exceed its limit.
+pub fn beyond(limit: &UtilisationLimit, usage: &Usage, row: &Row) -> Option<Reasons> {
+    let (wanted, taken, all) = (&usage.requests, &row.requested, &row.allocatable);
+    let mut reasons = Reasons::NONE;
+    let mut check = |percent: Option<u8>, wanted: i64, taken: i64, all: i64| {
+        let Some(percent) = percent.filter(|_| wanted > 0) else {
+            return;
+        };
+        let most = i128::from(all) * i128::from(percent);
+        if (i128::from(taken) + i128::from(wanted)) * 100 > most {
+            reasons |= Reasons::LIMIT;
+            if i128::from(wanted) * 100 > most {
+                reasons |= Reasons::UNRESOLVABLE;
+            }
+        }
+    };
+    check(limit.cpu, wanted.cpu_milli, taken.cpu_milli, all.cpu_milli);
+    check(limit.memory, wanted.memory, taken.memory, all.memory);
+    (reasons != Reasons::NONE).then_some(reasons)
 }
 
 /// The shares of a node that are taken once the pod is there: 0 empty, 1 full, more when overcommitted. Pods count at
@@ -132,6 +160,20 @@ mod tests {
         let mut row = row(1000, 100, 2);
         row.charge(&Holding::from(&Arc::new(usage(5000, 0, 0))));
         assert_eq!(insufficient(&usage(0, 0, 0), &row), None);
+    }
+
+    #[test]
+    fn a_limit_is_reached_exactly_and_never_exceeded_by_what_a_pod_requests() {
+        let limit = UtilisationLimit { cpu: Some(80), memory: None };
+        assert_eq!(beyond(&limit, &usage(800, 100, 0), &row(1000, 100, 9)), None);
+        let hopeless = Some(Reasons::LIMIT | Reasons::UNRESOLVABLE);
+        assert_eq!(beyond(&limit, &usage(801, 100, 0), &row(1000, 100, 9)), hopeless);
+        let mut taken = row(1000, 100, 9);
+        taken.charge(&Holding::from(&Arc::new(usage(700, 0, 0))));
+        assert_eq!(beyond(&limit, &usage(101, 0, 0), &taken), Some(Reasons::LIMIT));
+        assert_eq!(beyond(&limit, &usage(0, 100, 0), &taken), None, "it asks for no CPU");
+        let both = UtilisationLimit { cpu: Some(100), memory: Some(50) };
+        assert_eq!(beyond(&both, &usage(1, 51, 0), &taken), hopeless);
     }
 
     #[test]

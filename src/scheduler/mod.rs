@@ -38,6 +38,7 @@ use crate::inventory::{Inventory, Ledger, Revision};
 use crate::model::{ClaimName, Holding, Owner, Pod, PodRef, PreemptionPolicy, Report, Spread, Unsupported};
 use crate::objects::{Kind, Objects};
 use crate::queue::{Backoff, BackoffLimits, Parked, Place};
+use crate::rules::Placement;
 use claims::{Claimants, Claiming};
 use others::Others;
 
@@ -66,6 +67,8 @@ pub struct SchedulerConfig {
     pub knows_others: bool,
     /// What pods get that have no topology spread constraints and belong together. Without selectors.
     pub default_spread: Spread,
+    /// How pods are placed that no policy governs.
+    pub placement: Arc<Placement>,
 }
 
 impl Default for SchedulerConfig {
@@ -85,6 +88,7 @@ impl Default for SchedulerConfig {
             volume_bind_timeout: Duration::from_secs(600),
             knows_others: false,
             default_spread: Spread::default(),
+            placement: Arc::default(),
         }
     }
 }
@@ -219,7 +223,7 @@ impl Scheduler {
         let agents = config.agents.max(1);
         Scheduler {
             unlisted: config.objects.clone(),
-            classifier: Classifier::default(),
+            classifier: Classifier::new(config.placement.clone()),
             objects: Objects::new(config.default_spread.clone()),
             ledger: Ledger::default(),
             others: Others::default(),

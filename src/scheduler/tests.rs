@@ -12,7 +12,6 @@ use crate::model::{
 };
 use crate::objects::{Object, ObjectName, system_defaults};
 use crate::placement::{Binding, Outcome};
-use crate::rules::Packing;
 
 const S: Duration = Duration::from_secs(1);
 
@@ -48,14 +47,8 @@ impl Bench {
     /// Nothing has happened yet.
     fn silent(agents: usize) -> Self {
         let config = SchedulerConfig { agents, max_tries: 3, ..SchedulerConfig::default() };
-        let agent = |seed: usize| {
-            Agent::new(AgentConfig {
-                packing: Packing::default(),
-                candidate_width: 1,
-                cache: CacheLimits::unlimited(),
-                seed: seed as u64,
-            })
-        };
+        let agent =
+            |seed: usize| Agent::new(AgentConfig { cache: CacheLimits::unlimited(), seed: seed as u64 });
         Bench {
             scheduler: Scheduler::new(config, Estimator::default()),
             agents: (0..agents).map(agent).collect(),

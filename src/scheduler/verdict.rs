@@ -10,7 +10,7 @@ use crate::agent::{Agent, Choice};
 use crate::class::{Class, ClassId};
 use crate::inventory::NodeId;
 use crate::model::{ClaimName, Pod};
-use crate::rules::{Reasons, Standing};
+use crate::rules::{Reasons, Scores, Standing};
 
 /// Everything there is to say of one pod on the cluster as it is.
 #[derive(Debug, Clone)]
@@ -32,6 +32,7 @@ pub struct Verdict {
 pub struct Candidate {
     pub node: Arc<str>,
     pub standing: Standing,
+    pub scores: Scores,
 }
 
 /// Where each node stands, or why it is out, by id.
@@ -45,14 +46,21 @@ impl Scheduler {
         let inventory = self.ledger.inventory();
         agent.catch_up(inventory);
         let (chosen, message) = match agent.choose(&class, Duration::ZERO, |_| {}) {
-            Choice::Node { node, .. } => (Some(inventory.name(node).clone()), None),
+            // Of a few among which an agent chooses, the best.
+            Choice::Node { node, .. } => {
+                let best = agent.best(class.id).unwrap_or(node);
+                (Some(inventory.name(best).clone()), None)
+            }
             Choice::Nowhere(diagnosis) => (None, Some(diagnosis.message(&class, pod.preemption_policy))),
         };
         let (mut feasible, mut reasons) = (Vec::new(), BTreeMap::new());
         for (id, standing) in agent.standings(class.id) {
             let node = inventory.name(id).clone();
             match standing {
-                Ok(standing) => feasible.push(Candidate { node, standing }),
+                Ok(standing) => {
+                    let scores = standing.scores(class.placement.layout());
+                    feasible.push(Candidate { node, standing, scores });
+                }
                 Err(why) => {
                     reasons.insert(node, why.texts(&class));
                 }

@@ -134,7 +134,6 @@ mod testing {
     use crate::gang::AllocationStatus;
     use crate::model::Report;
     use crate::placement::{Binding, ClaimOrder};
-    use crate::rules::Packing;
     use crate::scheduler::{Sample, SchedulerConfig};
 
     struct Nowhere;
@@ -149,12 +148,7 @@ mod testing {
 
     /// Calls `body` with an engine whose decisions go nowhere.
     pub fn with_engine(body: impl FnOnce(&Engine, AgentConfig)) {
-        let agent = AgentConfig {
-            packing: Packing::default(),
-            candidate_width: 1,
-            cache: CacheLimits::unlimited(),
-            seed: 1,
-        };
+        let agent = AgentConfig { cache: CacheLimits::unlimited(), seed: 1 };
         let config = SchedulerConfig::default();
         let (engine, threads) =
             Engine::start(config, vec![agent], Estimator::default(), Box::new(Nowhere)).expect("it starts");

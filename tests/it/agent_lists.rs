@@ -13,7 +13,7 @@ use berth::class::{Class, Classifier};
 use berth::invariants::same_list;
 use berth::inventory::{Ledger, NodeId, Revision, Row};
 use berth::model::{Amounts, Holding, Identity, Node, Peer, PodSpec, Usage};
-use berth::rules::{Packing, Reasons, rank_uncached, still_admits};
+use berth::rules::{Packing, Placement, Preference, PreferenceOrder, Reasons, rank_uncached, still_admits};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -95,8 +95,8 @@ struct World {
 }
 
 impl World {
-    fn new(templates: Vec<(PodSpec, Peer)>, limits: CacheLimits, packing: Packing) -> Self {
-        let mut classifier = Classifier::default();
+    fn new(templates: Vec<(PodSpec, Peer)>, limits: CacheLimits, placement: Placement) -> Self {
+        let mut classifier = Classifier::new(placement.into());
         templates.iter().for_each(|(spec, _)| {
             classifier.note_terms(&spec.pod_affinity);
         });
@@ -106,7 +106,7 @@ impl World {
             volumes: None,
         };
         let holdings = templates.iter().map(holding).collect();
-        let config = |seed| AgentConfig { packing, candidate_width: 1, cache: limits, seed };
+        let config = |seed| AgentConfig { cache: limits, seed };
         let configs: Vec<_> = (0..AGENTS as u64).map(config).collect();
         World {
             nodes: BTreeMap::new(),
@@ -232,9 +232,8 @@ impl World {
         let standings = repaired.standings(class.id);
         let best = standings.iter().filter_map(|(id, standing)| Some((standing.ok()?, *id))).min();
         prop_assert_eq!(repaired.best(class.id), best.map(|(_, id)| id));
-        let packing = self.configs[agent].packing;
         for (id, standing) in &standings {
-            let reasons = rank_uncached(class, packing, inventory.row(*id)).reasons();
+            let reasons = rank_uncached(class, inventory.row(*id)).reasons();
             let of_domains = standing.err().is_some_and(Reasons::are_of_domains);
             prop_assert_eq!(standing.err().filter(|_| !of_domains), reasons);
         }
@@ -260,6 +259,26 @@ impl World {
     }
 }
 
+/// Any order of some preferences, with any number of steps.
+fn placement() -> impl Strategy<Value = Placement> {
+    let order = Just(Preference::ALL.to_vec()).prop_shuffle();
+    let packing = select(vec![Packing::LeastAllocated, Packing::MostAllocated]);
+    (order, 2usize..10, vec(1u32..20, 7), packing).prop_map(|(order, count, steps, packing)| {
+        if count >= order.len() {
+            return Placement { packing, ..Placement::default() };
+        }
+        let with_steps = |(preference, steps): (Preference, u32)| {
+            (preference, preference.most_steps().map(|most| steps.min(most.into())))
+        };
+        let order = order.into_iter().take(count).zip(steps).map(with_steps);
+        Placement {
+            order: PreferenceOrder::new(order).expect("a good order"),
+            packing,
+            ..Placement::default()
+        }
+    })
+}
+
 proptest! {
     #[test]
     fn whatever_happened_a_repaired_list_equals_a_fresh_one_and_the_naive_truth(
@@ -267,10 +286,10 @@ proptest! {
         first in vec(node(), 0..NAMES),
         events in vec(event(), 0..120),
         bytes in select(vec![0, 600, 1500, usize::MAX]),
-        packing in select(vec![Packing::LeastAllocated, Packing::MostAllocated]),
+        placement in placement(),
     ) {
         let limits = CacheLimits { bytes, age: Duration::from_secs(20), ..CacheLimits::unlimited() };
-        let mut world = World::new(templates, limits, packing);
+        let mut world = World::new(templates, limits, placement);
         for (at, node) in first.into_iter().enumerate() {
             world.happen(Event::NodeIs(at, node))?;
         }
@@ -290,8 +309,9 @@ proptest! {
         for (at, node) in nodes.into_iter().enumerate() {
             ledger.apply_node(Node { name: name(at), ..node });
         }
-        let class = Classifier::default().classify(&Arc::new(spec), &Identity::default(), 0);
-        let mut agent = agent(7, width);
+        let placement = Placement { candidate_width: width, ..Placement::default() };
+        let class = Classifier::new(placement.into()).classify(&Arc::new(spec), &Identity::default(), 0);
+        let mut agent = agent(7);
         agent.catch_up(ledger.inventory());
         let mut chosen = BTreeSet::new();
         for _ in 0..200 {
@@ -307,8 +327,8 @@ proptest! {
     }
 }
 
-fn agent(seed: u64, candidate_width: usize) -> Agent {
-    Agent::new(AgentConfig { packing: Packing::LeastAllocated, candidate_width, cache: UNLIMITED, seed })
+fn agent(seed: u64) -> Agent {
+    Agent::new(AgentConfig { cache: UNLIMITED, seed })
 }
 
 #[test]
@@ -320,7 +340,7 @@ fn agents_of_different_seeds_choose_different_nodes_among_equals() {
     }
     let class = Classifier::default().classify(&Arc::new(PodSpec::default()), &Identity::default(), 0);
     let choose = |seed| {
-        let mut agent = agent(seed, 1);
+        let mut agent = agent(seed);
         agent.catch_up(ledger.inventory());
         match agent.choose(&class, Duration::ZERO, |_| {}) {
             Choice::Node { node, .. } => node,
