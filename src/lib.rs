@@ -1,10 +1,11 @@
 //! berth: a Kubernetes scheduler that keeps a ranked list of nodes for every class of pods.
 //!
 //! `ARCHITECTURE.md` has the map. The decision rooms (`model`, `inventory`, `rules`, `class`, `agent`, `dispatch`,
-//! `queue`, `gang`, `recommend`, `scheduler`) are synchronous and deterministic: time, randomness and the outcome of I/O are arguments.
+//! `queue`, `gang`, `policy`, `recommend`, `scheduler`) are synchronous and deterministic: time, randomness and the outcome of I/O are arguments.
 
 pub mod advise;
 pub mod agent;
+pub mod api;
 pub mod class;
 pub mod cli;
 pub mod cluster;
@@ -19,6 +20,7 @@ pub mod inventory;
 pub mod model;
 pub mod objects;
 pub mod placement;
+pub mod policy;
 pub mod process;
 pub mod queue;
 pub mod recommend;

@@ -1,7 +1,7 @@
 //! The two cache levels of an agent: ranked lists by class, and under them rule objects by rule and trait.
 //!
 //! While a list is cached, its rule objects are pinned. Over the memory limit the least recently used goes: first rule
-//! objects that no list pins, then lists. What was not used for longer than the age limit goes too (Kamino, section 5).
+//! objects that no list pins, then lists; before that, lists over the budget of their policy. What was not used for longer than the age limit goes too (Kamino, section 5).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -229,8 +229,9 @@ impl Cache {
         }
     }
 
-    /// Evicts until the limit is kept; never the list of `keep`.
+    /// Evicts until the limits are kept; never the list of `keep`.
     fn shrink(&mut self, keep: ClassId, domains: &mut Domains) {
+        self.keep_budget(keep, domains);
         let CacheLimits { bytes, slots, .. } = self.limits;
         loop {
             let heavy = self.bytes + domains.bytes() > bytes;
@@ -246,6 +247,30 @@ impl Cache {
                     self.changes.push(CacheChange::ListEvicted(class));
                 }
                 None => return,
+            }
+        }
+    }
+
+    /// The lists of classes under the policy of `keep` take what that policy allows: the least recently used go.
+    fn keep_budget(&mut self, keep: ClassId, domains: &mut Domains) {
+        let placement = self.lists.get(&keep).map(|entry| entry.list.class.placement.clone());
+        let Some((placement, budget)) = placement.and_then(|p| p.cache_bytes.map(|bytes| (p, bytes))) else {
+            return;
+        };
+        let theirs: Vec<(ClassId, usize)> = (self.lists_by_use.values())
+            .filter_map(|class| Some((*class, &self.lists.get(class)?.list)))
+            .filter(|(_, list)| list.class.placement == placement)
+            .map(|(class, list)| (class, list.bytes()))
+            .collect();
+        let mut bytes: usize = theirs.iter().map(|(_, bytes)| bytes).sum();
+        for (class, freed) in theirs {
+            if bytes <= budget {
+                return;
+            }
+            if class != keep {
+                bytes -= freed;
+                self.drop_list(class, domains);
+                self.changes.push(CacheChange::ListEvicted(class));
             }
         }
     }
@@ -312,6 +337,7 @@ mod tests {
     use crate::class::Classifier;
     use crate::inventory::Ledger;
     use crate::model::{Identity, Labels, Node, PodSpec};
+    use crate::rules::Placement;
 
     const SALT: Salt = Salt(1);
 
@@ -397,6 +423,28 @@ mod tests {
             evicted,
             [CacheChange::ListEvicted(b.id), CacheChange::ObjectEvicted(CachedRule::ImageLocality, image)]
         );
+    }
+
+    #[test]
+    fn lists_of_a_policy_with_a_budget_only_push_out_each_other() {
+        let (mut classifier, view) = (Classifier::default(), view(100));
+        let mut probe = Cache::new(CacheLimits::unlimited());
+        let free = class(&mut classifier, "a", "free");
+        parts(&mut probe, &free, &view, 0);
+        let bytes = probe.peek(free.id).unwrap().bytes();
+        let placement = Placement { cache_bytes: Some(2 * bytes), ..Placement::default() };
+        let placement = Arc::new(placement);
+        let [a, b, c] = ["1", "2", "3"].map(|b| {
+            let spec = class(&mut classifier, "a", b).spec.clone();
+            classifier.classify_under(placement.clone(), &spec, &Identity::default(), 0)
+        });
+        let mut cache = Cache::new(CacheLimits::unlimited());
+        for class in [&free, &a, &b, &a, &c] {
+            parts(&mut cache, class, &view, 0);
+        }
+        let cached = [&free, &a, &b, &c].map(|class| cache.peek(class.id).is_some());
+        assert_eq!(cached, [true, true, false, true]);
+        assert!(cache.take_changes().contains(&CacheChange::ListEvicted(b.id)));
     }
 
     #[test]

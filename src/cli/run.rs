@@ -24,15 +24,16 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
 use crate::agent::{AgentConfig, CacheLimits};
-use crate::cluster::Reporter;
 use crate::cluster::certificates::{FOLLOW_EVERY, Rotation};
 use crate::cluster::client::without_retries;
+use crate::cluster::{PolicyWriter, Reporter};
 use crate::config::{Config, NAMESPACE_FILE};
 use crate::engine::{AgentThreads, Engine, Outlet};
 use crate::gang::AllocationStatus;
 use crate::model::Report;
 use crate::objects::Kind;
 use crate::placement::{BindCounters, Binding, ClaimOrder, KubeClaims, KubeStore, drive};
+use crate::policy::PolicyStatus;
 use crate::queue::BackoffLimits;
 use crate::scheduler::{Sample, SchedulerConfig};
 use crate::serve::metrics::{Histograms, RecommenderMetrics, Sources};
@@ -126,6 +127,7 @@ struct ToCluster {
     binds: mpsc::UnboundedSender<(Binding, u64)>,
     claims: mpsc::UnboundedSender<ClaimOrder>,
     reporter: Reporter,
+    policies: PolicyWriter,
     histograms: Histograms,
 }
 
@@ -147,6 +149,10 @@ impl Outlet for ToCluster {
 
     fn tell_allocation(&self, _status: AllocationStatus) {}
 
+    fn tell_policy(&self, status: PolicyStatus) {
+        self.policies.tell(status);
+    }
+
     fn observe(&self, sample: Sample) {
         self.histograms.observe(sample);
     }
@@ -162,7 +168,14 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     let (binds, bind_queue) = mpsc::unbounded_channel();
     let (claims, claim_queue) = mpsc::unbounded_channel();
     let (reporter, histograms) = (Reporter::new(), Histograms::default());
-    let outlet = ToCluster { binds, claims, reporter: reporter.clone(), histograms: histograms.clone() };
+    let policies = PolicyWriter::default();
+    let outlet = ToCluster {
+        binds,
+        claims,
+        reporter: reporter.clone(),
+        policies: policies.clone(),
+        histograms: histograms.clone(),
+    };
     let estimator = estimates::read(config.estimator_file.as_deref());
     let (engine, threads) =
         Engine::start(scheduler_config(&config), agent_configs(&config), estimator, Box::new(outlet))?;
@@ -219,6 +232,11 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         let leadership = leadership.clone();
         move |term| leadership.term() == Some(term)
     };
+    let tells = {
+        let (leadership, client) = (leadership.clone(), without_retries(cluster.clone())?);
+        async move { policies.run(client, move || leadership.term().is_some()).await }
+    };
+    tasks.spawn("statuses of policies", tells);
     tasks.spawn("claims", carry_out_claims(engine.clone(), claims, claim_queue, leads));
     tasks.spawn(
         "binds",
@@ -321,6 +339,7 @@ fn scheduler_config(config: &Config) -> SchedulerConfig {
         Kind::CsiDriver,
         Kind::CsiStorageCapacity,
         Kind::VolumeAttachment,
+        Kind::AllocationPolicy,
     ]);
     if config.pod_topology_spread.adds_constraints() {
         objects.extend(Kind::SPREADING);

@@ -15,6 +15,7 @@ pub mod lease;
 mod members;
 mod objects;
 mod pod_reader;
+mod policies;
 mod report_json;
 mod reporter;
 mod self_check;
@@ -37,6 +38,7 @@ pub use objects::{
     LeanStorageClass, LeanVolumeAttachment, ObjectIndex, ObjectSink,
 };
 pub use pod_reader::PodReader;
+pub use policies::{LeanAllocationPolicy, PolicyWriter};
 pub use reporter::{ReportCounters, Reporter};
 pub use self_check::{list_all, list_cluster};
 pub use watch::{Change, LIVE_PODS, WatchCounters, watch};

@@ -20,6 +20,7 @@ use crate::gang::Allocation;
 use crate::model::{
     AttachLimits, ClaimName, Holding, Identity, LabelSelector, Labels, Peer, Pod, PodSpec, Pool, Spread,
 };
+use crate::policy::Policy;
 use spreading::Spreading;
 
 /// What kind of object.
@@ -41,6 +42,7 @@ pub enum Kind {
     Allocation,
     PodGroup,
     CoschedulingPodGroup,
+    AllocationPolicy,
 }
 
 impl Kind {
@@ -86,6 +88,8 @@ pub enum Object {
     },
     /// Not kept here: the scheduler hands it to the gangs.
     Allocation(Box<Allocation>),
+    /// Not kept here: the scheduler hands it to the policies.
+    Policy(Box<Policy>),
 }
 
 /// Which pods must be looked at again after a change.
@@ -144,8 +148,13 @@ impl Objects {
             Object::Capacity(capacity) => self.volumes.apply_capacity(capacity).into(),
             Object::Attachment(attachment) => self.volumes.apply_attachment(attachment).into(),
             Object::Selecting { kind, name, selector } => self.spreading.apply(kind, name, selector),
-            Object::Allocation(_) => Affected::Nothing,
+            Object::Allocation(_) | Object::Policy(_) => Affected::Nothing,
         }
+    }
+
+    /// Those that exist, each with its labels.
+    pub fn namespaces(&self) -> impl Iterator<Item = (&Arc<str>, &Labels)> {
+        self.namespaces.iter()
     }
 
     /// The object is gone.

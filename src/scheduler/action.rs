@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::gang::AllocationStatus;
 use crate::model::Report;
 use crate::placement::{Binding, ClaimOrder};
+use crate::policy::PolicyStatus;
 
 /// Something to do in the world, carried out by the I/O rooms.
 #[derive(Debug, Clone, PartialEq)]
@@ -16,6 +17,8 @@ pub enum Action {
     Report(Report),
     /// Tell the object that made these pods an allocation where it stands. The latest one of an allocation says all.
     TellAllocation(Box<AllocationStatus>),
+    /// Tell a policy whether it is in force. The latest one of a policy says all.
+    TellPolicy(Box<PolicyStatus>),
     /// This agent has something to do.
     WakeAgent(usize),
     /// For a histogram.

@@ -117,17 +117,34 @@ impl Scheduler {
 
     /// Another object is now so.
     pub fn apply_object(&mut self, object: Object) {
+        if let Object::Policy(policy) = object {
+            return self.apply_policy(*policy);
+        }
+        let of_namespace = matches!(object, Object::Namespace { .. });
         let affected = self.objects.apply(object);
+        if of_namespace && affected != Affected::Nothing {
+            self.policies.namespace_changed();
+        }
         self.heed(affected);
     }
 
     pub fn delete_object(&mut self, kind: Kind, object: &ObjectName) {
+        match kind {
+            Kind::AllocationPolicy => return self.delete_policy(&object.name),
+            Kind::Namespace => self.policies.namespace_changed(),
+            _ => {}
+        }
         let affected = self.objects.delete(kind, object);
         self.heed(affected);
     }
 
     /// A list of all objects of this kind is complete: the others are gone.
     pub fn retain_objects(&mut self, kind: Kind, listed: &HashSet<ObjectName>) {
+        match kind {
+            Kind::AllocationPolicy => self.retain_policies(listed),
+            Kind::Namespace => self.policies.namespace_changed(),
+            _ => {}
+        }
         for affected in self.objects.retain(kind, listed) {
             self.heed(affected);
         }
@@ -225,7 +242,7 @@ impl Scheduler {
         let used = |claim: &ClaimName| self.ledger.is_used(claim);
         let spec = self.objects.wishes(&pod.spec.clone().unwrap_or_default(), &pod, &used);
         let holding = self.objects.holding(&pod);
-        let class = self.classifier.classify(&spec, &holding.peer.identity, pod.priority);
+        let class = self.classify(&pod, &spec, &holding);
         let refusal = refusal(&pod.spec);
         if let Some(known) = self.waiting.get_mut(&pod.uid) {
             known.generation = pod.generation;

@@ -11,6 +11,7 @@ mod check;
 mod claims;
 mod cluster_events;
 mod others;
+mod policies;
 mod share;
 mod verdict;
 mod work;
@@ -37,6 +38,7 @@ use crate::invariants::Violation;
 use crate::inventory::{Inventory, Ledger, Revision};
 use crate::model::{ClaimName, Holding, Owner, Pod, PodRef, PreemptionPolicy, Report, Spread, Unsupported};
 use crate::objects::{Kind, Objects};
+use crate::policy::Policies;
 use crate::queue::{Backoff, BackoffLimits, Parked, Place};
 use crate::rules::Placement;
 use claims::{Claimants, Claiming};
@@ -186,6 +188,7 @@ pub struct Scheduler {
     config: SchedulerConfig,
     classifier: Classifier,
     objects: Objects,
+    policies: Policies,
     ledger: Ledger,
     others: Others,
     share: Option<Share>,
@@ -225,6 +228,7 @@ impl Scheduler {
             unlisted: config.objects.clone(),
             classifier: Classifier::new(config.placement.clone()),
             objects: Objects::new(config.default_spread.clone()),
+            policies: Policies::new(config.placement.clone()),
             ledger: Ledger::default(),
             others: Others::default(),
             share: None,
@@ -289,6 +293,7 @@ impl Scheduler {
                 self.waiting.values().filter(|w| waits(w)).map(|w| (w.seq, w.pod.uid.clone())).collect();
             uids.sort();
             uids.iter().for_each(|(_, uid)| self.tell_why(uid, true));
+            self.policies.tell_again();
             self.wake_all();
         }
     }
@@ -359,6 +364,7 @@ impl Scheduler {
         if !self.leading {
             return;
         }
+        self.tell_policies();
         let refresh = self.config.refresh;
         let stale: Vec<_> = (self.parked.groups())
             .filter(|group| !group.told && now.saturating_sub(group.told_at) >= refresh)

@@ -1,6 +1,7 @@
 mod between_pods;
 mod claims;
 mod others;
+mod policies;
 
 use super::*;
 
@@ -79,7 +80,7 @@ impl Bench {
                 Action::WakeAgent(agent) => {
                     self.woken.insert(agent);
                 }
-                Action::Observe(_) | Action::TellAllocation(_) => {}
+                Action::Observe(_) | Action::TellAllocation(_) | Action::TellPolicy(_) => {}
             }
         }
         assert_eq!(self.scheduler.check(), []);

@@ -134,6 +134,7 @@ mod testing {
     use crate::gang::AllocationStatus;
     use crate::model::Report;
     use crate::placement::{Binding, ClaimOrder};
+    use crate::policy::PolicyStatus;
     use crate::scheduler::{Sample, SchedulerConfig};
 
     struct Nowhere;
@@ -143,6 +144,7 @@ mod testing {
         fn claim(&self, _: ClaimOrder) {}
         fn report(&self, _: Report) {}
         fn tell_allocation(&self, _: AllocationStatus) {}
+        fn tell_policy(&self, _: PolicyStatus) {}
         fn observe(&self, _: Sample) {}
     }
 

@@ -294,7 +294,8 @@ impl<'a> World<'a> {
                     | Action::Report(_)
                     | Action::Observe(_)
                     | Action::Claim(_)
-                    | Action::TellAllocation(_) => {}
+                    | Action::TellAllocation(_)
+                    | Action::TellPolicy(_) => {}
                 }
             }
         }

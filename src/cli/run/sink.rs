@@ -9,10 +9,10 @@ use serde::de::DeserializeOwned;
 
 use super::tasks::Tasks;
 use crate::cluster::{
-    Change, ClusterSink, LIVE_PODS, LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity, LeanNamespace,
-    LeanNode, LeanObject, LeanPersistentVolume, LeanPersistentVolumeClaim, LeanPod, LeanReplicaSet,
-    LeanReplicationController, LeanService, LeanStatefulSet, LeanStorageClass, LeanVolumeAttachment,
-    NodeIndex, ObjectIndex, ObjectSink, PodIndex, watch as watch_objects,
+    Change, ClusterSink, LIVE_PODS, LeanAllocationPolicy, LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity,
+    LeanNamespace, LeanNode, LeanObject, LeanPersistentVolume, LeanPersistentVolumeClaim, LeanPod,
+    LeanReplicaSet, LeanReplicationController, LeanService, LeanStatefulSet, LeanStorageClass,
+    LeanVolumeAttachment, NodeIndex, ObjectIndex, ObjectSink, PodIndex, watch as watch_objects,
 };
 use crate::config::Config;
 use crate::engine::Engine;
@@ -120,6 +120,7 @@ pub(super) fn watch_cluster(
     watch_kind::<LeanCsiDriver>(tasks, engine, client, sources, health);
     watch_kind::<LeanCsiStorageCapacity>(tasks, engine, client, sources, health);
     watch_kind::<LeanVolumeAttachment>(tasks, engine, client, sources, health);
+    watch_kind::<LeanAllocationPolicy>(tasks, engine, client, sources, health);
     if config.pod_topology_spread.adds_constraints() {
         watch_kind::<LeanService>(tasks, engine, client, sources, health);
         watch_kind::<LeanReplicationController>(tasks, engine, client, sources, health);

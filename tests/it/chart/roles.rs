@@ -6,7 +6,7 @@ use super::*;
 type Access = (&'static str, &'static str, &'static [&'static str], &'static str);
 
 /// With the defaults.
-const ACCESS: [Access; 24] = [
+const ACCESS: [Access; 26] = [
     (
         "ClusterRole",
         "/pods",
@@ -51,6 +51,13 @@ const ACCESS: [Access; 24] = [
         "how many volumes a node can have attached",
     ),
     ("ClusterRole", "storage.k8s.io/volumeattachments", &["list", "watch"], "what it has attached"),
+    (
+        "ClusterRole",
+        "berth.dev/allocationpolicies",
+        &["get", "list", "watch"],
+        "how pods are placed; reads a status before it writes it",
+    ),
+    ("ClusterRole", "berth.dev/allocationpolicies/status", &["patch"], "tells whether a policy is in force"),
     ("ClusterRole", "/pods/binding", &["create"], "places pods"),
     ("ClusterRole", "/pods/status", &["patch"], "sets the condition PodScheduled=False"),
     (

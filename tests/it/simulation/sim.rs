@@ -547,7 +547,7 @@ impl Sim {
                         self.after(pause, Event::Agent(who, at));
                     }
                 }
-                Action::Observe(_) | Action::TellAllocation(_) => {}
+                Action::Observe(_) | Action::TellAllocation(_) | Action::TellPolicy(_) => {}
             }
         }
         let recount = self.interleaving.percent(3);
