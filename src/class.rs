@@ -52,7 +52,8 @@ impl Class {
         let spec = &self.spec;
         // Terms of other pods can only tell of pods whose namespace counts for their class.
         let named = self.identity != Identity::default();
-        named || !spec.pod_affinity.is_empty() || !spec.spread.constraints.is_empty()
+        let cells = self.placement.limit.as_ref().is_some_and(|limit| limit.topology_key.is_some());
+        named || cells || !spec.pod_affinity.is_empty() || !spec.spread.constraints.is_empty()
     }
 
     /// Whether a pod like this, where it comes, may open nodes to the class: one that its affinity asks for, or that makes the

@@ -60,7 +60,7 @@ pub struct AllocationPolicySpec {
     #[schemars(range(min = 1, max = 1000))]
     pub candidate_width: Option<i32>,
 
-    /// How full nodes may become by these pods: others find room there. Pods that are there stay.
+    /// How full nodes, or cells of nodes, may become by these pods: others find room there. Pods that are there stay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub utilisation_limit: Option<UtilisationLimit>,
 
@@ -143,7 +143,7 @@ pub struct PolicyPreference {
     pub steps: Option<i32>,
 }
 
-/// In percent of what a node can give, counting the requests of all pods there.
+/// In percent of what the nodes of a cell can give, counting the requests of all pods there.
 #[derive(KubeSchema, Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.cpuPercent) || has(self.memoryPercent)").message("give cpuPercent, memoryPercent or both"))]
@@ -154,6 +154,11 @@ pub struct UtilisationLimit {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub memory_percent: Option<i32>,
+    /// The label whose values make cells of nodes, such as `topology.kubernetes.io/zone`: the limit is for all nodes of a cell
+    /// together. Without it, and for nodes without the label, each node is a cell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 317))]
+    pub topology_key: Option<String>,
 }
 
 /// What berth says of the policy.
@@ -210,4 +215,5 @@ pub struct EffectivePreference {
 pub struct EffectiveLimit {
     pub cpu_percent: Option<i64>,
     pub memory_percent: Option<i64>,
+    pub topology_key: Option<String>,
 }

@@ -123,7 +123,8 @@ fn wishes(spec: &AllocationPolicySpec) -> Result<Wishes, Arc<str>> {
         };
         let cpu = percent("utilisationLimit.cpuPercent", limit.cpu_percent)?;
         let memory = percent("utilisationLimit.memoryPercent", limit.memory_percent)?;
-        Ok::<_, Arc<str>>(UtilisationLimit { cpu, memory })
+        let topology_key = limit.topology_key.as_deref().map(Arc::from);
+        Ok::<_, Arc<str>>(UtilisationLimit { cpu, memory, topology_key })
     });
     let memory = within("cacheMemoryMiB", spec.cache_memory_mib, 65_536)?;
     Ok(Wishes {
@@ -282,6 +283,7 @@ fn effective(placement: &Placement) -> Effective {
         utilisation_limit: placement.limit.as_ref().map(|limit| EffectiveLimit {
             cpu_percent: percent(limit.cpu),
             memory_percent: percent(limit.memory),
+            topology_key: limit.topology_key.as_deref().map(str::to_owned),
         }),
         cache_memory_mib: placement.cache_bytes.map(|bytes| (bytes >> 20) as i64),
     }
@@ -320,7 +322,7 @@ mod tests {
         let wishes = policy.wishes.unwrap();
         assert_eq!(wishes.packing, Some(Packing::MostAllocated));
         assert_eq!((wishes.candidate_width, wishes.cache_bytes), (Some(5), Some(2 << 20)));
-        assert_eq!(wishes.limit, Some(UtilisationLimit { cpu: Some(80), memory: None }));
+        assert_eq!(wishes.limit, Some(UtilisationLimit { cpu: Some(80), ..UtilisationLimit::default() }));
         let order = wishes.order.unwrap();
         let expected = [(Preference::NodeResourcesFit, 8), (Preference::PodTopologySpread, 0)];
         assert_eq!(order.preferences(), expected);

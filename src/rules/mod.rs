@@ -30,7 +30,7 @@ pub use node_affinity::applies as node_affinity_applies;
 pub use node_unschedulable::tolerated as tolerates_unschedulable;
 pub use placement::{Placement, Preference, PreferenceOrder, PreferencesError};
 pub use reasons::{Diagnosis, Reasons};
-pub use resources_fit::{Packing, UtilisationLimit};
+pub use resources_fit::{Load, Packing, UtilisationLimit, beyond};
 pub use volume_binding::{Choice as VolumeChoice, plan as plan_volumes};
 
 use crate::class::Class;
@@ -137,7 +137,8 @@ pub fn rank(class: &Class, row: &Row, answers: &Answers, tie: u32) -> Key {
         return Key::invalid(reasons);
     }
     let placement = &class.placement;
-    if let Some(reasons) = placement.limit.as_ref().and_then(|limit| resources_fit::beyond(limit, usage, row))
+    if let Some(limit) = placement.limit.as_ref().filter(|limit| limit.is_of_node(row))
+        && let Some(reasons) = resources_fit::beyond(limit, usage, &Load::of(row))
     {
         return Key::invalid(reasons);
     }

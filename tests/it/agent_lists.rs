@@ -13,7 +13,9 @@ use berth::class::{Class, Classifier};
 use berth::invariants::same_list;
 use berth::inventory::{Ledger, NodeId, Revision, Row};
 use berth::model::{Amounts, Holding, Identity, Node, Peer, PodSpec, Usage};
-use berth::rules::{Packing, Placement, Preference, PreferenceOrder, Reasons, rank_uncached, still_admits};
+use berth::rules::{
+    Packing, Placement, Preference, PreferenceOrder, Reasons, UtilisationLimit, rank_uncached, still_admits,
+};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -212,8 +214,35 @@ impl World {
         let placed: Vec<_> = placed.collect();
         let (spec, me) = (&self.classes[class].spec, &self.holdings[class].peer.identity);
         self.nodes.get(name).is_some_and(|node| {
-            oracle::admits(spec, node, &usages) && oracle::welcome(spec, me, node, &nodes, &placed)
+            oracle::admits(spec, node, &usages)
+                && oracle::welcome(spec, me, node, &nodes, &placed)
+                && self.within_limit(class, node)
         })
+    }
+
+    /// Whether the node's cell stays within the limit of the policy.
+    fn within_limit(&self, class: usize, node: &Node) -> bool {
+        let Some(limit) = &self.classes[class].placement.limit else {
+            return true;
+        };
+        let label = |node: &Node| node.labels.get(limit.topology_key.as_deref()?).map(str::to_owned);
+        let cell = label(node);
+        let in_cell = |other: &Node| match &cell {
+            Some(_) => label(other) == cell,
+            None => other.name == node.name,
+        };
+        let nodes: Vec<&Node> = self.nodes.values().filter(|other| in_cell(other)).collect();
+        let there = |at: &Arc<str>| nodes.iter().any(|node| node.name == *at);
+        let taken = self.pods.values().filter(|(at, _)| there(at)).map(|(_, holding)| &holding.usage);
+        let taken: Vec<_> = taken.collect();
+        let within = |percent: Option<u8>, of: fn(&Amounts) -> i64| {
+            let wanted = of(&self.holdings[class].usage.requests);
+            let taken: i64 = taken.iter().map(|usage| of(&usage.requests)).sum();
+            let all: i64 = nodes.iter().map(|node| of(&node.allocatable)).sum();
+            let within = |percent: u8| (taken + wanted) * 100 <= all * i64::from(percent);
+            wanted <= 0 || percent.is_none_or(within)
+        };
+        within(limit.cpu, |amounts| amounts.cpu_milli) && within(limit.memory, |amounts| amounts.memory)
     }
 
     /// The cached list of `class`, which is up to date, against a fresh one and against the books.
@@ -234,7 +263,12 @@ impl World {
         prop_assert_eq!(repaired.best(class.id), best.map(|(_, id)| id));
         for (id, standing) in &standings {
             let reasons = rank_uncached(class, inventory.row(*id)).reasons();
-            let of_domains = standing.err().is_some_and(Reasons::are_of_domains);
+            let of_cells = |reasons: Reasons| reasons.are_of_domains() || reasons.has(Reasons::LIMIT);
+            let of_domains = standing.err().is_some_and(of_cells);
+            if reasons.is_some_and(|reasons| reasons.has(Reasons::LIMIT)) {
+                prop_assert!(of_domains);
+                continue;
+            }
             prop_assert_eq!(standing.err().filter(|_| !of_domains), reasons);
         }
 
@@ -263,9 +297,17 @@ impl World {
 fn placement() -> impl Strategy<Value = Placement> {
     let order = Just(Preference::ALL.to_vec()).prop_shuffle();
     let packing = select(vec![Packing::LeastAllocated, Packing::MostAllocated]);
-    (order, 2usize..10, vec(1u32..20, 7), packing).prop_map(|(order, count, steps, packing)| {
+    let topology_key = select(vec![None, Some("zone"), Some("rank"), Some("host")]);
+    let limit = (option::of(30u8..=100), option::of(30u8..=100), topology_key);
+    let limit = limit.prop_map(|(cpu, memory, topology_key)| UtilisationLimit {
+        cpu,
+        memory,
+        topology_key: topology_key.map(Arc::from),
+    });
+    let all = (order, 2usize..10, vec(1u32..20, 7), packing, option::of(limit));
+    all.prop_map(|(order, count, steps, packing, limit)| {
         if count >= order.len() {
-            return Placement { packing, ..Placement::default() };
+            return Placement { packing, limit, ..Placement::default() };
         }
         let with_steps = |(preference, steps): (Preference, u32)| {
             (preference, preference.most_steps().map(|most| steps.min(most.into())))
@@ -274,6 +316,7 @@ fn placement() -> impl Strategy<Value = Placement> {
         Placement {
             order: PreferenceOrder::new(order).expect("a good order"),
             packing,
+            limit,
             ..Placement::default()
         }
     })

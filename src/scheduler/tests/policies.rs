@@ -21,7 +21,7 @@ fn packed() -> Wishes {
 }
 
 fn limited(cpu: u8) -> Wishes {
-    let limit = Some(UtilisationLimit { cpu: Some(cpu), memory: None });
+    let limit = Some(UtilisationLimit { cpu: Some(cpu), ..UtilisationLimit::default() });
     Wishes { limit, ..Wishes::default() }
 }
 
