@@ -18,7 +18,7 @@ use berth::model::{
     SpreadConstraint, Taint, Usage, WeightedPodTerm,
 };
 use berth::placement::Outcome;
-use berth::rules::{Packing, still_admits};
+use berth::rules::{Placement, still_admits};
 use berth::scheduler::{Action, Scheduler, SchedulerConfig, Settled};
 
 const GIB: i64 = 1 << 30;
@@ -131,13 +131,8 @@ fn choosy(cpu_milli: i64) -> PodSpec {
     }
 }
 
-fn new_agent(candidate_width: usize) -> Agent {
-    Agent::new(AgentConfig {
-        packing: Packing::LeastAllocated,
-        candidate_width,
-        cache: CacheLimits::unlimited(),
-        seed: 1,
-    })
+fn new_agent() -> Agent {
+    Agent::new(AgentConfig { cache: CacheLimits::unlimited(), seed: 1 })
 }
 
 /// A cluster in which every node has one pod of some size.
@@ -199,7 +194,7 @@ impl Bench {
         let target_us = if self.nodes <= 5_000 { 3.0 } else { 5.0 };
         let target = |changed| (changed == 1).then_some(target_us);
         for changed in [1, 10, 100] {
-            let times = self.hit(&class, 1, changed, repeat / changed.min(10));
+            let times = self.hit(&class, changed, repeat / changed.min(10));
             self.report_us(&format!("hit, {changed} changed: catch up + choose"), target(changed), times);
         }
         for changed in [1, 10, 100] {
@@ -210,15 +205,18 @@ impl Bench {
                 times,
             );
         }
-        let times = self.hit(&class, 10, 1, repeat);
+        let wide = Placement { candidate_width: 10, ..Placement::default() };
+        let (spec, identity) = (class.spec.clone(), Identity::default());
+        let wide = self.classifier.classify_under(wide.into(), &spec, &identity, 0);
+        let times = self.hit(&wide, 1, repeat);
         self.report_us("hit, 1 changed: catch up + choose among the best 10", None, times);
         let class = self.class(choosy(100));
-        let times = self.hit(&class, 1, 1, repeat);
+        let times = self.hit(&class, 1, repeat);
         self.report_us("hit, 1 changed: same, class with node affinity", None, times);
     }
 
-    fn hit(&mut self, class: &Arc<Class>, width: usize, changed: usize, repeat: usize) -> Vec<Duration> {
-        let mut agent = new_agent(width);
+    fn hit(&mut self, class: &Arc<Class>, changed: usize, repeat: usize) -> Vec<Duration> {
+        let mut agent = new_agent();
         agent.catch_up(self.ledger.inventory());
         agent.choose(class, NOW, |_| {});
         let mut times = Vec::with_capacity(repeat);
@@ -236,7 +234,7 @@ impl Bench {
     /// As [`Bench::hit`], with the commit: one of the nodes that changed is always the one chosen before.
     fn cycle(&mut self, class: &Arc<Class>, changed: usize, repeat: usize) -> Vec<Duration> {
         let uids: Vec<Arc<str>> = (0..repeat).map(|at| format!("placed-{at}").into()).collect();
-        let mut agent = new_agent(1);
+        let mut agent = new_agent();
         agent.catch_up(self.ledger.inventory());
         agent.choose(class, NOW, |_| {});
         let mut times = Vec::with_capacity(repeat);
@@ -273,7 +271,7 @@ impl Bench {
     /// Times to choose for a class that has no list yet; its rule objects are there if its `sibling` has one.
     fn miss(&self, class: &Arc<Class>, sibling: Option<&Arc<Class>>, repeat: usize) -> Vec<Duration> {
         let time = |_| {
-            let mut agent = new_agent(1);
+            let mut agent = new_agent();
             agent.catch_up(self.ledger.inventory());
             if let Some(sibling) = sibling {
                 agent.choose(sibling, NOW, |_| {});
@@ -287,7 +285,7 @@ impl Bench {
 
     fn memory(&mut self) {
         let class = self.class(choosy(100));
-        let mut agent = new_agent(1);
+        let mut agent = new_agent();
         agent.catch_up(self.ledger.inventory());
         agent.choose(&class, NOW, |_| {});
         let list = agent.list(class.id).map_or(0, |list| list.bytes());
@@ -379,7 +377,7 @@ fn selectors(nodes: usize, repeat: usize) {
             (classifier.classify(&Arc::new(spec), &peer.identity, 0), holding)
         })
         .collect();
-    let mut agent = new_agent(1);
+    let mut agent = new_agent();
     let mut next = 0u64;
     let mut pods: Vec<Arc<str>> = Vec::new();
     let mut place = |ledger: &mut Ledger, agent: &mut Agent, app: usize, pods: &mut Vec<Arc<str>>| {
@@ -460,7 +458,7 @@ fn end_to_end(nodes: usize, classes: usize, pods: usize) {
 
 /// Places pods until there is nothing to do.
 fn drive(scheduler: &mut Scheduler, start: Instant) {
-    let mut agent = new_agent(1);
+    let mut agent = new_agent();
     let mut laps = Vec::new();
     while let Some(task) = scheduler.next_task(0, start.elapsed()) {
         loop {

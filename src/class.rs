@@ -3,7 +3,8 @@
 //! The key of a class is the whole [`PodSpec`] in canonical form, which holds exactly what rules read of the pod itself,
 //! and of the pod's namespace and labels as much as affinity terms of other pods could read: labels that no such term
 //! names are left out, so that the pods of a StatefulSet, each labelled with its own name, are one class. Each cached rule
-//! has a trait, the part of the spec it reads; classes with an equal trait share that rule's answers.
+//! has a trait, the part of the spec it reads; classes with an equal trait share that rule's answers. What the policy of a pod
+//! says is part of its class, too: when a policy changes, its pods are of other classes, so that no list can be wrong.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use crate::model::{
     Identity, Labels, NodeAffinity, NodeSelectorTerm, PodAffinity, PodSpec, Toleration, VolumeZone,
 };
-use crate::rules::CachedRule;
+use crate::rules::{CachedRule, Placement};
 
 /// Identifies a class for as long as the process runs; never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -33,6 +34,8 @@ pub struct Class {
     pub self_affine: bool,
     /// Room that is kept for pods of a lower priority does not bind these. The same for all while none is kept.
     pub priority: i32,
+    /// What the policy of these pods says.
+    pub placement: Arc<Placement>,
     /// By rule: the trait's value, or `None` where the rule does not apply to this class.
     pub traits: [Option<TraitId>; CachedRule::COUNT],
     pub tolerates_unschedulable: bool,
@@ -49,7 +52,8 @@ impl Class {
         let spec = &self.spec;
         // Terms of other pods can only tell of pods whose namespace counts for their class.
         let named = self.identity != Identity::default();
-        named || !spec.pod_affinity.is_empty() || !spec.spread.constraints.is_empty()
+        let cells = self.placement.limit.as_ref().is_some_and(|limit| limit.topology_key.is_some());
+        named || cells || !spec.pod_affinity.is_empty() || !spec.spread.constraints.is_empty()
     }
 
     /// Whether a pod like this, where it comes, may open nodes to the class: one that its affinity asks for, or that makes the
@@ -62,7 +66,7 @@ impl Class {
     }
 
     /// A number that is the same for the same class in every process of this program. Priorities are left out: only a process
-    /// that keeps room somewhere tells classes apart by them.
+    /// that keeps room somewhere tells classes apart by them; and policies, which do not reach all processes at once.
     pub fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         (&self.spec, &self.identity, self.self_affine).hash(&mut hasher);
@@ -75,6 +79,7 @@ impl Class {
             identity: self.identity.clone(),
             self_affine: self.self_affine,
             priority: self.priority,
+            placement: self.placement.clone(),
         }
     }
 
@@ -102,6 +107,7 @@ struct ClassKey {
     identity: Identity,
     self_affine: bool,
     priority: i32,
+    placement: Arc<Placement>,
 }
 
 /// What the terms of any pod name. It only grows.
@@ -133,6 +139,8 @@ impl Named {
 pub struct Classifier {
     classes: HashMap<ClassKey, Arc<Class>>,
     named: Named,
+    /// Of pods that no policy governs.
+    placement: Arc<Placement>,
     /// Some node had room that was kept for a pod.
     reservations: bool,
     traits: HashMap<Trait, TraitId>,
@@ -146,6 +154,11 @@ pub struct Classifier {
 const MOST_UNUSED: usize = 4096;
 
 impl Classifier {
+    /// Pods that no policy governs are placed so.
+    pub fn new(placement: Arc<Placement>) -> Self {
+        Classifier { placement, ..Classifier::default() }
+    }
+
     /// Notes which labels the terms of some pod read. Returns whether that is news: then pods classified before may be of
     /// other classes now.
     pub fn note_terms(&mut self, affinity: &PodAffinity) -> bool {
@@ -178,10 +191,23 @@ impl Classifier {
 
     /// The class of a pod with this spec, which other pods see so.
     pub fn classify(&mut self, spec: &Arc<PodSpec>, pod: &Identity, priority: i32) -> Arc<Class> {
+        let placement = self.placement.clone();
+        self.classify_under(placement, spec, pod, priority)
+    }
+
+    /// The same for a pod under a policy.
+    pub fn classify_under(
+        &mut self,
+        placement: Arc<Placement>,
+        spec: &Arc<PodSpec>,
+        pod: &Identity,
+        priority: i32,
+    ) -> Arc<Class> {
         let priority = if self.reservations { priority } else { 0 };
         let required = &spec.pod_affinity.required;
         let self_affine = !required.is_empty() && required.iter().all(|term| term.selector.matches(pod));
-        let key = ClassKey { spec: spec.clone(), identity: self.named.of(pod), self_affine, priority };
+        let identity = self.named.of(pod);
+        let key = ClassKey { spec: spec.clone(), identity, self_affine, priority, placement };
         if let Some(class) = self.classes.get(&key) {
             return class.clone();
         }
@@ -198,6 +224,7 @@ impl Classifier {
             identity: key.identity.clone(),
             self_affine,
             priority,
+            placement: key.placement.clone(),
             traits,
             tolerates_unschedulable: crate::rules::tolerates_unschedulable(&spec.tolerations),
         });

@@ -33,7 +33,7 @@ pub use validate::InvalidField;
 pub(crate) use validate::{lasts, refuse, within};
 
 use crate::dispatch::DispatcherKind;
-use crate::rules::Packing;
+use crate::rules::{Packing, Placement};
 pub(crate) use values::whole_number;
 
 /// Everything that can be set in the file.
@@ -248,6 +248,12 @@ impl Config {
             Some(file) => load::read(file),
             None => Ok(Self::default()),
         }
+    }
+
+    /// How pods are placed that no policy governs.
+    pub fn placement(&self) -> Placement {
+        let candidate_width = self.candidate_width as usize;
+        Placement { packing: self.packing, candidate_width, ..Placement::default() }
     }
 
     /// How many agents to start on a machine with so many cores.

@@ -15,6 +15,7 @@ use crate::dispatch::Estimator;
 use crate::gang::AllocationStatus;
 use crate::model::{PodRef, Report};
 use crate::placement::{Binding, ClaimOrder, Outcome};
+use crate::policy::PolicyStatus;
 use crate::scheduler::{Action, Answer, Eviction, Sample, Scheduler, SchedulerConfig, Settled, Task};
 
 /// Where decisions go. Called from agent threads and from whoever tells the engine something; must not block.
@@ -30,6 +31,8 @@ pub trait Outlet: Send + Sync + 'static {
     fn report(&self, report: Report);
     /// Write where an allocation stands to its object.
     fn tell_allocation(&self, status: AllocationStatus);
+    /// Write to a policy whether it is in force.
+    fn tell_policy(&self, status: PolicyStatus);
     fn observe(&self, sample: Sample);
 }
 
@@ -183,6 +186,7 @@ impl Shared {
                 Action::Nominate { pod, node } => self.outlet.nominate(pod, node, term),
                 Action::Report(report) => self.outlet.report(report),
                 Action::TellAllocation(status) => self.outlet.tell_allocation(*status),
+                Action::TellPolicy(status) => self.outlet.tell_policy(*status),
                 Action::Observe(sample) => self.outlet.observe(sample),
                 Action::WakeAgent(agent) => self.agents[agent].raise(),
             }

@@ -14,7 +14,7 @@ use crate::agent::{Agent, AgentConfig, CacheLimits, Choice};
 use crate::class::{ClassId, Classifier};
 use crate::inventory::{Inventory, Ledger, Row};
 use crate::model::{Identity, Node, Pod, PodSpec, Usage};
-use crate::rules::{self, Key, Packing};
+use crate::rules::{self, Key};
 
 /// An invariant that does not hold.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -147,8 +147,7 @@ pub fn admits<'a>(spec: &Arc<PodSpec>, node: &Node, others: impl Iterator<Item =
     }
     let class = Classifier::default().classify(spec, &Identity::default(), 0);
     let inventory = ledger.inventory();
-    let key = (inventory.find(&node.name))
-        .map(|id| rules::rank_uncached(&class, Packing::default(), inventory.row(id)));
+    let key = (inventory.find(&node.name)).map(|id| rules::rank_uncached(&class, inventory.row(id)));
     ensure(10, key.is_some_and(Key::is_valid), || {
         let why = key.and_then(Key::reasons);
         format!("node {} does not admit the pod: {why:?}", node.name)
@@ -172,8 +171,7 @@ pub fn evaluate(
 /// An agent without a past.
 fn fresh_agent(inventory: &Inventory) -> Agent {
     let cache = CacheLimits::unlimited();
-    let mut agent =
-        Agent::new(AgentConfig { packing: Packing::default(), candidate_width: 1, cache, seed: 1 });
+    let mut agent = Agent::new(AgentConfig { cache, seed: 1 });
     agent.catch_up(inventory);
     agent
 }

@@ -1,7 +1,7 @@
 //! The two cache levels of an agent: ranked lists by class, and under them rule objects by rule and trait.
 //!
 //! While a list is cached, its rule objects are pinned. Over the memory limit the least recently used goes: first rule
-//! objects that no list pins, then lists. What was not used for longer than the age limit goes too (Kamino, section 5).
+//! objects that no list pins, then lists; before that, lists over the budget of their policy. What was not used for longer than the age limit goes too (Kamino, section 5).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use super::Part;
 use super::domains::Domains;
-use super::list::{Objects, Order, RankedList, Sources};
+use super::list::{Objects, RankedList, Sources};
 use super::object::RuleObject;
 use super::scoped::Scoped;
 use super::view::View;
 use crate::class::{Class, ClassId, TraitId};
-use crate::rules::CachedRule;
+use crate::rules::{CachedRule, Salt};
 
 /// The bounds of one agent's caches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,7 +110,7 @@ impl Cache {
     pub fn list(
         &mut self,
         class: &Arc<Class>,
-        order: Order,
+        salt: Salt,
         view: &View,
         domains: &mut Domains,
         now: Duration,
@@ -123,7 +123,7 @@ impl Cache {
             self.lists_by_use.remove(&entry.used.order);
             entry.used = used;
             self.lists_by_use.insert(used.order, class.id);
-            self.refresh(class.id, order, view, domains);
+            self.refresh(class.id, salt, view, domains);
             // It may have grown with the cluster.
             self.shrink(class.id, domains);
             lap(Part::ListHit);
@@ -131,7 +131,7 @@ impl Cache {
             self.make_objects(class, view, used, &mut lap);
             let scoped = Scoped::acquire(class, domains, view);
             let objects = objects_of(&self.objects, class);
-            let list = RankedList::build(class, scoped, Sources { order, objects, view, domains });
+            let list = RankedList::build(class, scoped, Sources { salt, objects, view, domains });
             self.bytes += list.bytes();
             self.lists.insert(class.id, ListEntry { list, used });
             self.lists_by_use.insert(used.order, class.id);
@@ -166,7 +166,7 @@ impl Cache {
     }
 
     /// Repairs the list of `class` and its rule objects, if it is cached. Not a use.
-    pub fn refresh(&mut self, class: ClassId, order: Order, view: &View, domains: &mut Domains) -> bool {
+    pub fn refresh(&mut self, class: ClassId, salt: Salt, view: &View, domains: &mut Domains) -> bool {
         domains.advance(view);
         let Some(entry) = self.lists.get_mut(&class) else {
             return false;
@@ -191,19 +191,19 @@ impl Cache {
             if let Some(old) = entry.list.take_scoped() {
                 old.release(&class, domains);
             }
-            entry.list = RankedList::build(&class, scoped, Sources { order, objects, view, domains });
+            entry.list = RankedList::build(&class, scoped, Sources { salt, objects, view, domains });
         } else {
-            entry.list.repair(Sources { order, objects, view, domains });
+            entry.list.repair(Sources { salt, objects, view, domains });
         }
         self.bytes = self.bytes + entry.list.bytes() - before;
         true
     }
 
     /// Repairs the least recently used list that is behind, if any is.
-    pub fn repair_one(&mut self, order: Order, view: &View, domains: &mut Domains) -> bool {
+    pub fn repair_one(&mut self, salt: Salt, view: &View, domains: &mut Domains) -> bool {
         let behind = |class: &&ClassId| self.lists[class].list.revision() != view.revision();
         match self.lists_by_use.values().find(behind).copied() {
-            Some(class) => self.refresh(class, order, view, domains),
+            Some(class) => self.refresh(class, salt, view, domains),
             None => false,
         }
     }
@@ -229,8 +229,9 @@ impl Cache {
         }
     }
 
-    /// Evicts until the limit is kept; never the list of `keep`.
+    /// Evicts until the limits are kept; never the list of `keep`.
     fn shrink(&mut self, keep: ClassId, domains: &mut Domains) {
+        self.keep_budget(keep, domains);
         let CacheLimits { bytes, slots, .. } = self.limits;
         loop {
             let heavy = self.bytes + domains.bytes() > bytes;
@@ -246,6 +247,30 @@ impl Cache {
                     self.changes.push(CacheChange::ListEvicted(class));
                 }
                 None => return,
+            }
+        }
+    }
+
+    /// The lists of classes under the policy of `keep` take what that policy allows: the least recently used go.
+    fn keep_budget(&mut self, keep: ClassId, domains: &mut Domains) {
+        let placement = self.lists.get(&keep).map(|entry| entry.list.class.placement.clone());
+        let Some((placement, budget)) = placement.and_then(|p| p.cache_bytes.map(|bytes| (p, bytes))) else {
+            return;
+        };
+        let theirs: Vec<(ClassId, usize)> = (self.lists_by_use.values())
+            .filter_map(|class| Some((*class, &self.lists.get(class)?.list)))
+            .filter(|(_, list)| list.class.placement == placement)
+            .map(|(class, list)| (class, list.bytes()))
+            .collect();
+        let mut bytes: usize = theirs.iter().map(|(_, bytes)| bytes).sum();
+        for (class, freed) in theirs {
+            if bytes <= budget {
+                return;
+            }
+            if class != keep {
+                bytes -= freed;
+                self.drop_list(class, domains);
+                self.changes.push(CacheChange::ListEvicted(class));
             }
         }
     }
@@ -312,9 +337,9 @@ mod tests {
     use crate::class::Classifier;
     use crate::inventory::Ledger;
     use crate::model::{Identity, Labels, Node, PodSpec};
-    use crate::rules::{Packing, Salt};
+    use crate::rules::Placement;
 
-    const ORDER: Order = Order { packing: Packing::LeastAllocated, salt: Salt(1) };
+    const SALT: Salt = Salt(1);
 
     fn add_node(ledger: &mut Ledger, at: usize) {
         ledger.apply_node(Node { name: format!("n{at}").into(), ..Node::default() });
@@ -343,7 +368,7 @@ mod tests {
 
     fn parts(cache: &mut Cache, class: &Arc<Class>, view: &View, at_s: u64) -> Vec<Part> {
         let mut parts = Vec::new();
-        cache.list(class, ORDER, view, &mut Domains::default(), Duration::from_secs(at_s), |part| {
+        cache.list(class, SALT, view, &mut Domains::default(), Duration::from_secs(at_s), |part| {
             parts.push(part)
         });
         parts
@@ -398,6 +423,28 @@ mod tests {
             evicted,
             [CacheChange::ListEvicted(b.id), CacheChange::ObjectEvicted(CachedRule::ImageLocality, image)]
         );
+    }
+
+    #[test]
+    fn lists_of_a_policy_with_a_budget_only_push_out_each_other() {
+        let (mut classifier, view) = (Classifier::default(), view(100));
+        let mut probe = Cache::new(CacheLimits::unlimited());
+        let free = class(&mut classifier, "a", "free");
+        parts(&mut probe, &free, &view, 0);
+        let bytes = probe.peek(free.id).unwrap().bytes();
+        let placement = Placement { cache_bytes: Some(2 * bytes), ..Placement::default() };
+        let placement = Arc::new(placement);
+        let [a, b, c] = ["1", "2", "3"].map(|b| {
+            let spec = class(&mut classifier, "a", b).spec.clone();
+            classifier.classify_under(placement.clone(), &spec, &Identity::default(), 0)
+        });
+        let mut cache = Cache::new(CacheLimits::unlimited());
+        for class in [&free, &a, &b, &a, &c] {
+            parts(&mut cache, class, &view, 0);
+        }
+        let cached = [&free, &a, &b, &c].map(|class| cache.peek(class.id).is_some());
+        assert_eq!(cached, [true, true, false, true]);
+        assert!(cache.take_changes().contains(&CacheChange::ListEvicted(b.id)));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::view::View;
 use crate::inventory::{NodeId, Peers, Revision};
 use crate::model::{Identity, Node, Peer};
 use crate::rules::counted::{Counted, TopologyKey};
-use crate::rules::inter_pod_affinity;
+use crate::rules::{Load, inter_pod_affinity};
 
 /// Index of a topology.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -39,6 +39,8 @@ struct Topology {
     domain_of: Vec<Domain>,
     /// By domain.
     members: Vec<Vec<NodeId>>,
+    /// By domain: what its nodes have and what is taken of it.
+    loads: Vec<Load>,
     /// A node left others behind in its domain at this revision.
     reshaped: Revision,
     users: usize,
@@ -53,6 +55,7 @@ impl Topology {
             vacant: Vec::new(),
             domain_of: Vec::new(),
             members: Vec::new(),
+            loads: Vec::new(),
             reshaped: 0,
             users: 0,
         }
@@ -105,8 +108,27 @@ impl Topology {
         }
     }
 
+    /// What the node has counts for its domain from now on.
+    fn load(&mut self, id: NodeId, load: Load) {
+        let domain = self.domain_of(id);
+        if domain != NO_DOMAIN {
+            let sum = slot(&mut self.loads, domain as usize);
+            *sum = sum.plus(load);
+        }
+    }
+
+    /// It does no more.
+    fn unload(&mut self, id: NodeId, load: Load) {
+        let domain = self.domain_of(id);
+        if domain != NO_DOMAIN {
+            let sum = slot(&mut self.loads, domain as usize);
+            *sum = sum.minus(load);
+        }
+    }
+
     fn bytes(&self) -> usize {
         self.domain_of.capacity() * size_of::<Domain>()
+            + self.loads.capacity() * size_of::<Load>()
             + self.members.capacity() * (size_of::<Vec<NodeId>>() + size_of::<NodeId>())
             + self.names.capacity() * (2 * size_of::<Arc<str>>() + 8)
     }
@@ -241,6 +263,7 @@ struct Looked {
 struct Seen {
     node: Option<Arc<Node>>,
     peers: Peers,
+    load: Load,
 }
 
 /// See the module.
@@ -275,6 +298,7 @@ impl Domains {
     fn advance_row(&mut self, view: &View, id: NodeId) {
         let row = view.row(id);
         let seen = std::mem::take(slot(&mut self.seen, id.index()));
+        self.topologies.iter_mut().flatten().for_each(|topology| topology.unload(id, seen.load));
         let same_node = match (&seen.node, &row.node) {
             (None, None) => true,
             (Some(a), Some(b)) => {
@@ -298,7 +322,9 @@ impl Domains {
         } else if row.node.is_some() && !seen.peers.same(&row.peers) {
             self.move_difference(id, &seen.peers, &row.peers);
         }
-        self.seen[id.index()] = Seen { node: row.node.clone(), peers: row.peers.clone() };
+        let load = row.node.as_ref().map_or(Load::default(), |_| Load::of(row));
+        self.topologies.iter_mut().flatten().for_each(|topology| topology.load(id, load));
+        self.seen[id.index()] = Seen { node: row.node.clone(), peers: row.peers.clone(), load };
     }
 
     fn move_difference(&mut self, id: NodeId, before: &Peers, after: &Peers) {
@@ -457,6 +483,11 @@ impl Domains {
         for kind in self.kinds.values_mut() {
             kind.adds.retain(|(count, _)| *count != id);
         }
+        self.release_topology(topology);
+    }
+
+    /// Takes back one [`Domains::topology`].
+    pub fn release_topology(&mut self, topology: TopologyId) {
         if let Some(shared) = &mut self.topologies[topology.0 as usize] {
             shared.users -= 1;
             if shared.users == 0 {
@@ -466,7 +497,8 @@ impl Domains {
         }
     }
 
-    fn topology(&mut self, key: &TopologyKey) -> TopologyId {
+    /// Keeps this topology until it is released.
+    pub fn topology(&mut self, key: &TopologyKey) -> TopologyId {
         let id = match self.by_key.get(key) {
             Some(id) => *id,
             None => {
@@ -475,6 +507,7 @@ impl Domains {
                 for (at, seen) in self.seen.iter().enumerate() {
                     if let Some(node) = &seen.node {
                         topology.enter(NodeId(at as u32), node);
+                        topology.load(NodeId(at as u32), seen.load);
                     }
                 }
                 self.topologies[id.0 as usize] = Some(topology);
@@ -547,6 +580,12 @@ impl Domains {
 
     pub fn domain_of(&self, topology: TopologyId, node: NodeId) -> Domain {
         self.topologies[topology.0 as usize].as_ref().map_or(NO_DOMAIN, |topology| topology.domain_of(node))
+    }
+
+    /// What the nodes of a domain have together, and what is taken of it.
+    pub fn load(&self, topology: TopologyId, domain: Domain) -> Load {
+        let topology = self.topologies[topology.0 as usize].as_ref();
+        topology.map_or(Load::default(), |topology| at(&topology.loads, domain as usize))
     }
 
     pub fn members(&self, topology: TopologyId, domain: Domain) -> &[NodeId] {

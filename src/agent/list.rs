@@ -10,22 +10,15 @@ use super::tree::WinnerTree;
 use super::view::View;
 use crate::class::Class;
 use crate::inventory::{NodeId, Revision};
-use crate::rules::{self, Answers, CachedRule, Diagnosis, Key, NEUTRAL, Packing, Reasons, Salt, Standing};
+use crate::rules::{self, Answers, CachedRule, Diagnosis, Key, NEUTRAL, Reasons, Salt, Standing};
 
 /// The rule objects that a list is made from, by rule; `None` where a rule does not apply.
 pub type Objects<'a> = [Option<&'a RuleObject>; CachedRule::COUNT];
 
-/// What orders nodes besides the class: fixed for an agent.
-#[derive(Debug, Clone, Copy)]
-pub struct Order {
-    pub packing: Packing,
-    pub salt: Salt,
-}
-
 /// What lists are made from.
 #[derive(Clone, Copy)]
 pub struct Sources<'a> {
-    pub order: Order,
+    pub salt: Salt,
     pub objects: Objects<'a>,
     pub view: &'a View,
     pub domains: &'a Domains,
@@ -245,8 +238,7 @@ impl RankedList {
                 *answer = object.answers()[id.index()];
             }
         }
-        let order = from.order;
-        let key = rules::rank(&self.class, order.packing, from.view.row(id), &answers, order.salt.tie(id.0));
+        let key = rules::rank(&self.class, from.view.row(id), &answers, from.salt.tie(id.0));
         match &self.scoped {
             None => key,
             Some(scoped) => scoped.apply_fine(&self.class, from.domains, id, key),
@@ -317,10 +309,11 @@ impl RankedList {
         cell: &Cell,
         key: Key,
     ) -> Option<Standing> {
-        let standing = key.standing()?;
+        let layout = self.class.placement.layout();
+        let standing = key.standing(layout)?;
         let (pods, spread) = scoped.cell(&self.class, domains, weights, &cell.domains);
-        let fine = scoped.fine_spread(&self.class, weights, standing.spread);
-        Some(Standing { pods: standing.pods + pods, spread: spread.saturating_add(fine), ..standing })
+        let fine = scoped.fine_spread(&self.class, weights, standing.spread());
+        Some(standing.with_pods(layout, standing.pods() + pods, spread.saturating_add(fine)))
     }
 
     /// Each node that exists: where it stands, or why it is out, by id.
@@ -355,7 +348,7 @@ impl RankedList {
             return None;
         }
         let (Some(scoped), Some(weights)) = (&self.scoped, weights) else {
-            return key.standing().map(Ok).or_else(|| key.reasons().map(Err));
+            return key.standing(self.class.placement.layout()).map(Ok).or_else(|| key.reasons().map(Err));
         };
         let first = |reasons: &Reasons| !reasons.are_of_domains() && *reasons != Reasons::FEATURES;
         if let Some(reasons) = key.reasons().filter(first) {

@@ -17,13 +17,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use cache::{CacheChange, CacheLimits, CacheStats};
-pub use list::{Order, RankedList};
+pub use list::RankedList;
 pub use tree::WinnerTree;
 pub use view::View;
 
 use crate::class::{Class, ClassId};
 use crate::inventory::{Inventory, NodeId, Revision};
-use crate::rules::{Diagnosis, GOLDEN, Packing, Reasons, Salt, Standing, mix};
+use crate::rules::{Diagnosis, GOLDEN, Reasons, Salt, Standing, mix};
 use cache::Cache;
 use domains::Domains;
 use plan::Topologies;
@@ -31,9 +31,6 @@ use plan::Topologies;
 /// How an agent works; the same for its whole life.
 #[derive(Debug, Clone, Copy)]
 pub struct AgentConfig {
-    pub packing: Packing,
-    /// Choose among the best this many nodes (Protean's n0). From configuration, never driven by conflicts.
-    pub candidate_width: usize,
     pub cache: CacheLimits,
     /// Seeds the agent's salt and its choices.
     pub seed: u64,
@@ -63,8 +60,7 @@ pub enum Part {
 /// One agent.
 #[derive(Debug)]
 pub struct Agent {
-    order: Order,
-    candidate_width: usize,
+    salt: Salt,
     rng: Rng,
     view: View,
     domains: Domains,
@@ -77,8 +73,7 @@ impl Agent {
     pub fn new(config: AgentConfig) -> Self {
         let mut rng = Rng(config.seed);
         Agent {
-            order: Order { packing: config.packing, salt: Salt(rng.next()) },
-            candidate_width: config.candidate_width.max(1),
+            salt: Salt(rng.next()),
             rng,
             view: View::default(),
             domains: Domains::default(),
@@ -96,11 +91,12 @@ impl Agent {
     /// The best node for `class` in the view, from the class's ranked list: repaired if it is cached, else made.
     pub fn choose(&mut self, class: &Arc<Class>, now: Duration, lap: impl FnMut(Part)) -> Choice {
         let seen = self.view.seen();
-        let list = self.cache.list(class, self.order, &self.view, &mut self.domains, now, lap);
-        let best = if self.candidate_width == 1 {
+        let list = self.cache.list(class, self.salt, &self.view, &mut self.domains, now, lap);
+        let width = class.placement.candidate_width;
+        let best = if width <= 1 {
             list.best(&self.domains)
         } else {
-            list.best_k(&self.domains, self.candidate_width, &mut self.candidates);
+            list.best_k(&self.domains, width, &mut self.candidates);
             let count = self.candidates.len() as u64;
             (count > 0).then(|| self.candidates[(self.rng.next() % count) as usize])
         };
@@ -112,7 +108,7 @@ impl Agent {
 
     /// Brings the list of `class` up to date if it is cached. Returns whether it was.
     pub fn refresh(&mut self, class: ClassId) -> bool {
-        self.cache.refresh(class, self.order, &self.view, &mut self.domains)
+        self.cache.refresh(class, self.salt, &self.view, &mut self.domains)
     }
 
     /// Whether `class`, whose list is cached, may still go to `node` after everything that happened since it was chosen: for
@@ -144,7 +140,7 @@ impl Agent {
 
     /// Repairs the cached list that is most behind, if any is. For idle time: keeps the next catch-up of each list small.
     pub fn repair_one(&mut self) -> bool {
-        self.cache.repair_one(self.order, &self.view, &mut self.domains)
+        self.cache.repair_one(self.salt, &self.view, &mut self.domains)
     }
 
     /// Forgets what was not used for longer than the limit.

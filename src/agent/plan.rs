@@ -56,7 +56,7 @@ impl Agent {
     pub fn plan(&mut self, wanted: &Wanted, now: Duration, mut lap: impl FnMut(Part)) -> Plan {
         self.view.restore();
         for class in distinct(&wanted.members) {
-            self.cache.list(class, self.order, &self.view, &mut self.domains, now, &mut lap);
+            self.cache.list(class, self.salt, &self.view, &mut self.domains, now, &mut lap);
         }
         let turns = self.turns(&wanted.members);
         let plan = match &wanted.topology {
@@ -156,7 +156,7 @@ impl Agent {
             let valid = nodes.iter().filter(|id| list.is_valid(**id));
             let copies = valid.map(|id| copies(&first.holding.usage, self.view.row(*id)));
             let room = copies.fold(0, i64::saturating_add);
-            let (rank, order) = match self.order.packing {
+            let (rank, order) = match first.class.placement.packing {
                 Packing::MostAllocated if room >= all => (0, room),
                 _ if room >= all => (0, -room),
                 _ if room > 0 && (!alone || room >= least) => (1, -room),
@@ -208,8 +208,8 @@ impl Agent {
     }
 
     fn freshen(&mut self, class: &Arc<Class>, now: Duration) {
-        if !self.cache.refresh(class.id, self.order, &self.view, &mut self.domains) {
-            self.cache.list(class, self.order, &self.view, &mut self.domains, now, |_| {});
+        if !self.cache.refresh(class.id, self.salt, &self.view, &mut self.domains) {
+            self.cache.list(class, self.salt, &self.view, &mut self.domains, now, |_| {});
         }
     }
 

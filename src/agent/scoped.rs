@@ -10,8 +10,8 @@ use super::domains::{CountId, Domain, Domains, NO_DOMAIN, TopologyId};
 use super::view::View;
 use crate::class::Class;
 use crate::inventory::NodeId;
-use crate::rules::counted::Counted;
-use crate::rules::{Key, Reasons, inter_pod_affinity, pod_topology_spread};
+use crate::rules::counted::{Counted, TopologyKey};
+use crate::rules::{self, Key, Reasons, inter_pod_affinity, pod_topology_spread};
 
 /// See the module.
 #[derive(Debug)]
@@ -24,6 +24,8 @@ pub struct Scoped {
     preferred: Vec<(Look, i64)>,
     /// Soft spread constraints, by their place in the spec.
     soft: Vec<(usize, Look)>,
+    /// The cells of the policy's utilisation limit, and whether they are coarse.
+    limit: Option<(TopologyId, bool)>,
     /// All of them, sorted.
     topologies: Vec<TopologyId>,
     /// Those whose domains make up the cells.
@@ -89,6 +91,7 @@ impl Scoped {
             existing: Vec::new(),
             preferred: Vec::new(),
             soft: Vec::new(),
+            limit: None,
             topologies: Vec::new(),
             coarse: Vec::new(),
             fine: Vec::new(),
@@ -107,7 +110,10 @@ impl Scoped {
             scoped.preferred.push((look(&counted), weight));
         }
         scoped.speak(class, domains);
-        let topologies: BTreeSet<_> = scoped.looks().map(|look| look.topology).collect();
+        let cell = class.placement.limit.as_ref().and_then(|limit| limit.topology_key.as_ref());
+        scoped.limit = cell.map(|key| (domains.topology(&TopologyKey::Label(key.clone())), false));
+        let limit = scoped.limit.map(|(topology, _)| topology);
+        let topologies: BTreeSet<_> = scoped.looks().map(|look| look.topology).chain(limit).collect();
         scoped.topologies = topologies.into_iter().collect();
         scoped.split(domains, view);
         Some(scoped)
@@ -128,6 +134,9 @@ impl Scoped {
 
     pub fn release(self, class: &Class, domains: &mut Domains) {
         self.looks().for_each(|look| domains.release(look.count));
+        if let Some((topology, _)) = self.limit {
+            domains.release_topology(topology);
+        }
         domains.look_away(&class.identity);
         domains.rest();
     }
@@ -163,6 +172,9 @@ impl Scoped {
         let others = self.affinity.iter_mut().chain(&mut self.anti).chain(&mut self.existing);
         for look in spread.chain(preferred).chain(others) {
             look.coarse = coarse.contains(&look.topology);
+        }
+        if let Some((topology, is_coarse)) = &mut self.limit {
+            *is_coarse = coarse.contains(topology);
         }
         self.fine = self.topologies.iter().copied().filter(|topology| !coarse.contains(topology)).collect();
     }
@@ -217,6 +229,10 @@ impl Scoped {
         domain: impl Fn(TopologyId) -> Domain,
     ) -> Option<Reasons> {
         let here = |look: Look| domains.pods(look.count, domain(look.topology));
+        let beyond = self.beyond_limit(class, domains, scope, &domain);
+        if beyond.is_some() {
+            return beyond;
+        }
         for (at, look) in self.hard.iter().filter(|(_, look)| scope.has(*look)) {
             let constraint = &class.spec.spread.constraints[*at];
             let (emptiest, count) = domains.emptiest(look.count);
@@ -243,6 +259,27 @@ impl Scoped {
             }
         }
         None
+    }
+
+    /// Nodes that are in no cell are cells of their own; they are looked at with the other rules about nodes alone.
+    fn beyond_limit(
+        &self,
+        class: &Class,
+        domains: &Domains,
+        scope: Scope,
+        domain: impl Fn(TopologyId) -> Domain,
+    ) -> Option<Reasons> {
+        let ((topology, coarse), limit) = (self.limit?, class.placement.limit.as_ref()?);
+        let in_scope = match scope {
+            Scope::All => true,
+            Scope::Coarse => coarse,
+            Scope::Fine => !coarse,
+        };
+        let cell = domain(topology);
+        if !in_scope || cell == NO_DOMAIN {
+            return None;
+        }
+        rules::beyond(limit, &class.spec.usage, &domains.load(topology, cell))
     }
 
     /// What pods near by are worth, negated: smaller is better.
@@ -273,7 +310,7 @@ impl Scoped {
             },
             _ => self.fine_cost(class, domains, domain),
         };
-        key.with_pods(pods, spread)
+        key.with_pods(class.placement.layout(), pods, spread)
     }
 
     fn fine_cost(&self, class: &Class, domains: &Domains, domain: impl Fn(TopologyId) -> Domain) -> i64 {

@@ -70,7 +70,7 @@ impl Agent {
             let reasons = *standing.as_ref().err()?;
             Some((*id, self.view.row(*id), reasons))
         });
-        Ok(preempt::survey(class, priority, self.order.salt, nodes))
+        Ok(preempt::survey(class, priority, self.salt, nodes))
     }
 
     /// What a pod of this class and priority must preempt at `site` to go there.

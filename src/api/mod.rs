@@ -5,6 +5,7 @@
 //! the room that decides with it.
 
 mod allocation;
+pub mod policy;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
@@ -18,7 +19,7 @@ pub const GROUP: &str = "berth.dev";
 
 /// All kinds of ours.
 pub fn crds() -> Vec<CustomResourceDefinition> {
-    vec![Allocation::crd()]
+    vec![Allocation::crd(), policy::AllocationPolicy::crd()]
 }
 
 /// One CustomResourceDefinition as a YAML document.

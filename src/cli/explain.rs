@@ -13,9 +13,9 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use super::Output;
 use super::failure::Failure;
 use crate::cluster::{
-    LIVE_PODS, LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity, LeanNamespace, LeanObject,
-    LeanPersistentVolume, LeanPersistentVolumeClaim, LeanReplicaSet, LeanReplicationController, LeanService,
-    LeanStatefulSet, LeanStorageClass, LeanVolumeAttachment, list_all,
+    LIVE_PODS, LeanAllocationPolicy, LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity, LeanNamespace,
+    LeanObject, LeanPersistentVolume, LeanPersistentVolumeClaim, LeanReplicaSet, LeanReplicationController,
+    LeanService, LeanStatefulSet, LeanStorageClass, LeanVolumeAttachment, list_all,
 };
 use crate::config::Config;
 use crate::explain::dump::Dump;
@@ -141,7 +141,7 @@ fn settings(options: &ExplainOptions) -> Result<Settings> {
     };
     Ok(Settings {
         scheduler_names: names.iter().map(|name| Arc::from(name.as_str())).collect(),
-        packing: config.packing,
+        placement: config.placement().into(),
         default_spread: config.pod_topology_spread.defaults(),
     })
 }
@@ -185,8 +185,22 @@ fn list(options: &ExplainOptions) -> Result<Dump> {
         list_objects::<LeanReplicationController>(&client, &mut dump, SPREAD).await;
         list_objects::<LeanReplicaSet>(&client, &mut dump, SPREAD).await;
         list_objects::<LeanStatefulSet>(&client, &mut dump, SPREAD).await;
+        list_policies(&client, &mut dump).await;
         Ok(dump)
     })
+}
+
+/// A cluster need not know of policies.
+async fn list_policies(client: &Client, dump: &mut Dump) {
+    let add = |policy: Result<LeanAllocationPolicy, _>| dump.add_object(policy);
+    match list_all(client, None, add).await {
+        Ok(_) => {}
+        Err(kube::Error::Api(error)) if error.code == 404 => {}
+        Err(error) => {
+            let error = anyhow::Error::from(error);
+            eprintln!("berth: cannot list allocationpolicies, pods are judged without them: {error:#}");
+        }
+    }
 }
 
 /// Without these most answers are right, too.

@@ -27,13 +27,14 @@ use tokio::sync::{mpsc, watch};
 use crate::agent::{AgentConfig, CacheLimits};
 use crate::cluster::certificates::{FOLLOW_EVERY, Rotation};
 use crate::cluster::client::without_retries;
-use crate::cluster::{Allocations, Evictor, Reporter};
+use crate::cluster::{Allocations, Evictor, PolicyWriter, Reporter};
 use crate::config::{Config, NAMESPACE_FILE};
 use crate::engine::{AgentThreads, Engine, Outlet};
 use crate::gang::AllocationStatus;
 use crate::model::{PodRef, Report};
 use crate::objects::Kind;
 use crate::placement::{BindCounters, Binding, ClaimOrder, KubeClaims, KubeStore, drive};
+use crate::policy::PolicyStatus;
 use crate::queue::BackoffLimits;
 use crate::scheduler::{Eviction, Sample, SchedulerConfig};
 use crate::serve::metrics::{Histograms, RecommenderMetrics, Sources};
@@ -130,6 +131,7 @@ struct ToCluster {
     evictions: mpsc::UnboundedSender<Order>,
     reporter: Reporter,
     allocations: Allocations,
+    policies: PolicyWriter,
     histograms: Histograms,
 }
 
@@ -161,6 +163,10 @@ impl Outlet for ToCluster {
         self.allocations.tell(status);
     }
 
+    fn tell_policy(&self, status: PolicyStatus) {
+        self.policies.tell(status);
+    }
+
     fn observe(&self, sample: Sample) {
         self.histograms.observe(sample);
     }
@@ -178,12 +184,14 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     let (evictions, eviction_queue) = mpsc::unbounded_channel();
     let (reporter, allocations, histograms) =
         (Reporter::new(), Allocations::default(), Histograms::default());
+    let policies = PolicyWriter::default();
     let outlet = ToCluster {
         binds,
         claims,
         evictions,
         reporter: reporter.clone(),
         allocations: allocations.clone(),
+        policies: policies.clone(),
         histograms: histograms.clone(),
     };
     let estimator = estimates::read(config.estimator_file.as_deref());
@@ -243,6 +251,11 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         let leadership = leadership.clone();
         move |term| leadership.term() == Some(term)
     };
+    let tells = {
+        let (leadership, client) = (leadership.clone(), without_retries(cluster.clone())?);
+        async move { policies.run(client, move || leadership.term().is_some()).await }
+    };
+    tasks.spawn("statuses of policies", tells);
     tasks.spawn("claims", carry_out_claims(engine.clone(), claims, claim_queue, leads));
     let evictor = Evictor::new(cluster.clone(), leadership.fence.as_ref())?;
     let evictions =
@@ -358,6 +371,7 @@ fn scheduler_config(config: &Config) -> SchedulerConfig {
         Kind::PodGroup,
         Kind::CoschedulingPodGroup,
         Kind::DisruptionBudget,
+        Kind::AllocationPolicy,
     ]);
     if config.pod_topology_spread.adds_constraints() {
         objects.extend(Kind::SPREADING);
@@ -376,6 +390,7 @@ fn scheduler_config(config: &Config) -> SchedulerConfig {
         knows_others: config.extender.enabled || config.guard.enabled,
         volume_bind_timeout: config.volume_bind_timeout.get(),
         default_spread: config.pod_topology_spread.defaults(),
+        placement: config.placement().into(),
     }
 }
 
@@ -385,12 +400,7 @@ fn agent_configs(config: &Config) -> Vec<AgentConfig> {
         age: config.cache_max_age.get(),
         ..CacheLimits::unlimited()
     };
-    let agent = |seed| AgentConfig {
-        packing: config.packing,
-        candidate_width: config.candidate_width as usize,
-        cache,
-        seed,
-    };
+    let agent = |seed| AgentConfig { cache, seed };
     (0..config.agent_count(cores()) as u64).map(|index| agent(index + 1)).collect()
 }
 

@@ -19,7 +19,6 @@ use super::Output;
 use super::progress::Progress;
 use crate::config::ConfigDuration;
 use crate::dispatch::{DispatcherKind, Estimator, MOST_AGENTS};
-use crate::rules::Packing;
 use crate::simulate::synthetic::{self, Synthetic};
 use crate::simulate::trace::{self, Format, TraceOptions};
 use crate::simulate::{CacheSize, Costs, Experiment, Figures, Outcome, Workload, render};
@@ -240,8 +239,7 @@ fn experiment(options: &SimulateOptions) -> Result<Experiment> {
         speed: options.load,
         churn_per_s: options.churn,
         conflicts: !options.no_conflicts,
-        packing: Packing::default(),
-        candidate_width: 1,
+        placement: Arc::default(),
         seed: options.seed,
     };
     const LONGEST: Duration = Duration::from_secs(1_000_000_000);

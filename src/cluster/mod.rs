@@ -17,6 +17,7 @@ pub mod lease;
 mod members;
 mod objects;
 mod pod_reader;
+mod policies;
 mod report_json;
 mod reporter;
 mod self_check;
@@ -43,6 +44,7 @@ pub use objects::{
     LeanVolumeAttachment, ObjectIndex, ObjectSink, PodGroupVersion,
 };
 pub use pod_reader::PodReader;
+pub use policies::{LeanAllocationPolicy, PolicyWriter};
 pub use reporter::{ReportCounters, Reporter};
 pub use self_check::{list_all, list_cluster};
 pub use served::{OptionalKind, watch_if_served};

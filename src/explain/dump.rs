@@ -15,10 +15,10 @@ use serde_json::value::RawValue;
 
 use super::{Settings, World};
 use crate::cluster::{
-    BadObject, Guarded, Interner, LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity, LeanNamespace,
-    LeanNode, LeanObject, LeanPersistentVolume, LeanPersistentVolumeClaim, LeanPod, LeanReplicaSet,
-    LeanReplicationController, LeanService, LeanStatefulSet, LeanStorageClass, LeanVolumeAttachment,
-    ObjectId,
+    BadObject, Guarded, Interner, LeanAllocationPolicy, LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity,
+    LeanNamespace, LeanNode, LeanObject, LeanPersistentVolume, LeanPersistentVolumeClaim, LeanPod,
+    LeanReplicaSet, LeanReplicationController, LeanService, LeanStatefulSet, LeanStorageClass,
+    LeanVolumeAttachment, ObjectId,
 };
 use crate::model::{Node, Pod};
 use crate::objects::Object;
@@ -149,6 +149,9 @@ impl Dump {
             ("storage.k8s.io/v1", "VolumeAttachment") => self.add_object(parse::<LeanVolumeAttachment>(json)),
             ("apps/v1", "ReplicaSet") => self.add_object(parse::<LeanReplicaSet>(json)),
             ("apps/v1", "StatefulSet") => self.add_object(parse::<LeanStatefulSet>(json)),
+            ("berth.dev/v1alpha1", "AllocationPolicy") => {
+                self.add_object(parse::<LeanAllocationPolicy>(json));
+            }
             (_, "") => *self.foreign.entry("objects without a kind".to_owned()).or_default() += 1,
             (_, kind) => *self.foreign.entry(kind.to_owned()).or_default() += 1,
         }

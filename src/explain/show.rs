@@ -61,10 +61,18 @@ fn block(group: &Group, style: Style, out: &mut impl Write) -> io::Result<()> {
     if let Some(refused) = &verdict.refused {
         return wrapped(out, "  ", &format!("not scheduled at all: {refused}"), width);
     }
+    if let Some(policy) = &verdict.policy {
+        let order: Vec<_> = verdict.order.iter().map(|preference| preference.name()).collect();
+        let text = match order.is_empty() {
+            true => format!("policy {policy}: no preferences"),
+            false => format!("policy {policy}: by {}", order.join(", ")),
+        };
+        wrapped(out, "  ", &text, width)?;
+    }
     let fits = format!("fits {} of {} nodes", verdict.feasible.len(), group.nodes);
     let best = verdict.chosen.as_ref().map_or(String::new(), |node| format!("; the best is {node}"));
     wrapped(out, "  ", &format!("{fits}{best}"), width)?;
-    candidates(&verdict.feasible, style, out)?;
+    candidates(&verdict.feasible, verdict.policy.is_some(), style, out)?;
     outsiders(&verdict.reasons, style, out)?;
     if !group.remedied {
         let name = name(pod);
@@ -93,7 +101,12 @@ fn notes(pod: &Pod) -> Vec<String> {
 }
 
 /// The feasible nodes with their scores.
-fn candidates(feasible: &[Candidate], style: Style, out: &mut impl Write) -> io::Result<()> {
+fn candidates(
+    feasible: &[Candidate],
+    under_policy: bool,
+    style: Style,
+    out: &mut impl Write,
+) -> io::Result<()> {
     const HEADS: [&str; 8] =
         ["node", "taints", "node affinity", "pod affinity", "spread", "share", "balance", "images"];
     if feasible.is_empty() {
@@ -103,7 +116,7 @@ fn candidates(feasible: &[Candidate], style: Style, out: &mut impl Write) -> io:
     let rows: Vec<[String; 8]> = feasible[..shown]
         .iter()
         .map(|candidate| {
-            let scores = candidate.standing.scores();
+            let scores = candidate.scores;
             [
                 candidate.node.to_string(),
                 scores.taints.to_string(),
@@ -134,7 +147,11 @@ fn candidates(feasible: &[Candidate], style: Style, out: &mut impl Write) -> io:
     if shown < feasible.len() {
         writeln!(out, "    and {} more", feasible.len() - shown)?;
     }
-    wrapped(out, "    ", "(less is better; columns are compared from left to right)", style.width.max(60))
+    let note = match under_policy {
+        true => "(less is better; columns are compared in the order of the policy)",
+        false => "(less is better; columns are compared from left to right)",
+    };
+    wrapped(out, "    ", note, style.width.max(60))
 }
 
 /// Why the other nodes are out.

@@ -12,14 +12,15 @@ use crate::dispatch::Estimator;
 use crate::inventory::{Inventory, NodeId, Row};
 use crate::model::{Node, Peer, Pod, Spread};
 use crate::objects::Object;
-use crate::rules::Packing;
+use crate::rules::Placement;
 use crate::scheduler::{Scheduler, SchedulerConfig, Standings, Verdict};
 
 /// What an answer depends on besides the cluster.
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub scheduler_names: Vec<Arc<str>>,
-    pub packing: Packing,
+    /// Of pods that no policy governs.
+    pub placement: Arc<Placement>,
     /// Without selectors, as in [`SchedulerConfig`].
     pub default_spread: Spread,
 }
@@ -44,12 +45,11 @@ impl World {
         let config = SchedulerConfig {
             scheduler_names: settings.scheduler_names.clone(),
             default_spread: settings.default_spread.clone(),
+            placement: settings.placement.clone(),
             ..SchedulerConfig::default()
         };
         let mut scheduler = Scheduler::new(config, Estimator::default());
         let agent = Agent::new(AgentConfig {
-            packing: settings.packing,
-            candidate_width: 1,
             cache: CacheLimits { bytes: CACHE_BYTES, ..CacheLimits::unlimited() },
             seed: 1,
         });

@@ -22,6 +22,7 @@ use crate::gang::Allocation;
 use crate::model::{
     AttachLimits, ClaimName, Holding, Identity, LabelSelector, Labels, Peer, Pod, PodSpec, Pool, Spread,
 };
+use crate::policy::Policy;
 use spreading::Spreading;
 
 /// What kind of object.
@@ -44,6 +45,7 @@ pub enum Kind {
     Allocation,
     PodGroup,
     CoschedulingPodGroup,
+    AllocationPolicy,
 }
 
 impl Kind {
@@ -90,6 +92,8 @@ pub enum Object {
     DisruptionBudget(DisruptionBudget),
     /// Not kept here: the scheduler hands it to the gangs.
     Allocation(Box<Allocation>),
+    /// Not kept here: the scheduler hands it to the policies.
+    Policy(Box<Policy>),
 }
 
 /// Which pods must be looked at again after a change.
@@ -153,8 +157,13 @@ impl Objects {
                 self.budgets.apply(budget);
                 Affected::Nothing
             }
-            Object::Allocation(_) => Affected::Nothing,
+            Object::Allocation(_) | Object::Policy(_) => Affected::Nothing,
         }
+    }
+
+    /// Those that exist, each with its labels.
+    pub fn namespaces(&self) -> impl Iterator<Item = (&Arc<str>, &Labels)> {
+        self.namespaces.iter()
     }
 
     /// The object is gone.

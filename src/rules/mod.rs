@@ -15,6 +15,7 @@ mod node_declared_features;
 mod node_ports;
 mod node_unschedulable;
 mod node_volume_limits;
+mod placement;
 pub mod pod_topology_spread;
 mod reasons;
 mod resources_balanced_allocation;
@@ -24,11 +25,12 @@ mod volume_binding;
 mod volume_restrictions;
 mod volume_zone;
 
-pub use key::{GOLDEN, Key, Salt, Scores, Standing, mix, unit};
+pub use key::{GOLDEN, Key, Layout, Salt, Scores, Standing, mix, unit};
 pub use node_affinity::applies as node_affinity_applies;
 pub use node_unschedulable::tolerated as tolerates_unschedulable;
+pub use placement::{Placement, Preference, PreferenceOrder, PreferencesError};
 pub use reasons::{Diagnosis, Reasons, Unhelped};
-pub use resources_fit::{Packing, insufficient_without, shortage};
+pub use resources_fit::{Load, Packing, UtilisationLimit, beyond, insufficient_without, shortage};
 pub use volume_binding::{Choice as VolumeChoice, plan as plan_volumes};
 
 use crate::class::Class;
@@ -100,13 +102,13 @@ pub const NEUTRAL: Answer = 0;
 /// The place of the node `id` among all nodes for `class`: its reasons when it is not valid, else its preferences.
 ///
 /// The first rule that fails gives the reason, in kube-scheduler's order.
-pub fn rank(class: &Class, packing: Packing, row: &Row, answers: &Answers, tie: u32) -> Key {
+pub fn rank(class: &Class, row: &Row, answers: &Answers, tie: u32) -> Key {
     if row.node.is_none() {
         return Key::VACANT;
     }
     // Pods that another scheduler has nominated for the node count as if they were there.
     if let Some(row) = row.with_reservations(class.priority) {
-        return rank(class, packing, &row, answers, tie);
+        return rank(class, &row, answers, tie);
     }
     let affinity = answers[CachedRule::NodeAffinity.index()];
     // Upstream's PreFilter ends here, without a look at any node.
@@ -134,6 +136,12 @@ pub fn rank(class: &Class, packing: Packing, row: &Row, answers: &Answers, tie: 
     if let Some(reasons) = resources_fit::insufficient(usage, row) {
         return Key::invalid(reasons);
     }
+    let placement = &class.placement;
+    if let Some(limit) = placement.limit.as_ref().filter(|limit| limit.is_of_node(row))
+        && let Some(reasons) = resources_fit::beyond(limit, usage, &Load::of(row))
+    {
+        return Key::invalid(reasons);
+    }
     if let Some(needs) = &class.spec.volumes
         && let Some(reasons) = volumes_refuse(needs, row, answers)
     {
@@ -144,14 +152,15 @@ pub fn rank(class: &Class, packing: Packing, row: &Row, answers: &Answers, tie: 
         return Key::invalid(Reasons::FEATURES);
     }
     let shares = resources_fit::Shares::after(usage, row);
-    Key::valid(key::Preferences {
+    let preferences = key::Preferences {
         untolerated: taints,
         affinity,
-        share: resources_fit::preference(packing, &shares),
+        share: resources_fit::preference(placement.packing, &shares),
         balance: resources_balanced_allocation::preference(&shares),
         image: answers[CachedRule::ImageLocality.index()],
         tie,
-    })
+    };
+    Key::valid(placement.layout(), preferences, || node_affinity::worst(&class.spec))
 }
 
 /// The four rules about volumes; the first that fails gives the reason.
@@ -178,7 +187,7 @@ pub fn lacking(usage: &Usage, row: &Row) -> Vec<String> {
 }
 
 /// The same for a caller without rule objects: evaluates every rule on the row itself.
-pub fn rank_uncached(class: &Class, packing: Packing, row: &Row) -> Key {
+pub fn rank_uncached(class: &Class, row: &Row) -> Key {
     let mut answers = [NEUTRAL; CachedRule::COUNT];
     if let Some(node) = &row.node {
         for rule in CachedRule::ALL {
@@ -187,17 +196,16 @@ pub fn rank_uncached(class: &Class, packing: Packing, row: &Row) -> Key {
             }
         }
     }
-    rank(class, packing, row, &answers, 0)
+    rank(class, row, &answers, 0)
 }
 
 /// Whether `class` may go to the node of this row, given that it was valid there at revision `seen`: labels and taints
 /// are only looked at again when the node itself changed since.
 pub fn still_admits(class: &Class, row: &Row, seen: Revision) -> bool {
-    let packing = Packing::default();
     let key = if row.node_revision > seen {
-        rank_uncached(class, packing, row)
+        rank_uncached(class, row)
     } else {
-        rank(class, packing, row, &[NEUTRAL; CachedRule::COUNT], 0)
+        rank(class, row, &[NEUTRAL; CachedRule::COUNT], 0)
     };
     key.is_valid()
 }

@@ -38,6 +38,12 @@ pub fn answer(spec: &PodSpec, node: &Node) -> Answer {
     if total > worst { (missed * worst / total) as Answer } else { missed as Answer }
 }
 
+/// The worst that the preference can answer for this spec.
+pub fn worst(spec: &PodSpec) -> Answer {
+    let weights = spec.node_affinity.preferred.iter().map(|preferred| preferred.weight.max(0) as u64);
+    weights.sum::<u64>().min(u64::from(WORST)) as Answer
+}
+
 /// Whether the class has anything to ask of this rule.
 pub fn applies(spec: &PodSpec) -> bool {
     !spec.node_selector.is_empty()

@@ -55,6 +55,8 @@ impl Reasons {
     pub const VOLUME_ZONE: Reasons = Reasons(1 << 77);
     /// Its claims keep the pod from every node; the class knows why.
     pub const VOLUMES_REFUSED: Reasons = Reasons(1 << 78);
+    /// The policy of the class leaves this room to others.
+    pub const LIMIT: Reasons = Reasons(1 << 79);
 
     /// Too little of the `at`-th extended resource that the class requests.
     pub fn extended(at: usize) -> Reasons {
@@ -88,7 +90,8 @@ impl Reasons {
             | Reasons::EXISTING_ANTI_AFFINITY.0
             | Reasons::DISK.0
             | Reasons::CLAIM_IN_USE.0
-            | Reasons::TOO_MANY_VOLUMES.0;
+            | Reasons::TOO_MANY_VOLUMES.0
+            | Reasons::LIMIT.0;
         self.0 & BY_EVICTION != 0 && !self.has(Reasons::UNRESOLVABLE)
     }
 
@@ -101,7 +104,7 @@ impl Reasons {
 
     /// The same for whoever knows only what a pod takes.
     pub(super) fn texts_of_usage(self, usage: &Usage) -> Vec<String> {
-        const FIXED: [(Reasons, &str); 23] = [
+        const FIXED: [(Reasons, &str); 24] = [
             (Reasons::UNSCHEDULABLE, "node(s) were unschedulable"),
             (Reasons::TAINTS, "node(s) had untolerated taint(s)"),
             (Reasons::AFFINITY, "node(s) didn't match Pod's node affinity/selector"),
@@ -111,6 +114,7 @@ impl Reasons {
             (Reasons::CPU, "Insufficient cpu"),
             (Reasons::MEMORY, "Insufficient memory"),
             (Reasons::EPHEMERAL_STORAGE, "Insufficient ephemeral-storage"),
+            (Reasons::LIMIT, "node(s) exceeded the utilisation limit of their cell"),
             (Reasons::DISK, "node(s) had no available disk"),
             (
                 Reasons::CLAIM_IN_USE,

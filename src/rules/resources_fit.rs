@@ -1,6 +1,8 @@
 //! NodeResourcesFit: what the pod requests must be free; and of the nodes where it is, prefer the emptiest
 //! (LeastAllocated) or the fullest (MostAllocated).
 
+use std::sync::Arc;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +11,7 @@ use crate::inventory::{Held, Row};
 use crate::model::{Amounts, Usage};
 
 /// Which nodes are better: empty or full ones.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Packing {
     /// Spread the load: the node with the largest free share.
     #[default]
@@ -89,6 +91,68 @@ fn missing(
     (missing != Reasons::NONE).then_some(missing)
 }
 
+/// How full a cell may become by pods under a policy (Protean's utilisation limit), in percent of what it can give. `None`: full.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct UtilisationLimit {
+    pub cpu: Option<u8>,
+    pub memory: Option<u8>,
+    /// Nodes with the same value of this label are a cell; without it, each is one.
+    pub topology_key: Option<Arc<str>>,
+}
+
+impl UtilisationLimit {
+    /// Whether this node is a cell of its own.
+    pub fn is_of_node(&self, row: &Row) -> bool {
+        let label = |key| row.node.as_ref().and_then(|node| node.labels.get(key));
+        self.topology_key.as_ref().is_none_or(|key| label(key).is_none())
+    }
+}
+
+/// What a node or several have, and how much of that their pods request: CPU (milli) and memory (bytes).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Load {
+    taken: [i64; 2],
+    all: [i64; 2],
+}
+
+impl Load {
+    pub fn of(row: &Row) -> Load {
+        let both = |amounts: &Amounts| [amounts.cpu_milli, amounts.memory];
+        Load { taken: both(&row.requested), all: both(&row.allocatable) }
+    }
+
+    pub fn plus(self, more: Load) -> Load {
+        let add = |a: [i64; 2], b: [i64; 2]| [a[0].wrapping_add(b[0]), a[1].wrapping_add(b[1])];
+        Load { taken: add(self.taken, more.taken), all: add(self.all, more.all) }
+    }
+
+    /// Exactly undoes [`Load::plus`].
+    pub fn minus(self, less: Load) -> Load {
+        let take = |a: [i64; 2], b: [i64; 2]| [a[0].wrapping_sub(b[0]), a[1].wrapping_sub(b[1])];
+        Load { taken: take(self.taken, less.taken), all: take(self.all, less.all) }
+    }
+}
+
+/// Why the pod would take a cell beyond the limit, if it would. Pods that request none of a resource may exceed its limit.
+pub fn beyond(limit: &UtilisationLimit, usage: &Usage, cell: &Load) -> Option<Reasons> {
+    let mut reasons = Reasons::NONE;
+    let mut check = |percent: Option<u8>, wanted: i64, taken: i64, all: i64| {
+        let Some(percent) = percent.filter(|_| wanted > 0) else {
+            return;
+        };
+        let most = i128::from(all) * i128::from(percent);
+        if (i128::from(taken) + i128::from(wanted)) * 100 > most {
+            reasons |= Reasons::LIMIT;
+            if i128::from(wanted) * 100 > most {
+                reasons |= Reasons::UNRESOLVABLE;
+            }
+        }
+    };
+    check(limit.cpu, usage.requests.cpu_milli, cell.taken[0], cell.all[0]);
+    check(limit.memory, usage.requests.memory, cell.taken[1], cell.all[1]);
+    (reasons != Reasons::NONE).then_some(reasons)
+}
+
 /// The shares of a node that are taken once the pod is there: 0 empty, 1 full, more when overcommitted. Pods count at
 /// least 100 milli CPU and 200 MiB, as upstream's scores do.
 #[derive(Debug, Clone, Copy)]
@@ -127,8 +191,7 @@ pub fn preference(packing: Packing, shares: &Shares) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Amounts, Holding, Node};
-    use std::sync::Arc;
+    use crate::model::{Holding, Node};
 
     fn row(cpu_milli: i64, memory: i64, pods: i64) -> Row {
         let allocatable = Amounts { cpu_milli, memory, ephemeral_storage: 0, pods };
@@ -170,6 +233,20 @@ mod tests {
         let mut row = row(1000, 100, 2);
         row.charge(&Holding::from(&Arc::new(usage(5000, 0, 0))));
         assert_eq!(insufficient(&usage(0, 0, 0), &row), None);
+    }
+
+    #[test]
+    fn a_limit_is_reached_exactly_and_never_exceeded_by_what_a_pod_requests() {
+        let limit = UtilisationLimit { cpu: Some(80), ..UtilisationLimit::default() };
+        assert_eq!(beyond(&limit, &usage(800, 100, 0), &Load::of(&row(1000, 100, 9))), None);
+        let hopeless = Some(Reasons::LIMIT | Reasons::UNRESOLVABLE);
+        assert_eq!(beyond(&limit, &usage(801, 100, 0), &Load::of(&row(1000, 100, 9))), hopeless);
+        let mut taken = row(1000, 100, 9);
+        taken.charge(&Holding::from(&Arc::new(usage(700, 0, 0))));
+        assert_eq!(beyond(&limit, &usage(101, 0, 0), &Load::of(&taken)), Some(Reasons::LIMIT));
+        assert_eq!(beyond(&limit, &usage(0, 100, 0), &Load::of(&taken)), None, "it asks for no CPU");
+        let both = UtilisationLimit { cpu: Some(100), memory: Some(50), topology_key: None };
+        assert_eq!(beyond(&both, &usage(1, 51, 0), &Load::of(&taken)), hopeless);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use super::Eviction;
 use crate::gang::AllocationStatus;
 use crate::model::{PodRef, Report};
 use crate::placement::{Binding, ClaimOrder};
+use crate::policy::PolicyStatus;
 
 /// Something to do in the world, carried out by the I/O rooms.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,6 +26,8 @@ pub enum Action {
     Report(Report),
     /// Tell the object that made these pods an allocation where it stands. The latest one of an allocation says all.
     TellAllocation(Box<AllocationStatus>),
+    /// Tell a policy whether it is in force. The latest one of a policy says all.
+    TellPolicy(Box<PolicyStatus>),
     /// This agent has something to do.
     WakeAgent(usize),
     /// For a histogram.

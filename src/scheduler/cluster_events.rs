@@ -127,10 +127,16 @@ impl Scheduler {
 
     /// Another object is now so.
     pub fn apply_object(&mut self, object: Object) {
-        if let Object::Allocation(allocation) = object {
-            return self.apply_allocation(*allocation);
-        }
+        let object = match object {
+            Object::Allocation(allocation) => return self.apply_allocation(*allocation),
+            Object::Policy(policy) => return self.apply_policy(*policy),
+            object => object,
+        };
+        let of_namespace = matches!(object, Object::Namespace { .. });
         let affected = self.objects.apply(object);
+        if of_namespace && affected != Affected::Nothing {
+            self.policies.namespace_changed();
+        }
         self.heed(affected);
     }
 
@@ -139,19 +145,27 @@ impl Scheduler {
             let (namespace, name) = (object.namespace.clone(), object.name.clone());
             return self.delete_allocation(&AllocationName { kind, namespace, name });
         }
+        match kind {
+            Kind::AllocationPolicy => return self.delete_policy(&object.name),
+            Kind::Namespace => self.policies.namespace_changed(),
+            _ => {}
+        }
         let affected = self.objects.delete(kind, object);
         self.heed(affected);
     }
 
     /// A list of all objects of this kind is complete: the others are gone.
     pub fn retain_objects(&mut self, kind: Kind, listed: &HashSet<ObjectName>) {
-        match kind.allocation() {
-            Some(kind) => self.retain_allocations(kind, listed),
-            None => {
-                for affected in self.objects.retain(kind, listed) {
-                    self.heed(affected);
-                }
-            }
+        if let Some(kind) = kind.allocation() {
+            self.retain_allocations(kind, listed);
+        }
+        match kind {
+            Kind::AllocationPolicy => self.retain_policies(listed),
+            Kind::Namespace => self.policies.namespace_changed(),
+            _ => {}
+        }
+        for affected in self.objects.retain(kind, listed) {
+            self.heed(affected);
         }
         self.unlisted.remove(&kind);
         self.wake_all();
@@ -248,7 +262,7 @@ impl Scheduler {
         let used = |claim: &ClaimName| self.ledger.is_used(claim);
         let spec = self.objects.wishes(&pod.spec.clone().unwrap_or_default(), &pod, &used);
         let holding = self.objects.holding(&pod);
-        let class = self.classifier.classify(&spec, &holding.peer.identity, pod.priority);
+        let class = self.classify(&pod, &spec, &holding);
         let refusal = refusal(&pod.spec);
         let gang = self.gangs.find(&holding.peer);
         if let Some(known) = self.waiting.get_mut(&pod.uid) {

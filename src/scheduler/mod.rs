@@ -12,6 +12,7 @@ mod claims;
 mod cluster_events;
 mod gangs;
 mod others;
+mod policies;
 mod preemption;
 mod share;
 mod verdict;
@@ -42,7 +43,9 @@ use crate::invariants::Violation;
 use crate::inventory::{Inventory, Ledger, Revision};
 use crate::model::{ClaimName, Holding, Owner, Pod, PodRef, PreemptionPolicy, Report, Spread, Unsupported};
 use crate::objects::{Kind, Objects};
+use crate::policy::Policies;
 use crate::queue::{Backoff, BackoffLimits, Parked, Place};
+use crate::rules::Placement;
 use claims::{Claimants, Claiming};
 use gangs::Gangs;
 use others::Others;
@@ -75,6 +78,8 @@ pub struct SchedulerConfig {
     pub preemption: bool,
     /// What pods get that have no topology spread constraints and belong together. Without selectors.
     pub default_spread: Spread,
+    /// How pods are placed that no policy governs.
+    pub placement: Arc<Placement>,
 }
 
 impl Default for SchedulerConfig {
@@ -95,6 +100,7 @@ impl Default for SchedulerConfig {
             knows_others: false,
             preemption: false,
             default_spread: Spread::default(),
+            placement: Arc::default(),
         }
     }
 }
@@ -196,6 +202,7 @@ pub struct Scheduler {
     config: SchedulerConfig,
     classifier: Classifier,
     objects: Objects,
+    policies: Policies,
     ledger: Ledger,
     others: Others,
     gangs: Gangs,
@@ -235,8 +242,9 @@ impl Scheduler {
         let agents = config.agents.max(1);
         Scheduler {
             unlisted: config.objects.clone(),
-            classifier: Classifier::default(),
+            classifier: Classifier::new(config.placement.clone()),
             objects: Objects::new(config.default_spread.clone()),
+            policies: Policies::new(config.placement.clone()),
             ledger: Ledger::default(),
             others: Others::default(),
             gangs: Gangs::default(),
@@ -307,6 +315,7 @@ impl Scheduler {
             uids.sort();
             uids.iter().for_each(|(_, uid)| self.tell_why(uid, true));
             self.begin_preemption();
+            self.policies.tell_again();
             self.wake_all();
         }
     }
@@ -381,6 +390,7 @@ impl Scheduler {
             return;
         }
         self.hunt_again(now);
+        self.tell_policies();
         let refresh = self.config.refresh;
         let stale: Vec<_> = (self.parked.groups())
             .filter(|group| !group.told && now.saturating_sub(group.told_at) >= refresh)

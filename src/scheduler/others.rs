@@ -11,7 +11,7 @@ use crate::class::Class;
 use crate::inventory::{NodeId, Row};
 use crate::model::{Holding, Pod};
 use crate::placement::{Binding, Outcome, Truth};
-use crate::rules::{self, Key, Packing, Reasons, Standing};
+use crate::rules::{self, Key, Reasons, Standing};
 
 /// Pods of other schedulers, and what is held for binds that others asked for.
 #[derive(Debug, Default)]
@@ -186,7 +186,7 @@ impl Scheduler {
         let row = self.inventory().row(node);
         let own = |row: &Row| row.reserved.as_ref().is_some_and(|all| all.iter().any(|r| *r.uid == *uid));
         if victims.is_empty() && !own(row) {
-            return rules::rank_uncached(class, Packing::default(), row);
+            return rules::rank_uncached(class, row);
         }
         let mut row = row.clone();
         row.unreserve(uid);
@@ -195,14 +195,14 @@ impl Scheduler {
                 row.discharge(&charge.holding);
             }
         }
-        rules::rank_uncached(class, Packing::default(), &row)
+        rules::rank_uncached(class, &row)
     }
 
     /// Where the node stands that another scheduler has nominated for this pod: the pod's own room must not keep it out.
     pub fn nominated(&self, class: &Class, pod: &Pod) -> Option<(NodeId, Result<Standing, Reasons>)> {
         let id = self.existing(pod.nominated_node.as_ref()?)?;
         let key = self.rank_there(class, id, &pod.uid, &[]);
-        Some((id, key.standing().ok_or(key.reasons().unwrap_or(Reasons::NONE))))
+        Some((id, key.standing(class.placement.layout()).ok_or(key.reasons().unwrap_or(Reasons::NONE))))
     }
 
     /// Whether the pod of this class may go to `node` once `victims` (by uid) are gone from there. Rules about pods of other nodes

@@ -2,6 +2,7 @@ mod between_pods;
 mod claims;
 mod gangs;
 mod others;
+mod policies;
 mod preemption;
 
 use super::*;
@@ -14,7 +15,6 @@ use crate::model::{
 };
 use crate::objects::{Object, ObjectName, system_defaults};
 use crate::placement::{Binding, Outcome};
-use crate::rules::Packing;
 
 const S: Duration = Duration::from_secs(1);
 
@@ -54,14 +54,8 @@ impl Bench {
     /// Nothing has happened yet.
     fn silent(agents: usize) -> Self {
         let config = SchedulerConfig { agents, max_tries: 3, ..SchedulerConfig::default() };
-        let agent = |seed: usize| {
-            Agent::new(AgentConfig {
-                packing: Packing::default(),
-                candidate_width: 1,
-                cache: CacheLimits::unlimited(),
-                seed: seed as u64,
-            })
-        };
+        let agent =
+            |seed: usize| Agent::new(AgentConfig { cache: CacheLimits::unlimited(), seed: seed as u64 });
         Bench {
             scheduler: Scheduler::new(config, Estimator::default()),
             agents: (0..agents).map(agent).collect(),
@@ -101,7 +95,7 @@ impl Bench {
                     self.woken.insert(agent);
                 }
                 Action::TellAllocation(status) => self.statuses.push(*status),
-                Action::Observe(_) => {}
+                Action::Observe(_) | Action::TellPolicy(_) => {}
             }
         }
         assert_eq!(self.scheduler.check(), []);

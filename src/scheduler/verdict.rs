@@ -10,12 +10,16 @@ use crate::agent::{Agent, Choice};
 use crate::class::{Class, ClassId};
 use crate::inventory::NodeId;
 use crate::model::{ClaimName, Pod};
-use crate::rules::{Reasons, Standing};
+use crate::rules::{Preference, Reasons, Scores, Standing};
 
 /// Everything there is to say of one pod on the cluster as it is.
 #[derive(Debug, Clone)]
 pub struct Verdict {
     pub class: ClassId,
+    /// The policy that governs it, if one does.
+    pub policy: Option<Arc<str>>,
+    /// What makes a node better for it, most important first.
+    pub order: Vec<Preference>,
     /// Why it is not scheduled at all, wherever there is room.
     pub refused: Option<Arc<str>>,
     /// The node it would get.
@@ -32,6 +36,7 @@ pub struct Verdict {
 pub struct Candidate {
     pub node: Arc<str>,
     pub standing: Standing,
+    pub scores: Scores,
 }
 
 /// Where each node stands, or why it is out, by id.
@@ -45,21 +50,30 @@ impl Scheduler {
         let inventory = self.ledger.inventory();
         agent.catch_up(inventory);
         let (chosen, message) = match agent.choose(&class, Duration::ZERO, |_| {}) {
-            Choice::Node { node, .. } => (Some(inventory.name(node).clone()), None),
+            // Of a few among which an agent chooses, the best.
+            Choice::Node { node, .. } => {
+                let best = agent.best(class.id).unwrap_or(node);
+                (Some(inventory.name(best).clone()), None)
+            }
             Choice::Nowhere(diagnosis) => (None, Some(diagnosis.message(&class, pod.preemption_policy))),
         };
         let (mut feasible, mut reasons) = (Vec::new(), BTreeMap::new());
         for (id, standing) in agent.standings(class.id) {
             let node = inventory.name(id).clone();
             match standing {
-                Ok(standing) => feasible.push(Candidate { node, standing }),
+                Ok(standing) => {
+                    let scores = standing.scores(class.placement.layout());
+                    feasible.push(Candidate { node, standing, scores });
+                }
                 Err(why) => {
                     reasons.insert(node, why.texts(&class));
                 }
             }
         }
         feasible.sort_by_key(|candidate| candidate.standing);
-        Verdict { class: class.id, refused: self.refusal(pod), chosen, feasible, reasons, message }
+        let (policy, refused) = (self.policy_of(pod), self.refusal(pod));
+        let order = class.placement.order.preferences().iter().map(|(preference, _)| *preference).collect();
+        Verdict { class: class.id, policy, order, refused, chosen, feasible, reasons, message }
     }
 
     /// The pod of this name if it has no node, ours or another scheduler's, and where it waits.
@@ -83,7 +97,7 @@ impl Scheduler {
         let spec = self.objects.wishes(&pod.spec.clone().unwrap_or_default(), pod, &used);
         let holding = self.objects.holding(pod);
         self.classifier.note_terms(&pod.peer.affinity);
-        self.classifier.classify(&spec, &holding.peer.identity, pod.priority)
+        self.classify(pod, &spec, &holding)
     }
 
     /// Where each node stands for the pod, or why it is out, by id: what a verdict is made of, without the words.

@@ -136,7 +136,7 @@ mod testing {
     use crate::gang::AllocationStatus;
     use crate::model::{PodRef, Report};
     use crate::placement::{Binding, ClaimOrder};
-    use crate::rules::Packing;
+    use crate::policy::PolicyStatus;
     use crate::scheduler::{Eviction, Sample, SchedulerConfig};
 
     struct Nowhere;
@@ -148,17 +148,13 @@ mod testing {
         fn nominate(&self, _: PodRef, _: Option<Arc<str>>, _: u64) {}
         fn report(&self, _: Report) {}
         fn tell_allocation(&self, _: AllocationStatus) {}
+        fn tell_policy(&self, _: PolicyStatus) {}
         fn observe(&self, _: Sample) {}
     }
 
     /// Calls `body` with an engine whose decisions go nowhere.
     pub fn with_engine(body: impl FnOnce(&Engine, AgentConfig)) {
-        let agent = AgentConfig {
-            packing: Packing::default(),
-            candidate_width: 1,
-            cache: CacheLimits::unlimited(),
-            seed: 1,
-        };
+        let agent = AgentConfig { cache: CacheLimits::unlimited(), seed: 1 };
         let config = SchedulerConfig::default();
         let (engine, threads) =
             Engine::start(config, vec![agent], Estimator::default(), Box::new(Nowhere)).expect("it starts");

@@ -69,7 +69,6 @@ mod tests {
     use crate::agent::CacheLimits;
     use crate::dispatch::DispatcherKind;
     use crate::model::{Node, PodSpec};
-    use crate::rules::Packing;
     use crate::simulate::Costs;
 
     /// 1,000 requests a second apart for one of two templates, but for ten in a row that are for ten.
@@ -93,8 +92,7 @@ mod tests {
             scale: 0.5,
             churn_per_s: 0.0,
             conflicts: true,
-            packing: Packing::default(),
-            candidate_width: 1,
+            placement: Arc::default(),
             seed: 1,
         }
     }

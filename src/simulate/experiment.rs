@@ -18,7 +18,7 @@ use super::{run, run_without_burst};
 use crate::agent::CacheLimits;
 use crate::dispatch::DispatcherKind;
 use crate::model::{Amounts, Node};
-use crate::rules::Packing;
+use crate::rules::Placement;
 
 /// What is asked.
 #[derive(Debug, Clone)]
@@ -37,8 +37,7 @@ pub struct Experiment {
     pub speed: f64,
     pub churn_per_s: f64,
     pub conflicts: bool,
-    pub packing: Packing,
-    pub candidate_width: usize,
+    pub placement: Arc<Placement>,
     pub seed: u64,
 }
 
@@ -121,8 +120,7 @@ impl Experiment {
             scale,
             churn_per_s: self.churn_per_s,
             conflicts: self.conflicts,
-            packing: self.packing,
-            candidate_width: self.candidate_width,
+            placement: self.placement.clone(),
             seed: self.seed.wrapping_add(repetition as u64),
         }
     }

@@ -231,7 +231,6 @@ mod tests {
     use crate::class::Classifier;
     use crate::inventory::Ledger;
     use crate::model::{Identity, Node, PodSpec};
-    use crate::rules::Packing;
 
     fn classes() -> Vec<Arc<Class>> {
         let mut classifier = Classifier::default();
@@ -268,8 +267,7 @@ mod tests {
             (CacheLimits { bytes: 9_000, ..CacheLimits::unlimited() }, 100..1900),
             (CacheLimits::unlimited(), 12..13),
         ] {
-            let config =
-                AgentConfig { packing: Packing::default(), candidate_width: 1, cache: limits, seed: 1 };
+            let config = AgentConfig { cache: limits, seed: 1 };
             let mut agent = Agent::new(config);
             agent.catch_up(ledger.inventory());
             let mut probe = Agent::new(AgentConfig { cache: CacheLimits::unlimited(), ..config });

@@ -16,7 +16,7 @@ use crate::dispatch::{DispatcherKind, Estimator};
 use crate::inventory::Revision;
 use crate::model::{Labels, Node, Pod};
 use crate::placement::{Binding, MemoryStore, Outcome as BindOutcome, Reply};
-use crate::rules::{Packing, mix, unit};
+use crate::rules::{Placement, mix, unit};
 use crate::scheduler::{Action, Answer, Scheduler, SchedulerConfig, Settled, Task};
 
 /// Everything that decides how a simulation goes.
@@ -34,8 +34,7 @@ pub struct Setup {
     pub churn_per_s: f64,
     /// Whether agents run into each other's placements. Without, a placement that was overtaken is made anew in no time.
     pub conflicts: bool,
-    pub packing: Packing,
-    pub candidate_width: usize,
+    pub placement: Arc<Placement>,
     pub seed: u64,
 }
 
@@ -146,6 +145,7 @@ impl<'a> World<'a> {
             agents: setup.agents,
             dispatcher: setup.dispatcher,
             seed: setup.seed,
+            placement: setup.placement.clone(),
             ..SchedulerConfig::default()
         };
         let estimator = Estimator::default();
@@ -155,12 +155,7 @@ impl<'a> World<'a> {
         });
         scheduler.retain_nodes(&setup.nodes.iter().map(|node| node.name.clone()).collect());
         let sizes = sizes(&mut scheduler);
-        let agent = |at: u64| AgentConfig {
-            packing: setup.packing,
-            candidate_width: setup.candidate_width,
-            cache: setup.cache,
-            seed: mix(setup.seed.wrapping_add(at)),
-        };
+        let agent = |at: u64| AgentConfig { cache: setup.cache, seed: mix(setup.seed.wrapping_add(at)) };
         let workers = (0..setup.agents as u64).map(|at| Worker { agent: Agent::new(agent(at)), doing: None });
         let mut world = World {
             setup,
@@ -182,12 +177,7 @@ impl<'a> World<'a> {
     /// Places what runs when the clock starts, each where most is free, as one agent would.
     fn settle_in(&mut self) {
         let running = &self.setup.workload.running;
-        let config = AgentConfig {
-            packing: self.setup.packing,
-            candidate_width: 1,
-            cache: CacheLimits::unlimited(),
-            seed: mix(self.setup.seed),
-        };
+        let config = AgentConfig { cache: CacheLimits::unlimited(), seed: mix(self.setup.seed) };
         let mut agent = Agent::new(config);
         for (at, request) in running.iter().enumerate() {
             let mut pod = self.pod(&format!("running-{at}"), request.template);
@@ -306,7 +296,8 @@ impl<'a> World<'a> {
                     | Action::Claim(_)
                     | Action::Evict(_)
                     | Action::Nominate { .. }
-                    | Action::TellAllocation(_) => {}
+                    | Action::TellAllocation(_)
+                    | Action::TellPolicy(_) => {}
                 }
             }
         }
@@ -403,13 +394,7 @@ pub fn sizes_for(nodes: &[Node]) -> Sizes {
 
 /// By making some.
 fn sizes(scheduler: &mut Scheduler) -> Sizes {
-    let config = AgentConfig {
-        packing: Packing::default(),
-        candidate_width: 1,
-        cache: CacheLimits::unlimited(),
-        seed: 0,
-    };
-    let mut agent = Agent::new(config);
+    let mut agent = Agent::new(AgentConfig { cache: CacheLimits::unlimited(), seed: 0 });
     let class = scheduler.class_of(&Pod::default());
     agent.catch_up(scheduler.inventory());
     agent.choose(&class, Duration::ZERO, |_| ());

@@ -13,7 +13,9 @@ use berth::class::{Class, Classifier};
 use berth::invariants::same_list;
 use berth::inventory::{Ledger, NodeId, Revision, Row};
 use berth::model::{Amounts, Holding, Identity, Node, Peer, PodSpec, Usage};
-use berth::rules::{Packing, Reasons, rank_uncached, still_admits};
+use berth::rules::{
+    Packing, Placement, Preference, PreferenceOrder, Reasons, UtilisationLimit, rank_uncached, still_admits,
+};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -95,8 +97,8 @@ struct World {
 }
 
 impl World {
-    fn new(templates: Vec<(PodSpec, Peer)>, limits: CacheLimits, packing: Packing) -> Self {
-        let mut classifier = Classifier::default();
+    fn new(templates: Vec<(PodSpec, Peer)>, limits: CacheLimits, placement: Placement) -> Self {
+        let mut classifier = Classifier::new(placement.into());
         templates.iter().for_each(|(spec, _)| {
             classifier.note_terms(&spec.pod_affinity);
         });
@@ -107,7 +109,7 @@ impl World {
             ..Holding::default()
         };
         let holdings = templates.iter().map(holding).collect();
-        let config = |seed| AgentConfig { packing, candidate_width: 1, cache: limits, seed };
+        let config = |seed| AgentConfig { cache: limits, seed };
         let configs: Vec<_> = (0..AGENTS as u64).map(config).collect();
         World {
             nodes: BTreeMap::new(),
@@ -213,8 +215,35 @@ impl World {
         let placed: Vec<_> = placed.collect();
         let (spec, me) = (&self.classes[class].spec, &self.holdings[class].peer.identity);
         self.nodes.get(name).is_some_and(|node| {
-            oracle::admits(spec, node, &usages) && oracle::welcome(spec, me, node, &nodes, &placed)
+            oracle::admits(spec, node, &usages)
+                && oracle::welcome(spec, me, node, &nodes, &placed)
+                && self.within_limit(class, node)
         })
+    }
+
+    /// Whether the node's cell stays within the limit of the policy.
+    fn within_limit(&self, class: usize, node: &Node) -> bool {
+        let Some(limit) = &self.classes[class].placement.limit else {
+            return true;
+        };
+        let label = |node: &Node| node.labels.get(limit.topology_key.as_deref()?).map(str::to_owned);
+        let cell = label(node);
+        let in_cell = |other: &Node| match &cell {
+            Some(_) => label(other) == cell,
+            None => other.name == node.name,
+        };
+        let nodes: Vec<&Node> = self.nodes.values().filter(|other| in_cell(other)).collect();
+        let there = |at: &Arc<str>| nodes.iter().any(|node| node.name == *at);
+        let taken = self.pods.values().filter(|(at, _)| there(at)).map(|(_, holding)| &holding.usage);
+        let taken: Vec<_> = taken.collect();
+        let within = |percent: Option<u8>, of: fn(&Amounts) -> i64| {
+            let wanted = of(&self.holdings[class].usage.requests);
+            let taken: i64 = taken.iter().map(|usage| of(&usage.requests)).sum();
+            let all: i64 = nodes.iter().map(|node| of(&node.allocatable)).sum();
+            let within = |percent: u8| (taken + wanted) * 100 <= all * i64::from(percent);
+            wanted <= 0 || percent.is_none_or(within)
+        };
+        within(limit.cpu, |amounts| amounts.cpu_milli) && within(limit.memory, |amounts| amounts.memory)
     }
 
     /// The cached list of `class`, which is up to date, against a fresh one and against the books.
@@ -233,10 +262,14 @@ impl World {
         let standings = repaired.standings(class.id);
         let best = standings.iter().filter_map(|(id, standing)| Some((standing.ok()?, *id))).min();
         prop_assert_eq!(repaired.best(class.id), best.map(|(_, id)| id));
-        let packing = self.configs[agent].packing;
         for (id, standing) in &standings {
-            let reasons = rank_uncached(class, packing, inventory.row(*id)).reasons();
-            let of_domains = standing.err().is_some_and(Reasons::are_of_domains);
+            let reasons = rank_uncached(class, inventory.row(*id)).reasons();
+            let of_cells = |reasons: Reasons| reasons.are_of_domains() || reasons.has(Reasons::LIMIT);
+            let of_domains = standing.err().is_some_and(of_cells);
+            if reasons.is_some_and(|reasons| reasons.has(Reasons::LIMIT)) {
+                prop_assert!(of_domains);
+                continue;
+            }
             prop_assert_eq!(standing.err().filter(|_| !of_domains), reasons);
         }
 
@@ -261,6 +294,35 @@ impl World {
     }
 }
 
+/// Any order of some preferences, with any number of steps.
+fn placement() -> impl Strategy<Value = Placement> {
+    let order = Just(Preference::ALL.to_vec()).prop_shuffle();
+    let packing = select(vec![Packing::LeastAllocated, Packing::MostAllocated]);
+    let topology_key = select(vec![None, Some("zone"), Some("rank"), Some("host")]);
+    let limit = (option::of(30u8..=100), option::of(30u8..=100), topology_key);
+    let limit = limit.prop_map(|(cpu, memory, topology_key)| UtilisationLimit {
+        cpu,
+        memory,
+        topology_key: topology_key.map(Arc::from),
+    });
+    let all = (order, 2usize..10, vec(1u32..20, 7), packing, option::of(limit));
+    all.prop_map(|(order, count, steps, packing, limit)| {
+        if count >= order.len() {
+            return Placement { packing, limit, ..Placement::default() };
+        }
+        let with_steps = |(preference, steps): (Preference, u32)| {
+            (preference, preference.most_steps().map(|most| steps.min(most.into())))
+        };
+        let order = order.into_iter().take(count).zip(steps).map(with_steps);
+        Placement {
+            order: PreferenceOrder::new(order).expect("a good order"),
+            packing,
+            limit,
+            ..Placement::default()
+        }
+    })
+}
+
 proptest! {
     #[test]
     fn whatever_happened_a_repaired_list_equals_a_fresh_one_and_the_naive_truth(
@@ -268,10 +330,10 @@ proptest! {
         first in vec(node(), 0..NAMES),
         events in vec(event(), 0..120),
         bytes in select(vec![0, 600, 1500, usize::MAX]),
-        packing in select(vec![Packing::LeastAllocated, Packing::MostAllocated]),
+        placement in placement(),
     ) {
         let limits = CacheLimits { bytes, age: Duration::from_secs(20), ..CacheLimits::unlimited() };
-        let mut world = World::new(templates, limits, packing);
+        let mut world = World::new(templates, limits, placement);
         for (at, node) in first.into_iter().enumerate() {
             world.happen(Event::NodeIs(at, node))?;
         }
@@ -291,8 +353,9 @@ proptest! {
         for (at, node) in nodes.into_iter().enumerate() {
             ledger.apply_node(Node { name: name(at), ..node });
         }
-        let class = Classifier::default().classify(&Arc::new(spec), &Identity::default(), 0);
-        let mut agent = agent(7, width);
+        let placement = Placement { candidate_width: width, ..Placement::default() };
+        let class = Classifier::new(placement.into()).classify(&Arc::new(spec), &Identity::default(), 0);
+        let mut agent = agent(7);
         agent.catch_up(ledger.inventory());
         let mut chosen = BTreeSet::new();
         for _ in 0..200 {
@@ -308,8 +371,8 @@ proptest! {
     }
 }
 
-fn agent(seed: u64, candidate_width: usize) -> Agent {
-    Agent::new(AgentConfig { packing: Packing::LeastAllocated, candidate_width, cache: UNLIMITED, seed })
+fn agent(seed: u64) -> Agent {
+    Agent::new(AgentConfig { cache: UNLIMITED, seed })
 }
 
 #[test]
@@ -321,7 +384,7 @@ fn agents_of_different_seeds_choose_different_nodes_among_equals() {
     }
     let class = Classifier::default().classify(&Arc::new(PodSpec::default()), &Identity::default(), 0);
     let choose = |seed| {
-        let mut agent = agent(seed, 1);
+        let mut agent = agent(seed);
         agent.catch_up(ledger.inventory());
         match agent.choose(&class, Duration::ZERO, |_| {}) {
             Choice::Node { node, .. } => node,

@@ -13,6 +13,7 @@ mod docs;
 mod explain;
 mod extender;
 mod guard;
+mod policies;
 mod recommend;
 mod recommender;
 mod report;

@@ -11,7 +11,6 @@ use super::{classes, uid};
 use crate::agent::{Agent, AgentConfig, CacheLimits, Part};
 use crate::class::Class;
 use crate::dispatch::{Assigned, Dispatcher, DispatcherKind, Estimator, Request, Ticket};
-use crate::rules::Packing;
 
 pub const AGENTS: usize = 4;
 pub const CLASSES: usize = 12;
@@ -108,7 +107,7 @@ impl Model {
     /// `slots`: lists that each cache has room for.
     pub fn new(kind: DispatcherKind, slots: usize) -> Self {
         let cache = CacheLimits { slots, age: AGE, ..CacheLimits::unlimited() };
-        let config = AgentConfig { packing: Packing::default(), candidate_width: 1, cache, seed: 0 };
+        let config = AgentConfig { cache, seed: 0 };
         let worker = |_| Worker { agent: Agent::new(config), doing: Doing::Asleep };
         Model {
             dispatcher: Dispatcher::new(kind, AGENTS, Estimator::default(), 0),

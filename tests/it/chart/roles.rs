@@ -6,7 +6,7 @@ use super::*;
 type Access = (&'static str, &'static str, &'static [&'static str], &'static str);
 
 /// With the defaults.
-const ACCESS: [Access; 30] = [
+const ACCESS: [Access; 32] = [
     (
         "ClusterRole",
         "/pods",
@@ -57,6 +57,13 @@ const ACCESS: [Access; 30] = [
     ("ClusterRole", "berth.dev/allocations/status", &["patch"], "tells where they stand"),
     ("ClusterRole", "scheduling.k8s.io/podgroups/status", &["patch"], "the same"),
     ("ClusterRole", "scheduling.x-k8s.io/podgroups/status", &["patch"], "the same"),
+    (
+        "ClusterRole",
+        "berth.dev/allocationpolicies",
+        &["get", "list", "watch"],
+        "how pods are placed; reads a status before it writes it",
+    ),
+    ("ClusterRole", "berth.dev/allocationpolicies/status", &["patch"], "tells whether a policy is in force"),
     ("ClusterRole", "/pods/binding", &["create"], "places pods"),
     ("ClusterRole", "/pods/status", &["patch"], "sets the condition PodScheduled=False"),
     (

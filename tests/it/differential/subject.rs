@@ -12,7 +12,6 @@ use berth::cluster::{
 };
 use berth::dispatch::Estimator;
 use berth::objects::{Kind, ObjectName};
-use berth::rules::Packing;
 use berth::scheduler::{Scheduler, SchedulerConfig};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -45,11 +44,10 @@ impl Subject {
         let default_spread = berth::objects::system_defaults();
         let config = SchedulerConfig { default_spread, ..SchedulerConfig::default() };
         let cache = CacheLimits::unlimited();
-        let packing = Packing::LeastAllocated;
         Subject {
             interner: Interner::default(),
             scheduler: Scheduler::new(config, Estimator::default()),
-            agent: Agent::new(AgentConfig { packing, candidate_width: 1, cache, seed }),
+            agent: Agent::new(AgentConfig { cache, seed }),
             uids: HashMap::new(),
         }
     }

@@ -8,7 +8,6 @@ use berth::agent::{Agent, AgentConfig, CacheLimits};
 use berth::gang::{Allocation, AllocationKind, AllocationName, Candidate, Members, Role, Wanted};
 use berth::model::{Identity, LabelSelector, Operator, Peer, Pod, Requirement};
 use berth::objects::Object;
-use berth::rules::Packing;
 use berth::scheduler::Scheduler;
 
 use super::process::Who;
@@ -118,7 +117,7 @@ impl Sim {
             let wanted =
                 Wanted { members: candidates, need: [need].into(), topology: None, placed: Vec::new() };
             let cache = CacheLimits::unlimited();
-            let config = AgentConfig { packing: Packing::default(), candidate_width: 1, cache, seed: 7 };
+            let config = AgentConfig { cache, seed: 7 };
             let mut agent = Agent::new(config);
             agent.catch_up(cold.inventory());
             let plan = agent.plan(&wanted, Duration::ZERO, |_| {});

@@ -10,7 +10,7 @@ use berth::dispatch::{DispatcherKind, Estimator};
 use berth::inventory::Revision;
 use berth::model::{Node, Pod, Usage};
 use berth::placement::{BindAttempt, Binding};
-use berth::rules::Packing;
+use berth::rules::{Packing, Placement};
 use berth::scheduler::{Scheduler, SchedulerConfig, Task};
 
 use super::dice::Dice;
@@ -148,6 +148,11 @@ impl Settings {
             seed: self.dispatcher_seed,
             max_waiting_binds: self.max_waiting_binds,
             max_tries: self.max_tries,
+            placement: Arc::new(Placement {
+                packing: self.packing,
+                candidate_width: self.candidate_width,
+                ..Placement::default()
+            }),
             ..SchedulerConfig::default()
         };
         let mut scheduler = Scheduler::new(config, Estimator::default());
@@ -158,8 +163,6 @@ impl Settings {
     pub fn process(&self, life: u32, seed: u64) -> Process {
         let worker = |at: usize| {
             let config = AgentConfig {
-                packing: self.packing,
-                candidate_width: self.candidate_width,
                 cache: CacheLimits {
                     bytes: self.cache_bytes,
                     age: Duration::from_secs(5),

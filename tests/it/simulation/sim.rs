@@ -566,6 +566,7 @@ impl Sim {
                 }
                 Action::Observe(_)
                 | Action::TellAllocation(_)
+                | Action::TellPolicy(_)
                 | Action::Evict(_)
                 | Action::Nominate { .. } => {}
             }
