@@ -31,8 +31,7 @@ pub struct Cli {
 pub enum Command {
     /// Schedule the pods that name berth as their scheduler.
     Run(RunOptions),
-    /// Print the definitions of berth's own kinds (CustomResourceDefinitions) as YAML: berth crds | kubectl apply --server-side
-    /// -f -
+    /// Print the definitions of berth's own kinds as YAML: berth crds | kubectl apply --server-side -f -
     Crds,
     /// Start a control plane on this machine, and watch berth schedule 5,000 pods on 1,000 nodes.
     Demo(DemoOptions),
