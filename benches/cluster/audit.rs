@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use crate::workload::{Workload, index_in};
+use crate::workload::{Workload, index_in, is_victim};
 
 const POLICY: &str = r#"
 apiVersion: audit.k8s.io/v1
@@ -99,6 +99,9 @@ impl Decisions {
     }
 
     fn take(&mut self, entry: Entry) -> Result<()> {
+        if is_victim(&entry.object_ref.name) {
+            return Ok(());
+        }
         let Some(index) = index_in(&entry.object_ref.name) else {
             bail!("the audit log has a pod of nobody: {}", entry.object_ref.name);
         };

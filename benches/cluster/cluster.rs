@@ -12,6 +12,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use indicatif::ProgressBar;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ListParams, PostParams};
 use kube::runtime::wait::{await_condition, conditions};
@@ -23,7 +24,9 @@ use tempfile::TempDir;
 
 use crate::audit;
 use crate::measure::Size;
-use crate::workload::{NODE_MEMORY_MIB, NODE_MILLI_CPU, NODE_PODS, Workload, index_in};
+use crate::workload::{
+    NODE_MEMORY_MIB, NODE_MILLI_CPU, NODE_PODS, Workload, index_in, is_victim, priority_class,
+};
 
 const CREATIONS_IN_FLIGHT: usize = 48;
 /// After creating the objects the API server and etcd clean up behind themselves; that is not the scheduler's doing.
@@ -62,6 +65,13 @@ impl Cluster {
             progress.set_message("creating allocations");
             install_kinds(&client).await?;
             create::<Allocation>(&Api::default_namespaced(client.clone()), allocations, progress).await?;
+        }
+        if workload.preempts {
+            progress.set_message("filling nodes");
+            let class = std::iter::once(priority_class());
+            create::<PriorityClass>(&Api::all(client.clone()), class, progress).await?;
+            create::<Pod>(&Api::default_namespaced(client.clone()), workload.victims(size.nodes), progress)
+                .await?;
         }
         progress.set_message("creating pods");
         let pods =
@@ -106,6 +116,9 @@ impl Cluster {
         let mut used = vec![[0; 3]; self.size.nodes];
         for pod in pods {
             let name = pod.metadata.name.unwrap_or_default();
+            if is_victim(&name) {
+                continue;
+            }
             let pod_spec = index_in(&name).map(|index| self.workload.pod(index));
             let pod_spec = pod_spec.with_context(|| format!("a pod of nobody: {name}"))?;
             let Some(node) = pod.spec.and_then(|spec| spec.node_name) else {

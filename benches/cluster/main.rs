@@ -108,7 +108,8 @@ async fn measure_all(options: Options) -> Result<()> {
         // One subject after the other in every round, so that a machine that gets slower does so for all.
         for round in 1..=options.repeat {
             for &subject in &options.subjects {
-                if workload.hopeless && subject.is_null() {
+                // It would bind to full nodes.
+                if (workload.hopeless || workload.preempts) && subject.is_null() {
                     continue;
                 }
                 let title = match options.repeat {

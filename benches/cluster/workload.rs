@@ -19,6 +19,8 @@ pub struct Workload {
     pub hopeless: bool,
     /// So many pods at a time are one allocation, which berth places together or not at all; 0: none.
     pub gang: usize,
+    /// Every node is full of a pod of lower priority, which must be evicted for each of the pods.
+    pub preempts: bool,
 }
 
 /// The zones that required node affinity allows a pod.
@@ -55,6 +57,7 @@ const PLAIN: Workload = Workload {
     mates: Mates::Nothing,
     hopeless: false,
     gang: 0,
+    preempts: false,
 };
 
 pub const WORKLOADS: &[Workload] = &[
@@ -111,6 +114,12 @@ pub const WORKLOADS: &[Workload] = &[
         ..PLAIN
     },
     Workload { name: "gangs", about: "one class; allocations of 8 pods each", gang: 8, ..PLAIN },
+    Workload {
+        name: "preemption",
+        about: "every node is full of one pod of lower priority, without a grace period; a pod for each",
+        preempts: true,
+        ..PLAIN
+    },
 ];
 
 pub const ZONES: usize = 3;
@@ -123,6 +132,13 @@ pub const NODE_PODS: usize = 110;
 
 /// Larger than any node.
 const HOPELESS_MILLI_CPU: usize = 5_000;
+/// More than half of a node.
+const PREEMPTOR_MILLI_CPU: usize = 3_000;
+const PRIORITY: i32 = 1_000;
+const PRIORITY_CLASS: &str = "high";
+/// What the names of pods begin with that are to be evicted.
+const VICTIM: &str = "low";
+
 /// In the unschedulable workload, one pod that fits comes with so many that do not.
 const HOPELESS_PER_FITTING: usize = 10;
 
@@ -152,7 +168,11 @@ impl Workload {
         let hopeless = self.hopeless && index % (HOPELESS_PER_FITTING + 1) != HOPELESS_PER_FITTING;
         Pod {
             index,
-            milli_cpu: if hopeless { HOPELESS_MILLI_CPU } else { 100 + 5 * (size % 20) },
+            milli_cpu: match (hopeless, self.preempts) {
+                (true, _) => HOPELESS_MILLI_CPU,
+                (_, true) => PREEMPTOR_MILLI_CPU,
+                _ => 100 + 5 * (size % 20),
+            },
             memory_mib: 500 + 10 * (size % 20) + size / 20,
             hopeless,
         }
@@ -190,6 +210,9 @@ impl Workload {
             "schedulerName": scheduler,
             "containers": [{"name": "main", "image": "pause", "resources": {"requests": requests}}],
         });
+        if self.preempts {
+            spec["priorityClassName"] = json!(PRIORITY_CLASS);
+        }
         if self.zones != Zones::Any {
             let zones: Vec<_> = self.zones_of(pod).into_iter().map(zone_name).collect();
             let term = json!({"matchExpressions": [{"key": ZONE_LABEL, "operator": "In", "values": zones}]});
@@ -204,6 +227,21 @@ impl Workload {
             labels["gang"] = json!(gang_name(pod.index / self.gang));
         }
         json!({"metadata": {"name": pod_name(pod.index), "labels": labels}, "spec": spec})
+    }
+
+    /// The pods that fill the nodes, each on its own.
+    pub fn victims(&self, nodes: usize) -> impl ExactSizeIterator<Item = Value> {
+        (0..if self.preempts { nodes } else { 0 }).map(|index| {
+            let requests = json!({"cpu": format!("{PREEMPTOR_MILLI_CPU}m")});
+            json!({
+                "metadata": {"name": format!("{VICTIM}-{index:06}")},
+                "spec": {
+                    "nodeName": node_name(index),
+                    "terminationGracePeriodSeconds": 0,
+                    "containers": [{"name": "main", "image": "pause", "resources": {"requests": requests}}],
+                },
+            })
+        })
     }
 
     /// The allocations of `pods` pods.
@@ -305,6 +343,16 @@ fn gang_name(index: usize) -> String {
 
 fn node_name(index: usize) -> String {
     format!("node-{index:06}")
+}
+
+/// Whether the pod of this name is one of [`Workload::victims`].
+pub fn is_victim(name: &str) -> bool {
+    name.starts_with(VICTIM)
+}
+
+/// The class of the pods that preempt.
+pub fn priority_class() -> Value {
+    json!({"metadata": {"name": PRIORITY_CLASS}, "value": PRIORITY})
 }
 
 /// The index in the name of a pod or a node of ours.

@@ -99,6 +99,13 @@ const COVERED: &[(&str, &str)] = &[
     ),
     ("berth recommend --backtest usage.csv", "tests/it/recommend.rs, on a file it makes"),
     (
+        "kubectl apply -f manifests/example-allocation.yaml",
+        "tests/it/allocations/placed.rs, with a real kubectl and berth on a real API server",
+    ),
+    ("kubectl get allocations -o wide", "tests/it/allocations/status.rs"),
+    ("kubectl apply -f manifests/example-policy.yaml", "tests/it/policies.rs, on a real API server"),
+    ("kubectl get allocationpolicies", "kubectl's own; tests/it/policies.rs reads what it shows"),
+    (
         "berth run --kubeconfig FILE --config FILE --leader-elect=false --health-address 127.0.0.1:10261",
         "tests/it/scheduling: every test runs it with these options",
     ),
