@@ -1,5 +1,8 @@
 //! `AllocationPolicy`: how the pods of some schedulers or namespaces are placed, changed without a restart.
 
+// Each printer column has a type.
+#![allow(clippy::duplicated_attributes)]
+
 use std::collections::BTreeMap;
 
 use kube::{CustomResource, KubeSchema};

@@ -141,7 +141,7 @@ impl Policies {
         let listed: HashSet<&str> = listed.iter().map(|object| &*object.name).collect();
         let gone = self.by_name.keys().filter(|name| !listed.contains(&***name));
         let gone: Vec<_> = gone.cloned().collect();
-        gone.iter().fold(false, |changed, name| self.delete(name) || changed)
+        gone.iter().filter(|name| self.delete(name)).count() > 0
     }
 
     /// Puts them in the order in which they are asked.

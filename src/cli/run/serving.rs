@@ -51,7 +51,6 @@ pub(super) fn routes(
     let agent = agent_configs(config).first().map(|agent| AgentConfig {
         seed: JUDGE,
         cache: CacheLimits { slots: JUDGED_CLASSES, ..agent.cache },
-        ..*agent
     });
     let agent = agent.ok_or_else(|| anyhow::anyhow!("there are no agents"))?;
     let judge = Arc::new(Judge::new(engine.clone(), agent));
