@@ -15,7 +15,9 @@ use crate::dispatch::Estimator;
 use crate::gang::AllocationStatus;
 use crate::model::{PodRef, Report};
 use crate::placement::{Binding, ClaimOrder, Outcome};
-use crate::scheduler::{Action, Answer, AttemptResult, Eviction, Sample, Scheduler, SchedulerConfig, Settled, Task};
+use crate::scheduler::{
+    Action, Answer, AttemptResult, Eviction, Sample, Scheduler, SchedulerConfig, Settled, Task,
+};
 
 /// Where decisions go. Called from agent threads and from whoever tells the engine something; must not block.
 pub trait Outlet: Send + Sync + 'static {

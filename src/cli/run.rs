@@ -25,9 +25,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
 use crate::agent::{AgentConfig, CacheLimits};
-use crate::cluster::{Evictor, Reporter};
 use crate::cluster::certificates::{FOLLOW_EVERY, Rotation};
 use crate::cluster::client::without_retries;
+use crate::cluster::{Evictor, Reporter};
 use crate::config::{Config, NAMESPACE_FILE};
 use crate::engine::{AgentThreads, Engine, Outlet};
 use crate::gang::AllocationStatus;
@@ -174,7 +174,8 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     let (claims, claim_queue) = mpsc::unbounded_channel();
     let (evictions, eviction_queue) = mpsc::unbounded_channel();
     let (reporter, histograms) = (Reporter::new(), Histograms::default());
-    let outlet = ToCluster { binds, claims, evictions, reporter: reporter.clone(), histograms: histograms.clone() };
+    let outlet =
+        ToCluster { binds, claims, evictions, reporter: reporter.clone(), histograms: histograms.clone() };
     let estimator = estimates::read(config.estimator_file.as_deref());
     let (engine, threads) =
         Engine::start(scheduler_config(&config), agent_configs(&config), estimator, Box::new(outlet))?;

@@ -61,9 +61,9 @@ impl Evictor {
     pub async fn evict(&self, eviction: &Eviction, leads: impl Fn() -> bool) -> Result<bool, String> {
         let path = pod_path(&eviction.victim);
         let condition = condition(eviction, Timestamp::now());
-        let marked =
-            self.send(Method::PATCH, &format!("{path}/status"), MERGE, &condition, &leads).await?;
-        Ok(marked && self.send(Method::DELETE, &path, "application/json", &deletion(eviction), &leads).await?)
+        let marked = self.send(Method::PATCH, &format!("{path}/status"), MERGE, &condition, &leads).await?;
+        Ok(marked
+            && self.send(Method::DELETE, &path, "application/json", &deletion(eviction), &leads).await?)
     }
 
     /// Writes to the pod's status which node it is nominated for.

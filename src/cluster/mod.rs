@@ -35,8 +35,8 @@ pub use members::Members;
 pub(crate) use objects::SELECTED_NODE;
 pub use objects::{
     LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity, LeanNamespace, LeanObject, LeanPersistentVolume,
-    LeanPersistentVolumeClaim, LeanPodDisruptionBudget, LeanReplicaSet, LeanReplicationController, LeanService, LeanStatefulSet,
-    LeanStorageClass, LeanVolumeAttachment, ObjectIndex, ObjectSink,
+    LeanPersistentVolumeClaim, LeanPodDisruptionBudget, LeanReplicaSet, LeanReplicationController,
+    LeanService, LeanStatefulSet, LeanStorageClass, LeanVolumeAttachment, ObjectIndex, ObjectSink,
 };
 pub use pod_reader::PodReader;
 pub use reporter::{ReportCounters, Reporter};

@@ -125,12 +125,9 @@ impl<'a> EventBody<'a> {
             What::FailedScheduling { message } => {
                 ("Warning", "FailedScheduling", "Scheduling", note_of(message))
             }
-            What::Preempted { by, node } => (
-                "Normal",
-                "Preempted",
-                "Preempting",
-                format!("Preempted by pod {} on node {node}", by.uid),
-            ),
+            What::Preempted { by, node } => {
+                ("Normal", "Preempted", "Preempting", format!("Preempted by pod {} on node {node}", by.uid))
+            }
         };
         let related = match &event.what {
             What::Preempted { by, .. } => Some(by),

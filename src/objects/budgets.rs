@@ -93,7 +93,8 @@ mod tests {
     use crate::model::{Operator, Requirement};
 
     fn budget(namespace: &str, name: &str, app: Option<&str>, allowed: i32) -> DisruptionBudget {
-        let requirement = app.map(|app| Requirement { key: "app".into(), operator: Operator::In([app.into()].into()) });
+        let requirement =
+            app.map(|app| Requirement { key: "app".into(), operator: Operator::In([app.into()].into()) });
         DisruptionBudget {
             name: ObjectName { namespace: namespace.into(), name: name.into() },
             selector: LabelSelector::All(requirement.into_iter().collect()),
@@ -122,7 +123,8 @@ mod tests {
     #[test]
     fn a_pod_that_the_api_server_has_counted_already_violates_nothing() {
         let mut budgets = Budgets::default();
-        budgets.apply(DisruptionBudget { disrupted: ["a".into()].into(), ..budget("x", "web", Some("web"), 0) });
+        budgets
+            .apply(DisruptionBudget { disrupted: ["a".into()].into(), ..budget("x", "web", Some("web"), 0) });
         let mut spending = budgets.spending();
         assert!(!spending.violates(&"x".into(), "a", &pod("web")));
         assert!(spending.violates(&"x".into(), "b", &pod("web")));

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::gang::AllocationStatus;
 use super::Eviction;
+use crate::gang::AllocationStatus;
 use crate::model::{PodRef, Report};
 use crate::placement::{Binding, ClaimOrder};
 
@@ -18,7 +18,10 @@ pub enum Action {
     /// Evict this pod; tell the outcome by `Scheduler::eviction_finished`.
     Evict(Box<Eviction>),
     /// Write the node that room is kept on for this pod to its status, or that there is none any more.
-    Nominate { pod: PodRef, node: Option<Arc<str>> },
+    Nominate {
+        pod: PodRef,
+        node: Option<Arc<str>>,
+    },
     Report(Report),
     /// Tell the object that made these pods an allocation where it stands. The latest one of an allocation says all.
     TellAllocation(Box<AllocationStatus>),

@@ -10,7 +10,12 @@ impl Scheduler {
     /// What does not hold. Empty when all is well; sorted.
     pub fn check(&self) -> Vec<Violation> {
         let each = self.waiting.iter().map(|(uid, pod)| self.check_pod(uid, pod));
-        let all = each.chain([self.check_counts(), self.check_groups(), self.check_bounds(), self.check_nominations()]);
+        let all = each.chain([
+            self.check_counts(),
+            self.check_groups(),
+            self.check_bounds(),
+            self.check_nominations(),
+        ]);
         let mut found: Vec<_> = all.filter_map(Result::err).collect();
         found.extend(self.overcommitted.clone());
         found.sort_by(|a, b| (a.invariant, &a.what).cmp(&(b.invariant, &b.what)));

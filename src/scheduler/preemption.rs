@@ -103,6 +103,8 @@ struct Surveyed {
     priority: i32,
     revision: Revision,
     at: Duration,
+    /// Uid of the pod that it serves now: to its end, however long that takes.
+    serves: Option<Arc<str>>,
     /// Not asked yet; the cheapest last.
     candidates: Vec<NodeId>,
     asked: Vec<Asked>,
@@ -163,8 +165,7 @@ impl Preemption {
 
 impl Attempt {
     pub(super) fn carry_out(&self, agent: &mut Agent, now: Duration) -> Found {
-        let dry_run =
-            |site: &Site| agent.dry_run(&self.class, self.priority, site, &self.budgets, now);
+        let dry_run = |site: &Site| agent.dry_run(&self.class, self.priority, site, &self.budgets, now);
         Found::DryRuns(self.sites.iter().map(dry_run).collect())
     }
 }
@@ -210,7 +211,8 @@ impl Scheduler {
 
     /// This parked pod is to try preemption, as soon as it is certain that its class fits nowhere.
     pub(super) fn hunt(&mut self, uid: &Arc<str>) {
-        let Some(pod) = self.waiting.get(uid).filter(|pod| pod.state == State::Parked && self.may_preempt(pod))
+        let Some(pod) =
+            self.waiting.get(uid).filter(|pod| pod.state == State::Parked && self.may_preempt(pod))
         else {
             return;
         };
@@ -274,14 +276,16 @@ impl Scheduler {
             let pod = self.waiting.get(&uid)?;
             let (class, priority) = (pod.class.clone(), pod.priority);
             let revision = self.inventory().revision();
-            let fresh = |s: &&Surveyed| {
-                s.priority == priority && (s.revision == revision || now.saturating_sub(s.at) < SURVEY_AGE)
+            let fresh = |s: &Surveyed| {
+                let young = s.revision == revision || now.saturating_sub(s.at) < SURVEY_AGE;
+                s.priority == priority && (young || s.serves.as_ref() == Some(&uid))
             };
             let hunt = self.preemption.hunts.get_mut(&class.id)?;
             hunt.from = Some(place);
-            if hunt.surveyed.as_ref().filter(fresh).is_none() {
+            let Some(surveyed) = hunt.surveyed.as_mut().filter(|surveyed| fresh(surveyed)) else {
                 return Some(Step::Survey(class, priority));
-            }
+            };
+            surveyed.serves = Some(uid.clone());
             let nodes = self.nodes_to_ask(&class);
             if !nodes.is_empty() {
                 let group_of = |uid: &str| self.victim_group(uid);
@@ -304,7 +308,9 @@ impl Scheduler {
         let eligible = |uid: &Arc<str>| self.waiting.get(uid).is_some_and(|pod| self.may_preempt(pod));
         let next = group.pods.range(from..).find(|(_, uid)| eligible(uid));
         let next = next.map(|(place, uid)| (*place, uid.clone()));
-        if next.is_none() && let Some(hunt) = self.preemption.hunts.get_mut(&class) {
+        if next.is_none()
+            && let Some(hunt) = self.preemption.hunts.get_mut(&class)
+        {
             (hunt.from, hunt.surveyed) = (None, None);
         }
         next
@@ -313,8 +319,7 @@ impl Scheduler {
     /// What of a hunt must be asked before it can choose from a window of dry runs. What is not so any more goes.
     fn nodes_to_ask(&mut self, class: &Class) -> Vec<NodeId> {
         let (inventory, budgets) = (self.ledger.inventory(), self.objects.budgets.revision());
-        let Some(surveyed) =
-            self.preemption.hunts.get_mut(&class.id).and_then(|hunt| hunt.surveyed.as_mut())
+        let Some(surveyed) = self.preemption.hunts.get_mut(&class.id).and_then(|hunt| hunt.surveyed.as_mut())
         else {
             return Vec::new();
         };
@@ -377,12 +382,20 @@ impl Scheduler {
         hunt.under_way = false;
         match found {
             // There is room by now.
-            Err(choice) if self.parked.get(class.id).is_some() => self.settle_check(agent, class, choice, seen),
+            Err(choice) if self.parked.get(class.id).is_some() => {
+                self.settle_check(agent, class, choice, seen)
+            }
             Err(_) => {}
             Ok(Survey { candidates, unhelped }) => {
-                let asked = Vec::new();
-                hunt.surveyed =
-                    Some(Surveyed { priority, revision: seen, at: now, candidates, asked, unhelped });
+                hunt.surveyed = Some(Surveyed {
+                    priority,
+                    revision: seen,
+                    at: now,
+                    serves: None,
+                    candidates,
+                    asked: Vec::new(),
+                    unhelped,
+                });
             }
         }
         self.hunt_on(class.id);
@@ -642,9 +655,8 @@ impl Scheduler {
         };
         if std::mem::take(&mut nomination.adopted) {
             let leaving = self.ledger.occupants(id).into_iter();
-            let leaving = leaving.filter(|pod| {
-                pod.holding.peer.terminating && pod.holding.priority < waiting.priority
-            });
+            let leaving =
+                leaving.filter(|pod| pod.holding.peer.terminating && pod.holding.priority < waiting.priority);
             nomination.victims = leaving.map(|pod| pod.pod.uid).collect();
         }
         let there = |victim: &Arc<str>| self.ledger.charge_of(victim).is_some_and(|charge| charge.node == id);
@@ -706,10 +718,8 @@ impl Scheduler {
         let due = |hunt: &Hunt| {
             (hunt.hopeless.as_ref()).is_some_and(|known| known.until <= now && known.revision != revision)
         };
-        let due: Vec<_> = (self.preemption.hunts.iter())
-            .filter(|(_, hunt)| due(hunt))
-            .map(|(class, _)| *class)
-            .collect();
+        let due: Vec<_> =
+            (self.preemption.hunts.iter()).filter(|(_, hunt)| due(hunt)).map(|(class, _)| *class).collect();
         for class in due {
             if let Some(hunt) = self.preemption.hunts.get_mut(&class) {
                 hunt.hopeless = None;

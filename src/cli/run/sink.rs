@@ -10,9 +10,9 @@ use serde::de::DeserializeOwned;
 use super::tasks::Tasks;
 use crate::cluster::{
     Change, ClusterSink, LIVE_PODS, LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity, LeanNamespace,
-    LeanNode, LeanObject, LeanPersistentVolume, LeanPersistentVolumeClaim, LeanPod, LeanPodDisruptionBudget, LeanReplicaSet,
-    LeanReplicationController, LeanService, LeanStatefulSet, LeanStorageClass, LeanVolumeAttachment,
-    NodeIndex, ObjectIndex, ObjectSink, PodIndex, watch as watch_objects,
+    LeanNode, LeanObject, LeanPersistentVolume, LeanPersistentVolumeClaim, LeanPod, LeanPodDisruptionBudget,
+    LeanReplicaSet, LeanReplicationController, LeanService, LeanStatefulSet, LeanStorageClass,
+    LeanVolumeAttachment, NodeIndex, ObjectIndex, ObjectSink, PodIndex, watch as watch_objects,
 };
 use crate::config::Config;
 use crate::engine::Engine;

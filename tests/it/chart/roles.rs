@@ -6,12 +6,12 @@ use super::*;
 type Access = (&'static str, &'static str, &'static [&'static str], &'static str);
 
 /// With the defaults.
-const ACCESS: [Access; 24] = [
+const ACCESS: [Access; 25] = [
     (
         "ClusterRole",
         "/pods",
-        &["get", "list", "watch"],
-        "sees pods of all schedulers; reads unknown outcomes of binds",
+        &["delete", "get", "list", "watch"],
+        "sees pods of all schedulers; reads unknown outcomes of binds; preempts pods",
     ),
     (
         "ClusterRole",
@@ -51,8 +51,14 @@ const ACCESS: [Access; 24] = [
         "how many volumes a node can have attached",
     ),
     ("ClusterRole", "storage.k8s.io/volumeattachments", &["list", "watch"], "what it has attached"),
+    ("ClusterRole", "policy/poddisruptionbudgets", &["list", "watch"], "which pods are rather not preempted"),
     ("ClusterRole", "/pods/binding", &["create"], "places pods"),
-    ("ClusterRole", "/pods/status", &["patch"], "sets the condition PodScheduled=False"),
+    (
+        "ClusterRole",
+        "/pods/status",
+        &["patch"],
+        "sets the conditions PodScheduled=False and DisruptionTarget, and the nominated node",
+    ),
     (
         "ClusterRole",
         "events.k8s.io/events",
