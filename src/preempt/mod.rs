@@ -8,6 +8,9 @@ mod cost;
 mod dry_run;
 mod survey;
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 
 pub use cost::Cost;

@@ -104,6 +104,8 @@ struct Surveyed {
     priority: i32,
     revision: Revision,
     at: Duration,
+    /// Uid of the pod that it serves now: to its end, however long that takes.
+    serves: Option<Arc<str>>,
     /// Not asked yet; the cheapest last.
     candidates: Vec<NodeId>,
     asked: Vec<Asked>,
@@ -275,14 +277,16 @@ impl Scheduler {
             let pod = self.waiting.get(&uid)?;
             let (class, priority) = (pod.class.clone(), pod.priority);
             let revision = self.inventory().revision();
-            let fresh = |s: &&Surveyed| {
-                s.priority == priority && (s.revision == revision || now.saturating_sub(s.at) < SURVEY_AGE)
+            let fresh = |s: &Surveyed| {
+                let young = s.revision == revision || now.saturating_sub(s.at) < SURVEY_AGE;
+                s.priority == priority && (young || s.serves.as_ref() == Some(&uid))
             };
             let hunt = self.preemption.hunts.get_mut(&class.id)?;
             hunt.from = Some(place);
-            if hunt.surveyed.as_ref().filter(fresh).is_none() {
+            let Some(surveyed) = hunt.surveyed.as_mut().filter(|surveyed| fresh(surveyed)) else {
                 return Some(Step::Survey(class, priority));
-            }
+            };
+            surveyed.serves = Some(uid.clone());
             let nodes = self.nodes_to_ask(&class);
             if !nodes.is_empty() {
                 let known = RefCell::default();
@@ -385,9 +389,15 @@ impl Scheduler {
             }
             Err(_) => {}
             Ok(Survey { candidates, unhelped }) => {
-                let asked = Vec::new();
-                hunt.surveyed =
-                    Some(Surveyed { priority, revision: seen, at: now, candidates, asked, unhelped });
+                hunt.surveyed = Some(Surveyed {
+                    priority,
+                    revision: seen,
+                    at: now,
+                    serves: None,
+                    candidates,
+                    asked: Vec::new(),
+                    unhelped,
+                });
             }
         }
         self.hunt_on(class.id);

@@ -4,6 +4,7 @@ mod audit;
 mod beside;
 mod bursts;
 mod leaders;
+mod preemption;
 mod rbac;
 mod texts;
 mod volumes;

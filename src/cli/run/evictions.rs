@@ -22,11 +22,15 @@ pub(super) enum Order {
     Nominate(PodRef, Option<Arc<str>>, u64),
 }
 
+/// A pod, its node, and the term in which that was decided.
+type Nomination = (PodRef, Option<Arc<str>>, u64);
+
 /// What waits. A pod has at most one nomination waiting, the latest, and none while one of it is in flight.
 #[derive(Debug, Default)]
 struct Orders {
     evictions: VecDeque<(Eviction, u64)>,
-    nominations: BTreeMap<Arc<str>, (PodRef, Option<Arc<str>>, u64)>,
+    /// By uid.
+    nominations: BTreeMap<Arc<str>, Nomination>,
     /// By uid.
     nominating: BTreeSet<Arc<str>>,
     evicting: usize,

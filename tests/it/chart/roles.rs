@@ -6,12 +6,12 @@ use super::*;
 type Access = (&'static str, &'static str, &'static [&'static str], &'static str);
 
 /// With the defaults.
-const ACCESS: [Access; 32] = [
+const ACCESS: [Access; 33] = [
     (
         "ClusterRole",
         "/pods",
-        &["get", "list", "watch"],
-        "sees pods of all schedulers; reads unknown outcomes of binds",
+        &["delete", "get", "list", "watch"],
+        "sees pods of all schedulers; reads unknown outcomes of binds; preempts pods",
     ),
     (
         "ClusterRole",
@@ -64,8 +64,14 @@ const ACCESS: [Access; 32] = [
         "how pods are placed; reads a status before it writes it",
     ),
     ("ClusterRole", "berth.dev/allocationpolicies/status", &["patch"], "tells whether a policy is in force"),
+    ("ClusterRole", "policy/poddisruptionbudgets", &["list", "watch"], "which pods are rather not preempted"),
     ("ClusterRole", "/pods/binding", &["create"], "places pods"),
-    ("ClusterRole", "/pods/status", &["patch"], "sets the condition PodScheduled=False"),
+    (
+        "ClusterRole",
+        "/pods/status",
+        &["patch"],
+        "sets the conditions PodScheduled=False and DisruptionTarget, and the nominated node",
+    ),
     (
         "ClusterRole",
         "events.k8s.io/events",
