@@ -19,15 +19,15 @@ use serde::{Deserialize, Serialize};
     namespaced,
     status = "AllocationStatus",
     doc = "Pods that are placed together or not at all. The pods themselves must name berth as their scheduler: `spec.schedulerName`.",
-    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
-    printcolumn(name = "Minimum", type_ = "integer", json_path = ".status.minimum"),
-    printcolumn(name = "Members", type_ = "integer", json_path = ".status.members"),
-    printcolumn(name = "Bound", type_ = "integer", json_path = ".status.bound"),
-    printcolumn(name = "Topology", type_ = "string", json_path = ".spec.topology.key"),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    printcolumn(name = "Mode", type_ = "string", priority = "1", json_path = ".spec.topology.mode"),
-    printcolumn(name = "Message", type_ = "string", priority = "1", json_path = ".status.message"),
-    printcolumn(name = "Help", type_ = "string", priority = "1", json_path = ".status.help")
+    printcolumn = r#"{"name": "Phase", "type": "string", "jsonPath": ".status.phase"}"#,
+    printcolumn = r#"{"name": "Minimum", "type": "integer", "jsonPath": ".status.minimum"}"#,
+    printcolumn = r#"{"name": "Members", "type": "integer", "jsonPath": ".status.members"}"#,
+    printcolumn = r#"{"name": "Bound", "type": "integer", "jsonPath": ".status.bound"}"#,
+    printcolumn = r#"{"name": "Topology", "type": "string", "jsonPath": ".spec.topology.key"}"#,
+    printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#,
+    printcolumn = r#"{"name": "Mode", "type": "string", "priority": 1, "jsonPath": ".spec.topology.mode"}"#,
+    printcolumn = r#"{"name": "Message", "type": "string", "priority": 1, "jsonPath": ".status.message"}"#,
+    printcolumn = r#"{"name": "Help", "type": "string", "priority": 1, "jsonPath": ".status.help"}"#
 )]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
