@@ -68,7 +68,7 @@ mod tests {
     fn assert_described(path: &str, schema: &serde_json::Value) {
         assert!(schema["description"].is_string() || path.ends_with("[]"), "{path} has no description");
         assert!(
-            schema["format"].as_str().is_none_or(|it| ["int32", "int64"].contains(&it)),
+            schema["format"].as_str().is_none_or(|it| ["int32", "int64", "date-time"].contains(&it)),
             "{path}: {schema}"
         );
         for (name, property) in schema["properties"].as_object().into_iter().flatten() {

@@ -11,7 +11,6 @@ use crate::model::{
     Amounts, Identity, LabelSelector, Node, Operator, Peer, PodRef, PodSpec, Requirement, Usage,
 };
 use crate::objects::{Budgets, DisruptionBudget, Object, ObjectName, Objects};
-use crate::rules::Packing;
 
 const CPU: i64 = 1000;
 
@@ -62,7 +61,7 @@ fn budgets(allowed: &[i32]) -> Budgets {
 fn agent(ledger: &Ledger) -> Agent {
     let cache = CacheLimits::unlimited();
     let mut agent =
-        Agent::new(AgentConfig { packing: Packing::default(), candidate_width: 1, cache, seed: 1 });
+        Agent::new(AgentConfig { cache, seed: 1 });
     agent.catch_up(ledger.inventory());
     agent
 }
@@ -187,7 +186,7 @@ fn a_group_goes_as_a_whole_or_stays_and_stays_if_one_of_it_is_too_important() {
     let dry_run = |far: Arc<Occupant>| {
         let member = |uid: &str| Arc::new(ledger.occupant(uid).expect("it is there"));
         let members = vec![member("u0"), far];
-        let group = Arc::new(VictimGroup { name: "g".into(), members });
+        let group = Arc::new(VictimGroup { name: "g".into(), members, unsettled: false });
         let site = Site::new(&ledger, NodeId(0), 5, &|uid| (uid == "u0").then(|| group.clone()));
         let found = agent(&ledger).dry_run(&class(300, 5), 5, &site, &Budgets::default(), Default::default());
         let victims = found.expect("others can go");

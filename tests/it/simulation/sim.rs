@@ -26,6 +26,7 @@ pub const NODES: usize = 1;
 
 pub type Step<T = ()> = Result<T, String>;
 
+#[expect(clippy::large_enum_variant, reason = "most events are small, and the agenda is short")]
 pub enum Event {
     /// The world does something.
     Chaos,
