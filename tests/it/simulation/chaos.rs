@@ -77,7 +77,7 @@ impl Sim {
         self.cluster.up = true;
         for pod in self.cluster.store.list() {
             if (pod.node_name.as_ref()).is_some_and(|node| !self.cluster.nodes.contains_key(node)) {
-                self.after(S, Event::Remove(pod));
+                self.after(S, Event::Remove(pod.into()));
             }
         }
         if self.leader.is_none() {
@@ -141,7 +141,7 @@ impl Sim {
             pod.deleting = true;
             Arc::make_mut(&mut pod.peer).terminating = true;
         });
-        self.after(grace, Event::Remove(pod));
+        self.after(grace, Event::Remove(pod.into()));
     }
 
     fn recreate_pod(&mut self) {
@@ -253,7 +253,7 @@ impl Sim {
         for pod in self.cluster.store.list() {
             if pod.node_name.as_ref() == Some(&node.name) {
                 let pause = self.load.up_to(40 * S);
-                self.after(pause, Event::Remove(pod));
+                self.after(pause, Event::Remove(pod.into()));
             }
         }
     }

@@ -95,7 +95,7 @@ impl Sim {
         {
             self.tally.count("left a deleted node");
             let pause = self.delays.up_to(40 * S);
-            self.after(pause, Event::Remove(pod));
+            self.after(pause, Event::Remove(pod.into()));
         }
     }
 

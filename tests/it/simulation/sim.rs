@@ -26,7 +26,6 @@ pub const NODES: usize = 1;
 
 pub type Step<T = ()> = Result<T, String>;
 
-#[expect(clippy::large_enum_variant, reason = "most events are small, and the agenda is short")]
 pub enum Event {
     /// The world does something.
     Chaos,
@@ -47,7 +46,7 @@ pub enum Event {
     Lead(usize),
     Up,
     /// The pod's grace period is over, or its node is gone.
-    Remove(Pod),
+    Remove(Box<Pod>),
 }
 
 pub enum Listing {
