@@ -60,8 +60,7 @@ fn budgets(allowed: &[i32]) -> Budgets {
 
 fn agent(ledger: &Ledger) -> Agent {
     let cache = CacheLimits::unlimited();
-    let mut agent =
-        Agent::new(AgentConfig { cache, seed: 1 });
+    let mut agent = Agent::new(AgentConfig { cache, seed: 1 });
     agent.catch_up(ledger.inventory());
     agent
 }

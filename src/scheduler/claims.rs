@@ -85,6 +85,8 @@ impl Scheduler {
         let news = self.objects.volumes.reserve(&order.requests, &host);
         if let Some(waiting) = self.waiting.get_mut(uid) {
             waiting.state = State::Claiming;
+            // What was not delivered yet is withdrawn: should they not be bound, it is to be told again.
+            waiting.told = None;
             let deadline = now + self.config.volume_bind_timeout;
             waiting.claiming = Some(Box::new(Claiming { order: order.clone(), written: None, deadline }));
             self.claimants.waiting.insert(uid.clone());

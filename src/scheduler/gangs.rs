@@ -43,6 +43,8 @@ pub(super) struct Gangs {
     due: BTreeSet<AllocationName>,
     /// Where they stand may have changed.
     untold: BTreeSet<AllocationName>,
+    /// The last one that was looked at of these.
+    looked_at: Option<AllocationName>,
     /// The pods with a node are not all known as members.
     recount: bool,
     recounted_at: Option<Duration>,

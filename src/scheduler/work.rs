@@ -341,6 +341,8 @@ impl Scheduler {
             return;
         };
         waiting.state = State::Binding;
+        // What was not delivered yet is withdrawn: should the bind fail, it is to be told again.
+        waiting.told = None;
         let (namespace, name) = (waiting.pod.namespace.clone(), waiting.pod.name.clone());
         self.binds += 1;
         self.actions.push(Action::Bind(Binding { uid: uid.clone(), namespace, name, node }));

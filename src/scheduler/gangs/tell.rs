@@ -1,6 +1,7 @@
 //! What members and objects of gangs are told.
 
 use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,7 +54,14 @@ impl Scheduler {
         if !self.leading || self.gangs.untold.is_empty() {
             return;
         }
-        let names: Vec<_> = self.gangs.untold.iter().take(MOST_AT_ONCE).cloned().collect();
+        // In turns: those that are to wait a while must not hold up the others.
+        let (untold, last) = (&self.gangs.untold, self.gangs.looked_at.take());
+        let from = last.clone().map_or(Unbounded, Excluded);
+        let mut names: Vec<_> = untold.range((from, Unbounded)).take(MOST_AT_ONCE).cloned().collect();
+        if let Some(last) = last {
+            names.extend(untold.range(..=last).take(MOST_AT_ONCE - names.len()).cloned());
+        }
+        self.gangs.looked_at = names.last().cloned();
         for name in names {
             if self.tell_gang(&name, now) {
                 self.gangs.untold.remove(&name);
