@@ -223,8 +223,8 @@ impl Workload {
         }
         self.add_mates(&mut spec);
         let mut labels = json!({"app": "mates"});
-        if self.gang > 0 {
-            labels["gang"] = json!(gang_name(pod.index / self.gang));
+        if let Some(gang) = pod.index.checked_div(self.gang) {
+            labels["gang"] = json!(gang_name(gang));
         }
         json!({"metadata": {"name": pod_name(pod.index), "labels": labels}, "spec": spec})
     }
