@@ -98,9 +98,11 @@ pub struct Governs {
 #[derive(KubeSchema, Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Selector {
+    /// Labels that the namespaces have, with their values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 32))]
     pub match_labels: BTreeMap<String, String>,
+    /// Conditions on labels of the namespaces.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub match_expressions: Vec<Requirement>,
@@ -110,9 +112,12 @@ pub struct Selector {
 #[derive(KubeSchema, Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[x_kube(validation = Rule::new("(self.operator in ['In', 'NotIn']) == (has(self.values) && self.values.size() > 0)").message("In and NotIn need values, Exists and DoesNotExist take none"))]
 pub struct Requirement {
+    /// The label's key.
     #[schemars(length(min = 1, max = 317))]
     pub key: String,
+    /// In, NotIn, Exists or DoesNotExist.
     pub operator: Operator,
+    /// The values of In and NotIn; none for the others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(max = 63)))]
     pub values: Vec<String>,
@@ -151,9 +156,11 @@ pub struct PolicyPreference {
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.cpuPercent) || has(self.memoryPercent)").message("give cpuPercent, memoryPercent or both"))]
 pub struct UtilisationLimit {
+    /// Of the CPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub cpu_percent: Option<i32>,
+    /// Of the memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub memory_percent: Option<i32>,
@@ -183,14 +190,20 @@ pub struct AllocationPolicyStatus {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
+    /// What is said.
     #[serde(rename = "type")]
     pub type_: String,
+    /// True, False or Unknown.
     pub status: String,
+    /// The generation of the spec that this is about.
     #[serde(default)]
     pub observed_generation: i64,
+    /// When the status last was another one.
     #[schemars(extend("format" = "date-time"))]
     pub last_transition_time: String,
+    /// Why, in a word.
     pub reason: String,
+    /// Why, for people.
     pub message: String,
 }
 
@@ -198,25 +211,34 @@ pub struct Condition {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Effective {
+    /// Which nodes are better by their requested share.
     pub packing: Packing,
     /// Those that count, most important first.
     pub preferences: Vec<EffectivePreference>,
+    /// Choose among so many of the best nodes.
     pub candidate_width: i64,
+    /// How full nodes, or cells of nodes, may become.
     pub utilisation_limit: Option<EffectiveLimit>,
+    /// What ranked lists may take in each agent, in MiB.
     #[serde(rename = "cacheMemoryMiB")]
     pub cache_memory_mib: Option<i64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct EffectivePreference {
+    /// What it looks at.
     pub name: Preference,
+    /// How finely it counts; nothing: it is never rounded.
     pub steps: Option<i64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EffectiveLimit {
+    /// Of the CPU.
     pub cpu_percent: Option<i64>,
+    /// Of the memory.
     pub memory_percent: Option<i64>,
+    /// Nodes with the same value of this label are one cell; nothing: each node is one.
     pub topology_key: Option<String>,
 }
