@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Eviction;
-use crate::inventory::NodeId;
+use crate::gang::Wanted;
+use crate::inventory::{NodeId, Occupant};
 use crate::preempt::Victims;
 use crate::scheduler::{Action, Sample, Scheduler, State};
 
@@ -17,7 +18,7 @@ pub(super) struct Nomination {
     /// By uid; those that are not gone yet.
     pub(super) victims: BTreeSet<Arc<str>>,
     /// Made by another process, or before this one started: its victims are those that are terminating there.
-    adopted: bool,
+    pub(super) adopted: bool,
 }
 
 impl Scheduler {
@@ -28,14 +29,26 @@ impl Scheduler {
 
     /// Keeps room for the pod on the node, and makes its victims leave it.
     pub(super) fn nominate(&mut self, uid: &Arc<str>, victims: &Victims) {
-        let Some(waiting) = self.waiting.get(uid) else {
+        let Some(class) = self.waiting.get(uid).map(|waiting| waiting.class.id) else {
             return;
         };
-        let (preemptor, class) = (waiting.pod.clone(), waiting.class.id);
         let node = self.inventory().name(victims.node).clone();
-        self.keep_nominated(uid, &node, false);
+        self.nominate_for(uid, &node, &victims.pods);
+        if let Some(hunt) = self.preemption.hunts.get_mut(&class) {
+            hunt.failures = 0;
+        }
+        self.stats.preemption_attempts += 1;
+        self.actions.push(Action::Observe(Sample::Victims { pods: victims.pods.len() }));
+        self.tell_why(uid, true);
+    }
+
+    pub(super) fn nominate_for(&mut self, uid: &Arc<str>, node: &Arc<str>, victims: &[Arc<Occupant>]) {
+        let Some(preemptor) = self.waiting.get(uid).map(|waiting| waiting.pod.clone()) else {
+            return;
+        };
+        self.keep_nominated(uid, node, false);
         let mut pending = BTreeSet::new();
-        for pod in &victims.pods {
+        for pod in victims {
             let victim = &pod.pod;
             pending.insert(victim.uid.clone());
             if !pod.holding.peer.terminating && self.preemption.evicting.insert(victim.uid.clone()) {
@@ -48,16 +61,10 @@ impl Scheduler {
         if let Some(nomination) = self.preemption.nominations.get_mut(uid) {
             nomination.victims = pending;
         }
-        if let Some(hunt) = self.preemption.hunts.get_mut(&class) {
-            hunt.failures = 0;
-        }
-        self.gangs_lose(&victims.pods);
-        self.stats.preemption_attempts += 1;
-        self.actions.push(Action::Observe(Sample::Victims { pods: victims.pods.len() }));
+        self.gangs_lose(victims);
         self.actions.push(Action::Nominate { pod: preemptor, node: Some(node.clone()) });
-        self.tell_why(uid, true);
         // Less important ones that are nominated for the node may fit there no more.
-        self.preemption.node_changed(&node);
+        self.preemption.node_changed(node);
         self.preemption.due.remove(uid);
     }
 
@@ -122,7 +129,7 @@ impl Scheduler {
             return;
         };
         match pod.state {
-            State::Parked => self.clear_old_nomination(uid),
+            State::Parked | State::Grouped => self.clear_old_nomination(uid),
             State::Elsewhere => {
                 let node = pod.source.nominated_node.as_ref();
                 let known = self.preemption.nominations.get(uid).map(|nomination| &nomination.node);
@@ -145,27 +152,15 @@ impl Scheduler {
     }
 
     fn look_at(&mut self, uid: &Arc<str>, now: Duration) {
-        let Some(waiting) = self.waiting.get(uid).filter(|pod| pod.state == State::Parked) else {
+        let class = match self.waiting.get(uid).map(|pod| (&pod.state, &pod.class)) {
+            Some((State::Parked, class)) => class.clone(),
+            Some((State::Grouped, _)) => return self.look_at_member(uid, now),
             // It is on its way; when it parks again, it is looked at again.
-            return;
+            _ => return,
         };
-        let class = waiting.class.clone();
-        let Some(nomination) = self.preemption.nominations.get_mut(uid) else {
-            return;
-        };
-        let id = self.ledger.inventory().find(&nomination.node);
-        let Some(id) = id.filter(|id| self.ledger.inventory().row(*id).node.is_some()) else {
+        let Some((id, victims)) = self.follow_victims(uid) else {
             return self.give_up_nomination(uid);
         };
-        if std::mem::take(&mut nomination.adopted) {
-            let leaving = self.ledger.occupants(id).into_iter();
-            let leaving =
-                leaving.filter(|pod| pod.holding.peer.terminating && pod.holding.priority < waiting.priority);
-            nomination.victims = leaving.map(|pod| pod.pod.uid).collect();
-        }
-        let there = |victim: &Arc<str>| self.ledger.charge_of(victim).is_some_and(|charge| charge.node == id);
-        nomination.victims.retain(there);
-        let victims: Vec<Arc<str>> = nomination.victims.iter().cloned().collect();
         let plain = !class.looks_at_pods() && class.spec.volumes.is_none();
         if (plain || victims.is_empty()) && self.rank_there(&class, id, uid, &[]).is_valid() {
             return self.place_nominated(uid, id, plain, now);
@@ -173,6 +168,41 @@ impl Scheduler {
         let victims: Vec<&str> = victims.iter().map(|victim| &**victim).collect();
         if victims.is_empty() || !self.rank_there(&class, id, uid, &victims).is_valid() {
             self.give_up_nomination(uid);
+        }
+    }
+
+    /// The node that the pod is nominated for, if it is still there, and its victims that are still on it.
+    pub(super) fn follow_victims(&mut self, uid: &Arc<str>) -> Option<(NodeId, Vec<Arc<str>>)> {
+        let priority = self.waiting.get(uid)?.priority;
+        let nomination = self.preemption.nominations.get_mut(uid)?;
+        let id = self.ledger.inventory().find(&nomination.node);
+        let id = id.filter(|id| self.ledger.inventory().row(*id).node.is_some())?;
+        if std::mem::take(&mut nomination.adopted) {
+            let leaving = self.ledger.occupants(id).into_iter();
+            let leaving =
+                leaving.filter(|pod| pod.holding.peer.terminating && pod.holding.priority < priority);
+            nomination.victims = leaving.map(|pod| pod.pod.uid).collect();
+        }
+        let there = |victim: &Arc<str>| self.ledger.charge_of(victim).is_some_and(|charge| charge.node == id);
+        nomination.victims.retain(there);
+        Some((id, nomination.victims.iter().cloned().collect()))
+    }
+
+    /// The room that is kept for these is theirs to take.
+    pub(in crate::scheduler) fn free_nominated(&mut self, wanted: &Wanted) {
+        for (_, uid) in &wanted.reserved {
+            self.ledger.reserve(uid, None);
+        }
+    }
+
+    /// Those of them that are still nominated did not take it.
+    pub(in crate::scheduler) fn keep_nominated_again(&mut self, wanted: &Wanted) {
+        for (_, uid) in &wanted.reserved {
+            let known = self.preemption.node_of(uid).cloned().zip(self.waiting.get(uid));
+            if let Some((node, pod)) = known {
+                let usage = pod.holding.usage.clone();
+                self.ledger.reserve(uid, Some((&node, pod.priority, &usage)));
+            }
         }
     }
 
