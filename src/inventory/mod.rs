@@ -94,6 +94,11 @@ impl Inventory {
         self.rows.iter().zip(&self.names).filter(|(row, _)| row.node.is_some()).map(|(_, name)| name)
     }
 
+    /// All rows, also of nodes that do not exist.
+    pub fn rows(&self) -> impl Iterator<Item = &Row> {
+        self.rows.iter()
+    }
+
     /// All nodes that exist (by id).
     pub fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
         self.rows.iter().filter_map(|row| row.node.as_ref())

@@ -4,6 +4,7 @@
 //! an agent plans places for all of them on its own view, and the commit takes them all or none. Nothing is held for a gang that
 //! is not placed, so two gangs can never wait for each other.
 
+mod quota;
 mod settle;
 mod tell;
 mod victims;
@@ -91,6 +92,8 @@ enum GangState {
     /// It did not fit as of this revision.
     Parked(Revision),
     BackingOff(Duration),
+    /// It stands in the line of a quota.
+    OverQuota,
     /// It waited for longer than its timeout.
     TimedOut,
 }
@@ -318,6 +321,7 @@ impl Scheduler {
 
     /// Pods that it had or has now are looked at again before the next decision.
     fn allocation_changed(&mut self, name: &AllocationName, before: Option<Arc<Allocation>>) {
+        self.gang_leaves_line(name);
         let after = self.gangs.allocations.get(name).cloned();
         if let Some(gang) = self.gangs.all.get_mut(name) {
             gang.failures = 0;
@@ -466,6 +470,7 @@ impl Scheduler {
             let again = match gang.state {
                 GangState::Parked(checked) => late || checked < loosened && now >= gang.tried_at + pace,
                 GangState::BackingOff(until) => late || now >= until,
+                GangState::OverQuota => late,
                 _ => false,
             };
             again.then(|| (name.clone(), late))
@@ -510,6 +515,7 @@ impl Scheduler {
                 gang.state = GangState::Idle;
                 self.dispatcher.withdraw(ticket);
             }
+            (GangState::OverQuota, false) => self.gang_leaves_line(name),
             (GangState::Parked(_) | GangState::BackingOff(_) | GangState::TimedOut, false) => {
                 gang.state = GangState::Idle;
                 gang.lacking = None;
@@ -518,8 +524,14 @@ impl Scheduler {
         }
     }
 
-    /// Gives a gang to an agent.
+    /// Gives a gang to an agent, if quotas have room for it.
     fn enqueue_gang(&mut self, name: &AllocationName, now: Duration) {
+        if !self.gang_queues_for_quota(name, false, now) {
+            self.hand_out_gang(name, now);
+        }
+    }
+
+    fn hand_out_gang(&mut self, name: &AllocationName, now: Duration) {
         let Some(gang) = self.gangs.all.get_mut(name) else {
             return;
         };
@@ -557,6 +569,11 @@ impl Scheduler {
         let node_of = |uid: &Arc<str>| Some(self.ledger.charge_of(uid)?.node);
         let placed = gang.placed.keys().filter_map(node_of).collect();
         let need = gang.need(&allocation);
+        let Some(members) = self.members_within_quotas(members, &need) else {
+            self.gangs.due.insert(name);
+            return None;
+        };
+        let gang = self.gangs.all.get_mut(&name)?;
         self.next_work += 1;
         gang.state = GangState::Placing(self.next_work);
         gang.tries += 1;

@@ -208,6 +208,7 @@ impl Scheduler {
             && self.ledger.lowest_priority().is_some_and(|lowest| lowest < pod.priority)
             && hopeless.is_none_or(|hopeless| hopeless.priority < pod.priority)
             && !self.preemption.has_nominated(&pod.pod.uid)
+            && self.over_quota(pod.holding.quota.as_ref(), &pod.holding.usage).is_none()
     }
 
     /// This parked pod is to try preemption, as soon as it is certain that its class fits nowhere.
@@ -698,6 +699,9 @@ impl Scheduler {
                 self.awake(uid, &class, agent);
             }
             return;
+        }
+        if self.lacks_quota(uid).is_some() {
+            return self.wait_for_quota(uid);
         }
         self.end_nomination(uid, false);
         self.withdraw(uid);

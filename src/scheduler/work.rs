@@ -89,6 +89,7 @@ impl Scheduler {
         }
         self.classify_again(now);
         self.look_after_gangs(now);
+        self.look_after_quotas(now);
         let checked = std::mem::replace(&mut self.checked_last[agent], false);
         self.look_at_nominated(now);
         let mut next = if checked { self.next_placement(agent, now) } else { None };
@@ -120,7 +121,7 @@ impl Scheduler {
                 self.count_dispatch(agent);
                 return Some(Task::Gang { request, work, gang: Box::new(gang) });
             }
-            let Some(waiting) = self.waiting.get_mut(&request.uid) else {
+            let Some(waiting) = self.waiting.get(&request.uid) else {
                 self.dispatcher.finish(agent);
                 continue;
             };
@@ -130,6 +131,16 @@ impl Scheduler {
                 self.park(&request.uid.clone(), now);
                 continue;
             }
+            // Others took what was left of its quota.
+            if self.lacks_quota(&request.uid).is_some() {
+                self.dispatcher.finish(agent);
+                self.wait_for_quota(&request.uid);
+                continue;
+            }
+            let Some(waiting) = self.waiting.get_mut(&request.uid) else {
+                self.dispatcher.finish(agent);
+                continue;
+            };
             self.next_work += 1;
             let work = self.next_work;
             waiting.state = State::Placing(work);
@@ -230,6 +241,8 @@ impl Scheduler {
         seen: Revision,
         now: Duration,
     ) -> Settled {
+        // What it depends on may have changed without its being looked at again yet.
+        self.classify_again(now);
         // The pod was deleted, changed or bound by somebody else while the agent worked.
         if !self.waiting.get(&request.uid).is_some_and(|waiting| waiting.state == State::Placing(work)) {
             return Settled::Done;
@@ -272,7 +285,7 @@ impl Scheduler {
     ) -> Settled {
         let uid = &request.uid;
         let claims = self.unbound_claims(uid);
-        let Some(waiting) = self.waiting.get_mut(uid) else {
+        let Some(waiting) = self.waiting.get(uid) else {
             return Settled::Done;
         };
         let Ok(claims) = claims else {
@@ -282,6 +295,10 @@ impl Scheduler {
             return Settled::Done;
         };
         let class = waiting.class.clone();
+        if self.over_quota(waiting.holding.quota.as_ref(), &waiting.holding.usage).is_some() {
+            self.wait_for_quota(uid);
+            return Settled::Done;
+        }
         // Pods that came or went elsewhere may matter, too; the agent, which counts them, looks at what is new.
         let inventory = self.ledger.inventory();
         let alone = !class.looks_at_pods() || inventory.revision() == seen;
@@ -298,7 +315,9 @@ impl Scheduler {
             }
             Err(Conflict) => {
                 self.stats.conflicts += 1;
-                if waiting.tries < self.config.max_tries {
+                if let Some(waiting) = self.waiting.get_mut(uid)
+                    && waiting.tries < self.config.max_tries
+                {
                     waiting.tries += 1;
                     return Settled::Again;
                 }
@@ -322,6 +341,10 @@ impl Scheduler {
         let inventory = self.ledger.inventory();
         let host = inventory.name(node).clone();
         if let Err(violation) = within_allocatable(inventory.row(node), &waiting.holding.usage) {
+            self.stats.violations += 1;
+            self.overcommitted = Some(violation);
+        }
+        if let Err(violation) = self.within_quota(uid) {
             self.stats.violations += 1;
             self.overcommitted = Some(violation);
         }

@@ -567,6 +567,7 @@ impl Sim {
                 Action::Observe(_)
                 | Action::TellAllocation(_)
                 | Action::TellPolicy(_)
+                | Action::TellQuota(_)
                 | Action::Evict(_)
                 | Action::Nominate { .. } => {}
             }

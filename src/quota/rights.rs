@@ -1,0 +1,110 @@
+//! What a pod may preempt beyond what its priority allows, and what it may not.
+//!
+//! Within its guarantee a pod may make those leave that hold what is lent to them: pods of other quotas, only as many as
+//! leave their quota at or above its guarantee. A pod beyond its guarantee takes nothing that another quota's guarantee covers,
+//! however important it is. So nothing is taken back and forth: who lost what it had borrowed is beyond its guarantee, and
+//! whoever took it is covered by theirs.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{Account, Limits, Quota, Reclaim, Sums};
+use crate::model::{Holding, Usage};
+
+/// What quotas say of what one pod preempts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rights {
+    /// Of the preemptor.
+    pub quota: Option<Arc<str>>,
+    /// It fits into the guarantee of its quota.
+    pub within: bool,
+    pub reclaim: Reclaim,
+    /// Other quotas of which something is lent now. Sorted. Empty unless pods may be preempted whatever their priority.
+    pub lenders: Vec<Arc<str>>,
+}
+
+/// What becomes of each quota while its pods are considered as victims, one after the other.
+#[derive(Debug, Default)]
+pub struct Toll {
+    left: BTreeMap<Arc<str>, (Arc<Quota>, Account)>,
+}
+
+/// How a pod may become a victim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claim {
+    No,
+    /// By priority.
+    Lower,
+    /// It holds what is lent to it.
+    Lent,
+}
+
+impl Account {
+    /// Whether `usage` fits into what is guaranteed, of the resources that the guarantee names and it wants; there must be one.
+    pub fn guarantees(&self, limits: &Limits, usage: &Usage) -> bool {
+        let mut named = false;
+        let wanted = Sums::from(usage);
+        let within = limits.guaranteed.iter().all(|(resource, guaranteed)| {
+            let wanted = wanted.get(resource);
+            named |= wanted > 0;
+            wanted == 0 || self.used.get(resource).saturating_add(wanted) <= guaranteed.into()
+        });
+        within && named
+    }
+
+    /// Whether the guarantee covers a pod that is counted here: without it less would be used than is guaranteed.
+    pub fn covers(&self, limits: &Limits, usage: &Usage) -> bool {
+        let wanted = Sums::from(usage);
+        limits.guaranteed.iter().any(|(resource, guaranteed)| {
+            let wanted = wanted.get(resource);
+            wanted > 0 && self.used.get(resource).saturating_sub(wanted) < guaranteed.into()
+        })
+    }
+}
+
+impl Rights {
+    /// Whether it may preempt pods whatever their priority.
+    pub fn reclaims(&self) -> bool {
+        self.within && self.reclaim == Reclaim::Any
+    }
+
+    /// How the pod that holds this may become a victim, after those that were asked about before. Ask about the least important
+    /// first. `lower`: it is less important than the preemptor.
+    pub fn claim(
+        &self,
+        toll: &mut Toll,
+        holding: &Holding,
+        lower: bool,
+        quota_of: impl FnOnce(&str) -> Option<(Arc<Quota>, Account)>,
+    ) -> Claim {
+        let by_priority = if lower { Claim::Lower } else { Claim::No };
+        let Some(name) = holding.quota.as_ref().filter(|name| self.quota.as_ref() != Some(*name)) else {
+            return by_priority;
+        };
+        if !toll.left.contains_key(name)
+            && let Some(known) = quota_of(name)
+        {
+            toll.left.insert(name.clone(), known);
+        }
+        let Some((quota, left)) = toll.left.get_mut(name) else {
+            return by_priority;
+        };
+        let Some(limits) = quota.valid() else {
+            return by_priority;
+        };
+        if self.quota.is_some() && self.reclaim == Reclaim::Never {
+            return Claim::No;
+        }
+        let covered = left.covers(limits, &holding.usage);
+        let claim = match covered {
+            false if self.reclaims() => Claim::Lent,
+            // Somebody beyond its guarantee; pods without a quota preempt as ever.
+            true if self.quota.is_some() && !self.within => Claim::No,
+            _ => by_priority,
+        };
+        if claim != Claim::No {
+            left.used.discharge(&holding.usage);
+        }
+        claim
+    }
+}
