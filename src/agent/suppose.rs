@@ -53,11 +53,12 @@ impl Drop for Supposed<'_> {
 }
 
 impl Agent {
-    /// Where preemption by a pod of this class and priority could help. `Err`: there is room for it without.
+    /// Where preemption by a pod of this class and priority could help, which may also preempt pods of these quotas. `Err`: there is room for it without.
     pub fn survey(
         &mut self,
         class: &Arc<Class>,
         priority: i32,
+        lenders: &[Arc<str>],
         now: Duration,
         lap: impl FnMut(Part),
     ) -> Result<Survey, Choice> {
@@ -70,17 +71,16 @@ impl Agent {
             let reasons = *standing.as_ref().err()?;
             Some((*id, self.view.row(*id), reasons))
         });
-        Ok(preempt::survey(class, priority, self.salt, nodes))
+        Ok(preempt::survey(class, priority, lenders, self.salt, nodes))
     }
 
-    /// What a pod of this class and priority must preempt at `site` to go there.
+    /// What a pod of this class must preempt at `site` to go there.
     ///
     /// # Errors
     /// Why it cannot go there, whatever it preempts.
     pub fn dry_run(
         &mut self,
         class: &Arc<Class>,
-        priority: i32,
         site: &Site,
         budgets: &Budgets,
         now: Duration,
@@ -89,6 +89,6 @@ impl Agent {
             self.choose(class, now, |_| {});
         }
         let mut ground = Supposed { agent: self, class: class.id, node: site.node };
-        preempt::dry_run(&mut ground, site, priority, budgets)
+        preempt::dry_run(&mut ground, site, budgets)
     }
 }

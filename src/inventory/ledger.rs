@@ -449,8 +449,8 @@ fn sums(row: &Row) -> String {
     peers.sort();
     let volumes = row.volumes.as_deref().cloned().unwrap_or_default().sorted();
     format!(
-        "{:?} {} {} {extended:?} {ports:?} {peers:?} {volumes:?} {:?}",
-        row.requested, row.nonzero_cpu_milli, row.nonzero_memory, row.tiers
+        "{:?} {} {} {extended:?} {ports:?} {peers:?} {volumes:?} {:?} {:?}",
+        row.requested, row.nonzero_cpu_milli, row.nonzero_memory, row.tiers, row.shares
     )
 }
 

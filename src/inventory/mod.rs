@@ -6,6 +6,7 @@
 mod journal;
 mod ledger;
 mod row;
+mod shares;
 mod storage;
 mod tiers;
 
@@ -15,6 +16,7 @@ use std::sync::Arc;
 pub use journal::Journal;
 pub use ledger::{Charge, Conflict, Discrepancy, Ledger, Occupant};
 pub use row::{Peers, Reservation, Row, VolumesInUse};
+pub use shares::Shares;
 use storage::Storage;
 pub use tiers::{Held, Tier, Tiers};
 

@@ -11,6 +11,7 @@ mod survey;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use cost::Cost;
@@ -19,6 +20,7 @@ pub use survey::{Survey, survey};
 
 use crate::inventory::{Ledger, NodeId, Occupant, Revision};
 use crate::model::Holding;
+use crate::quota::Claim;
 use crate::rules::Reasons;
 
 /// A node and those of its pods that the preemptor may preempt.
@@ -27,14 +29,17 @@ pub struct Site {
     pub node: NodeId,
     /// Of the node's row when the pods were read.
     pub revision: Revision,
-    /// All of a lower priority than the preemptor's.
     pub pods: Vec<Potential>,
+    /// The preemptor takes back what is guaranteed to it: those that have borrowed go first.
+    pub reclaims: bool,
 }
 
 /// A pod that may be preempted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Potential {
     pub pod: Arc<Occupant>,
+    /// It holds what is lent to it.
+    pub lent: bool,
     /// Pods that must go with it; `None`: it goes alone.
     pub group: Option<Arc<VictimGroup>>,
 }
@@ -60,6 +65,10 @@ pub struct Victims {
     pub violations: u32,
     /// How many groups are evicted as a whole.
     pub groups: u32,
+    /// Of those that go because of a guarantee, the quotas; one for each pod.
+    pub lent: Vec<Arc<str>>,
+    /// How many others go beside such.
+    pub unlent: usize,
 }
 
 /// Why preemption does not help on a node.
@@ -91,18 +100,57 @@ impl Site {
         priority: i32,
         group_of: &dyn Fn(&str) -> Option<Arc<VictimGroup>>,
     ) -> Site {
-        let lower = |pod: &Occupant| pod.holding.priority < priority;
-        let pods = ledger.occupants(node).into_iter().filter(lower).map(|pod| {
-            let group = group_of(&pod.pod.uid);
-            Potential { pod: Arc::new(pod), group }
-        });
-        Site { node, revision: ledger.inventory().row(node).revision, pods: pods.collect() }
+        let lower = |pod: &Occupant| if pod.holding.priority < priority { Claim::Lower } else { Claim::No };
+        Site::claimed(ledger, node, lower, group_of)
     }
+
+    /// The same where `claim` says which pods may be preempted; it is asked about the least important ones first. A group goes
+    /// only if all of it may.
+    pub fn claimed(
+        ledger: &Ledger,
+        node: NodeId,
+        mut claim: impl FnMut(&Occupant) -> Claim,
+        group_of: &dyn Fn(&str) -> Option<Arc<VictimGroup>>,
+    ) -> Site {
+        let mut occupants = ledger.occupants(node);
+        occupants.sort_by_cached_key(|pod| std::cmp::Reverse(importance(pod)));
+        let mut groups: BTreeMap<Arc<str>, Claim> = BTreeMap::new();
+        let mut pods = Vec::new();
+        for pod in occupants {
+            let group = group_of(&pod.pod.uid);
+            let claim = match &group {
+                None => claim(&pod),
+                Some(group) => {
+                    *groups.entry(group.name.clone()).or_insert_with(|| claim_all(group, &mut claim))
+                }
+            };
+            if claim != Claim::No {
+                pods.push(Potential { pod: Arc::new(pod), lent: claim == Claim::Lent, group });
+            }
+        }
+        let reclaims = pods.iter().any(|pod| pod.lent);
+        Site { node, revision: ledger.inventory().row(node).revision, pods, reclaims }
+    }
+}
+
+/// Whether all of a group may go; it is lent something if one of them is.
+fn claim_all(group: &VictimGroup, claim: &mut impl FnMut(&Occupant) -> Claim) -> Claim {
+    let mut members: Vec<_> = group.members.iter().collect();
+    members.sort_by_cached_key(|pod| std::cmp::Reverse(importance(pod)));
+    let mut lent = false;
+    for member in members {
+        match claim(member) {
+            Claim::No => return Claim::No,
+            Claim::Lent => lent = true,
+            Claim::Lower => {}
+        }
+    }
+    if lent { Claim::Lent } else { Claim::Lower }
 }
 
 /// More important pods come first (upstream: `MoreImportantPod`): by priority, then by who started earlier; one that has not
 /// started yet counts as started now.
-fn importance(pod: &Occupant) -> impl Ord + use<> {
+pub(crate) fn importance(pod: &Occupant) -> impl Ord + use<> {
     (std::cmp::Reverse(pod.holding.priority), started(pod), pod.pod.uid.clone())
 }
 

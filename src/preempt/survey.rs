@@ -1,6 +1,8 @@
 //! The nodes where preemption could help, cheapest first, without a look at any pod: what rows know of each priority tells
 //! whether enough would be free without the pods of lower priorities, and how high they must be.
 
+use std::sync::Arc;
+
 use crate::class::Class;
 use crate::inventory::{NodeId, Row};
 use crate::rules::{Reasons, Salt, Unhelped, insufficient_without, shortage};
@@ -24,10 +26,12 @@ struct Bound {
     tie: u32,
 }
 
-/// Looks at `nodes`, all that there are, each with its row and why the class may not go there.
+/// Looks at `nodes`, all that there are, each with its row and why the class may not go there. `lenders`: quotas whose pods may
+/// go whatever their priority; sorted.
 pub fn survey<'a>(
     class: &Class,
     priority: i32,
+    lenders: &[Arc<str>],
     salt: Salt,
     nodes: impl Iterator<Item = (NodeId, &'a Row, Reasons)>,
 ) -> Survey {
@@ -38,7 +42,7 @@ pub fn survey<'a>(
             survey.unhelped.not_helpful += 1;
             continue;
         }
-        match bound(class, priority, row) {
+        match bound(class, priority, lenders, row) {
             Ok((highest_priority, shortage)) => {
                 bounds.push((Bound { highest_priority, shortage, tie: salt.tie(id.0) }, id));
             }
@@ -52,11 +56,25 @@ pub fn survey<'a>(
 
 /// The lowest priority up to which pods must go, and how much is missing. `Err`: nothing can go (no reasons), or it is still
 /// out for these reasons when all is gone that can.
-fn bound(class: &Class, priority: i32, row: &Row) -> Result<(i32, u16), Reasons> {
+fn bound(class: &Class, priority: i32, lenders: &[Arc<str>], row: &Row) -> Result<(i32, u16), Reasons> {
     let reserved = row.with_reservations(priority);
     let row = reserved.as_ref().unwrap_or(row);
     let usage = &class.spec.usage;
     let tiers = row.tiers.below(priority);
+    let lent = if lenders.is_empty() { None } else { row.shares.of(lenders) };
+    if let Some(lent) = lent {
+        // Those that have borrowed go first.
+        if insufficient_without(usage, row, &lent).is_none() {
+            return Ok((i32::MIN, shortage(usage, row)));
+        }
+        // What is both lent and of a lower priority counts twice: no node is left out.
+        let mut both = lent;
+        tiers.last().into_iter().for_each(|all| both.join(&all.held));
+        return match insufficient_without(usage, row, &both) {
+            Some(reasons) => Err(reasons),
+            None => Ok((tiers.last().map_or(i32::MIN, |tier| tier.priority), shortage(usage, row))),
+        };
+    }
     let all = tiers.last().ok_or(Reasons::NONE)?;
     if let Some(reasons) = insufficient_without(usage, row, &all.held) {
         return Err(reasons);

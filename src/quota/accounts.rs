@@ -12,6 +12,8 @@ use crate::model::{Holding, Usage};
 pub struct Account {
     pub pods: u64,
     pub used: Sums,
+    /// What those of them hold that are being deleted.
+    pub leaving: Sums,
 }
 
 /// Why something does not fit a quota: the first resource that it would go beyond the maximum of.
@@ -120,6 +122,9 @@ impl Accounts {
         };
         account.pods += 1;
         account.used.charge(&holding.usage);
+        if holding.peer.terminating {
+            account.leaving.charge(&holding.usage);
+        }
     }
 
     /// Takes back what [`Accounts::charge`] did.
@@ -134,6 +139,9 @@ impl Accounts {
         };
         account.pods = account.pods.saturating_sub(1);
         account.used.discharge(&holding.usage);
+        if holding.peer.terminating {
+            account.leaving.discharge(&holding.usage);
+        }
         if account.pods == 0 {
             self.by_quota.remove(quota);
         }

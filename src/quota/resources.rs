@@ -178,6 +178,17 @@ fn base(amounts: &Amounts) -> impl Iterator<Item = (Resource, i64)> {
     .into_iter()
 }
 
+/// What a pod requests of one resource.
+pub(super) fn wanted(usage: &Usage, resource: &Resource) -> i64 {
+    match resource {
+        Resource::Cpu => usage.requests.cpu_milli,
+        Resource::Memory => usage.requests.memory,
+        Resource::EphemeralStorage => usage.requests.ephemeral_storage,
+        Resource::Pods => usage.requests.pods,
+        Resource::Extended(name) => usage.extended.get(name),
+    }
+}
+
 /// What a pod requests, without what it does not.
 pub(super) fn wants(usage: &Usage) -> impl Iterator<Item = (Resource, i64)> {
     let extended = usage.extended.iter().map(|(name, amount)| (Resource::Extended(name.clone()), amount));

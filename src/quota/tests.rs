@@ -98,7 +98,10 @@ fn what_is_lacking_is_told_with_its_numbers() {
 fn amounts_are_written_as_kubernetes_does() {
     let show = |name: &str, amount| Resource::of(name).show(amount);
     assert_eq!([show("cpu", 1500), show("cpu", 2000), show("cpu", 0)], ["1500m", "2", "0"]);
-    assert_eq!([show("memory", 3 << 29), show("memory", 1 << 40), show("memory", 1001)], ["1536Mi", "1Ti", "1001"]);
+    assert_eq!(
+        [show("memory", 3 << 29), show("memory", 1 << 40), show("memory", 1001)],
+        ["1536Mi", "1Ti", "1001"]
+    );
     assert_eq!([show("hugepages-2Mi", 4 << 20), show("x/gpu", 4096)], ["4Mi", "4096"]);
 }
 
@@ -246,7 +249,7 @@ proptest! {
 fn guarantee(cpu: i64, used: i64) -> (Arc<Quota>, Account) {
     let limits = Ok(Limits { guaranteed: limit(&[("cpu", cpu)]), maximum: Limit::default() });
     let quota = Quota { limits, ..quota("other", 1, scope(None, &["b"])) };
-    let mut account = Account::default();
+    let mut account = Account { pods: 9, ..Account::default() };
     account.used.charge(&usage(used, 0));
     (Arc::new(quota), account)
 }
@@ -254,11 +257,15 @@ fn guarantee(cpu: i64, used: i64) -> (Arc<Quota>, Account) {
 fn claims(rights: &Rights, lower: &[bool], cpu: i64, used: i64) -> Vec<Claim> {
     let mut toll = Toll::default();
     let victim = of("other", usage(100, 0));
-    lower.iter().map(|lower| rights.claim(&mut toll, &victim, *lower, |_| Some(guarantee(cpu, used)))).collect()
+    lower
+        .iter()
+        .map(|lower| rights.claim(&mut toll, &victim, *lower, false, |_| Some(guarantee(cpu, used))))
+        .collect()
 }
 
 fn rights(within: bool, reclaim: Reclaim) -> Rights {
-    Rights { quota: Some("mine".into()), within, reclaim, lenders: Vec::new() }
+    let lenders = if within && reclaim == Reclaim::Any { vec![Arc::from("other")] } else { Vec::new() };
+    Rights { quota: Some("mine".into()), within, reclaim, lenders }
 }
 
 #[test]

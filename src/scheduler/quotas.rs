@@ -52,7 +52,6 @@ impl Quotas {
     }
 
     /// One of its pods is preempted for somebody's guarantee.
-    #[allow(dead_code)]
     pub(super) fn reclaimed(&mut self, quota: &Arc<str>) {
         *self.reclaimed.entry(quota.clone()).or_default() += 1;
         self.news = true;
@@ -98,6 +97,7 @@ impl Scheduler {
                 self.stale.everyone = true;
             }
         }
+        self.preemption.quotas_changed();
         self.quotas.news = true;
         self.quotas.due.insert(name.clone());
         self.wake_all();
@@ -277,6 +277,7 @@ impl Scheduler {
             return;
         }
         (self.quotas.news, self.quotas.version, self.quotas.looked_at) = (false, version, Some(now));
+        self.hunt_for_quotas();
         let mut namespaces: Vec<_> = self.objects.namespaces().collect();
         namespaces.sort_unstable_by_key(|(name, _)| *name);
         let mut news = statuses(

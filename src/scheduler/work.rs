@@ -13,6 +13,7 @@ use crate::invariants::within_allocatable;
 use crate::inventory::{Conflict, NodeId, Revision};
 use crate::model::{ClaimName, Pod};
 use crate::placement::Binding;
+use crate::quota::Rights;
 use crate::rules::{self, Diagnosis};
 
 /// One piece of work for an agent.
@@ -25,7 +26,7 @@ pub enum Task {
     /// See whether the list of this parked class is still empty.
     Check { class: Arc<Class> },
     /// See where a pod of this parked class could preempt others.
-    Survey { class: Arc<Class>, priority: i32 },
+    Survey { class: Arc<Class>, priority: i32, rights: Arc<Rights> },
     /// See what a pod must preempt on some nodes.
     Preempt(Box<Attempt>),
 }
@@ -44,8 +45,8 @@ impl Task {
         match self {
             Task::Place { .. } | Task::Check { .. } => Answer::Chosen(agent.choose(self.class(), now, lap)),
             Task::Gang { gang, .. } => Answer::Plan(agent.plan(&gang.wanted, now, lap)),
-            Task::Survey { class, priority } => {
-                Answer::Preemption(preemption::survey(agent, class, *priority, now, lap))
+            Task::Survey { class, priority, rights } => {
+                Answer::Preemption(preemption::survey(agent, class, (*priority, rights), now, lap))
             }
             Task::Preempt(attempt) => Answer::Preemption(attempt.carry_out(agent, now)),
         }
@@ -108,7 +109,7 @@ impl Scheduler {
 
     fn next_preemption(&mut self, agent: usize, now: Duration) -> Option<Task> {
         Some(match self.next_step(agent, now)? {
-            Step::Survey(class, priority) => Task::Survey { class, priority },
+            Step::Survey(class, priority, rights) => Task::Survey { class, priority, rights },
             Step::Attempt(attempt) => Task::Preempt(attempt),
         })
     }
@@ -182,8 +183,8 @@ impl Scheduler {
                 }
                 settled
             }
-            (Task::Survey { class, priority }, Answer::Preemption(Found::Survey(found))) => {
-                self.settle_survey(at, class, *priority, found, seen, now);
+            (Task::Survey { class, priority, rights }, Answer::Preemption(Found::Survey(found))) => {
+                self.settle_survey(at, class, (*priority, rights), found, seen, now);
                 Settled::Done
             }
             (Task::Preempt(attempt), Answer::Preemption(Found::DryRuns(found))) => {
