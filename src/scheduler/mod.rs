@@ -32,6 +32,7 @@ pub use audit::Difference;
 pub use gangs::GangTask;
 pub use others::{Asked, OthersCounts, Review};
 pub use preemption::{Attempt, Eviction, Found};
+pub use quotas::QuotaStanding;
 pub use share::Share;
 pub use verdict::{Candidate, Standings, Verdict};
 pub use work::{Answer, Settled, Task};

@@ -37,6 +37,16 @@ pub(super) struct Quotas {
     version: u64,
 }
 
+/// How much of a quota is used, and how many wait for it.
+#[derive(Debug, Clone)]
+pub struct QuotaStanding {
+    pub name: Arc<str>,
+    pub standing: Vec<Standing>,
+    pub waiting: usize,
+    /// Pods that were preempted since the start for a guarantee.
+    pub reclaimed: u64,
+}
+
 impl Quotas {
     pub(super) fn lines(&self) -> &Lines {
         &self.lines
@@ -228,7 +238,9 @@ impl Scheduler {
         }
         for key in released {
             self.quotas.fresh.remove(&key);
-            if self.waiting.contains_key(&key) {
+            if let Some(waiting) = self.waiting.get_mut(&key) {
+                // Should it fit nowhere, it is to know that and not this.
+                waiting.told = None;
                 self.enter(&key, now);
             } else {
                 self.gang_has_quota(&key, now);
@@ -316,22 +328,20 @@ impl Scheduler {
         self.quotas.refreshed_at = now;
         let quotas: Vec<_> = self.quotas.lines.quotas().cloned().collect();
         for quota in quotas {
-            let pods: Vec<_> = self.quotas.lines.all(&quota).cloned().collect();
-            pods.iter()
-                .filter(|uid| self.waiting.contains_key(*uid))
-                .cloned()
-                .collect::<Vec<_>>()
-                .iter()
-                .for_each(|uid| self.tell_quota(uid, false));
+            let is_pod =
+                |key: &&Arc<str>| self.waiting.get(*key).is_some_and(|pod| pod.state == State::OverQuota);
+            // Gangs tell their members.
+            let pods: Vec<_> = self.quotas.lines.all(&quota).filter(is_pod).cloned().collect();
+            pods.iter().for_each(|uid| self.tell_quota(uid, false));
         }
     }
 
     /// How much of each quota is used, and how many wait; for metrics. By name, at most `most`.
-    pub fn quota_standings(&self, most: usize) -> Vec<(Arc<str>, Vec<Standing>, usize, u64)> {
+    pub fn quota_standings(&self, most: usize) -> Vec<QuotaStanding> {
         let of = |quota: &Arc<Quota>| {
-            let standing = Standing::of(quota, self.ledger.accounts());
+            let (name, standing) = (quota.name.clone(), Standing::of(quota, self.ledger.accounts()));
             let reclaimed = self.quotas.reclaimed.get(&quota.name).copied().unwrap_or(0);
-            (quota.name.clone(), standing, self.quotas.lines.waiting(&quota.name), reclaimed)
+            QuotaStanding { name, standing, waiting: self.quotas.lines.waiting(&quota.name), reclaimed }
         };
         self.objects.quotas.iter().take(most).map(of).collect()
     }

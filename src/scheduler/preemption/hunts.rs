@@ -236,13 +236,12 @@ impl Scheduler {
                 })));
             }
             match self.take_cheapest(class.id) {
-                // Else its node is asked again.
                 Some(victims)
                     if self.waiting.get(&uid).is_some_and(|pod| self.still_claims(pod, &victims)) =>
                 {
                     self.nominate(&uid, &victims);
                 }
-                Some(_) => {}
+                Some(victims) => self.leave_out(class.id, victims.node),
                 None => self.gave_up(class.id, priority, (rights.quota.clone(), reclaims), now),
             }
         }
@@ -296,6 +295,14 @@ impl Scheduler {
         let victims = surveyed.asked.swap_remove(cheapest).victims;
         surveyed.candidates.push(victims.node);
         Some(victims)
+    }
+
+    /// What could be preempted there may not be any more. The next survey has it again.
+    fn leave_out(&mut self, class: ClassId, node: NodeId) {
+        let hunt = self.preemption.hunts.get_mut(&class);
+        if let Some(surveyed) = hunt.and_then(|hunt| hunt.surveyed.as_mut()) {
+            surveyed.candidates.retain(|candidate| *candidate != node);
+        }
     }
 
     /// No pod of the class and this quota up to this priority can preempt anything now, within its guarantee or not.
@@ -418,7 +425,7 @@ impl Scheduler {
             {
                 self.nominate(&attempt.uid, &victims);
             }
-            Some(_) => {}
+            Some(victims) => self.leave_out(class, victims.node),
             None if more => {}
             None => self.gave_up(class, attempt.priority, (attempt.rights.quota.clone(), reclaims), now),
         }
