@@ -30,7 +30,7 @@ pub struct Site {
     /// Of the node's row when the pods were read.
     pub revision: Revision,
     pub pods: Vec<Potential>,
-    /// The preemptor takes back what is guaranteed to it: those that have borrowed go first.
+    /// The preemptor may take back what is guaranteed to it: those that have borrowed go first.
     pub reclaims: bool,
 }
 
@@ -101,7 +101,7 @@ impl Site {
         group_of: &dyn Fn(&str) -> Option<Arc<VictimGroup>>,
     ) -> Site {
         let lower = |pod: &Occupant| if pod.holding.priority < priority { Claim::Lower } else { Claim::No };
-        Site::claimed(ledger, node, lower, group_of)
+        Site::claimed(ledger, node, false, lower, group_of)
     }
 
     /// The same where `claim` says which pods may be preempted; it is asked about the least important ones first. A group goes
@@ -109,6 +109,7 @@ impl Site {
     pub fn claimed(
         ledger: &Ledger,
         node: NodeId,
+        reclaims: bool,
         mut claim: impl FnMut(&Occupant) -> Claim,
         group_of: &dyn Fn(&str) -> Option<Arc<VictimGroup>>,
     ) -> Site {
@@ -128,7 +129,6 @@ impl Site {
                 pods.push(Potential { pod: Arc::new(pod), lent: claim == Claim::Lent, group });
             }
         }
-        let reclaims = pods.iter().any(|pod| pod.lent);
         Site { node, revision: ledger.inventory().row(node).revision, pods, reclaims }
     }
 }

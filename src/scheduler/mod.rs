@@ -135,6 +135,8 @@ struct Waiting {
     news: Option<Box<Pod>>,
     /// While it waits for its claims.
     claiming: Option<Box<Claiming>>,
+    /// It had its turn in the line of its quota.
+    admitted: bool,
     /// The allocation that it is a member of.
     gang: Option<Membership>,
     state: State,
@@ -655,6 +657,7 @@ impl Waiting {
             told,
             news: None,
             claiming: None,
+            admitted: false,
             gang: None,
             state: State::Gated,
             source: Box::new(pod),

@@ -141,7 +141,7 @@ impl Scheduler {
         let Some(quota) = &waiting.holding.quota else {
             return false;
         };
-        let behind = self.quotas.lines.is_before(quota, waiting.place());
+        let behind = !waiting.admitted && self.quotas.lines.is_before(quota, waiting.place());
         if !behind && self.lacks_quota(uid).is_none() {
             return false;
         }
@@ -160,6 +160,7 @@ impl Scheduler {
             return;
         };
         waiting.state = State::OverQuota;
+        waiting.admitted = false;
         let (wanted, place) = (Sums::from(&*waiting.holding.usage), waiting.place());
         self.quotas.lines.join(&quota, uid, wanted, place);
         self.quotas.fresh.insert(uid.clone());
@@ -240,7 +241,7 @@ impl Scheduler {
             self.quotas.fresh.remove(&key);
             if let Some(waiting) = self.waiting.get_mut(&key) {
                 // Should it fit nowhere, it is to know that and not this.
-                waiting.told = None;
+                (waiting.told, waiting.admitted) = (None, true);
                 self.enter(&key, now);
             } else {
                 self.gang_has_quota(&key, now);

@@ -132,10 +132,9 @@ impl Scheduler {
                 self.park(&request.uid.clone(), now);
                 continue;
             }
-            // Others took what was left of its quota.
-            if self.lacks_quota(&request.uid).is_some() {
+            // Others took what was left of its quota, or wait for it with a better place.
+            if self.queue_for_quota(&request.uid) {
                 self.dispatcher.finish(agent);
-                self.wait_for_quota(&request.uid);
                 continue;
             }
             let Some(waiting) = self.waiting.get_mut(&request.uid) else {

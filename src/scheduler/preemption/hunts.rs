@@ -222,7 +222,7 @@ impl Scheduler {
                 let site = |node| {
                     let mut toll = Toll::default();
                     let claim = |pod: &_| self.claim_on(pod, (priority, &rights), &leaving, &mut toll);
-                    Site::claimed(&self.ledger, node, claim, &group_of)
+                    Site::claimed(&self.ledger, node, rights.reclaims(), claim, &group_of)
                 };
                 let sites = nodes.into_iter().map(site).collect();
                 let budgets = self.objects.budgets.clone();

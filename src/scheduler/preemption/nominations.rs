@@ -199,7 +199,10 @@ impl Scheduler {
         if (plain || victims.is_empty()) && self.rank_there(&class, id, uid, &[]).is_valid() {
             return self.place_nominated(uid, id, plain, now);
         }
-        let victims: Vec<&str> = victims.iter().map(|victim| &**victim).collect();
+        // What leaves for others that are nominated here makes room for them, which counts.
+        let evicting = self.preemption.evicting.iter().filter(|uid| there(uid));
+        let victims: BTreeSet<&str> = victims.iter().chain(evicting).map(|victim| &**victim).collect();
+        let victims: Vec<&str> = victims.into_iter().collect();
         if victims.is_empty() || !self.rank_there(&class, id, uid, &victims).is_valid() {
             self.give_up_nomination(uid);
         }
