@@ -16,6 +16,7 @@ use crate::gang::AllocationStatus;
 use crate::model::{PodRef, Report};
 use crate::placement::{Binding, ClaimOrder, Outcome};
 use crate::policy::PolicyStatus;
+use crate::quota::QuotaStatus;
 use crate::scheduler::{Action, Answer, Eviction, Sample, Scheduler, SchedulerConfig, Settled, Task};
 
 /// Where decisions go. Called from agent threads and from whoever tells the engine something; must not block.
@@ -33,6 +34,8 @@ pub trait Outlet: Send + Sync + 'static {
     fn tell_allocation(&self, status: AllocationStatus);
     /// Write to a policy whether it is in force.
     fn tell_policy(&self, status: PolicyStatus);
+    /// Write to a quota how much of it is used.
+    fn tell_quota(&self, status: QuotaStatus);
     fn observe(&self, sample: Sample);
 }
 
@@ -187,6 +190,7 @@ impl Shared {
                 Action::Report(report) => self.outlet.report(report),
                 Action::TellAllocation(status) => self.outlet.tell_allocation(*status),
                 Action::TellPolicy(status) => self.outlet.tell_policy(*status),
+                Action::TellQuota(status) => self.outlet.tell_quota(*status),
                 Action::Observe(sample) => self.outlet.observe(sample),
                 Action::WakeAgent(agent) => self.agents[agent].raise(),
             }

@@ -14,6 +14,7 @@ use crate::agent::{Agent, AgentConfig, CacheLimits, Choice};
 use crate::class::{ClassId, Classifier};
 use crate::inventory::{Inventory, Ledger, Row};
 use crate::model::{Identity, Node, Pod, PodSpec, Usage};
+use crate::quota::{Account, Limit, Sums};
 use crate::rules::{self, Key};
 
 /// An invariant that does not hold.
@@ -77,6 +78,19 @@ pub fn within_allocatable(row: &Row, usage: &Usage) -> Checked {
     for (name, wanted) in usage.extended.iter() {
         let all = row.node.as_ref().map_or(0, |node| node.extended.get(name));
         within(name, wanted, row.extended_requested(name), all)?;
+    }
+    Ok(())
+}
+
+/// I12: a quota holds no more than its maximum of what the pod that was just charged to it requests. What the pod does not ask
+/// for may be beyond it already.
+pub fn within_maximum(quota: &str, maximum: &Limit, account: &Account, usage: &Usage) -> Checked {
+    let wanted = Sums::from(usage);
+    for (resource, most) in maximum.iter().filter(|(resource, _)| wanted.get(resource) > 0) {
+        let used = account.used.get(resource);
+        ensure(12, used <= most.into(), || {
+            format!("quota {quota} holds {used} of {most} {} after a commit", resource.name())
+        })?;
     }
     Ok(())
 }

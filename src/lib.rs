@@ -24,6 +24,7 @@ pub mod policy;
 pub mod preempt;
 pub mod process;
 pub mod queue;
+pub mod quota;
 pub mod recommend;
 pub mod rules;
 pub mod scheduler;

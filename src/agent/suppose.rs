@@ -55,11 +55,12 @@ impl Drop for Supposed<'_> {
 }
 
 impl Agent {
-    /// Where preemption by a pod of this class and priority could help. `Err`: there is room for it without.
+    /// Where preemption by a pod of this class and priority could help, which may also preempt pods of these quotas. `Err`: there is room for it without.
     pub fn survey(
         &mut self,
         class: &Arc<Class>,
         priority: i32,
+        lenders: &[Arc<str>],
         now: Duration,
         lap: impl FnMut(Part),
     ) -> Result<Survey, Choice> {
@@ -72,35 +73,33 @@ impl Agent {
             let reasons = *standing.as_ref().err()?;
             Some((*id, self.view.row(*id), Some(reasons)))
         });
-        Ok(preempt::survey(class, priority, self.salt, nodes))
+        Ok(preempt::survey(class, priority, lenders, self.salt, nodes))
     }
 
-    /// What a pod of this class and priority must preempt at `site` to go there.
+    /// What a pod of this class must preempt at `site` to go there.
     ///
     /// # Errors
     /// Why it cannot go there, whatever it preempts.
     pub fn dry_run(
         &mut self,
         class: &Arc<Class>,
-        priority: i32,
         site: &Site,
         budgets: &Budgets,
         now: Duration,
     ) -> Result<Victims, Fruitless> {
         self.freshen(class, now);
-        self.dry_run_beside(class.id, priority, site, budgets.spending())
+        self.dry_run_beside(class.id, site, budgets.spending())
     }
 
     /// The same beside what is supposed already, for a class whose list is cached.
     pub(super) fn dry_run_beside(
         &mut self,
         class: ClassId,
-        priority: i32,
         site: &Site,
         spending: Spending,
     ) -> Result<Victims, Fruitless> {
         let before = self.view.alterations();
         let mut ground = Supposed { agent: self, class, node: site.node, before };
-        preempt::dry_run(&mut ground, site, priority, spending)
+        preempt::dry_run(&mut ground, site, spending)
     }
 }

@@ -6,6 +6,7 @@
 
 mod allocation;
 pub mod policy;
+pub mod quota;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
@@ -19,7 +20,7 @@ pub const GROUP: &str = "berth.dev";
 
 /// All kinds of ours.
 pub fn crds() -> Vec<CustomResourceDefinition> {
-    vec![Allocation::crd(), policy::AllocationPolicy::crd()]
+    vec![Allocation::crd(), policy::AllocationPolicy::crd(), quota::Quota::crd()]
 }
 
 /// One CustomResourceDefinition as a YAML document.

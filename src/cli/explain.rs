@@ -14,8 +14,9 @@ use super::Output;
 use super::failure::Failure;
 use crate::cluster::{
     LIVE_PODS, LeanAllocationPolicy, LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity, LeanNamespace,
-    LeanObject, LeanPersistentVolume, LeanPersistentVolumeClaim, LeanReplicaSet, LeanReplicationController,
-    LeanService, LeanStatefulSet, LeanStorageClass, LeanVolumeAttachment, list_all,
+    LeanObject, LeanPersistentVolume, LeanPersistentVolumeClaim, LeanQuota, LeanReplicaSet,
+    LeanReplicationController, LeanService, LeanStatefulSet, LeanStorageClass, LeanVolumeAttachment,
+    list_all,
 };
 use crate::config::Config;
 use crate::explain::dump::Dump;
@@ -185,20 +186,23 @@ fn list(options: &ExplainOptions) -> Result<Dump> {
         list_objects::<LeanReplicationController>(&client, &mut dump, SPREAD).await;
         list_objects::<LeanReplicaSet>(&client, &mut dump, SPREAD).await;
         list_objects::<LeanStatefulSet>(&client, &mut dump, SPREAD).await;
-        list_policies(&client, &mut dump).await;
+        list_ours::<LeanAllocationPolicy>(&client, &mut dump).await;
+        list_ours::<LeanQuota>(&client, &mut dump).await;
         Ok(dump)
     })
 }
 
-/// A cluster need not know of policies.
-async fn list_policies(client: &Client, dump: &mut Dump) {
-    let add = |policy: Result<LeanAllocationPolicy, _>| dump.add_object(policy);
-    match list_all(client, None, add).await {
+/// A cluster need not know of kinds of ours.
+async fn list_ours<K>(client: &Client, dump: &mut Dump)
+where
+    K: LeanObject + kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
+{
+    match list_all(client, None, |object: Result<K, _>| dump.add_object(object)).await {
         Ok(_) => {}
         Err(kube::Error::Api(error)) if error.code == 404 => {}
         Err(error) => {
             let error = anyhow::Error::from(error);
-            eprintln!("berth: cannot list allocationpolicies, pods are judged without them: {error:#}");
+            eprintln!("berth: cannot list {}, pods are judged without them: {error:#}", K::plural(&()));
         }
     }
 }

@@ -27,7 +27,7 @@ use tokio::sync::{mpsc, watch};
 use crate::agent::{AgentConfig, CacheLimits};
 use crate::cluster::certificates::{FOLLOW_EVERY, Rotation};
 use crate::cluster::client::without_retries;
-use crate::cluster::{Allocations, Evictor, PolicyWriter, Reporter};
+use crate::cluster::{Allocations, Evictor, PolicyWriter, QuotaWriter, Reporter};
 use crate::config::{Config, NAMESPACE_FILE};
 use crate::engine::{AgentThreads, Engine, Outlet};
 use crate::gang::AllocationStatus;
@@ -36,6 +36,7 @@ use crate::objects::Kind;
 use crate::placement::{BindCounters, Binding, ClaimOrder, KubeClaims, KubeStore, drive};
 use crate::policy::PolicyStatus;
 use crate::queue::BackoffLimits;
+use crate::quota::QuotaStatus;
 use crate::scheduler::{Eviction, Sample, SchedulerConfig};
 use crate::serve::metrics::{Histograms, RecommenderMetrics, Sources};
 use crate::serve::{Access, Health, Secure, listen, secure_routes, serve};
@@ -132,6 +133,7 @@ struct ToCluster {
     reporter: Reporter,
     allocations: Allocations,
     policies: PolicyWriter,
+    quotas: QuotaWriter,
     histograms: Histograms,
 }
 
@@ -167,6 +169,10 @@ impl Outlet for ToCluster {
         self.policies.tell(status);
     }
 
+    fn tell_quota(&self, status: QuotaStatus) {
+        self.quotas.tell(status);
+    }
+
     fn observe(&self, sample: Sample) {
         self.histograms.observe(sample);
     }
@@ -184,7 +190,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     let (evictions, eviction_queue) = mpsc::unbounded_channel();
     let (reporter, allocations, histograms) =
         (Reporter::new(), Allocations::default(), Histograms::default());
-    let policies = PolicyWriter::default();
+    let (policies, quotas) = (PolicyWriter::default(), QuotaWriter::default());
     let outlet = ToCluster {
         binds,
         claims,
@@ -192,6 +198,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         reporter: reporter.clone(),
         allocations: allocations.clone(),
         policies: policies.clone(),
+        quotas: quotas.clone(),
         histograms: histograms.clone(),
     };
     let estimator = estimates::read(config.estimator_file.as_deref());
@@ -256,6 +263,11 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         async move { policies.run(client, move || leadership.term().is_some()).await }
     };
     tasks.spawn("statuses of policies", tells);
+    let tells = {
+        let (leadership, client) = (leadership.clone(), without_retries(cluster.clone())?);
+        async move { quotas.run(client, move || leadership.term().is_some()).await }
+    };
+    tasks.spawn("statuses of quotas", tells);
     tasks.spawn("claims", carry_out_claims(engine.clone(), claims, claim_queue, leads));
     let evictor = Evictor::new(cluster.clone(), leadership.fence.as_ref())?;
     let evictions =
@@ -372,6 +384,7 @@ fn scheduler_config(config: &Config) -> SchedulerConfig {
         Kind::CoschedulingPodGroup,
         Kind::DisruptionBudget,
         Kind::AllocationPolicy,
+        Kind::Quota,
     ]);
     if config.pod_topology_spread.adds_constraints() {
         objects.extend(Kind::SPREADING);

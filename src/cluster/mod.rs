@@ -18,10 +18,12 @@ mod members;
 mod objects;
 mod pod_reader;
 mod policies;
+mod quotas;
 mod report_json;
 mod reporter;
 mod self_check;
 mod served;
+mod status_writer;
 pub mod vpa;
 mod watch;
 
@@ -45,6 +47,7 @@ pub use objects::{
 };
 pub use pod_reader::PodReader;
 pub use policies::{LeanAllocationPolicy, PolicyWriter};
+pub use quotas::{LeanQuota, QuotaWriter};
 pub use reporter::{ReportCounters, Reporter};
 pub use self_check::{list_all, list_cluster};
 pub use served::{OptionalKind, watch_if_served};

@@ -1,25 +1,17 @@
 //! Allocation policies: how they are read, and how their status is written.
-//!
-//! The writer keeps the latest status of each policy and writes one after the other, behind everything else: a policy has few
-//! changes, and the one that counts is the last.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{Patch, PatchParams};
-use kube::{Api, Client};
-use parking_lot::Mutex;
 use serde::Deserialize;
-use serde_json::{Value, json};
-use tokio::sync::Notify;
+use serde_json::Value;
 
 use super::convert::label_selector;
 use super::lean::{LeanLabelSelector, LeanRequirement, lean_meta, nullable};
+use super::status_writer::{StatusWriter, Told, conditions};
 use super::{Interner, LeanObject, OptionalKind};
 use crate::api::policy::{
-    AllocationPolicy, AllocationPolicySpec, AllocationPolicyStatus, Condition, Effective, EffectiveLimit,
+    AllocationPolicy, AllocationPolicySpec, AllocationPolicyStatus, Effective, EffectiveLimit,
     EffectivePreference, Operator, Selector,
 };
 use crate::objects::{Kind, Object};
@@ -90,7 +82,7 @@ fn governs(spec: &AllocationPolicySpec, interner: &mut Interner) -> Result<Gover
     Ok(Governs { schedulers: sorted(&spec.governs.scheduler_names), namespaces })
 }
 
-fn lean(selector: &Selector) -> LeanLabelSelector {
+pub(super) fn lean(selector: &Selector) -> LeanLabelSelector {
     let operator = |operator| match operator {
         Operator::In => "In",
         Operator::NotIn => "NotIn",
@@ -140,91 +132,24 @@ fn wishes(spec: &AllocationPolicySpec) -> Result<Wishes, Arc<str>> {
     })
 }
 
-/// Policies whose status waits to be written, at most; what is told of more is lost until it changes again.
-const MOST_WAITING: usize = 4096;
-/// A write that failed is tried again so many times, each after a longer pause.
-const TRIES: u32 = 8;
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
-const REQUEST_MAX: Duration = Duration::from_secs(10);
-
 /// Writes statuses of policies. Cheap to clone.
-#[derive(Debug, Clone, Default)]
-pub struct PolicyWriter {
-    shared: Arc<Waiting>,
-}
+pub type PolicyWriter = StatusWriter<PolicyStatus>;
 
-#[derive(Debug, Default)]
-struct Waiting {
-    latest: Mutex<BTreeMap<Arc<str>, PolicyStatus>>,
-    came: Notify,
-}
+impl Told for PolicyStatus {
+    type Object = AllocationPolicy;
 
-impl PolicyWriter {
-    /// Never blocks. The latest status of a policy replaces an earlier one that waits.
-    pub fn tell(&self, status: PolicyStatus) {
-        let mut latest = self.shared.latest.lock();
-        if latest.len() >= MOST_WAITING && !latest.contains_key(&status.name) {
-            tracing::warn!(policy = %status.name, "too many statuses of policies wait to be written: this one is not");
-            return;
-        }
-        latest.insert(status.name.clone(), status);
-        drop(latest);
-        self.shared.came.notify_one();
+    fn name(&self) -> &Arc<str> {
+        &self.name
     }
 
-    fn take(&self) -> Option<PolicyStatus> {
-        self.shared.latest.lock().pop_first().map(|(_, status)| status)
+    fn uid(&self) -> &str {
+        &self.uid
     }
 
-    /// Writes what is told while `leads`. Never returns; drop the future to stop.
-    pub async fn run(&self, client: Client, leads: impl Fn() -> bool) {
-        let api: Api<AllocationPolicy> = Api::all(client);
-        loop {
-            let Some(status) = self.take() else {
-                self.shared.came.notified().await;
-                continue;
-            };
-            let mut pause = FIRST_PAUSE;
-            for tried in 1..=TRIES {
-                let superseded = self.shared.latest.lock().contains_key(&status.name);
-                if superseded || !leads() {
-                    break;
-                }
-                let written = tokio::time::timeout(REQUEST_MAX, write(&api, &status)).await;
-                let error = match written {
-                    Ok(Ok(())) => break,
-                    Ok(Err(error)) => error.to_string(),
-                    Err(_) => "the API server did not answer in time".to_owned(),
-                };
-                if tried == TRIES {
-                    tracing::warn!(policy = %status.name, error, "the status of a policy cannot be written");
-                }
-                tokio::time::sleep(pause).await;
-                pause *= 2;
-            }
-        }
-    }
-}
-
-/// Writes what differs from what is there. A policy that is gone, or was made anew, is done with.
-async fn write(api: &Api<AllocationPolicy>, status: &PolicyStatus) -> Result<(), kube::Error> {
-    let Some(there) = api.get_opt(&status.name).await? else {
-        return Ok(());
-    };
-    if there.metadata.uid.as_deref() != Some(&*status.uid) {
-        return Ok(());
-    }
-    let before = there.status.clone().unwrap_or_default();
-    let after = render(status, &before, &now());
-    if there.status.as_ref() == Some(&after) {
-        return Ok(());
-    }
-    // A policy made anew under this name has another uid: the server refuses the patch.
-    let patch = json!({"metadata": {"uid": &*status.uid}, "status": patch_of(&after)});
-    match api.patch_status(&status.name, &PatchParams::default(), &Patch::Merge(patch)).await {
-        Ok(_) => Ok(()),
-        Err(kube::Error::Api(error)) if matches!(error.code, 404 | 409) => Ok(()),
-        Err(error) => Err(error),
+    fn patch(&self, there: &AllocationPolicy, now: &str) -> Option<Value> {
+        let before = there.status.clone().unwrap_or_default();
+        let after = render(self, &before, now);
+        (there.status.as_ref() != Some(&after)).then(|| patch_of(&after))
     }
 }
 
@@ -237,38 +162,22 @@ fn patch_of(status: &AllocationPolicyStatus) -> Value {
     patch
 }
 
-fn now() -> String {
-    let now = jiff::Timestamp::now();
-    jiff::Timestamp::from_second(now.as_second()).unwrap_or(now).to_string()
-}
-
 /// The status to write over `before`.
 fn render(status: &PolicyStatus, before: &AllocationPolicyStatus, now: &str) -> AllocationPolicyStatus {
-    let yes = |it: bool| if it { "True" } else { "False" };
     let contradiction = status.contradiction.as_deref();
     let told = [
-        ("InForce", yes(status.reason == Reason::Applied), status.reason.name(), &*status.message),
+        ("InForce", status.reason == Reason::Applied, status.reason.name(), &*status.message),
         (
             "Contradicted",
-            yes(contradiction.is_some()),
+            contradiction.is_some(),
             if contradiction.is_some() { "Overruled" } else { "Unique" },
             contradiction.unwrap_or("no other policy that is as specific goes before it"),
         ),
     ];
-    let conditions = told.map(|(type_, status_is, reason, message)| {
-        let known = before.conditions.iter().find(|known| known.type_ == type_ && known.status == status_is);
-        Condition {
-            type_: type_.to_owned(),
-            status: status_is.to_owned(),
-            observed_generation: status.observed_generation,
-            last_transition_time: known.map_or(now, |known| &known.last_transition_time).to_owned(),
-            reason: reason.to_owned(),
-            message: message.to_owned(),
-        }
-    });
+    let conditions = conditions(&told, &before.conditions, status.observed_generation, now);
     AllocationPolicyStatus {
         observed_generation: status.observed_generation,
-        conditions: conditions.into(),
+        conditions,
         governs: status.governs.to_string(),
         effective: status.effective.as_deref().map(effective),
     }

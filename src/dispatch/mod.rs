@@ -24,6 +24,7 @@ pub use kind::DispatcherKind;
 
 use crate::agent::{CacheChange, Part, Rng};
 use crate::class::{Class, ClassId, TraitId};
+use crate::queue::AGED_TURN;
 use crate::rules::{CachedRule, mix};
 use foresight::Foresight;
 use presence::Presence;
@@ -109,6 +110,8 @@ pub struct Dispatcher {
     turn: usize,
     foresight: Foresight,
     pressure: Pressure,
+    /// Of so many requests taken from a queue one is the one that waits longest; 0: none.
+    aging: u64,
 }
 
 /// More agents than any machine needs; each has a bit in a word.
@@ -129,6 +132,7 @@ impl Dispatcher {
             turn: 0,
             foresight: Foresight::new(agents),
             pressure: Pressure::default(),
+            aging: AGED_TURN,
         }
     }
 
@@ -310,7 +314,9 @@ impl Dispatcher {
         debug_assert!(self.lanes[agent].service.is_none(), "an agent serves one request at a time");
         self.lanes[agent].called = false;
         let ticket = self.next(agent)?;
-        let request = self.queue_mut(ticket.lane).remove(ticket.key)?;
+        let queue = self.queue_mut(ticket.lane);
+        queue.count_turn();
+        let request = queue.remove(ticket.key)?;
         let takes = match self.kind.estimates() {
             true => self.outlook_now(&request.class).at(agent).takes,
             false => Duration::ZERO,
@@ -367,15 +373,17 @@ impl Dispatcher {
 
     /// The request that this agent would start: its own first one, or one of a queue that it may take from.
     fn next(&self, agent: usize) -> Option<Ticket> {
-        let own = self.lanes[agent].queue.first().map(|key| Ticket { lane: Some(agent), key });
-        let shared = self.shared.first().map(|key| Ticket { lane: None, key });
-        let first = [own, shared].into_iter().flatten().min_by_key(|ticket| ticket.key);
+        let ticket = |lane, (key, aged)| (Ticket { lane, key }, aged);
+        let own = self.lanes[agent].queue.next(self.aging).map(|next| ticket(Some(agent), next));
+        let shared = self.shared.next(self.aging).map(|next| ticket(None, next));
+        let both = [own, shared].into_iter().flatten();
+        let first = both.min_by_key(|(ticket, aged)| (!aged, ticket.key)).map(|(ticket, _)| ticket);
         first.or_else(|| self.steal().filter(|_| self.kind == DispatcherKind::HashStealing))
     }
 
     fn steal(&self) -> Option<Ticket> {
         let longest = (0..self.lanes.len()).max_by_key(|at| (self.lanes[*at].queue.len(), Reverse(*at)))?;
-        let key = self.lanes[longest].queue.first()?;
+        let (key, _) = self.lanes[longest].queue.next(self.aging)?;
         Some(Ticket { lane: Some(longest), key })
     }
 

@@ -20,17 +20,23 @@ pub(super) struct Queue {
     waiting: BTreeMap<Key, Waiting>,
     /// Sum of estimates by priority, and how many: what a request waits behind is the sum over its own and higher ones.
     ahead: BTreeMap<Reverse<i32>, (Duration, usize)>,
+    /// Who waits, in order of arrival.
+    arrivals: BTreeMap<u64, Reverse<i32>>,
+    /// Requests that were taken in their turn.
+    turns: u64,
 }
 
 impl Queue {
     pub fn insert(&mut self, key: Key, waiting: Waiting) {
         let (sum, count) = self.ahead.entry(key.0).or_default();
         (*sum, *count) = (*sum + waiting.estimate, *count + 1);
+        self.arrivals.insert(key.1, key.0);
         self.waiting.insert(key, waiting);
     }
 
     pub fn remove(&mut self, key: Key) -> Option<Request> {
         let waiting = self.waiting.remove(&key)?;
+        self.arrivals.remove(&key.1);
         if let Some((sum, count)) = self.ahead.get_mut(&key.0) {
             // The estimate that was added, not the real time: errors do not add up.
             (*sum, *count) = (*sum - waiting.estimate, *count - 1);
@@ -39,6 +45,19 @@ impl Queue {
             }
         }
         Some(waiting.request)
+    }
+
+    /// The one whose turn it is: every `aging`th time the one that waits longest, else the first. Whether it is an aged one.
+    pub fn next(&self, aging: u64) -> Option<(Key, bool)> {
+        if aging > 0 && self.turns % aging == aging - 1 {
+            return self.arrivals.first_key_value().map(|(seq, priority)| ((*priority, *seq), true));
+        }
+        Some((self.first()?, false))
+    }
+
+    /// A request was taken in its turn.
+    pub fn count_turn(&mut self) {
+        self.turns += 1;
     }
 
     pub fn first(&self) -> Option<Key> {

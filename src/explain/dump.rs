@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 use super::{Settings, World};
 use crate::cluster::{
     BadObject, Guarded, Interner, LeanAllocationPolicy, LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity,
-    LeanNamespace, LeanNode, LeanObject, LeanPersistentVolume, LeanPersistentVolumeClaim, LeanPod,
+    LeanNamespace, LeanNode, LeanObject, LeanPersistentVolume, LeanPersistentVolumeClaim, LeanPod, LeanQuota,
     LeanReplicaSet, LeanReplicationController, LeanService, LeanStatefulSet, LeanStorageClass,
     LeanVolumeAttachment, ObjectId,
 };
@@ -152,6 +152,7 @@ impl Dump {
             ("berth.dev/v1alpha1", "AllocationPolicy") => {
                 self.add_object(parse::<LeanAllocationPolicy>(json));
             }
+            ("berth.dev/v1alpha1", "Quota") => self.add_object(parse::<LeanQuota>(json)),
             (_, "") => *self.foreign.entry("objects without a kind".to_owned()).or_default() += 1,
             (_, kind) => *self.foreign.entry(kind.to_owned()).or_default() += 1,
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::{Inventory, NodeId, Reservation, Row};
 use crate::model::{ClaimName, Holding, Node, NodeStorage, PodRef, StaticVolume, Usage};
+use crate::quota::Accounts;
 
 /// What one pod takes of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,6 +67,8 @@ pub struct Ledger {
     claims_moved: bool,
     /// By uid: the node on which room is kept for a pod that is not ours.
     reservations: HashMap<Arc<str>, (Arc<str>, Reservation)>,
+    /// What the charges of each quota hold.
+    accounts: Accounts,
 }
 
 impl Ledger {
@@ -132,6 +135,16 @@ impl Ledger {
     /// All charges by uid, in no particular order.
     pub fn charges(&self) -> impl Iterator<Item = (&Arc<str>, &Charge)> {
         self.charges.iter()
+    }
+
+    /// What the pods of each quota hold.
+    pub fn accounts(&self) -> &Accounts {
+        &self.accounts
+    }
+
+    /// Quotas in which something became free since the last call.
+    pub fn take_freed_quotas(&mut self) -> BTreeSet<Arc<str>> {
+        self.accounts.take_freed()
     }
 
     /// Number of pods charged, and how many of them are only assumed.
@@ -231,6 +244,7 @@ impl Ledger {
             && charge.holding != holding
         {
             self.inventory.charge(node, &holding);
+            self.accounts.charge(&holding);
             self.count_priority(charge.holding.priority, false);
             self.count_priority(holding.priority, true);
             self.charges.insert(uid, Charge { holding, ..charge.clone() });
@@ -312,6 +326,7 @@ impl Ledger {
 
     /// Takes `charge`, which is not in the books any more, off its row.
     fn release(&mut self, charge: &Charge) {
+        self.accounts.discharge(&charge.holding);
         let saturated = self.inventory.row(charge.node).is_saturated();
         self.inventory.discharge(charge.node, &charge.holding);
         if saturated {
@@ -343,6 +358,7 @@ impl Ledger {
         self.by_node[charge.node.index()].push(uid.clone());
         self.count_priority(charge.holding.priority, true);
         self.inventory.charge(charge.node, &charge.holding);
+        self.accounts.charge(&charge.holding);
         for claim in charge.holding.volumes.iter().flat_map(|held| &held.claims) {
             let users = self.users.entry(claim.clone()).or_default();
             if users.is_empty() {
@@ -365,7 +381,30 @@ impl Ledger {
             }
         }
         wrong.sort_by(|a, b| a.node.cmp(&b.node));
+        wrong.extend(self.check_accounts());
         wrong
+    }
+
+    /// What the quotas hold, recounted.
+    fn check_accounts(&self) -> Vec<Discrepancy> {
+        let fresh = self.recount_accounts();
+        if fresh == self.accounts {
+            return Vec::new();
+        }
+        let quotas: BTreeSet<&Arc<str>> = fresh.quotas().into_iter().chain(self.accounts.quotas()).collect();
+        let differs = quotas.into_iter().filter(|quota| fresh.of(quota) != self.accounts.of(quota));
+        let wrong = differs.map(|quota| Discrepancy {
+            node: format!("quota {quota}").into(),
+            counted: format!("{:?}", self.accounts.of(quota)),
+            recounted: format!("{:?}", fresh.of(quota)),
+        });
+        wrong.collect()
+    }
+
+    fn recount_accounts(&self) -> Accounts {
+        let mut accounts = Accounts::default();
+        self.charges.values().for_each(|charge| accounts.charge(&charge.holding));
+        accounts
     }
 
     /// Replaces every sum by its recount, and returns what was wrong.
@@ -382,6 +421,7 @@ impl Ledger {
                 self.inventory.replace_sums(id, fresh);
             }
         }
+        self.accounts.replace(self.recount_accounts());
         wrong
     }
 
@@ -409,8 +449,8 @@ fn sums(row: &Row) -> String {
     peers.sort();
     let volumes = row.volumes.as_deref().cloned().unwrap_or_default().sorted();
     format!(
-        "{:?} {} {} {extended:?} {ports:?} {peers:?} {volumes:?} {:?}",
-        row.requested, row.nonzero_cpu_milli, row.nonzero_memory, row.tiers
+        "{:?} {} {} {extended:?} {ports:?} {peers:?} {volumes:?} {:?} {:?}",
+        row.requested, row.nonzero_cpu_milli, row.nonzero_memory, row.tiers, row.shares
     )
 }
 

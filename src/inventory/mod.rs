@@ -6,6 +6,7 @@
 mod journal;
 mod ledger;
 mod row;
+mod shares;
 mod storage;
 mod tiers;
 
@@ -15,6 +16,7 @@ use std::sync::Arc;
 pub use journal::Journal;
 pub use ledger::{Charge, Conflict, Discrepancy, Ledger, Occupant};
 pub use row::{Peers, Reservation, Row, VolumesInUse};
+pub use shares::Shares;
 use storage::Storage;
 pub use tiers::{Held, Tier, Tiers};
 
@@ -92,6 +94,11 @@ impl Inventory {
     /// Names of all nodes that exist, in no particular order of meaning (by id).
     pub fn node_names(&self) -> impl Iterator<Item = &Arc<str>> {
         self.rows.iter().zip(&self.names).filter(|(row, _)| row.node.is_some()).map(|(_, name)| name)
+    }
+
+    /// All rows, also of nodes that do not exist.
+    pub fn rows(&self) -> impl Iterator<Item = &Row> {
+        self.rows.iter()
     }
 
     /// All nodes that exist (by id).

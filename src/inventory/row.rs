@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Revision, Tiers};
+use super::{Revision, Shares, Tiers};
 use crate::model::{
     Amounts, CsiVolume, Disk, Extended, HeldVolumes, Holding, HostPort, Node, NodeStorage, Peer,
     StaticVolume, Usage,
@@ -30,6 +30,8 @@ pub struct Row {
     pub ports: Option<Arc<Vec<HostPort>>>,
     /// What pods of each priority hold.
     pub tiers: Tiers,
+    /// What pods of each quota hold.
+    pub shares: Shares,
     /// The pods here as other pods' rules see them.
     pub peers: Peers,
     /// How many volumes the node can have attached, and what is attached beside what pods hold; `None`: nothing is known.
@@ -169,6 +171,7 @@ impl Row {
     /// Accounts for one more pod.
     pub(crate) fn charge(&mut self, holding: &Holding) {
         self.tiers.add(holding.priority, &holding.usage);
+        self.shares.add(holding.quota.as_ref(), &holding.usage);
         self.add(holding);
     }
 
@@ -192,6 +195,7 @@ impl Row {
     pub(crate) fn discharge(&mut self, holding: &Holding) {
         let usage = &*holding.usage;
         self.tiers.remove(holding.priority, usage);
+        self.shares.remove(holding.quota.as_ref(), usage);
         self.peers.remove(&holding.peer);
         if let (Some(held), Some(in_use)) = (&holding.volumes, &mut self.volumes) {
             let in_use = Arc::make_mut(in_use);

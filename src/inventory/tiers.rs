@@ -25,12 +25,18 @@ pub struct Held {
 }
 
 impl Held {
-    fn add(&mut self, usage: &Usage) {
+    /// What both hold.
+    pub fn join(&mut self, other: &Held) {
+        self.amounts.add(&other.amounts);
+        other.extended.iter().for_each(|(name, amount)| self.extended.add(name, amount));
+    }
+
+    pub(super) fn add(&mut self, usage: &Usage) {
         self.amounts.add(&usage.requests);
         usage.extended.iter().for_each(|(name, amount)| self.extended.add(name, amount));
     }
 
-    fn remove(&mut self, usage: &Usage) {
+    pub(super) fn remove(&mut self, usage: &Usage) {
         self.amounts.sub(&usage.requests);
         usage.extended.iter().for_each(|(name, amount)| self.extended.add(name, amount.saturating_neg()));
     }

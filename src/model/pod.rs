@@ -80,6 +80,8 @@ pub struct Holding {
     pub peer: Arc<Peer>,
     pub volumes: Option<Arc<HeldVolumes>>,
     pub priority: i32,
+    /// The quota that it belongs to.
+    pub quota: Option<Arc<str>>,
 }
 
 impl From<&Holding> for Holding {

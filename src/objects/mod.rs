@@ -23,6 +23,7 @@ use crate::model::{
     AttachLimits, ClaimName, Holding, Identity, LabelSelector, Labels, Peer, Pod, PodSpec, Pool, Spread,
 };
 use crate::policy::Policy;
+use crate::quota;
 use spreading::Spreading;
 
 /// What kind of object.
@@ -46,6 +47,7 @@ pub enum Kind {
     PodGroup,
     CoschedulingPodGroup,
     AllocationPolicy,
+    Quota,
 }
 
 impl Kind {
@@ -94,6 +96,7 @@ pub enum Object {
     Allocation(Box<Allocation>),
     /// Not kept here: the scheduler hands it to the policies.
     Policy(Box<Policy>),
+    Quota(Box<quota::Quota>),
 }
 
 /// Which pods must be looked at again after a change.
@@ -125,6 +128,8 @@ pub struct Objects {
     namespaces: HashMap<Arc<str>, Labels>,
     pub volumes: Volumes,
     pub budgets: Budgets,
+    /// The scheduler hands them to the index.
+    pub quotas: quota::Index,
     /// Pods made from one template share what others see of them.
     peers: Pool<Peer>,
     spreading: Spreading,
@@ -157,7 +162,7 @@ impl Objects {
                 self.budgets.apply(budget);
                 Affected::Nothing
             }
-            Object::Allocation(_) | Object::Policy(_) => Affected::Nothing,
+            Object::Allocation(_) | Object::Policy(_) | Object::Quota(_) => Affected::Nothing,
         }
     }
 
@@ -211,7 +216,9 @@ impl Objects {
     /// What the pod takes of its node and shows there, with the labels of its namespace.
     pub fn holding(&mut self, pod: &Pod) -> Holding {
         let volumes = pod.volumes.as_ref().map(|volumes| Arc::new(self.volumes.held(pod, volumes)));
-        Holding { usage: pod.usage.clone(), peer: self.peer(&pod.peer), volumes, priority: pod.priority }
+        let peer = self.peer(&pod.peer);
+        let quota = self.quotas.find(&peer.identity).cloned();
+        Holding { usage: pod.usage.clone(), peer, volumes, priority: pod.priority, quota }
     }
 
     fn peer(&mut self, bare: &Arc<Peer>) -> Arc<Peer> {
@@ -227,7 +234,9 @@ impl Objects {
     /// The same for a pod that is charged already, after its namespace or a claim of it changed.
     pub fn renewed(&mut self, holding: &Holding) -> Holding {
         let volumes = holding.volumes.as_ref().map(|held| Arc::new(self.volumes.renewed(held)));
-        Holding { peer: self.peer(&holding.peer), volumes, ..holding.clone() }
+        let peer = self.peer(&holding.peer);
+        let quota = self.quotas.find(&peer.identity).cloned();
+        Holding { peer, volumes, quota, ..holding.clone() }
     }
 
     /// What the pod wants, with what the cluster adds to that. `used` tells whether a pod that has a node uses a claim.

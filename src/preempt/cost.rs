@@ -10,6 +10,8 @@ pub struct Cost {
     violations: u32,
     /// Not upstream's, which knows no groups here.
     groups: u32,
+    /// Those that have not borrowed are kept before those that have.
+    unlent: usize,
     highest_priority: i32,
     sum_of_priorities: i64,
     pods: usize,
@@ -29,6 +31,7 @@ impl Victims {
         Cost {
             violations: self.violations,
             groups: self.groups,
+            unlent: self.unlent,
             highest_priority,
             sum_of_priorities: sum.fold(0, i64::saturating_add),
             pods: self.pods.len(),

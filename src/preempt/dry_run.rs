@@ -12,6 +12,7 @@ use crate::objects::Spending;
 struct Unit<'a> {
     here: Vec<&'a Arc<Occupant>>,
     group: Option<&'a VictimGroup>,
+    lent: bool,
 }
 
 impl<'a> Unit<'a> {
@@ -22,18 +23,12 @@ impl<'a> Unit<'a> {
     }
 }
 
-/// What a pod of this priority must preempt at `site`, which `ground` stands for, to go there. `spending`: what is left of the
-/// budgets.
+/// What a pod must preempt at `site`, which `ground` stands for, to go there. `spending`: what is left of the budgets.
 ///
 /// # Errors
 /// Why it cannot go there, whatever it preempts.
-pub fn dry_run(
-    ground: &mut impl Ground,
-    site: &Site,
-    priority: i32,
-    mut spending: Spending,
-) -> Result<Victims, Fruitless> {
-    let units = units(&site.pods, priority);
+pub fn dry_run(ground: &mut impl Ground, site: &Site, mut spending: Spending) -> Result<Victims, Fruitless> {
+    let units = units(&site.pods);
     if units.is_empty() {
         return Err(Fruitless::NoVictims);
     }
@@ -50,7 +45,7 @@ pub fn dry_run(
         pods.fold(false, |any, violates| any | violates)
     };
     let (violating, others): (Vec<_>, Vec<_>) = units.into_iter().partition(|unit| violates(unit));
-    let mut victims = Victims { node: site.node, pods: Vec::new(), violations: 0, groups: 0 };
+    let mut victims = Victims::none(site.node);
     let wanted_kept = violating.len();
     for (at, unit) in violating.into_iter().chain(others).enumerate() {
         if ground.put_back(&mut unit.here.iter().map(|pod| &pod.holding)) {
@@ -58,6 +53,11 @@ pub fn dry_run(
         }
         victims.violations += u32::from(at < wanted_kept);
         victims.groups += u32::from(unit.group.is_some());
+        if unit.lent {
+            victims.lent.extend(unit.all().filter_map(|pod| pod.holding.quota.clone()));
+        } else if site.reclaims {
+            victims.unlent += unit.all().count();
+        }
         victims.pods.extend(unit.all().cloned());
     }
     victims.pods.sort_by_cached_key(|pod| importance(pod));
@@ -68,22 +68,22 @@ pub fn dry_run(
     }
 }
 
-/// Most important first. A group with a member that may not be preempted stays.
-fn units(pods: &[Potential], priority: i32) -> Vec<Unit<'_>> {
+/// Those that hold what is lent to them last, so that they come back last; then the most important first.
+fn units(pods: &[Potential]) -> Vec<Unit<'_>> {
     let mut alone = Vec::new();
     let mut groups: BTreeMap<&str, Unit> = BTreeMap::new();
-    for Potential { pod, group } in pods.iter().filter(|known| known.pod.holding.priority < priority) {
+    for Potential { pod, group, lent } in pods {
         match group {
-            None => alone.push(Unit { here: vec![pod], group: None }),
+            None => alone.push(Unit { here: vec![pod], group: None, lent: *lent }),
             Some(group) if group.unsettled => {}
-            Some(group) if group.members.iter().any(|pod| pod.holding.priority >= priority) => {}
             Some(group) => {
                 let unit = groups.entry(&group.name);
-                unit.or_insert_with(|| Unit { here: Vec::new(), group: Some(group) }).here.push(pod);
+                let bare = || Unit { here: Vec::new(), group: Some(group), lent: *lent };
+                unit.or_insert_with(bare).here.push(pod);
             }
         }
     }
     let mut units: Vec<_> = alone.into_iter().chain(groups.into_values()).collect();
-    units.sort_by_cached_key(|unit| unit.here.iter().map(|pod| importance(pod)).min());
+    units.sort_by_cached_key(|unit| (unit.lent, unit.here.iter().map(|pod| importance(pod)).min()));
     units
 }

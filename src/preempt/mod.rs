@@ -12,15 +12,18 @@ mod together;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use cost::Cost;
 pub use dry_run::dry_run;
+pub(crate) use survey::removable;
 pub use survey::{Survey, survey};
 pub use together::{Prospect, Takeover, Together};
 
 use crate::inventory::{Ledger, NodeId, Occupant, Revision};
 use crate::model::Holding;
+use crate::quota::Claim;
 use crate::rules::Reasons;
 
 /// A node and those of its pods that the preemptor may preempt.
@@ -29,14 +32,17 @@ pub struct Site {
     pub node: NodeId,
     /// Of the node's row when the pods were read.
     pub revision: Revision,
-    /// All of a lower priority than the preemptor's.
     pub pods: Vec<Potential>,
+    /// The preemptor may take back what is guaranteed to it: those that have borrowed go first.
+    pub reclaims: bool,
 }
 
 /// A pod that may be preempted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Potential {
     pub pod: Arc<Occupant>,
+    /// It holds what is lent to it.
+    pub lent: bool,
     /// Pods that must go with it; `None`: it goes alone.
     pub group: Option<Arc<VictimGroup>>,
 }
@@ -62,6 +68,10 @@ pub struct Victims {
     pub violations: u32,
     /// How many groups are evicted as a whole.
     pub groups: u32,
+    /// Of those that go because of a guarantee, the quotas; one for each pod.
+    pub lent: Vec<Arc<str>>,
+    /// How many others go beside such.
+    pub unlent: usize,
 }
 
 /// Why preemption does not help on a node.
@@ -71,6 +81,12 @@ pub enum Fruitless {
     NoVictims,
     /// Without all that may be preempted it is still out for these reasons.
     StillOut(Reasons),
+}
+
+impl Victims {
+    pub(crate) fn none(node: NodeId) -> Victims {
+        Victims { node, pods: Vec::new(), violations: 0, groups: 0, lent: Vec::new(), unlent: 0 }
+    }
 }
 
 /// A node on which pods can be supposed to be gone.
@@ -93,13 +109,52 @@ impl Site {
         priority: i32,
         group_of: &dyn Fn(&str) -> Option<Arc<VictimGroup>>,
     ) -> Site {
-        let lower = |pod: &Occupant| pod.holding.priority < priority;
-        let pods = ledger.occupants(node).into_iter().filter(lower).map(|pod| {
-            let group = group_of(&pod.pod.uid);
-            Potential { pod: Arc::new(pod), group }
-        });
-        Site { node, revision: ledger.inventory().row(node).revision, pods: pods.collect() }
+        let lower = |pod: &Occupant| if pod.holding.priority < priority { Claim::Lower } else { Claim::No };
+        Site::claimed(ledger, node, false, lower, group_of)
     }
+
+    /// The same where `claim` says which pods may be preempted; it is asked about the least important ones first. A group goes
+    /// only if all of it may.
+    pub fn claimed(
+        ledger: &Ledger,
+        node: NodeId,
+        reclaims: bool,
+        mut claim: impl FnMut(&Occupant) -> Claim,
+        group_of: &dyn Fn(&str) -> Option<Arc<VictimGroup>>,
+    ) -> Site {
+        let mut occupants = ledger.occupants(node);
+        occupants.sort_by_cached_key(|pod| std::cmp::Reverse(importance(pod)));
+        let mut groups: BTreeMap<Arc<str>, Claim> = BTreeMap::new();
+        let mut pods = Vec::new();
+        for pod in occupants {
+            let group = group_of(&pod.pod.uid);
+            let claim = match &group {
+                None => claim(&pod),
+                Some(group) => {
+                    *groups.entry(group.name.clone()).or_insert_with(|| claim_all(group, &mut claim))
+                }
+            };
+            if claim != Claim::No {
+                pods.push(Potential { pod: Arc::new(pod), lent: claim == Claim::Lent, group });
+            }
+        }
+        Site { node, revision: ledger.inventory().row(node).revision, pods, reclaims }
+    }
+}
+
+/// Whether all of a group may go; it is lent something if one of them is.
+fn claim_all(group: &VictimGroup, claim: &mut impl FnMut(&Occupant) -> Claim) -> Claim {
+    let mut members: Vec<_> = group.members.iter().collect();
+    members.sort_by_cached_key(|pod| std::cmp::Reverse(importance(pod)));
+    let mut lent = false;
+    for member in members {
+        match claim(member) {
+            Claim::No => return Claim::No,
+            Claim::Lent => lent = true,
+            Claim::Lower => {}
+        }
+    }
+    if lent { Claim::Lent } else { Claim::Lower }
 }
 
 /// More important pods come first (upstream: `MoreImportantPod`): by priority, then by who started earlier; one that has not

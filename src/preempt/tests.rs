@@ -76,7 +76,7 @@ fn run(pods: &[Running], allowed: &[i32], cpu_milli: i64, priority: i32) -> Resu
     let ledger = ledger(pods);
     let (mut agent, class) = (agent(&ledger), class(cpu_milli, priority));
     let site = Site::new(&ledger, NodeId(0), priority, &|_| None);
-    let found = agent.dry_run(&class, priority, &site, &budgets(allowed), Default::default());
+    let found = agent.dry_run(&class, &site, &budgets(allowed), Default::default());
     assert_eq!(agent.view().alterations(), 0, "nothing stays supposed");
     found
 }
@@ -143,7 +143,7 @@ proptest! {
     ) {
         prop_assume!(pods.iter().map(|pod| pod.1).sum::<i64>() + cpu > CPU);
         let ledger = ledger(&pods);
-        let survey = agent(&ledger).survey(&class(cpu, priority), priority, Default::default(), |_| {});
+        let survey = agent(&ledger).survey(&class(cpu, priority), priority, &[], Default::default(), |_| {});
         let candidate = !survey.expect("nothing fits").candidates.is_empty();
         prop_assert_eq!(candidate, run(&pods, &[], cpu, priority).is_ok());
     }
@@ -152,7 +152,7 @@ proptest! {
 fn victims(pods: &[(i32, i64)], violations: u32, groups: u32) -> Victims {
     let running: Vec<Running> = pods.iter().map(|(priority, started)| (*priority, 1, *started, 0)).collect();
     let pods = ledger(&running).occupants(NodeId(0)).into_iter().map(Arc::new).collect();
-    Victims { node: NodeId(0), pods, violations, groups }
+    Victims { node: NodeId(0), pods, violations, groups, lent: Vec::new(), unlent: 0 }
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn a_group_goes_as_a_whole_or_stays_and_stays_if_one_of_it_is_too_important() {
         let members = vec![member("u0"), far];
         let group = Arc::new(VictimGroup { name: "g".into(), members, unsettled: false });
         let site = Site::new(&ledger, NodeId(0), 5, &|uid| (uid == "u0").then(|| group.clone()));
-        let found = agent(&ledger).dry_run(&class(300, 5), 5, &site, &Budgets::default(), Default::default());
+        let found = agent(&ledger).dry_run(&class(300, 5), &site, &Budgets::default(), Default::default());
         let victims = found.expect("others can go");
         let uids: Vec<_> = victims.pods.iter().map(|pod| pod.pod.uid.to_string()).collect();
         (uids, victims.groups)
@@ -212,7 +212,7 @@ fn the_time_of_a_hopeless_survey_of_5000_nodes_with_150000_pods() {
     let (mut agent, class) = (agent(&ledger), class(2500, 5));
     for round in ["first", "again"] {
         let began = std::time::Instant::now();
-        let survey = agent.survey(&class, 5, Default::default(), |_| {}).expect("nothing fits");
+        let survey = agent.survey(&class, 5, &[], Default::default(), |_| {}).expect("nothing fits");
         println!("{round}: {:?}, {} candidates", began.elapsed(), survey.candidates.len());
     }
 }

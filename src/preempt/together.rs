@@ -13,10 +13,9 @@ pub struct Prospect<Node> {
     pub nodes: Vec<Node>,
 }
 
-/// What pods of this priority may preempt together.
+/// What pods may preempt together.
 #[derive(Debug)]
 pub struct Together {
-    pub priority: i32,
     /// Each is tried; the one that costs least is taken.
     pub prospects: Vec<Prospect<Site>>,
     pub budgets: Budgets,
@@ -30,4 +29,6 @@ pub struct Takeover {
     pub node: NodeId,
     /// Who must leave for it, wherever they are. May be nobody.
     pub victims: Vec<Arc<Occupant>>,
+    /// As of [`super::Victims`].
+    pub lent: Vec<Arc<str>>,
 }

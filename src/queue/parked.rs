@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::AGED_TURN;
 use crate::class::{Class, ClassId};
 use crate::inventory::Revision;
 use crate::model::{Identity, PreemptionPolicy};
@@ -40,6 +41,8 @@ pub struct Group {
     /// There may be pods that have not been told anything.
     pub untold: bool,
     messages: [Option<Arc<str>>; 2],
+    /// Pods woken since the group came to be.
+    woken: u64,
 }
 
 impl Group {
@@ -138,6 +141,7 @@ impl Parked {
                     told: true,
                     untold: false,
                     messages: [None, None],
+                    woken: 0,
                 };
                 self.groups.insert(class.id, group);
                 true
@@ -180,13 +184,17 @@ impl Parked {
         self.forget_if_empty(class);
     }
 
-    /// Wakes the first pod of the class, unless one is awake already.
+    /// Wakes the first pod of the class, or in an aged turn the one that waits longest, unless one is awake already.
     pub fn wake(&mut self, class: ClassId) -> Option<Arc<str>> {
         let group = self.groups.get_mut(&class)?;
         if group.probe.is_some() {
             return None;
         }
-        let (_, uid) = group.pods.pop_first()?;
+        group.woken += 1;
+        let longest = || group.pods.keys().min_by_key(|place| place.1).copied();
+        let aged = group.woken.is_multiple_of(AGED_TURN).then(longest).flatten();
+        let place = aged.or_else(|| group.pods.first_key_value().map(|(place, _)| *place))?;
+        let uid = group.pods.remove(&place)?;
         self.pods -= 1;
         group.probe = Some(uid.clone());
         Some(uid)
@@ -314,6 +322,23 @@ mod tests {
         assert!(parked.is_empty());
         assert!(parked.probe_ended(class.id, "low"));
         assert!(parked.get(class.id).is_none());
+    }
+
+    #[test]
+    fn one_of_low_priority_wakes_within_sixteen_turns_however_many_more_important_ones_come() {
+        let (mut parked, class) = group_of(&[("low", 0)]);
+        let mut turns = 0;
+        loop {
+            turns += 1;
+            parked.join(class.id, (Reverse(9), turns), &Arc::from(format!("high-{turns}")));
+            parked.join(class.id, (Reverse(9), turns + 1000), &Arc::from(format!("more-{turns}")));
+            let woken = parked.wake(class.id).unwrap();
+            if &*woken == "low" {
+                break;
+            }
+            parked.probe_ended(class.id, &woken);
+        }
+        assert_eq!(turns, AGED_TURN);
     }
 
     #[test]

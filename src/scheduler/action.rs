@@ -8,6 +8,7 @@ use crate::gang::AllocationStatus;
 use crate::model::{PodRef, Report};
 use crate::placement::{Binding, ClaimOrder};
 use crate::policy::PolicyStatus;
+use crate::quota::QuotaStatus;
 
 /// Something to do in the world, carried out by the I/O rooms.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,6 +29,8 @@ pub enum Action {
     TellAllocation(Box<AllocationStatus>),
     /// Tell a policy whether it is in force. The latest one of a policy says all.
     TellPolicy(Box<PolicyStatus>),
+    /// Tell a quota how much of it is used. The latest one of a quota says all.
+    TellQuota(Box<QuotaStatus>),
     /// This agent has something to do.
     WakeAgent(usize),
     /// For a histogram.

@@ -10,7 +10,7 @@ impl Scheduler {
     /// What does not hold. Empty when all is well; sorted.
     pub fn check(&self) -> Vec<Violation> {
         let each = self.waiting.iter().map(|(uid, pod)| self.check_pod(uid, pod));
-        let counts = [self.check_counts(), self.check_groups(), self.check_gangs()];
+        let counts = [self.check_counts(), self.check_groups(), self.check_gangs(), self.check_lines()];
         let all = each.chain(counts).chain([self.check_bounds(), self.check_nominations()]);
         let mut found: Vec<_> = all.filter_map(Result::err).collect();
         found.extend(self.overcommitted.clone());
@@ -29,6 +29,7 @@ impl Scheduler {
             State::Grouped => {
                 pod.gang.as_ref().is_some_and(|gang| self.gangs.has_waiting(&gang.name, pod.place(), uid))
             }
+            State::OverQuota => self.quotas.lines().contains(uid),
             State::Claiming => self.claiming().contains(uid) && pod.claiming.is_some(),
             State::BackingOff(until) => self.backoff.contains(*until, uid),
             State::Parked => {
@@ -43,6 +44,7 @@ impl Scheduler {
         })?;
         let must_know = match &pod.state {
             State::Refused(_) => true,
+            State::OverQuota => !self.quotas.is_fresh(uid),
             // While it is not certain that nothing fits, silence is right.
             State::Parked => (self.parked.get(pod.class.id))
                 .is_some_and(|group| !group.untold && group.is_certain(self.inventory().loosened())),

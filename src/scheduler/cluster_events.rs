@@ -130,12 +130,14 @@ impl Scheduler {
         let object = match object {
             Object::Allocation(allocation) => return self.apply_allocation(*allocation),
             Object::Policy(policy) => return self.apply_policy(*policy),
+            Object::Quota(quota) => return self.apply_quota(*quota),
             object => object,
         };
         let of_namespace = matches!(object, Object::Namespace { .. });
         let affected = self.objects.apply(object);
         if of_namespace && affected != Affected::Nothing {
             self.policies.namespace_changed();
+            self.quotas.namespace_changed();
         }
         self.heed(affected);
     }
@@ -147,7 +149,11 @@ impl Scheduler {
         }
         match kind {
             Kind::AllocationPolicy => return self.delete_policy(&object.name),
-            Kind::Namespace => self.policies.namespace_changed(),
+            Kind::Quota => return self.delete_quota(&object.name),
+            Kind::Namespace => {
+                self.policies.namespace_changed();
+                self.quotas.namespace_changed();
+            }
             _ => {}
         }
         let affected = self.objects.delete(kind, object);
@@ -161,7 +167,11 @@ impl Scheduler {
         }
         match kind {
             Kind::AllocationPolicy => self.retain_policies(listed),
-            Kind::Namespace => self.policies.namespace_changed(),
+            Kind::Quota => self.retain_quotas(listed),
+            Kind::Namespace => {
+                self.policies.namespace_changed();
+                self.quotas.namespace_changed();
+            }
             _ => {}
         }
         for affected in self.objects.retain(kind, listed) {
@@ -267,14 +277,16 @@ impl Scheduler {
         let gang = self.gangs.find(&holding.peer);
         if let Some(known) = self.waiting.get_mut(&pod.uid) {
             known.generation = pod.generation;
-            // Labels that are in no class may still count for pods to come.
-            known.holding = holding.clone();
             *known.source = pod.clone();
             if !self.leading {
                 // The leader tells it things.
                 known.told = told_so_far(&pod);
             }
+            let same_quota = known.holding.quota == holding.quota;
+            // Labels that are in no class may still count for pods to come.
+            known.holding = holding.clone();
             let same = known.class.id == class.id
+                && same_quota
                 && known.gang == gang
                 && known.priority == pod.priority
                 && (known.state == State::Gated) != pod.gates.is_empty()
@@ -328,6 +340,7 @@ impl Scheduler {
 
     /// Wakes the agents if something changed that parked classes or nominated pods may care about.
     pub(super) fn wake_for_parked(&mut self) {
+        self.wake_for_quotas();
         let loosened = self.inventory().loosened();
         if loosened > self.woken_for && !self.parked.is_empty() {
             self.woken_for = loosened;

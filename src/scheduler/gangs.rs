@@ -5,6 +5,7 @@
 //! is not placed, so two gangs can never wait for each other.
 
 mod preempt;
+mod quota;
 mod settle;
 mod tell;
 mod victims;
@@ -92,6 +93,8 @@ enum GangState {
     /// It did not fit as of this revision.
     Parked(Revision),
     BackingOff(Duration),
+    /// It stands in the line of a quota.
+    OverQuota,
     /// It waited for longer than its timeout.
     TimedOut,
 }
@@ -321,6 +324,7 @@ impl Scheduler {
 
     /// Pods that it had or has now are looked at again before the next decision.
     fn allocation_changed(&mut self, name: &AllocationName, before: Option<Arc<Allocation>>) {
+        self.gang_leaves_line(name);
         let after = self.gangs.allocations.get(name).cloned();
         if let Some(gang) = self.gangs.all.get_mut(name) {
             gang.failures = 0;
@@ -470,6 +474,7 @@ impl Scheduler {
             let again = match gang.state {
                 GangState::Parked(checked) => late || checked < loosened && now >= gang.tried_at + pace,
                 GangState::BackingOff(until) => late || now >= until,
+                GangState::OverQuota => late,
                 _ => false,
             };
             again.then(|| (name.clone(), late))
@@ -518,6 +523,7 @@ impl Scheduler {
                 gang.state = GangState::Idle;
                 self.dispatcher.withdraw(ticket);
             }
+            (GangState::OverQuota, false) => self.gang_leaves_line(name),
             (GangState::Parked(_) | GangState::BackingOff(_) | GangState::TimedOut, false) => {
                 gang.state = GangState::Idle;
                 gang.lacking = None;
@@ -526,8 +532,14 @@ impl Scheduler {
         }
     }
 
-    /// Gives a gang to an agent.
+    /// Gives a gang to an agent, if quotas have room for it.
     fn enqueue_gang(&mut self, name: &AllocationName, now: Duration) {
+        if !self.gang_queues_for_quota(name, false, now) {
+            self.hand_out_gang(name, now);
+        }
+    }
+
+    fn hand_out_gang(&mut self, name: &AllocationName, now: Duration) {
         let Some(gang) = self.gangs.all.get_mut(name) else {
             return;
         };
@@ -552,8 +564,13 @@ impl Scheduler {
         gang.state = GangState::Idle;
         let allocation = allocation.filter(|allocation| gang.is_ready(allocation))?;
         let gang = self.gangs.all.get(&name)?;
-        let wanted = self.wanted(gang, &allocation)?;
+        let mut wanted = self.wanted(gang, &allocation)?;
         let awaits_victims = self.gang_awaits_victims(&name);
+        let Some(members) = self.members_within_quotas(std::mem::take(&mut wanted.members), &wanted.need) else {
+            self.gangs.due.insert(name);
+            return None;
+        };
+        wanted.members = members;
         for member in &wanted.members {
             if let Some(waiting) = self.waiting.get_mut(&member.uid) {
                 waiting.attempts += 1;

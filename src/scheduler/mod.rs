@@ -14,6 +14,7 @@ mod gangs;
 mod others;
 mod policies;
 mod preemption;
+mod quotas;
 mod share;
 mod verdict;
 mod work;
@@ -31,6 +32,7 @@ pub use audit::Difference;
 pub use gangs::GangTask;
 pub use others::{Asked, OthersCounts, Review};
 pub use preemption::{Attempt, Eviction, Found, GangAttempt, GangFound};
+pub use quotas::QuotaStanding;
 pub use share::Share;
 pub use verdict::{Candidate, Standings, Verdict};
 pub use work::{Answer, Settled, Task};
@@ -50,6 +52,7 @@ use claims::{Claimants, Claiming};
 use gangs::Gangs;
 use others::Others;
 use preemption::Preemption;
+use quotas::Quotas;
 
 /// What the scheduler needs to know of its configuration.
 #[derive(Debug, Clone)]
@@ -132,6 +135,8 @@ struct Waiting {
     news: Option<Box<Pod>>,
     /// While it waits for its claims.
     claiming: Option<Box<Claiming>>,
+    /// It had its turn in the line of its quota.
+    admitted: bool,
     /// The allocation that it is a member of.
     gang: Option<Membership>,
     state: State,
@@ -157,6 +162,8 @@ enum State {
     Held,
     /// It waits with the other members of its gang.
     Grouped,
+    /// It stands in the line of its quota.
+    OverQuota,
     Parked,
     /// Woken from its parked class and queued at the agent that has the list.
     Woken(Ticket),
@@ -207,6 +214,7 @@ pub struct Scheduler {
     others: Others,
     gangs: Gangs,
     preemption: Preemption,
+    quotas: Quotas,
     share: Option<Share>,
     dispatcher: Dispatcher,
     parked: Parked,
@@ -249,6 +257,7 @@ impl Scheduler {
             others: Others::default(),
             gangs: Gangs::default(),
             preemption: Preemption::default(),
+            quotas: Quotas::default(),
             share: None,
             dispatcher: Dispatcher::new(config.dispatcher, agents, estimator, config.seed),
             parked: Parked::new(agents),
@@ -309,13 +318,16 @@ impl Scheduler {
         }
         if began {
             // Whoever led before may have ended before it told them.
-            let waits = |waiting: &Waiting| matches!(waiting.state, State::Refused(_) | State::Parked);
+            let waits = |waiting: &Waiting| {
+                matches!(waiting.state, State::Refused(_) | State::Parked | State::OverQuota)
+            };
             let mut uids: Vec<_> =
                 self.waiting.values().filter(|w| waits(w)).map(|w| (w.seq, w.pod.uid.clone())).collect();
             uids.sort();
             uids.iter().for_each(|(_, uid)| self.tell_why(uid, true));
             self.begin_preemption();
             self.policies.tell_again();
+            self.quotas.tell_again();
             self.wake_all();
         }
     }
@@ -367,6 +379,7 @@ impl Scheduler {
             gated,
             incomplete,
             elsewhere,
+            over_quota: self.quotas.lines().len(),
         }
     }
 
@@ -386,11 +399,13 @@ impl Scheduler {
             self.admit(&uid, now);
         }
         self.look_after_gangs(now);
+        self.look_after_quotas(now);
         if !self.leading {
             return;
         }
         self.hunt_again(now);
         self.tell_policies();
+        self.tell_quotas(now);
         let refresh = self.config.refresh;
         let stale: Vec<_> = (self.parked.groups())
             .filter(|group| !group.told && now.saturating_sub(group.told_at) >= refresh)
@@ -415,10 +430,19 @@ impl Scheduler {
             return;
         };
         waiting.tries = 0;
-        let (class, place) = (waiting.class.clone(), waiting.place());
-        if self.join_gang(uid, now) {
+        let class = waiting.class.clone();
+        if self.join_gang(uid, now) || self.owns(&class) && self.queue_for_quota(uid) {
             return;
         }
+        self.enter(uid, now);
+    }
+
+    /// The same for a pod that stands alone and has room in its quota.
+    fn enter(&mut self, uid: &Arc<str>, now: Duration) {
+        let Some(waiting) = self.waiting.get(uid) else {
+            return;
+        };
+        let (class, place) = (waiting.class.clone(), waiting.place());
         self.adopt_nomination(uid);
         if !self.owns(&class) {
             if let Some(waiting) = self.waiting.get_mut(uid) {
@@ -495,6 +519,9 @@ impl Scheduler {
             let why = why.clone();
             return self.tell(uid, "SchedulerError", why, event);
         }
+        if waiting.state == State::OverQuota {
+            return self.tell_quota(uid, event);
+        }
         let Some(group) = self.parked.get_mut(waiting.class.id) else {
             return;
         };
@@ -542,6 +569,7 @@ impl Scheduler {
                 self.release_claims(uid);
             }
             State::Grouped => self.leave_gang(uid),
+            State::OverQuota => self.leave_line(uid),
             State::Gated | State::Refused(_) | State::Binding | State::Elsewhere | State::Held => {}
         }
     }
@@ -604,6 +632,8 @@ pub struct QueueLengths {
     pub gated: usize,
     /// Members of gangs that wait for more members.
     pub incomplete: usize,
+    /// Pods and gangs that wait for room in their quota.
+    pub over_quota: usize,
     /// Another replica schedules them.
     pub elsewhere: usize,
 }
@@ -627,6 +657,7 @@ impl Waiting {
             told,
             news: None,
             claiming: None,
+            admitted: false,
             gang: None,
             state: State::Gated,
             source: Box::new(pod),
@@ -659,6 +690,7 @@ impl State {
             State::Elsewhere => "elsewhere",
             State::Held => "held",
             State::Grouped => "grouped",
+            State::OverQuota => "over quota",
         }
     }
 }

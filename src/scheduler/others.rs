@@ -150,6 +150,12 @@ impl Scheduler {
         if let Some(why) = self.lacks(id, &holding) {
             return Review::Refused(format!("the pod does not fit node {node} any more: {why}"));
         }
+        // What other replicas place counts together; pods of other schedulers know nothing of quotas.
+        if self.waiting.contains_key(uid)
+            && let Some(lack) = self.over_quota(holding.quota.as_ref(), &holding.usage)
+        {
+            return Review::Refused(lack.message(holding.quota.as_deref().unwrap_or_default()));
+        }
         if let Some(until) = until {
             self.hold(binding, holding, id, until);
         }
@@ -334,6 +340,9 @@ impl Scheduler {
             self.stats.conflicts += 1;
             let why = reasons.texts(&class).join(", ");
             return Asked::Refused(format!("the pod does not fit node {node} any more: {why}"));
+        }
+        if let Some(lack) = self.over_quota(holding.quota.as_ref(), &holding.usage) {
+            return Asked::Refused(lack.message(holding.quota.as_deref().unwrap_or_default()));
         }
         match self.ledger.commit(uid, holding, id, |_| true) {
             Ok(host) => {

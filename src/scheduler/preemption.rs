@@ -5,6 +5,7 @@
 //! parked, and `nominations.rs` keeps room for it until they are gone.
 
 mod gangs;
+mod guarantees;
 mod hunts;
 mod nominations;
 
@@ -17,6 +18,7 @@ use super::{Scheduler, State};
 use crate::class::ClassId;
 use crate::gang::AllocationName;
 use crate::model::PodRef;
+use crate::quota::Sums;
 use gangs::GangHunt;
 pub use gangs::{GangAttempt, GangFound};
 use hunts::Hunt;
@@ -40,6 +42,8 @@ pub(super) struct Preemption {
     nominations: BTreeMap<Arc<str>, Nomination>,
     /// Preemptors (by uid) by the node they are nominated for.
     by_node: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
+    /// What nominated pods of each quota will hold.
+    promised: BTreeMap<Arc<str>, Sums>,
     /// Preemptors whose node changed.
     due: BTreeSet<Arc<str>>,
     /// Victims (by uid) whose eviction was asked for, until they are gone.
@@ -75,6 +79,12 @@ impl Preemption {
     /// Its eviction was asked for, and it is not gone yet.
     pub(super) fn is_evicting(&self, uid: &str) -> bool {
         self.evicting.contains(uid)
+    }
+
+    /// Quotas say something else now: who had no hope may have some.
+    pub(super) fn quotas_changed(&mut self) {
+        let hopeless = self.hunts.values_mut().flat_map(|hunt| hunt.hopeless.values_mut());
+        hopeless.for_each(|hopeless| hopeless.revision = 0);
     }
 
     /// Something changed on this node.

@@ -54,6 +54,7 @@ impl Scheduler {
                     | State::BackingOff(_)
                     | State::Elsewhere
                     | State::Grouped
+                    | State::OverQuota
             )
         };
         let mut moved: Vec<_> = (self.waiting.iter())

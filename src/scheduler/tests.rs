@@ -5,6 +5,7 @@ mod gangs;
 mod others;
 mod policies;
 mod preemption;
+mod quotas;
 
 use super::*;
 
@@ -33,6 +34,7 @@ struct Bench {
     told: Vec<(String, &'static str, String, bool)>,
     scheduled: Vec<String>,
     statuses: Vec<crate::gang::AllocationStatus>,
+    quotas: Vec<crate::quota::QuotaStatus>,
     woken: HashSet<usize>,
     /// How many times an agent chose.
     choices: usize,
@@ -68,6 +70,7 @@ impl Bench {
             told: Vec::new(),
             scheduled: Vec::new(),
             statuses: Vec::new(),
+            quotas: Vec::new(),
             woken: HashSet::new(),
             choices: 0,
         }
@@ -97,6 +100,7 @@ impl Bench {
                 }
                 Action::TellAllocation(status) => self.statuses.push(*status),
                 Action::Observe(_) | Action::TellPolicy(_) => {}
+                Action::TellQuota(status) => self.quotas.push(*status),
             }
         }
         assert_eq!(self.scheduler.check(), []);

@@ -71,7 +71,7 @@ impl Scheduler {
             }
         }
         feasible.sort_by_key(|candidate| candidate.standing);
-        let (policy, refused) = (self.policy_of(pod), self.refusal(pod));
+        let (policy, refused) = (self.policy_of(pod), self.refusal(pod).or_else(|| self.quota_refusal(pod)));
         let order = class.placement.order.preferences().iter().map(|(preference, _)| *preference).collect();
         Verdict { class: class.id, policy, order, refused, chosen, feasible, reasons, message }
     }
@@ -89,6 +89,13 @@ impl Scheduler {
     /// Why the pod is not scheduled at all, wherever there is room.
     pub fn refusal(&self, pod: &Pod) -> Option<Arc<str>> {
         refusal(&pod.spec)
+    }
+
+    /// Why there is no room for it in its quota.
+    fn quota_refusal(&mut self, pod: &Pod) -> Option<Arc<str>> {
+        let holding = self.objects.holding(pod);
+        let quota = holding.quota.as_ref()?;
+        Some(self.over_quota(Some(quota), &holding.usage)?.message(quota).into())
     }
 
     /// The class that the pod is of now.

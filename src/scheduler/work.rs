@@ -13,6 +13,7 @@ use crate::invariants::within_allocatable;
 use crate::inventory::{Conflict, NodeId, Revision};
 use crate::model::{ClaimName, Pod};
 use crate::placement::Binding;
+use crate::quota::Rights;
 use crate::rules::{self, Diagnosis};
 
 /// One piece of work for an agent.
@@ -25,7 +26,7 @@ pub enum Task {
     /// See whether the list of this parked class is still empty.
     Check { class: Arc<Class> },
     /// See where a pod of this parked class could preempt others.
-    Survey { class: Arc<Class>, priority: i32 },
+    Survey { class: Arc<Class>, priority: i32, rights: Arc<Rights> },
     /// See what a pod must preempt on some nodes.
     Preempt(Box<Attempt>),
     /// See what a gang must preempt.
@@ -47,8 +48,8 @@ impl Task {
         match self {
             Task::Place { .. } | Task::Check { .. } => Answer::Chosen(agent.choose(self.class(), now, lap)),
             Task::Gang { gang, .. } => Answer::Plan(agent.plan(&gang.wanted, now, lap)),
-            Task::Survey { class, priority } => {
-                Answer::Preemption(preemption::survey(agent, class, *priority, now, lap))
+            Task::Survey { class, priority, rights } => {
+                Answer::Preemption(preemption::survey(agent, class, (*priority, rights), now, lap))
             }
             Task::Preempt(attempt) => Answer::Preemption(attempt.carry_out(agent, now)),
             Task::PreemptTogether(attempt) => Answer::GangPreemption(attempt.carry_out(agent, now)),
@@ -95,6 +96,7 @@ impl Scheduler {
         }
         self.classify_again(now);
         self.look_after_gangs(now);
+        self.look_after_quotas(now);
         let checked = std::mem::replace(&mut self.checked_last[agent], false);
         self.look_at_nominated(now);
         let mut next = if checked { self.next_placement(agent, now) } else { None };
@@ -114,7 +116,7 @@ impl Scheduler {
 
     fn next_preemption(&mut self, agent: usize, now: Duration) -> Option<Task> {
         Some(match self.next_step(agent, now)? {
-            Step::Survey(class, priority) => Task::Survey { class, priority },
+            Step::Survey(class, priority, rights) => Task::Survey { class, priority, rights },
             Step::Attempt(attempt) => Task::Preempt(attempt),
         })
     }
@@ -127,7 +129,7 @@ impl Scheduler {
                 self.count_dispatch(agent);
                 return Some(Task::Gang { request, work, gang: Box::new(gang) });
             }
-            let Some(waiting) = self.waiting.get_mut(&request.uid) else {
+            let Some(waiting) = self.waiting.get(&request.uid) else {
                 self.dispatcher.finish(agent);
                 continue;
             };
@@ -137,6 +139,15 @@ impl Scheduler {
                 self.park(&request.uid.clone(), now);
                 continue;
             }
+            // Others took what was left of its quota, or wait for it with a better place.
+            if self.queue_for_quota(&request.uid) {
+                self.dispatcher.finish(agent);
+                continue;
+            }
+            let Some(waiting) = self.waiting.get_mut(&request.uid) else {
+                self.dispatcher.finish(agent);
+                continue;
+            };
             self.next_work += 1;
             let work = self.next_work;
             waiting.state = State::Placing(work);
@@ -178,8 +189,8 @@ impl Scheduler {
                 }
                 settled
             }
-            (Task::Survey { class, priority }, Answer::Preemption(Found::Survey(found))) => {
-                self.settle_survey(at, class, *priority, found, seen, now);
+            (Task::Survey { class, priority, rights }, Answer::Preemption(Found::Survey(found))) => {
+                self.settle_survey(at, class, (*priority, rights), found, seen, now);
                 Settled::Done
             }
             (Task::Preempt(attempt), Answer::Preemption(Found::DryRuns(found))) => {
@@ -241,6 +252,8 @@ impl Scheduler {
         seen: Revision,
         now: Duration,
     ) -> Settled {
+        // What it depends on may have changed without its being looked at again yet.
+        self.classify_again(now);
         // The pod was deleted, changed or bound by somebody else while the agent worked.
         if !self.waiting.get(&request.uid).is_some_and(|waiting| waiting.state == State::Placing(work)) {
             return Settled::Done;
@@ -283,7 +296,7 @@ impl Scheduler {
     ) -> Settled {
         let uid = &request.uid;
         let claims = self.unbound_claims(uid);
-        let Some(waiting) = self.waiting.get_mut(uid) else {
+        let Some(waiting) = self.waiting.get(uid) else {
             return Settled::Done;
         };
         let Ok(claims) = claims else {
@@ -293,6 +306,10 @@ impl Scheduler {
             return Settled::Done;
         };
         let class = waiting.class.clone();
+        if self.over_quota(waiting.holding.quota.as_ref(), &waiting.holding.usage).is_some() {
+            self.wait_for_quota(uid);
+            return Settled::Done;
+        }
         // Pods that came or went elsewhere may matter, too; the agent, which counts them, looks at what is new.
         let inventory = self.ledger.inventory();
         let alone = !class.looks_at_pods() || inventory.revision() == seen;
@@ -309,7 +326,9 @@ impl Scheduler {
             }
             Err(Conflict) => {
                 self.stats.conflicts += 1;
-                if waiting.tries < self.config.max_tries {
+                if let Some(waiting) = self.waiting.get_mut(uid)
+                    && waiting.tries < self.config.max_tries
+                {
                     waiting.tries += 1;
                     return Settled::Again;
                 }
@@ -333,6 +352,10 @@ impl Scheduler {
         let inventory = self.ledger.inventory();
         let host = inventory.name(node).clone();
         if let Err(violation) = within_allocatable(inventory.row(node), &waiting.holding.usage) {
+            self.stats.violations += 1;
+            self.overcommitted = Some(violation);
+        }
+        if let Err(violation) = self.within_quota(uid) {
             self.stats.violations += 1;
             self.overcommitted = Some(violation);
         }

@@ -7,6 +7,7 @@
 mod dashboard;
 mod dimensions;
 mod quality;
+mod quotas;
 mod recommender;
 
 use std::fmt;
@@ -259,6 +260,8 @@ fn gauges(to: &mut DescriptorEncoder, name: &str, help: &str, values: &[(Labels,
 impl Collector for Scrape {
     fn encode(&self, mut to: DescriptorEncoder) -> fmt::Result {
         self.scheduler(&mut to)?;
+        let quotas = self.0.engine.with(|scheduler, _| scheduler.quota_standings(quotas::MOST_QUOTAS));
+        quotas::encode(&mut to, &quotas)?;
         self.agents(&mut to)?;
         self.outside(&mut to)?;
         if let Some((server, access)) = &self.0.serving {
@@ -308,6 +311,7 @@ impl Scrape {
                 (&[("queue", "unschedulable")], queues.unschedulable),
                 (&[("queue", "gated")], queues.gated),
                 (&[("queue", "elsewhere")], queues.elsewhere),
+                (&[("queue", "quota")], queues.over_quota),
             ],
         )?;
         gauges(

@@ -137,6 +137,7 @@ mod testing {
     use crate::model::{PodRef, Report};
     use crate::placement::{Binding, ClaimOrder};
     use crate::policy::PolicyStatus;
+    use crate::quota::QuotaStatus;
     use crate::scheduler::{Eviction, Sample, SchedulerConfig};
 
     struct Nowhere;
@@ -149,6 +150,7 @@ mod testing {
         fn report(&self, _: Report) {}
         fn tell_allocation(&self, _: AllocationStatus) {}
         fn tell_policy(&self, _: PolicyStatus) {}
+        fn tell_quota(&self, _: QuotaStatus) {}
         fn observe(&self, _: Sample) {}
     }
 

@@ -297,7 +297,8 @@ impl<'a> World<'a> {
                     | Action::Evict(_)
                     | Action::Nominate { .. }
                     | Action::TellAllocation(_)
-                    | Action::TellPolicy(_) => {}
+                    | Action::TellPolicy(_)
+                    | Action::TellQuota(_) => {}
                 }
             }
         }

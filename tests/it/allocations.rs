@@ -22,20 +22,20 @@ use crate::support::*;
 const SOON: Duration = Duration::from_secs(60);
 
 /// kubectl, as the administrator of a control plane.
-struct Kubectl {
+pub(crate) struct Kubectl {
     program: PathBuf,
     kubeconfig: PathBuf,
 }
 
 /// What it printed.
-struct Said {
+pub(crate) struct Said {
     success: bool,
     output: String,
     errors: String,
 }
 
 impl Kubectl {
-    async fn new(control_plane: &ControlPlane) -> Kubectl {
+    pub(crate) async fn new(control_plane: &ControlPlane) -> Kubectl {
         let program =
             tokio::task::spawn_blocking(|| go_tool("kubectl").expect("kubectl")).await.expect("no panic");
         Kubectl { program, kubeconfig: control_plane.kubeconfig() }
@@ -54,7 +54,7 @@ impl Kubectl {
     }
 
     /// Panics when it fails; what it printed.
-    async fn must(&self, args: &[&str], input: &str) -> String {
+    pub(crate) async fn must(&self, args: &[&str], input: &str) -> String {
         let said = self.run(args, input).await;
         assert!(said.success, "kubectl {args:?}: {}", said.errors);
         assert_eq!(said.errors, "", "kubectl {args:?} warns");
@@ -62,7 +62,7 @@ impl Kubectl {
     }
 
     /// The way of users: what berth prints, applied.
-    async fn install_kinds(&self) {
+    pub(crate) async fn install_kinds(&self) {
         let mut berth = Command::new(env!("CARGO_BIN_EXE_berth"));
         berth.arg("crds");
         let printed = run(berth, "").await;

@@ -14,6 +14,7 @@ mod explain;
 mod extender;
 mod guard;
 mod policies;
+mod quotas;
 mod recommend;
 mod recommender;
 mod report;

@@ -2,6 +2,7 @@
 //! least, each beside those before it and without their victims.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Nodes, Room, copies, distinct};
@@ -20,8 +21,15 @@ const SPARE_NODES: usize = 16;
 const MOST_NODES: usize = 256;
 
 impl Agent {
-    /// Nodes where preemption could help the allocation, the cheapest first. Nothing: nowhere.
-    pub fn prospects(&mut self, wanted: &Wanted, priority: i32, now: Duration) -> Vec<Prospect<NodeId>> {
+    /// Nodes where preemption could help the allocation, the cheapest first. Nothing: nowhere. `lenders`: quotas whose pods may
+    /// go whatever their priority; sorted.
+    pub fn prospects(
+        &mut self,
+        wanted: &Wanted,
+        priority: i32,
+        lenders: &[Arc<str>],
+        now: Duration,
+    ) -> Vec<Prospect<NodeId>> {
         self.view.restore();
         let mut ranked: Vec<(usize, NodeId)> = Vec::new();
         for class in distinct(&wanted.members) {
@@ -29,7 +37,7 @@ impl Agent {
             let standings = self.standings(class.id);
             let reasons = |standing: &Result<Standing, Reasons>| standing.as_ref().err().copied();
             let nodes = standings.iter().map(|(id, standing)| (*id, self.view.row(*id), reasons(standing)));
-            let found = preempt::survey(class, priority, self.salt, nodes).candidates;
+            let found = preempt::survey(class, priority, lenders, self.salt, nodes).candidates;
             ranked.extend(found.into_iter().rev().enumerate());
         }
         ranked.sort_unstable();
@@ -40,7 +48,7 @@ impl Agent {
         let most = need.saturating_add(SPARE_NODES).min(MOST_NODES);
         let prospects = match &wanted.topology {
             Some(topology) if topology.mode == TopologyMode::Required => {
-                self.prospects_by_domain(wanted, topology, priority, &nodes)
+                self.prospects_by_domain(wanted, topology, (priority, lenders), &nodes)
             }
             _ => vec![Prospect { domain: None, nodes }],
         };
@@ -55,7 +63,7 @@ impl Agent {
         &mut self,
         wanted: &Wanted,
         topology: &Topology,
-        priority: i32,
+        (priority, lenders): (i32, &[Arc<str>]),
         ranked: &[NodeId],
     ) -> Vec<Prospect<NodeId>> {
         let domains = self.topologies.get(&topology.key, &self.view);
@@ -79,8 +87,10 @@ impl Agent {
             for id in nodes {
                 let row = self.view.row(*id);
                 let now = if list.is_valid(*id) { copies(usage, row, &Held::default()) } else { 0 };
-                let gone = row.tiers.below(priority).last().filter(|_| candidates.contains(id));
-                let then = gone.map_or(0, |tier| copies(usage, row, &tier.held));
+                let candidate = candidates.contains(id);
+                let gone =
+                    candidate.then(|| preempt::removable(row, priority, lenders).unwrap_or_default());
+                let then = gone.map_or(0, |gone| copies(usage, row, &gone));
                 (free, most) = (free.saturating_add(now), most.saturating_add(then.max(now)));
             }
             if most >= least {
@@ -133,11 +143,10 @@ impl Agent {
         };
         let mut load = room.load(wanted, &self.view);
         let mut ground = Ground {
-            priority: together.priority,
             sites: prospect.nodes.clone(),
             asked: BTreeMap::new(),
             spending: together.budgets.spending(),
-            all: Victims { node: NodeId(0), pods: Vec::new(), violations: 0, groups: 0 },
+            all: Victims::none(NodeId(0)),
         };
         let mut need = wanted.need.to_vec();
         let mut takeovers = Vec::new();
@@ -148,17 +157,17 @@ impl Agent {
             };
             *open -= 1;
             self.freshen(&member.class, now);
-            let (node, victims) = match self.pick(&member.class, &room, &mut load) {
-                Some(node) => (node, Vec::new()),
+            let Victims { node, pods: victims, lent, .. } = match self.pick(&member.class, &room, &mut load) {
+                Some(node) => Victims::none(node),
                 None => {
                     let victims = ground.cheapest(self, &member.class)?;
                     room.loaded(victims.node, &mut load);
-                    (victims.node, victims.pods)
+                    victims
                 }
             };
             self.view.alter(node, |row| row.charge(&member.holding));
             ground.changed(node);
-            takeovers.push(Takeover { member: *at, node, victims });
+            takeovers.push(Takeover { member: *at, node, victims, lent });
         }
         ground.all.pods.sort_by_cached_key(|pod| importance(pod));
         Some((ground.all.cost(), takeovers))
@@ -167,7 +176,6 @@ impl Agent {
 
 /// Where members may preempt, while others have done so before them.
 struct Ground<'a> {
-    priority: i32,
     sites: Vec<Site>,
     /// Dry runs of nodes that are as they were then; `None`: in vain.
     asked: BTreeMap<(ClassId, NodeId), Option<Victims>>,
@@ -185,7 +193,7 @@ impl Ground<'_> {
         let mut cheapest: Option<(Cost, NodeId)> = None;
         for site in &self.sites {
             let run = self.asked.entry((class.id, site.node)).or_insert_with(|| {
-                agent.dry_run_beside(class.id, self.priority, site, self.spending.clone()).ok()
+                agent.dry_run_beside(class.id, site, self.spending.clone()).ok()
             });
             let cost = run.as_ref().map(|victims| (victims.cost(), site.node));
             cheapest = cheapest.into_iter().chain(cost).min();
@@ -221,6 +229,7 @@ impl Ground<'_> {
         self.asked.retain(|(_, node), _| !changed.contains(node));
         self.all.violations += victims.violations;
         self.all.groups += victims.groups;
+        self.all.unlent += victims.unlent;
         self.all.pods.extend(victims.pods.iter().cloned());
     }
 

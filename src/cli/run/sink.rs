@@ -12,7 +12,7 @@ use crate::cluster::{
     Change, ClusterSink, LIVE_PODS, LeanAllocation, LeanAllocationPolicy, LeanCoschedulingPodGroup,
     LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity, LeanNamespace, LeanNode, LeanObject,
     LeanPersistentVolume, LeanPersistentVolumeClaim, LeanPod, LeanPodDisruptionBudget, LeanPodGroup,
-    LeanReplicaSet, LeanReplicationController, LeanService, LeanStatefulSet, LeanStorageClass,
+    LeanQuota, LeanReplicaSet, LeanReplicationController, LeanService, LeanStatefulSet, LeanStorageClass,
     LeanVolumeAttachment, NodeIndex, ObjectIndex, ObjectSink, OptionalKind, PodIndex, watch as watch_objects,
     watch_if_served,
 };
@@ -146,6 +146,7 @@ pub(super) fn watch_cluster(
     let of_version = move |version| statuses.use_version(version);
     watch_optional::<LeanAllocation>(tasks, engine, client, sources, health, |()| {});
     watch_optional::<LeanAllocationPolicy>(tasks, engine, client, sources, health, |()| {});
+    watch_optional::<LeanQuota>(tasks, engine, client, sources, health, |()| {});
     watch_optional::<LeanPodGroup>(tasks, engine, client, sources, health, of_version);
     watch_optional::<LeanCoschedulingPodGroup>(tasks, engine, client, sources, health, |()| {});
     watch_kind::<LeanPodDisruptionBudget>(tasks, engine, client, sources, health);

@@ -64,6 +64,7 @@ impl Scheduler {
             return None;
         }
         let mut wanted = self.wanted(gang, allocation)?;
+        wanted.members = self.members_within_quotas(wanted.members, &wanted.need)?;
         if wanted.need.iter().all(|need| *need == 0) {
             *wanted.need.get_mut(wanted.members.first()?.role)? = 1;
         }

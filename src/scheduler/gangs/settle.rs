@@ -17,6 +17,8 @@ use crate::scheduler::{Scheduler, Settled};
 enum Refusal {
     /// A node was taken meanwhile.
     Conflict,
+    /// Others took what was left of its quota.
+    Quota,
     /// This member is not what it was.
     Changed(Arc<str>),
 }
@@ -31,6 +33,7 @@ impl Scheduler {
         seen: Revision,
         now: Duration,
     ) -> Settled {
+        self.classify_again(now);
         let name = &task.name;
         let Some(gang) = self.gangs.all.get_mut(name).filter(|gang| gang.state == GangState::Placing(work))
         else {
@@ -57,6 +60,11 @@ impl Scheduler {
                 if let Some(pod) = self.waiting.get(&uid).map(|waiting| waiting.source.clone()) {
                     self.wait(*pod, now);
                 }
+                self.decide_gang(name, now);
+                Settled::Done
+            }
+            Err(Refusal::Quota) => {
+                self.gang_state(name, GangState::Idle);
                 self.decide_gang(name, now);
                 Settled::Done
             }
@@ -116,6 +124,9 @@ impl Scheduler {
     ) -> Result<Vec<ClaimName>, Refusal> {
         let changed = || Refusal::Changed(member.uid.clone());
         let claims = self.unbound_claims(&member.uid).map_err(|Outdated| changed())?;
+        if self.over_quota(member.holding.quota.as_ref(), &member.holding.usage).is_some() {
+            return Err(Refusal::Quota);
+        }
         let class = &member.class;
         let inventory = self.ledger.inventory();
         let alone = planned_on || !class.looks_at_pods();

@@ -43,9 +43,10 @@ impl Scheduler {
 
     pub(super) fn time_out(&mut self, name: &AllocationName, now: Duration) {
         self.end_gang_nominations(name);
+        let why = self.gangs.all.get_mut(name).and_then(|gang| gang.lacking.take()).unwrap_or_default();
+        self.gang_leaves_line(name);
         if let Some(gang) = self.gangs.all.get_mut(name) {
             gang.state = GangState::TimedOut;
-            let why = gang.lacking.take().unwrap_or_default();
             self.gang_lacks(name, format!("timed out, not tried again until it changes: {why}").into(), now);
         }
     }
@@ -161,6 +162,9 @@ impl Scheduler {
         let lacking = gang.lacking.clone().unwrap_or_default();
         if gang.state == GangState::TimedOut {
             return (Phase::TimedOut, lacking);
+        }
+        if gang.state == GangState::OverQuota && !gang.scheduled {
+            return (Phase::Pending, lacking);
         }
         let enough = allocation.roles.iter().zip(bound).all(|(role, bound)| *bound >= role.minimum);
         if gang.scheduled || enough {

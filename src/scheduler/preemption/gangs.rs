@@ -12,7 +12,8 @@ use crate::class::Class;
 use crate::gang::{AllocationName, Wanted};
 use crate::inventory::{NodeId, Revision};
 use crate::model::PreemptionPolicy;
-use crate::preempt::{Prospect, Site, Takeover, Together};
+use crate::preempt::{Prospect, Site, Takeover, Together, importance};
+use crate::quota::{Claim, Rights, Sums, Toll};
 use crate::scheduler::{Action, Sample, Scheduler, State};
 
 /// A gang whose nodes changed while they were looked at is tried so often before it counts as hopeless.
@@ -24,6 +25,8 @@ pub struct GangAttempt {
     name: AllocationName,
     version: u64,
     priority: i32,
+    /// What quotas say of it.
+    rights: Rights,
     pub(in crate::scheduler) wanted: Wanted,
     /// `None`: where preemption could help at all is to be found out.
     together: Option<Together>,
@@ -67,7 +70,10 @@ impl GangAttempt {
 
     pub(in crate::scheduler) fn carry_out(&self, agent: &mut Agent, now: Duration) -> GangFound {
         match &self.together {
-            None => GangFound::Prospects(agent.prospects(&self.wanted, self.priority, now)),
+            None => {
+                let lenders = &self.rights.lenders;
+                GangFound::Prospects(agent.prospects(&self.wanted, self.priority, lenders, now))
+            }
             Some(together) => GangFound::Takeovers(agent.take_over(&self.wanted, together, now)),
         }
     }
@@ -83,8 +89,31 @@ impl Scheduler {
         let members: Vec<_> = members.filter_map(|uid| self.waiting.get(&uid)).collect();
         let willing = |policy: PreemptionPolicy| policy == PreemptionPolicy::PreemptLowerPriority;
         let priority = members.iter().map(|pod| pod.priority).min()?;
-        let lowest = self.ledger.lowest_priority()?;
-        (lowest < priority && members.iter().all(|pod| willing(pod.policy))).then_some(priority)
+        let lower = self.ledger.lowest_priority().is_some_and(|lowest| lowest < priority);
+        let reclaims = || members.first().is_some_and(|pod| self.may_reclaim(pod));
+        (members.iter().all(|pod| willing(pod.policy)) && (lower || reclaims())).then_some(priority)
+    }
+
+    /// What quotas say of what these members preempt: those of one quota that fit into its guarantee together may take back what
+    /// it lent.
+    fn gang_rights(&self, wanted: &Wanted) -> Rights {
+        let first = wanted.members.first().and_then(|member| self.waiting.get(&member.uid));
+        let rights = first.map(|pod| self.rights_of(pod)).unwrap_or_default();
+        let mut need = wanted.need.to_vec();
+        let mut usage = Sums::default();
+        for member in &wanted.members {
+            if let Some(open) = need.get_mut(member.role).filter(|open| **open > 0) {
+                *open -= 1;
+                if member.holding.quota != rights.quota {
+                    return Rights { within: false, lenders: Vec::new(), ..rights };
+                }
+                usage.charge(&member.holding.usage);
+            }
+        }
+        match rights.quota.as_ref().is_none_or(|quota| self.guarantees_together(quota, &usage)) {
+            true => rights,
+            false => Rights { within: false, lenders: Vec::new(), ..rights },
+        }
     }
 
     /// A gang fits nowhere, as `lacking` says: it tries to preempt, if it may now. Returns whether it does.
@@ -135,25 +164,34 @@ impl Scheduler {
     fn gang_step(&mut self, name: &AllocationName) -> Option<GangAttempt> {
         let priority = self.gang_priority(name)?;
         let (version, wanted) = self.gang_that_preempts(name)?;
+        let rights = self.gang_rights(&wanted);
         let hunt = self.preemption.gangs.get_mut(name)?;
         let GangHuntState::Wanted(_, prospects) = std::mem::replace(&mut hunt.state, GangHuntState::UnderWay)
         else {
             return None;
         };
+        let by = (priority, &rights);
         let together = prospects.map(|prospects| Together {
-            priority,
-            prospects: prospects.into_iter().map(|prospect| self.sites(name, priority, prospect)).collect(),
+            prospects: prospects.into_iter().map(|prospect| self.sites(name, by, prospect)).collect(),
             budgets: self.objects.budgets.clone(),
         });
-        Some(GangAttempt { name: name.clone(), version, priority, wanted, together })
+        Some(GangAttempt { name: name.clone(), version, priority, rights, wanted, together })
     }
 
-    fn sites(&self, name: &AllocationName, priority: i32, prospect: Prospect<NodeId>) -> Prospect<Site> {
+    fn sites(
+        &self,
+        name: &AllocationName,
+        by: (i32, &Rights),
+        prospect: Prospect<NodeId>,
+    ) -> Prospect<Site> {
         let known = Default::default();
         let group_of = |uid: &str| self.victim_group(uid, &known);
+        // All of them together must leave quotas what they are guaranteed.
+        let (leaving, mut toll) = (self.leaving(), Toll::default());
         let nodes = prospect.nodes.into_iter().filter(|id| self.inventory().row(*id).node.is_some());
         let sites = nodes.map(|node| {
-            let mut site = Site::new(&self.ledger, node, priority, &group_of);
+            let claim = |pod: &_| self.claim_on(pod, by, &leaving, &mut toll);
+            let mut site = Site::claimed(&self.ledger, node, by.1.reclaims(), claim, &group_of);
             site.pods.retain(|known| !self.gangs.is_placed_member(&known.pod.pod.uid, name));
             site
         });
@@ -203,7 +241,20 @@ impl Scheduler {
         let same = |takeover: &Takeover| {
             known.get(&takeover.node).is_none_or(|at| self.inventory().row(takeover.node).revision == *at)
         };
-        takeovers.iter().all(same)
+        takeovers.iter().all(same) && self.still_claims_together(attempt, takeovers)
+    }
+
+    /// Whether all victims may still be preempted: other pods of their quotas may have been preempted meanwhile.
+    fn still_claims_together(&self, attempt: &GangAttempt, takeovers: &[Takeover]) -> bool {
+        if self.objects.quotas.is_empty() {
+            return true;
+        }
+        let (leaving, mut toll) = (self.leaving(), Toll::default());
+        let mut pods: Vec<_> = takeovers.iter().flat_map(|takeover| &takeover.victims).collect();
+        pods.sort_by_cached_key(|pod| Reverse(importance(pod)));
+        let by = (attempt.priority, &attempt.rights);
+        self.gang_rights(&attempt.wanted) == attempt.rights
+            && pods.into_iter().all(|pod| self.claim_on(pod, by, &leaving, &mut toll) != Claim::No)
     }
 
     fn gang_is_hopeless(&mut self, name: &AllocationName, now: Duration) {
@@ -229,7 +280,7 @@ impl Scheduler {
         for takeover in takeovers {
             let uid = &attempt.wanted.members[takeover.member].uid;
             let node = self.inventory().name(takeover.node).clone();
-            self.nominate_for(uid, &node, &takeover.victims);
+            self.nominate_for(uid, &node, &takeover.victims, &takeover.lent);
             victims += takeover.victims.len();
             if !takeover.victims.is_empty() {
                 nodes.insert(takeover.node);

@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use crate::model::PreemptionPolicy;
 use crate::objects::Budgets;
 use crate::preempt::{Fruitless, Site, Survey, Victims};
 use crate::queue::Place;
+use crate::quota::{Rights, Toll};
 use crate::rules::{Reasons, Unhelped};
 use crate::scheduler::{Action, Scheduler, State, Waiting};
 
@@ -31,6 +33,8 @@ pub struct Attempt {
     pub class: Arc<Class>,
     pub uid: Arc<str>,
     pub priority: i32,
+    /// What quotas say of it.
+    pub rights: Arc<Rights>,
     pub sites: Vec<Site>,
     pub budgets: Budgets,
 }
@@ -52,7 +56,8 @@ pub(super) struct Hunt {
     /// Pods before this place have had their turn.
     from: Option<Place>,
     surveyed: Option<Surveyed>,
-    pub(super) hopeless: Option<Hopeless>,
+    /// By quota of the pods.
+    pub(super) hopeless: BTreeMap<Option<Arc<str>>, Hopeless>,
     /// Times in a row that it was hopeless.
     pub(super) failures: u32,
 }
@@ -60,6 +65,7 @@ pub(super) struct Hunt {
 #[derive(Debug)]
 struct Surveyed {
     priority: i32,
+    rights: Arc<Rights>,
     revision: Revision,
     at: Duration,
     /// Uid of the pod that it serves now: to its end, however long that takes.
@@ -84,13 +90,15 @@ struct Asked {
 #[derive(Debug)]
 pub(super) struct Hopeless {
     priority: i32,
-    revision: Revision,
+    /// Or more than one beyond its guarantee can.
+    within: bool,
+    pub(super) revision: Revision,
     until: Duration,
 }
 
 impl Attempt {
     pub(in crate::scheduler) fn carry_out(&self, agent: &mut Agent, now: Duration) -> Found {
-        let dry_run = |site: &Site| agent.dry_run(&self.class, self.priority, site, &self.budgets, now);
+        let dry_run = |site: &Site| agent.dry_run(&self.class, site, &self.budgets, now);
         Found::DryRuns(self.sites.iter().map(dry_run).collect())
     }
 }
@@ -99,29 +107,32 @@ impl Attempt {
 pub(in crate::scheduler) fn survey(
     agent: &mut Agent,
     class: &Arc<Class>,
-    priority: i32,
+    (priority, rights): (i32, &Rights),
     now: Duration,
     lap: impl FnMut(Part),
 ) -> Found {
-    Found::Survey(agent.survey(class, priority, now, lap))
+    Found::Survey(agent.survey(class, priority, &rights.lenders, now, lap))
 }
 
 /// What is next in a hunt.
 pub(in crate::scheduler) enum Step {
-    Survey(Arc<Class>, i32),
+    Survey(Arc<Class>, i32, Arc<Rights>),
     Attempt(Box<Attempt>),
 }
 
 impl Scheduler {
     /// Whether this parked pod is to try preemption.
     pub(in crate::scheduler) fn may_preempt(&self, pod: &Waiting) -> bool {
-        let hopeless = self.preemption.hunts.get(&pod.class.id).and_then(|hunt| hunt.hopeless.as_ref());
+        let hunt = self.preemption.hunts.get(&pod.class.id);
+        let hopeless = hunt.and_then(|hunt| hunt.hopeless.get(&pod.holding.quota));
+        let reclaims = self.may_reclaim(pod);
         self.config.preemption
             && self.leading
             && pod.policy == PreemptionPolicy::PreemptLowerPriority
-            && self.ledger.lowest_priority().is_some_and(|lowest| lowest < pod.priority)
-            && hopeless.is_none_or(|hopeless| hopeless.priority < pod.priority)
+            && (reclaims || self.ledger.lowest_priority().is_some_and(|lowest| lowest < pod.priority))
+            && hopeless.is_none_or(|known| known.priority < pod.priority || known.within != reclaims)
             && !self.preemption.has_nominated(&pod.pod.uid)
+            && self.over_quota(pod.holding.quota.as_ref(), &pod.holding.usage).is_none()
     }
 
     /// This parked pod is to try preemption, as soon as it is certain that its class fits nowhere.
@@ -189,30 +200,49 @@ impl Scheduler {
         loop {
             let (place, uid) = self.next_preemptor(class)?;
             let pod = self.waiting.get(&uid)?;
-            let (class, priority) = (pod.class.clone(), pod.priority);
+            let (class, priority, rights) = (pod.class.clone(), pod.priority, self.rights_of(pod));
+            let reclaims = self.may_reclaim(pod);
             let revision = self.inventory().revision();
             let fresh = |s: &Surveyed| {
                 let young = s.revision == revision || now.saturating_sub(s.at) < SURVEY_AGE;
-                s.priority == priority && (young || s.serves.as_ref() == Some(&uid))
+                s.priority == priority && *s.rights == rights && (young || s.serves.as_ref() == Some(&uid))
             };
             let hunt = self.preemption.hunts.get_mut(&class.id)?;
             hunt.from = Some(place);
             let Some(surveyed) = hunt.surveyed.as_mut().filter(|surveyed| fresh(surveyed)) else {
-                return Some(Step::Survey(class, priority));
+                return Some(Step::Survey(class, priority, rights.into()));
             };
+            let rights = surveyed.rights.clone();
             surveyed.serves = Some(uid.clone());
             let nodes = self.nodes_to_ask(&class);
             if !nodes.is_empty() {
                 let known = RefCell::default();
                 let group_of = |uid: &str| self.victim_group(uid, &known);
-                let site = |node| Site::new(&self.ledger, node, priority, &group_of);
+                let leaving = self.leaving();
+                let site = |node| {
+                    let mut toll = Toll::default();
+                    let claim = |pod: &_| self.claim_on(pod, (priority, &rights), &leaving, &mut toll);
+                    Site::claimed(&self.ledger, node, rights.reclaims(), claim, &group_of)
+                };
                 let sites = nodes.into_iter().map(site).collect();
                 let budgets = self.objects.budgets.clone();
-                return Some(Step::Attempt(Box::new(Attempt { class, uid, priority, sites, budgets })));
+                return Some(Step::Attempt(Box::new(Attempt {
+                    class,
+                    uid,
+                    priority,
+                    rights,
+                    sites,
+                    budgets,
+                })));
             }
             match self.take_cheapest(class.id) {
-                Some(victims) => self.nominate(&uid, &victims),
-                None => self.gave_up(class.id, priority, now),
+                Some(victims)
+                    if self.waiting.get(&uid).is_some_and(|pod| self.still_claims(pod, &victims)) =>
+                {
+                    self.nominate(&uid, &victims);
+                }
+                Some(victims) => self.leave_out(class.id, victims.node),
+                None => self.gave_up(class.id, priority, (rights.quota.clone(), reclaims), now),
             }
         }
     }
@@ -267,8 +297,22 @@ impl Scheduler {
         Some(victims)
     }
 
-    /// No pod of the class up to this priority can preempt anything now.
-    fn gave_up(&mut self, class: ClassId, priority: i32, now: Duration) {
+    /// What could be preempted there may not be any more. The next survey has it again.
+    fn leave_out(&mut self, class: ClassId, node: NodeId) {
+        let hunt = self.preemption.hunts.get_mut(&class);
+        if let Some(surveyed) = hunt.and_then(|hunt| hunt.surveyed.as_mut()) {
+            surveyed.candidates.retain(|candidate| *candidate != node);
+        }
+    }
+
+    /// No pod of the class and this quota up to this priority can preempt anything now, within its guarantee or not.
+    fn gave_up(
+        &mut self,
+        class: ClassId,
+        priority: i32,
+        (quota, within): (Option<Arc<str>>, bool),
+        now: Duration,
+    ) {
         self.stats.preemption_attempts += 1;
         let revision = self.inventory().revision();
         let Some(hunt) = self.preemption.hunts.get_mut(&class) else {
@@ -276,7 +320,7 @@ impl Scheduler {
         };
         let pause = FIRST_PAUSE.saturating_mul(1 << hunt.failures.min(8)).min(LONGEST_PAUSE);
         hunt.failures += 1;
-        hunt.hopeless = Some(Hopeless { priority, revision, until: now + pause });
+        hunt.hopeless.insert(quota, Hopeless { priority, within, revision, until: now + pause });
         if let Some(surveyed) = hunt.surveyed.take() {
             self.parked.preemption_failed(class, surveyed.unhelped);
         }
@@ -287,7 +331,7 @@ impl Scheduler {
         &mut self,
         agent: usize,
         class: &Arc<Class>,
-        priority: i32,
+        (priority, rights): (i32, &Arc<Rights>),
         found: Result<Survey, Choice>,
         seen: Revision,
         now: Duration,
@@ -305,6 +349,7 @@ impl Scheduler {
             Ok(Survey { candidates, unhelped }) => {
                 hunt.surveyed = Some(Surveyed {
                     priority,
+                    rights: rights.clone(),
                     revision: seen,
                     at: now,
                     serves: None,
@@ -359,9 +404,10 @@ impl Scheduler {
         let Some(pod) = self.waiting.get(&attempt.uid).filter(still_wants) else {
             return;
         };
-        if !self.may_preempt(pod) {
+        if !self.may_preempt(pod) || self.rights_of(pod) != *attempt.rights {
             return;
         }
+        let reclaims = self.may_reclaim(pod);
         let inventory = self.ledger.inventory();
         let Some(surveyed) = self.preemption.hunts.get_mut(&class).and_then(|hunt| hunt.surveyed.as_mut())
         else {
@@ -374,11 +420,17 @@ impl Scheduler {
         surveyed.candidates.extend(overtaken.iter().map(|asked| asked.victims.node));
         let more = !surveyed.candidates.is_empty();
         match self.take_cheapest(class) {
-            Some(victims) => self.nominate(&attempt.uid, &victims),
+            Some(victims)
+                if self.waiting.get(&attempt.uid).is_some_and(|pod| self.still_claims(pod, &victims)) =>
+            {
+                self.nominate(&attempt.uid, &victims);
+            }
+            Some(victims) => self.leave_out(class, victims.node),
             None if more => {}
-            None => self.gave_up(class, attempt.priority, now),
+            None => self.gave_up(class, attempt.priority, (attempt.rights.quota.clone(), reclaims), now),
         }
     }
+
     /// What only time moves: classes that had no hope try again when something changed.
     pub(in crate::scheduler) fn hunt_again(&mut self, now: Duration) {
         self.hunt_together_again(now);
@@ -386,14 +438,13 @@ impl Scheduler {
         let gone = |class: &&ClassId| parked.get(**class).is_none();
         let gone: Vec<_> = self.preemption.hunts.keys().filter(gone).copied().collect();
         gone.into_iter().for_each(|class| self.preemption.forget(class));
-        let due = |hunt: &Hunt| {
-            (hunt.hopeless.as_ref()).is_some_and(|known| known.until <= now && known.revision != revision)
-        };
+        let over = |known: &Hopeless| known.until <= now && known.revision != revision;
+        let due = |hunt: &Hunt| hunt.hopeless.values().any(over);
         let due: Vec<_> =
             (self.preemption.hunts.iter()).filter(|(_, hunt)| due(hunt)).map(|(class, _)| *class).collect();
         for class in due {
             if let Some(hunt) = self.preemption.hunts.get_mut(&class) {
-                hunt.hopeless = None;
+                hunt.hopeless.retain(|_, known| !over(known));
             }
             let first = self.parked.get(class).and_then(|group| group.pods.first_key_value());
             if let Some(uid) = first.map(|(_, uid)| uid.clone()) {

@@ -9,6 +9,7 @@ use super::Eviction;
 use crate::gang::Wanted;
 use crate::inventory::{NodeId, Occupant};
 use crate::preempt::Victims;
+use crate::quota::Sums;
 use crate::scheduler::{Action, Sample, Scheduler, State};
 
 /// Room is kept for a pod on this node.
@@ -19,6 +20,10 @@ pub(super) struct Nomination {
     pub(super) victims: BTreeSet<Arc<str>>,
     /// Made by another process, or before this one started: its victims are those that are terminating there.
     pub(super) adopted: bool,
+    /// Less important pods must not take it.
+    priority: i32,
+    /// What it will hold of its quota.
+    promise: Option<(Arc<str>, Sums)>,
 }
 
 impl Scheduler {
@@ -38,7 +43,7 @@ impl Scheduler {
             return;
         };
         let node = self.inventory().name(victims.node).clone();
-        self.nominate_for(uid, &node, &victims.pods);
+        self.nominate_for(uid, &node, &victims.pods, &victims.lent);
         if let Some(hunt) = self.preemption.hunts.get_mut(&class) {
             hunt.failures = 0;
         }
@@ -47,11 +52,19 @@ impl Scheduler {
         self.tell_why(uid, true);
     }
 
-    pub(super) fn nominate_for(&mut self, uid: &Arc<str>, node: &Arc<str>, victims: &[Arc<Occupant>]) {
+    /// `lent`: quotas that lose what they had borrowed.
+    pub(super) fn nominate_for(
+        &mut self,
+        uid: &Arc<str>,
+        node: &Arc<str>,
+        victims: &[Arc<Occupant>],
+        lent: &[Arc<str>],
+    ) {
         let Some(preemptor) = self.waiting.get(uid).map(|waiting| waiting.pod.clone()) else {
             return;
         };
-        self.keep_nominated(uid, node, false);
+        // What is taken back is kept from all, or those who had borrowed it would be there first again.
+        self.keep_nominated(uid, node, (false, !lent.is_empty()));
         let mut pending = BTreeSet::new();
         for pod in victims {
             let victim = &pod.pod;
@@ -66,6 +79,7 @@ impl Scheduler {
         if let Some(nomination) = self.preemption.nominations.get_mut(uid) {
             nomination.victims = pending;
         }
+        lent.iter().for_each(|quota| self.quotas.reclaimed(quota));
         self.gangs_lose(victims);
         self.actions.push(Action::Nominate { pod: preemptor, node: Some(node.clone()) });
         // Less important ones that are nominated for the node may fit there no more.
@@ -73,13 +87,19 @@ impl Scheduler {
         self.preemption.due.remove(uid);
     }
 
-    fn keep_nominated(&mut self, uid: &Arc<str>, node: &Arc<str>, adopted: bool) {
+    /// `adopted`: see there. `from_all`: whatever their priority.
+    fn keep_nominated(&mut self, uid: &Arc<str>, node: &Arc<str>, (adopted, from_all): (bool, bool)) {
         let Some(pod) = self.waiting.get(uid) else {
             return;
         };
-        let (priority, usage) = (pod.priority, pod.holding.usage.clone());
+        let priority = if from_all { i32::MAX } else { pod.priority };
+        let usage = pod.holding.usage.clone();
+        let promise = pod.holding.quota.as_ref().map(|quota| (quota.clone(), Sums::from(&*usage)));
         self.ledger.reserve(uid, Some((node, priority, &usage)));
-        let nomination = Nomination { node: node.clone(), victims: BTreeSet::new(), adopted };
+        if let Some((quota, sums)) = &promise {
+            self.preemption.promised.entry(quota.clone()).or_default().add(sums);
+        }
+        let nomination = Nomination { node: node.clone(), victims: BTreeSet::new(), adopted, priority, promise };
         self.preemption.nominations.insert(uid.clone(), nomination);
         self.preemption.by_node.entry(node.clone()).or_default().insert(uid.clone());
         self.note_reservations();
@@ -93,7 +113,8 @@ impl Scheduler {
         let Some(node) = self.waiting.get(uid).and_then(|pod| pod.source.nominated_node.clone()) else {
             return;
         };
-        self.keep_nominated(uid, &node, true);
+        let reclaims = self.waiting.get(uid).is_some_and(|pod| self.may_reclaim(pod));
+        self.keep_nominated(uid, &node, (true, reclaims));
         self.preemption.due.insert(uid.clone());
     }
 
@@ -103,6 +124,7 @@ impl Scheduler {
             return;
         };
         self.preemption.due.remove(uid);
+        self.break_promise(nomination.promise.as_ref());
         if let Some(preemptors) = self.preemption.by_node.get_mut(&nomination.node) {
             preemptors.remove(uid);
             if preemptors.is_empty() {
@@ -114,6 +136,16 @@ impl Scheduler {
         self.preemption.node_changed(&nomination.node);
         if told && let Some(pod) = self.waiting.get(uid) {
             self.actions.push(Action::Nominate { pod: pod.pod.clone(), node: None });
+        }
+    }
+
+    fn break_promise(&mut self, promise: Option<&(Arc<str>, Sums)>) {
+        let Some((quota, sums)) = promise else { return };
+        if let Some(promised) = self.preemption.promised.get_mut(quota) {
+            promised.sub(sums);
+            if promised.is_empty() {
+                self.preemption.promised.remove(quota);
+            }
         }
     }
 
@@ -170,7 +202,11 @@ impl Scheduler {
         if (plain || victims.is_empty()) && self.rank_there(&class, id, uid, &[]).is_valid() {
             return self.place_nominated(uid, id, plain, now);
         }
-        let victims: Vec<&str> = victims.iter().map(|victim| &**victim).collect();
+        // What leaves for others that are nominated here makes room for them, which counts.
+        let there = |victim: &&Arc<str>| self.ledger.charge_of(victim).is_some_and(|charge| charge.node == id);
+        let evicting = self.preemption.evicting.iter().filter(there);
+        let victims: BTreeSet<&str> = victims.iter().chain(evicting).map(|victim| &**victim).collect();
+        let victims: Vec<&str> = victims.into_iter().collect();
         if victims.is_empty() || !self.rank_there(&class, id, uid, &victims).is_valid() {
             self.give_up_nomination(uid);
         }
@@ -178,14 +214,20 @@ impl Scheduler {
 
     /// The node that the pod is nominated for, if it is still there, and its victims that are still on it.
     pub(super) fn follow_victims(&mut self, uid: &Arc<str>) -> Option<(NodeId, Vec<Arc<str>>)> {
-        let priority = self.waiting.get(uid)?.priority;
+        let waiting = self.waiting.get(uid)?;
+        // Its own promise is not counted twice for one that is nominated already: it was within its guarantee then.
+        let reclaims = waiting.holding.quota.is_some();
         let nomination = self.preemption.nominations.get_mut(uid)?;
         let id = self.ledger.inventory().find(&nomination.node);
         let id = id.filter(|id| self.ledger.inventory().row(*id).node.is_some())?;
         if std::mem::take(&mut nomination.adopted) {
             let leaving = self.ledger.occupants(id).into_iter();
-            let leaving =
-                leaving.filter(|pod| pod.holding.peer.terminating && pod.holding.priority < priority);
+            let may = |pod: &Occupant| {
+                let holding = &pod.holding;
+                holding.priority < waiting.priority
+                    || reclaims && holding.quota.is_some() && holding.quota != waiting.holding.quota
+            };
+            let leaving = leaving.filter(|pod| pod.holding.peer.terminating && may(pod));
             nomination.victims = leaving.map(|pod| pod.pod.uid).collect();
         }
         let there = |victim: &Arc<str>| self.ledger.charge_of(victim).is_some_and(|charge| charge.node == id);
@@ -203,10 +245,10 @@ impl Scheduler {
     /// Those of them that are still nominated did not take it.
     pub(in crate::scheduler) fn keep_nominated_again(&mut self, wanted: &Wanted) {
         for (_, uid) in &wanted.reserved {
-            let known = self.preemption.node_of(uid).cloned().zip(self.waiting.get(uid));
-            if let Some((node, pod)) = known {
-                let usage = pod.holding.usage.clone();
-                self.ledger.reserve(uid, Some((&node, pod.priority, &usage)));
+            let known = self.preemption.nominations.get(uid).zip(self.waiting.get(uid));
+            if let Some((nomination, pod)) = known {
+                let wanted = (&nomination.node, nomination.priority, &pod.holding.usage);
+                self.ledger.reserve(uid, Some(wanted));
             }
         }
     }
@@ -234,6 +276,9 @@ impl Scheduler {
                 self.awake(uid, &class, agent);
             }
             return;
+        }
+        if self.lacks_quota(uid).is_some() {
+            return self.wait_for_quota(uid);
         }
         self.end_nomination(uid, false);
         self.withdraw(uid);

@@ -114,13 +114,15 @@ async fn helm_installs_the_chart_and_its_notes_say_how_to_use_it() {
 }
 
 /// Kinds that the test's API server does not have: of operators, and of files.
-const FOREIGN: [&str; 5] = [
+const FOREIGN: [&str; 6] = [
     "kubescheduler.config.k8s.io/v1/KubeSchedulerConfiguration",
     "monitoring.coreos.com/v1/ServiceMonitor",
     "cert-manager.io/v1/Certificate",
     "cert-manager.io/v1/Issuer",
     // `policies.rs` applies it.
     "berth.dev/v1alpha1/AllocationPolicy",
+    // `quotas.rs` applies it.
+    "berth.dev/v1alpha1/Quota",
 ];
 
 fn is_foreign(object: &Value) -> bool {

@@ -6,7 +6,7 @@ use super::*;
 type Access = (&'static str, &'static str, &'static [&'static str], &'static str);
 
 /// With the defaults.
-const ACCESS: [Access; 33] = [
+const ACCESS: [Access; 35] = [
     (
         "ClusterRole",
         "/pods",
@@ -64,6 +64,13 @@ const ACCESS: [Access; 33] = [
         "how pods are placed; reads a status before it writes it",
     ),
     ("ClusterRole", "berth.dev/allocationpolicies/status", &["patch"], "tells whether a policy is in force"),
+    (
+        "ClusterRole",
+        "berth.dev/quotas",
+        &["get", "list", "watch"],
+        "how much pods may request together; reads a status before it writes it",
+    ),
+    ("ClusterRole", "berth.dev/quotas/status", &["patch"], "tells how much is used"),
     ("ClusterRole", "policy/poddisruptionbudgets", &["list", "watch"], "which pods are rather not preempted"),
     ("ClusterRole", "/pods/binding", &["create"], "places pods"),
     (

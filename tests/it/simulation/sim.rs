@@ -581,7 +581,10 @@ impl Sim {
                     self.after(pause, Event::Evict(who, eviction));
                 }
                 Action::Nominate { pod, node } => self.after(5 * MS, Event::Nominate(pod, node)),
-                Action::Observe(_) | Action::TellAllocation(_) | Action::TellPolicy(_) => {}
+                Action::Observe(_)
+                | Action::TellAllocation(_)
+                | Action::TellPolicy(_)
+                | Action::TellQuota(_) => {}
             }
         }
         self.judge_victims(who, &victims)?;

@@ -1,0 +1,181 @@
+//! Who waits for room in a quota, in order of place.
+//!
+//! Those who want the same stand in one lane, so that one look at the first of a lane tells about all of it. What the first of a
+//! lane wants and cannot have yet is set aside for it: who comes after takes only what is left. So a large pod does not wait for
+//! ever behind small ones, and one that waits for devices does not hold up those that need none. Every sixteenth is the one
+//! that waits longest, whatever its priority.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::{Account, Limit, Sums};
+use crate::queue::{AGED_TURN, Place};
+
+/// Lanes of one quota that are looked at in one go. Pods are seldom of so many sizes; the rest has its turn when these go.
+const MOST_LANES: usize = 1024;
+
+#[derive(Debug, Default)]
+struct Line {
+    lanes: BTreeMap<Sums, Lane>,
+    pods: usize,
+    released: u64,
+}
+
+/// Those who want the same.
+#[derive(Debug, Default)]
+struct Lane {
+    places: BTreeMap<Place, Arc<str>>,
+    /// Places by order of arrival.
+    arrivals: BTreeMap<u64, Place>,
+}
+
+/// All lines. What waits is called by its uid, or is a gang by its key.
+#[derive(Debug, Default)]
+pub struct Lines {
+    by_quota: BTreeMap<Arc<str>, Line>,
+    /// Where each stands.
+    standing: HashMap<Arc<str>, (Arc<str>, Sums, Place)>,
+}
+
+impl Lines {
+    pub fn is_empty(&self) -> bool {
+        self.standing.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.standing.len()
+    }
+
+    /// How many wait for this quota.
+    pub fn waiting(&self, quota: &str) -> usize {
+        self.by_quota.get(quota).map_or(0, |line| line.pods)
+    }
+
+    pub fn contains(&self, key: &str) -> bool {
+        self.standing.contains_key(key)
+    }
+
+    /// The quota that it waits for, and how much it wants of it.
+    pub fn standing(&self, key: &str) -> Option<(&Arc<str>, &Sums)> {
+        self.standing.get(key).map(|(quota, wanted, _)| (quota, wanted))
+    }
+
+    /// All that wait for this quota, in no order that matters.
+    pub fn all(&self, quota: &str) -> impl Iterator<Item = &Arc<str>> {
+        let lanes = self.by_quota.get(quota).into_iter().flat_map(|line| line.lanes.values());
+        lanes.flat_map(|lane| lane.places.values())
+    }
+
+    /// Quotas that somebody waits for.
+    pub fn quotas(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.by_quota.keys()
+    }
+
+    pub fn join(&mut self, quota: &Arc<str>, key: &Arc<str>, wanted: Sums, place: Place) {
+        self.leave(key);
+        let line = self.by_quota.entry(quota.clone()).or_default();
+        let lane = line.lanes.entry(wanted.clone()).or_default();
+        lane.places.insert(place, key.clone());
+        lane.arrivals.insert(place.1, place);
+        line.pods += 1;
+        self.standing.insert(key.clone(), (quota.clone(), wanted, place));
+    }
+
+    /// Returns whether it waited.
+    pub fn leave(&mut self, key: &str) -> bool {
+        let Some((quota, wanted, place)) = self.standing.remove(key) else {
+            return false;
+        };
+        if let Some(line) = self.by_quota.get_mut(&quota) {
+            line.remove(&wanted, place);
+            if line.pods == 0 {
+                self.by_quota.remove(&quota);
+            }
+        }
+        true
+    }
+
+    /// Whether anybody waits for this quota with a better place.
+    pub fn is_before(&self, quota: &str, place: Place) -> bool {
+        let mut lanes = self.by_quota.get(quota).into_iter().flat_map(|line| line.lanes.values());
+        lanes.any(|lane| lane.places.first_key_value().is_some_and(|(first, _)| *first < place))
+    }
+
+    /// Those for whom there is room now, in the order in which they get it. They leave the line.
+    pub fn release(&mut self, quota: &str, maximum: &Limit, account: &Account) -> Vec<Arc<str>> {
+        let Some(line) = self.by_quota.get_mut(quota) else {
+            return Vec::new();
+        };
+        let released = line.release(maximum, account.clone());
+        if line.pods == 0 {
+            self.by_quota.remove(quota);
+        }
+        released.iter().for_each(|key| {
+            self.standing.remove(key);
+        });
+        released
+    }
+}
+
+impl Line {
+    /// `taken`: what is used, and from here on what is released or set aside.
+    fn release(&mut self, maximum: &Limit, mut taken: Account) -> Vec<Arc<str>> {
+        let nothing = Account::default();
+        // What is more than the maximum alone never gets in, and so holds up nobody.
+        let possible = |wanted: &&Sums| nothing.lacks(maximum, wanted).is_none();
+        let open = self.lanes.iter().filter(|(wanted, _)| possible(wanted));
+        let mut firsts: BTreeMap<Place, Sums> =
+            open.filter_map(|(wanted, lane)| Some((lane.first()?, wanted.clone()))).collect();
+        while firsts.len() > MOST_LANES {
+            firsts.pop_last();
+        }
+        let mut released = Vec::new();
+        let mut longest_waits = false;
+        loop {
+            let aged = self.released % AGED_TURN == AGED_TURN - 1 && !longest_waits;
+            let longest = if aged { self.longest(possible) } else { None };
+            longest_waits |= aged;
+            let Some((place, wanted)) = longest.or_else(|| firsts.pop_first()) else {
+                return released;
+            };
+            let fits = taken.lacks(maximum, &wanted).is_none();
+            taken.used.add(&wanted);
+            if !fits {
+                continue;
+            }
+            firsts.remove(&place);
+            released.extend(self.remove(&wanted, place));
+            self.released += 1;
+            longest_waits = false;
+            if let Some(next) = self.lanes.get(&wanted).and_then(Lane::first) {
+                firsts.insert(next, wanted);
+            }
+        }
+    }
+
+    fn remove(&mut self, wanted: &Sums, place: Place) -> Option<Arc<str>> {
+        let lane = self.lanes.get_mut(wanted)?;
+        let key = lane.places.remove(&place)?;
+        lane.arrivals.remove(&place.1);
+        self.pods -= 1;
+        if lane.places.is_empty() {
+            self.lanes.remove(wanted);
+        }
+        Some(key)
+    }
+
+    /// Who came first, and what it wants.
+    fn longest(&self, possible: impl Fn(&&Sums) -> bool) -> Option<(Place, Sums)> {
+        let firsts = self.lanes.iter().filter(|(wanted, _)| possible(wanted)).filter_map(|(wanted, lane)| {
+            let (arrival, place) = lane.arrivals.first_key_value()?;
+            Some((*arrival, *place, wanted))
+        });
+        firsts.min_by_key(|(arrival, _, _)| *arrival).map(|(_, place, wanted)| (place, wanted.clone()))
+    }
+}
+
+impl Lane {
+    fn first(&self) -> Option<Place> {
+        self.places.first_key_value().map(|(place, _)| *place)
+    }
+}

@@ -1,0 +1,171 @@
+//! Gangs and quotas: a gang is admitted with all the members that it needs at once, or waits in the line of the quota that lacks
+//! room for them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{GangState, Gangs};
+use crate::gang::{AllocationName, Candidate};
+use crate::queue::Place;
+use crate::quota::{Account, Sums};
+use crate::scheduler::Scheduler;
+
+impl Gangs {
+    /// Gangs that stand in the line of a quota.
+    pub(in crate::scheduler) fn over_quota(&self) -> usize {
+        self.all.values().filter(|gang| gang.state == GangState::OverQuota).count()
+    }
+}
+
+impl Scheduler {
+    /// Puts the gang into the line of a quota that has no room for what it needs at once. Returns whether it waits there. `first`:
+    /// it was its turn already.
+    pub(super) fn gang_queues_for_quota(
+        &mut self,
+        name: &AllocationName,
+        first: bool,
+        now: Duration,
+    ) -> bool {
+        let Some((place, wants)) = self.gang_wants(name) else {
+            return false;
+        };
+        let lacking = wants.into_iter().find(|(quota, wanted)| {
+            !first && self.quotas.lines().is_before(quota, place)
+                || self.together_over_quota(quota, wanted).is_some()
+        });
+        let Some((quota, wanted)) = lacking else {
+            return false;
+        };
+        let why: Arc<str> = self.gang_quota_message(&quota, &wanted).into();
+        let refresh = self.config.refresh;
+        let Some(gang) = self.gangs.all.get_mut(name) else {
+            return false;
+        };
+        gang.state = GangState::OverQuota;
+        gang.lacking = Some(why.clone());
+        gang.complete_since.get_or_insert(now);
+        let due = gang.members_told_at.is_none_or(|at| now.saturating_sub(at) >= refresh);
+        if due {
+            gang.members_told_at = Some(now);
+        }
+        let (key, members) =
+            (gang.key.clone(), gang.waiting.values().map(|(uid, _)| uid.clone()).collect::<Vec<_>>());
+        self.gangs.untold.insert(name.clone());
+        self.gang_waits_for_quota(&key, &quota, wanted, place);
+        for uid in members {
+            if due || self.waiting.get(&uid).is_some_and(|waiting| waiting.told.is_none()) {
+                self.tell_quota_reason(&uid, why.clone());
+            }
+        }
+        true
+    }
+
+    /// It is the gang's turn in the line.
+    pub(in crate::scheduler) fn gang_has_quota(&mut self, key: &str, now: Duration) {
+        let Some(name) = self.gangs.by_key.get(key).cloned() else {
+            return;
+        };
+        let Some(gang) = self.gangs.all.get_mut(&name) else {
+            return;
+        };
+        gang.state = GangState::Idle;
+        gang.lacking = None;
+        let allocation = self.gangs.allocations.get(&name);
+        if allocation.is_some_and(|allocation| gang.is_ready(allocation))
+            && !self.gang_queues_for_quota(&name, true, now)
+        {
+            self.hand_out_gang(&name, now);
+        }
+    }
+
+    /// The gang waits for a quota no more.
+    pub(super) fn gang_leaves_line(&mut self, name: &AllocationName) {
+        let Some(gang) = self.gangs.all.get_mut(name).filter(|gang| gang.state == GangState::OverQuota)
+        else {
+            return;
+        };
+        gang.state = GangState::Idle;
+        gang.lacking = None;
+        let key = gang.key.clone();
+        self.leave_line(&key);
+    }
+
+    /// The gang's place, and what it needs of each quota at once; of one that has its minimum what its first member wants.
+    fn gang_wants(&self, name: &AllocationName) -> Option<(Place, BTreeMap<Arc<str>, Sums>)> {
+        let allocation = self.gangs.allocations.get(name)?;
+        let gang = self.gangs.all.get(name)?;
+        let place = *gang.waiting.first_key_value()?.0;
+        let mut need = gang.need(allocation);
+        let scheduled = need.iter().all(|need| *need == 0);
+        let mut wants: BTreeMap<Arc<str>, Sums> = BTreeMap::new();
+        for (uid, role) in gang.waiting.values() {
+            let needed = need.get_mut(*role).filter(|need| **need > 0);
+            if needed.is_none() && !scheduled {
+                continue;
+            }
+            needed.into_iter().for_each(|need| *need -= 1);
+            let holding = &self.waiting.get(uid)?.holding;
+            if let Some(quota) = &holding.quota {
+                wants.entry(quota.clone()).or_default().charge(&holding.usage);
+            }
+            if scheduled {
+                break;
+            }
+        }
+        Some((place, wants))
+    }
+
+    /// Of these members, as many as quotas have room for: those that are needed, then others in their order. `None`: not
+    /// enough.
+    pub(super) fn members_within_quotas(
+        &self,
+        members: Vec<Candidate>,
+        need: &[u32],
+    ) -> Option<Vec<Candidate>> {
+        if members.iter().all(|member| member.holding.quota.is_none()) {
+            return Some(members);
+        }
+        let mut need = need.to_vec();
+        let mut taken: BTreeMap<Arc<str>, Account> = BTreeMap::new();
+        let mut kept = vec![false; members.len()];
+        let is_needed: Vec<bool> = members
+            .iter()
+            .map(|member| match need.get_mut(member.role).filter(|need| **need > 0) {
+                Some(need) => {
+                    *need -= 1;
+                    true
+                }
+                None => false,
+            })
+            .collect();
+        for needed in [true, false] {
+            for (at, member) in members.iter().enumerate().filter(|(at, _)| is_needed[*at] == needed) {
+                kept[at] = self.takes_quota(&mut taken, member);
+                if needed && !kept[at] {
+                    return None;
+                }
+            }
+        }
+        let kept: Vec<_> =
+            members.into_iter().zip(kept).filter(|(_, kept)| *kept).map(|(member, _)| member).collect();
+        (!kept.is_empty()).then_some(kept)
+    }
+
+    /// Whether there is room for this one, too; then it is taken.
+    fn takes_quota(&self, taken: &mut BTreeMap<Arc<str>, Account>, member: &Candidate) -> bool {
+        let Some(quota) = member.holding.quota.as_ref().and_then(|name| self.objects.quotas.get(name)) else {
+            return true;
+        };
+        let Some(limits) = quota.valid() else {
+            return true;
+        };
+        let account =
+            taken.entry(quota.name.clone()).or_insert_with(|| self.ledger.accounts().of(&quota.name).clone());
+        let fits = account.lacks_for(&limits.maximum, &member.holding.usage).is_none();
+        if fits {
+            account.used.charge(&member.holding.usage);
+        }
+        fits
+    }
+}

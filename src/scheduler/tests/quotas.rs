@@ -1,0 +1,430 @@
+//! Quotas: nothing goes beyond a maximum, who waits comes in order, and what is guaranteed comes back.
+
+use super::*;
+use crate::gang::{Allocation, AllocationKind, AllocationName, Members, Phase, Role};
+use crate::policy::Namespaces;
+use crate::quota::{Limit, Limits, Quota, QuotaStatus, Reclaim, Resource, Scope};
+
+/// Guaranteed and maximum, in milli-CPU.
+fn quota(name: &str, guaranteed: Option<i64>, maximum: Option<i64>) -> Quota {
+    let limit =
+        |amount: Option<i64>| amount.map(|amount| (Resource::Cpu, amount)).into_iter().collect::<Limit>();
+    Quota {
+        name: name.into(),
+        uid: format!("uid-{name}").into(),
+        generation: 1,
+        created: 1,
+        scope: Scope { queue: None, namespaces: Namespaces::Named([Arc::from(name)].into()) },
+        reclaim: Reclaim::Any,
+        limits: Ok(Limits { guaranteed: limit(guaranteed), maximum: limit(maximum) }),
+    }
+}
+
+/// A pod of the namespace that the quota of this name is for.
+fn of(quota: &str, uid: &str, cpu_milli: i64) -> Pod {
+    let labels = [("gang", uid.split('-').next().unwrap_or_default())].into_iter().collect();
+    let identity = Identity { namespace: quota.into(), labels, ..Identity::default() };
+    Pod { peer: Arc::new(Peer { identity, ..Peer::default() }), ..pod(uid, cpu_milli) }
+}
+
+fn important(priority: i32, pod: Pod) -> Pod {
+    Pod { priority, ..pod }
+}
+
+fn bench(agents: usize, nodes: &[&str], quotas: &[Quota]) -> Bench {
+    let mut bench = Bench::new(agents, nodes);
+    bench.scheduler.config.preemption = true;
+    quotas.iter().for_each(|quota| apply(&mut bench, quota.clone()));
+    bench
+}
+
+fn apply(bench: &mut Bench, quota: Quota) {
+    bench.scheduler.apply_object(Object::Quota(Box::new(quota)));
+    bench.collect();
+}
+
+fn used(bench: &Bench, quota: &str) -> i128 {
+    bench.scheduler.ledger().accounts().of(quota).used.get(&Resource::Cpu)
+}
+
+/// What was last told: the reason and the message.
+fn last_told<'a>(bench: &'a Bench, uid: &str) -> (&'a str, &'a str) {
+    let (_, reason, message, _) = bench.told.iter().rfind(|told| told.0 == uid).expect("it was told");
+    (reason, message)
+}
+
+fn delete(bench: &mut Bench, uid: &str) {
+    bench.scheduler.delete_pod(&uid.into());
+    bench.collect();
+}
+
+fn status<'a>(bench: &'a Bench, name: &str) -> &'a QuotaStatus {
+    bench.quotas.iter().rfind(|status| *status.name == *name).expect("it was told")
+}
+
+#[test]
+fn a_pod_beyond_the_maximum_waits_is_told_so_and_gets_its_turn_in_order() {
+    let mut bench = bench(1, &["n"], &[quota("a", None, Some(300))]);
+    bench.apply(of("a", "first", 200));
+    bench.apply(of("a", "second", 200));
+    bench.apply(of("a", "third", 100));
+    bench.apply(important(5, of("a", "urgent", 200)));
+    bench.work();
+    assert_eq!((bench.bound(), used(&bench, "a")), (vec!["urgent"], 200));
+    assert_eq!((bench.in_state("over quota"), bench.scheduler.queue_lengths().over_quota), (3, 3));
+    let told = ("QuotaExceeded", "quota a: wants 200m of cpu, but 200m of at most 300m is used");
+    assert_eq!(last_told(&bench, "first"), told);
+    // There is room for it, but the first one in line comes first.
+    assert_eq!(
+        last_told(&bench, "third"),
+        ("QuotaExceeded", "quota a: there is room, but it is kept for pods that wait before this one")
+    );
+    delete(&mut bench, "urgent");
+    bench.work();
+    assert_eq!((bench.bound(), used(&bench, "a")), (vec!["urgent", "first"], 200));
+    delete(&mut bench, "first");
+    bench.work();
+    assert_eq!(bench.bound(), ["urgent", "first", "second", "third"]);
+    assert_eq!((used(&bench, "a"), bench.in_state("over quota")), (300, 0));
+}
+
+#[test]
+fn who_has_room_in_its_quota_and_none_on_a_node_is_told_that() {
+    let mut bench = bench(1, &["n"], &[quota("a", None, Some(700))]);
+    bench.apply(of("a", "first", 600));
+    bench.apply(of("a", "second", 700));
+    bench.apply(of("none", "other", 400));
+    bench.work();
+    assert_eq!(last_told(&bench, "second").0, "QuotaExceeded");
+    delete(&mut bench, "first");
+    bench.work();
+    assert_eq!((bench.bound(), bench.in_state("parked")), (vec!["first", "other"], 1));
+    assert_eq!(last_told(&bench, "second").0, "Unschedulable");
+}
+
+#[test]
+fn agents_that_commit_at_once_never_go_beyond_the_maximum() {
+    let mut bench = bench(4, &["a", "b", "c", "d"], &[quota("q", None, Some(250))]);
+    (0..8).for_each(|at| bench.apply(of("q", &format!("p{at}"), 100)));
+    let tasks: Vec<_> = (0..4).map(|agent| bench.take(agent)).collect();
+    for (agent, task) in tasks.iter().enumerate() {
+        let Some(task) = task else { continue };
+        let answer = bench.choose(agent, task);
+        assert_eq!(bench.settle(agent, task, answer), Settled::Done);
+        assert!(used(&bench, "q") <= 250);
+    }
+    bench.work();
+    assert_eq!((bench.binds.len(), used(&bench, "q"), bench.in_state("over quota")), (2, 200, 6));
+    assert_eq!(bench.scheduler.stats().violations, 0);
+}
+
+#[test]
+fn what_a_failed_bind_held_is_given_back_to_who_waits() {
+    let mut bench = bench(1, &["n"], &[quota("a", None, Some(100))]);
+    bench.apply(of("a", "first", 100));
+    bench.apply(of("a", "second", 100));
+    bench.work();
+    let binding = bench.binds[0].clone();
+    bench.finish(&binding, Outcome::Refused("no".into()));
+    bench.work();
+    assert_eq!((bench.bound(), used(&bench, "a")), (vec!["first", "second"], 100));
+    bench.tick(2 * S);
+    bench.work();
+    assert_eq!((bench.binds.len(), bench.in_state("over quota")), (2, 1), "the first waits for it now");
+}
+
+#[test]
+fn pods_of_others_count_and_what_is_there_already_is_never_taken_away() {
+    let mut bench = bench(1, &["n"], &[]);
+    bench.apply(on("n", Pod { scheduler_name: "other".into(), ..of("a", "theirs", 400) }));
+    bench.apply(of("a", "ours", 100));
+    bench.work();
+    apply(&mut bench, quota("a", None, Some(300)));
+    bench.apply(of("a", "late", 100));
+    bench.apply(of("b", "free", 100));
+    bench.work();
+    assert_eq!((bench.bound(), used(&bench, "a")), (vec!["ours", "free"], 500));
+    assert_eq!(last_told(&bench, "late").1, "quota a: wants 100m of cpu, but 500m of at most 300m is used");
+    assert!(bench.evictions.is_empty());
+}
+
+#[test]
+fn a_quota_that_is_raised_moved_or_deleted_lets_go_who_waits_for_it() {
+    let with = |maximum, scope: &str| {
+        let quota = quota(scope, None, Some(maximum));
+        Quota { name: "q".into(), ..quota }
+    };
+    let mut bench = bench(1, &["n"], &[with(100, "a")]);
+    (0..4).for_each(|at| bench.apply(of("a", &format!("p{at}"), 100)));
+    bench.work();
+    assert_eq!(bench.binds.len(), 1);
+    apply(&mut bench, with(200, "a"));
+    bench.work();
+    assert_eq!(bench.binds.len(), 2);
+    apply(&mut bench, with(200, "b"));
+    bench.work();
+    assert_eq!((bench.binds.len(), used(&bench, "q"), bench.in_state("over quota")), (4, 0, 0));
+    apply(&mut bench, with(200, "a"));
+    bench.apply(of("a", "more", 100));
+    bench.work();
+    assert_eq!((used(&bench, "q"), bench.in_state("over quota")), (400, 1));
+    let name = ObjectName { namespace: "".into(), name: "q".into() };
+    bench.scheduler.delete_object(Kind::Quota, &name);
+    bench.work();
+    assert_eq!((bench.binds.len(), used(&bench, "q")), (5, 0));
+}
+
+#[test]
+fn a_choice_made_before_the_quota_came_counts_in_it() {
+    let mut bench = bench(1, &["n"], &[]);
+    bench.apply(of("a", "p", 100));
+    let task = bench.take(0).expect("a pod waits");
+    let answer = bench.choose(0, &task);
+    apply(&mut bench, quota("a", None, Some(50)));
+    bench.settle(0, &task, answer);
+    bench.work();
+    assert_eq!((bench.binds.len(), bench.in_state("over quota")), (0, 1));
+    assert!(last_told(&bench, "p").1.ends_with("more than its maximum of 50m at all"));
+}
+
+#[test]
+fn a_parked_pod_does_not_preempt_for_room_that_its_quota_does_not_have() {
+    let mut bench = bench(1, &["n"], &[quota("a", None, Some(600))]);
+    bench.apply(on("n", of("b", "low", 1000)));
+    bench.scheduler.ledger.note_seen(cluster_events::pod_ref(&of("b", "low", 1000)), 1, Some(1));
+    bench.apply(important(5, of("a", "high", 700)));
+    bench.work();
+    assert!(bench.evictions.is_empty());
+    assert_eq!(bench.in_state("over quota"), 1);
+}
+
+#[test]
+fn who_leads_next_tells_those_that_wait_and_statuses_once() {
+    let mut bench = bench(1, &["n"], &[quota("a", Some(50), Some(100))]);
+    bench.scheduler.set_leading(false);
+    bench.apply(of("a", "first", 100));
+    bench.apply(of("a", "second", 200));
+    bench.tick(S);
+    assert!(bench.told.is_empty() && bench.quotas.is_empty());
+    bench.scheduler.set_leading(true);
+    bench.work();
+    bench.tick(3 * S);
+    assert_eq!(last_told(&bench, "second").0, "QuotaExceeded");
+    let told = status(&bench, "a");
+    assert_eq!((told.pods, told.waiting), (1, 1));
+    let cpu = &told.standing[0];
+    assert_eq!((cpu.used, cpu.borrowed, cpu.guaranteed, cpu.maximum), (100, 50, Some(50), Some(100)));
+    let count = bench.quotas.len();
+    (4..9).for_each(|at| bench.tick(at * S));
+    assert_eq!(bench.quotas.len(), count, "nothing is new");
+    assert_eq!(bench.told.len(), 1);
+}
+
+// Gangs.
+
+fn gang(bench: &mut Bench, minimum: u32) {
+    let operator = Operator::In([Arc::from("g")].into());
+    let selector = LabelSelector::All([Requirement { key: "gang".into(), operator }].into());
+    bench.scheduler.apply_object(Object::Allocation(Box::new(Allocation {
+        name: AllocationName { kind: AllocationKind::Allocation, namespace: "a".into(), name: "g".into() },
+        uid: "uid-g".into(),
+        generation: 1,
+        created_s: 100,
+        roles: [Role { name: "".into(), members: Members::Selected(selector), minimum }].into(),
+        timeout: None,
+        topology: None,
+        was_scheduled: false,
+        problem: None,
+    })));
+}
+
+fn pass(bench: &mut Bench, at: Duration) {
+    bench.tick(at);
+    bench.work();
+    bench.tick(at + Duration::from_millis(60));
+    bench.work();
+}
+
+#[test]
+fn a_gang_is_admitted_with_all_that_it_needs_and_others_do_not_take_its_room_meanwhile() {
+    let mut bench = bench(1, &["m", "n"], &[quota("a", None, Some(350))]);
+    bench.apply(of("a", "before", 100));
+    bench.work();
+    gang(&mut bench, 3);
+    (0..4).for_each(|at| bench.apply(of("a", &format!("g-{at}"), 100)));
+    bench.apply(of("a", "after", 100));
+    pass(&mut bench, S);
+    assert_eq!(bench.bound(), ["before"]);
+    let why = "quota a: wants 300m of cpu, but 100m of at most 350m is used (for the pods that must be placed together)";
+    assert_eq!(last_told(&bench, "g-0"), ("QuotaExceeded", why));
+    pass(&mut bench, 3 * S);
+    let told = bench.statuses.last().expect("it was told");
+    assert_eq!((told.phase, &*told.message), (Phase::Pending, why));
+    delete(&mut bench, "before");
+    pass(&mut bench, 5 * S);
+    assert_eq!((bench.binds.len(), used(&bench, "a")), (4, 300), "no more than there is room for");
+    assert!(bench.bound()[1..].iter().all(|uid| uid.starts_with("g-")), "{:?}", bench.bound());
+    apply(&mut bench, quota("a", None, Some(500)));
+    pass(&mut bench, 7 * S);
+    pass(&mut bench, 9 * S);
+    assert_eq!((bench.binds.len(), used(&bench, "a")), (6, 500));
+}
+
+#[test]
+fn a_gang_that_loses_a_member_in_the_line_leaves_it() {
+    let mut bench = bench(1, &["n"], &[quota("a", None, Some(200))]);
+    gang(&mut bench, 3);
+    (0..3).for_each(|at| bench.apply(of("a", &format!("g-{at}"), 100)));
+    pass(&mut bench, S);
+    assert_eq!(bench.scheduler.queue_lengths().over_quota, 1);
+    delete(&mut bench, "g-1");
+    bench.apply(of("a", "single", 100));
+    pass(&mut bench, 3 * S);
+    assert_eq!((bench.bound(), bench.scheduler.queue_lengths().over_quota), (vec!["single"], 0));
+}
+
+// Guarantees.
+
+fn run_on(bench: &mut Bench, node: &str, pod: Pod) {
+    bench.apply(Pod { started_s: Some(1), ..on(node, pod) });
+}
+
+fn evicted(bench: &Bench) -> Vec<&str> {
+    bench.evictions.iter().map(|eviction| &*eviction.victim.uid).collect()
+}
+
+/// All evicted pods are gone, and their controller makes others in their place.
+fn replace_evicted(bench: &mut Bench, priority: i32, round: usize) -> usize {
+    let gone: Vec<_> = bench.evictions.drain(..).map(|eviction| eviction.victim.uid).collect();
+    for uid in &gone {
+        bench.apply(important(priority, of("lent", &format!("again{round}-{uid}"), 250)));
+    }
+    bench.work();
+    for uid in &gone {
+        delete(bench, uid);
+        bench.work();
+    }
+    gone.len()
+}
+
+#[test]
+fn a_quota_takes_back_what_it_has_lent_up_to_its_guarantee_and_not_one_pod_more() {
+    for priority in [0, 9] {
+        let quotas = [quota("own", Some(1000), None), quota("lent", Some(1000), None)];
+        let mut bench = bench(1, &["m", "n"], &quotas);
+        for at in 0..8 {
+            let node = if at < 4 { "m" } else { "n" };
+            run_on(&mut bench, node, important(priority, of("lent", &format!("l{at}"), 250)));
+        }
+        (0..6).for_each(|at| bench.apply(of("own", &format!("o{at}"), 250)));
+        let mut evictions = 0;
+        for round in 0..12 {
+            bench.work();
+            bench.tick((round as u32 + 1) * 10 * S);
+            bench.work();
+            evictions += replace_evicted(&mut bench, priority, round);
+        }
+        assert_eq!((used(&bench, "own"), used(&bench, "lent")), (1000, 1000));
+        assert_eq!(evictions, 4, "each pod that is taken back costs one");
+        // Two of the one, four of the other: there is no more room.
+        assert_eq!(bench.in_state("parked"), 6);
+        assert_eq!(status(&bench, "lent").reclaimed, 4);
+    }
+}
+
+#[test]
+fn who_has_borrowed_goes_before_who_is_less_important() {
+    let mut bench = bench(1, &["m", "n"], &[quota("own", Some(500), None), quota("lent", Some(0), None)]);
+    run_on(&mut bench, "m", of("none", "low", 1000));
+    run_on(&mut bench, "n", important(9, of("lent", "high", 1000)));
+    bench.apply(important(5, of("own", "p", 500)));
+    bench.work();
+    assert_eq!(evicted(&bench), ["high"]);
+    assert_eq!(bench.scheduler.check(), []);
+}
+
+#[test]
+fn nobody_else_gets_the_room_that_is_taken_back() {
+    let mut bench = bench(1, &["n"], &[quota("own", Some(1000), None), quota("lent", Some(0), None)]);
+    for at in 0..2 {
+        run_on(&mut bench, "n", important(9, of("lent", &format!("l{at}"), 500)));
+    }
+    bench.apply(of("own", "p", 1000));
+    bench.work();
+    assert_eq!(bench.evictions.len(), 2);
+    bench.apply(important(9, of("lent", "again", 500)));
+    bench.apply(important(9, of("none", "other", 500)));
+    delete(&mut bench, "l0");
+    bench.work();
+    assert!(bench.binds.is_empty(), "{:?}", bench.bound());
+    delete(&mut bench, "l1");
+    bench.work();
+    assert_eq!(bench.bound(), ["p"]);
+}
+
+#[test]
+fn a_pod_beyond_its_guarantee_takes_nothing_from_another_quotas_however_important_it_is() {
+    let quotas = [quota("own", Some(100), None), quota("covered", Some(1000), None)];
+    let mut bench = bench(1, &["n"], &quotas);
+    run_on(&mut bench, "n", of("covered", "low", 1000));
+    bench.apply(important(9, of("own", "p", 500)));
+    bench.work();
+    assert!(bench.evictions.is_empty());
+    // Somebody without a quota does, as ever.
+    bench.apply(important(9, of("none", "free", 500)));
+    bench.work();
+    assert_eq!(evicted(&bench), ["low"]);
+}
+
+#[test]
+fn what_reclaim_says_holds() {
+    for (reclaim, priority, victims) in [
+        (Reclaim::LowerPriority, 0, 0),
+        (Reclaim::LowerPriority, 9, 1),
+        (Reclaim::Never, 9, 0),
+        (Reclaim::Any, 0, 1),
+    ] {
+        let own = Quota { reclaim, ..quota("own", Some(1000), None) };
+        let mut bench = bench(1, &["n"], &[own, quota("lent", Some(0), None)]);
+        run_on(&mut bench, "n", important(5, of("lent", "victim", 1000)));
+        bench.apply(important(priority, of("own", "p", 500)));
+        bench.work();
+        assert_eq!(bench.evictions.len(), victims, "{reclaim:?} {priority}");
+    }
+}
+
+#[test]
+fn a_guarantee_that_is_given_later_is_taken_up() {
+    let mut bench = bench(1, &["n"], &[quota("lent", Some(0), None)]);
+    run_on(&mut bench, "n", of("lent", "victim", 1000));
+    bench.apply(of("own", "p", 500));
+    bench.work();
+    bench.tick(S);
+    assert!(bench.evictions.is_empty());
+    apply(&mut bench, quota("own", Some(500), None));
+    for at in 2..15 {
+        bench.tick(at * S);
+        bench.work();
+    }
+    assert_eq!(evicted(&bench), ["victim"]);
+}
+
+#[test]
+fn a_process_that_starts_while_victims_leave_goes_on_where_the_last_one_was() {
+    let quotas = [quota("own", Some(500), None), quota("lent", Some(0), None)];
+    let mut bench = bench(1, &["n"], &quotas);
+    let leaving = |uid: &str, leaves: bool| {
+        let pod = important(9, of("lent", uid, 500));
+        let peer = Arc::new(Peer { terminating: leaves, ..Peer::clone(&pod.peer) });
+        Pod { peer, deleting: leaves, ..pod }
+    };
+    run_on(&mut bench, "n", leaving("l0", true));
+    run_on(&mut bench, "n", leaving("l1", false));
+    bench.apply(Pod { nominated_node: Some("n".into()), ..of("own", "p", 500) });
+    bench.apply(important(9, of("lent", "again", 500)));
+    bench.work();
+    assert!(bench.evictions.is_empty() && bench.binds.is_empty());
+    delete(&mut bench, "l0");
+    bench.work();
+    assert_eq!((bench.bound(), bench.evictions.len()), (vec!["p"], 0));
+}
