@@ -25,6 +25,7 @@ pub mod preempt;
 pub mod process;
 pub mod queue;
 pub mod recommend;
+pub mod repack;
 pub mod rules;
 pub mod scheduler;
 pub mod serve;

@@ -53,17 +53,29 @@ impl Topologies {
 
 impl Agent {
     /// Places for all of `wanted`, or for as many as are needed, found on the view as it is.
-    pub fn plan(&mut self, wanted: &Wanted, now: Duration, mut lap: impl FnMut(Part)) -> Plan {
+    pub fn plan(&mut self, wanted: &Wanted, now: Duration, lap: impl FnMut(Part)) -> Plan {
         self.view.restore();
+        self.plan_upon(wanted, None, now, lap)
+    }
+
+    /// The same on the view as it is supposed to be, which it is afterwards, too; if the topology is required, only in `domain`.
+    pub fn plan_upon(
+        &mut self,
+        wanted: &Wanted,
+        domain: Option<&Arc<str>>,
+        now: Duration,
+        mut lap: impl FnMut(Part),
+    ) -> Plan {
+        let before = self.view.alterations();
         for class in distinct(&wanted.members) {
             self.cache.list(class, self.salt, &self.view, &mut self.domains, now, &mut lap);
         }
         let turns = self.turns(&wanted.members);
         let plan = match &wanted.topology {
             None => self.place(wanted, &turns, &Room::Anywhere, now),
-            Some(topology) => self.place_in_topology(wanted, &turns, topology, now),
+            Some(topology) => self.place_in_topology(wanted, &turns, topology, domain, now),
         };
-        self.view.restore();
+        self.view.restore_to(before);
         plan
     }
 
@@ -90,17 +102,21 @@ impl Agent {
         wanted: &Wanted,
         turns: &[usize],
         topology: &Topology,
+        domain: Option<&Arc<str>>,
         now: Duration,
     ) -> Plan {
+        let before = self.view.alterations();
         let domains = self.topologies.get(&topology.key, &self.view);
         if topology.mode == TopologyMode::Spread {
             return self.place(wanted, turns, &Room::Spread(&topology.key, &domains), now);
         }
         let mut best: Option<Plan> = None;
-        for at in self.domains_to_try(wanted, &topology.key, &domains, now) {
+        let only = domain.map(|only| domains.iter().position(|(name, _)| name == only).into_iter().collect());
+        let to_try = only.unwrap_or_else(|| self.domains_to_try(wanted, &topology.key, &domains, now));
+        for at in to_try {
             let (name, nodes) = &domains[at];
             let mut plan = self.place(wanted, turns, &Room::Domain(nodes), now);
-            self.view.restore();
+            self.view.restore_to(before);
             if plan.complete && plan.places.len() == wanted.members.len() {
                 return plan;
             }
@@ -132,16 +148,8 @@ impl Agent {
         domains: &Nodes,
         now: Duration,
     ) -> Vec<usize> {
-        let mut there: BTreeMap<&str, usize> = BTreeMap::new();
-        for node in wanted.placed.iter().filter_map(|id| self.view.row(*id).node.as_ref()) {
-            if let Some(value) = node.labels.get(key) {
-                *there.entry(value).or_default() += 1;
-            }
-        }
-        if let Some((home, _)) =
-            there.into_iter().max_by_key(|(name, pods)| (*pods, std::cmp::Reverse(*name)))
-        {
-            return domains.iter().position(|(name, _)| **name == *home).into_iter().collect();
+        if let Some(home) = self.home(wanted, key, domains) {
+            return vec![home];
         }
         let first = &wanted.members[0];
         self.freshen(&first.class, now);
@@ -168,6 +176,39 @@ impl Agent {
         // Where nothing can be, the roomiest domain tells why.
         let hopeful = open.iter().filter(|(rank, ..)| *rank < 2).count().clamp(1, MOST_DOMAINS);
         open.into_iter().take(hopeful).map(|(_, _, at)| at).collect()
+    }
+
+    /// The domain where most members are already.
+    fn home(&self, wanted: &Wanted, key: &Arc<str>, domains: &Nodes) -> Option<usize> {
+        let mut there: BTreeMap<&str, usize> = BTreeMap::new();
+        for node in wanted.placed.iter().filter_map(|id| self.view.row(*id).node.as_ref()) {
+            if let Some(value) = node.labels.get(key) {
+                *there.entry(value).or_default() += 1;
+            }
+        }
+        let (home, _) = there.into_iter().max_by_key(|(name, pods)| (*pods, std::cmp::Reverse(*name)))?;
+        domains.iter().position(|(name, _)| **name == *home)
+    }
+
+    /// The domains where all members could be if there were room: only that where members are already, if any are; else all,
+    /// those with most room for the first class first.
+    pub fn roomiest(&mut self, wanted: &Wanted, key: &Arc<str>, now: Duration) -> Vec<Arc<str>> {
+        let domains = self.topologies.get(key, &self.view);
+        if let Some(home) = self.home(wanted, key, &domains) {
+            return vec![domains[home].0.clone()];
+        }
+        let first = &wanted.members[0];
+        self.freshen(&first.class, now);
+        let Some(list) = self.cache.peek(first.class.id) else {
+            return Vec::new();
+        };
+        let room = |nodes: &[NodeId]| {
+            let valid = nodes.iter().filter(|id| list.is_valid(**id));
+            valid.map(|id| copies(&first.holding.usage, self.view.row(*id))).fold(0, i64::saturating_add)
+        };
+        let mut rooms: Vec<_> = domains.iter().map(|(name, nodes)| (-room(nodes), name.clone())).collect();
+        rooms.sort_unstable();
+        rooms.into_iter().map(|(_, name)| name).collect()
     }
 
     /// Places members one after the other: first what every role needs, then the others.

@@ -25,7 +25,7 @@ pub struct Held {
 }
 
 impl Held {
-    fn add(&mut self, usage: &Usage) {
+    pub fn add(&mut self, usage: &Usage) {
         self.amounts.add(&usage.requests);
         usage.extended.iter().for_each(|(name, amount)| self.extended.add(name, amount));
     }
