@@ -7,6 +7,7 @@
 
 mod attempt;
 mod obstacles;
+mod report;
 mod search;
 mod site;
 
@@ -17,6 +18,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 pub use obstacles::Obstacles;
+pub use report::{Entry, NamedMove, Report};
 pub use search::Repacker;
 pub use site::{Fixed, Gang, Resident, Residents};
 

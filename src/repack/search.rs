@@ -263,7 +263,8 @@ impl<'a> Repacker<'a> {
         if self.sites.len() >= MOST_REMEMBERED {
             self.sites.clear();
         }
-        let site: Arc<[Resident]> = self.residents.on(node).into();
+        let revision = self.agent.view().row(node).revision;
+        let site: Arc<[Resident]> = self.residents.on(node, revision).unwrap_or_default().into();
         self.sites.insert(node, site.clone());
         site
     }

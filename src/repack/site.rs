@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use super::Move;
 use crate::class::Class;
-use crate::inventory::{Held, NodeId};
+use crate::inventory::{Held, NodeId, Revision};
 use crate::model::{Holding, PodRef};
 use crate::objects::{Budgets, Spending};
 
 /// Who knows the pods of nodes.
 pub trait Residents {
-    /// The pods of this node, sorted by uid.
-    fn on(&mut self, node: NodeId) -> Vec<Resident>;
+    /// The pods of this node, sorted by uid. `None`: the node is not as of this revision any more.
+    fn on(&mut self, node: NodeId, revision: Revision) -> Option<Vec<Resident>>;
     /// The class of the pod that is made in place of this one. `None`: it is gone, or cannot be understood.
     fn class_of(&mut self, uid: &str) -> Option<Arc<Class>>;
 }
@@ -49,8 +49,6 @@ pub enum Fixed {
     /// A kubelet runs it from a file.
     Static,
     Terminating,
-    /// Its bind is under way, so nobody has seen it on its node yet.
-    Arriving,
     /// It would lose what it has written to an `emptyDir` or `hostPath`.
     LocalStorage,
     /// `cluster-autoscaler.kubernetes.io/safe-to-evict: "false"`.
@@ -70,7 +68,6 @@ impl fmt::Display for Fixed {
             Fixed::DaemonSet => f.write_str("belong to DaemonSets"),
             Fixed::Static => f.write_str("are static pods"),
             Fixed::Terminating => f.write_str("are terminating already"),
-            Fixed::Arriving => f.write_str("are only arriving"),
             Fixed::LocalStorage => f.write_str("have local storage"),
             Fixed::NotSafeToEvict => f.write_str("are annotated as not safe to evict"),
             Fixed::NotUnderstood => f.write_str("have a spec that cannot be understood"),

@@ -9,7 +9,7 @@ use super::*;
 use crate::agent::{Agent, AgentConfig, CacheLimits};
 use crate::class::Classifier;
 use crate::gang::{Candidate, Topology, TopologyMode};
-use crate::inventory::Ledger;
+use crate::inventory::{Ledger, Revision};
 use crate::model::{
     Amounts, Holding, Identity, LabelSelector, Node, Operator, Peer, PodAffinity, PodSelector, PodSpec,
     PodTerm, Requirement, Usage,
@@ -189,10 +189,10 @@ impl World {
 }
 
 impl Residents for World {
-    fn on(&mut self, node: NodeId) -> Vec<Resident> {
+    fn on(&mut self, node: NodeId, _: Revision) -> Option<Vec<Resident>> {
         let pods = self.ledger.occupants(node).into_iter();
         let known = |uid: &str| self.pods.iter().find(|(known, _)| *known.pod.uid == *uid);
-        pods.filter_map(|pod| Some(known(&pod.pod.uid)?.0.clone())).collect()
+        Some(pods.filter_map(|pod| Some(known(&pod.pod.uid)?.0.clone())).collect())
     }
 
     fn class_of(&mut self, uid: &str) -> Option<Arc<Class>> {
@@ -429,9 +429,9 @@ struct Indexed<'a> {
 }
 
 impl Residents for Indexed<'_> {
-    fn on(&mut self, node: NodeId) -> Vec<Resident> {
+    fn on(&mut self, node: NodeId, _: Revision) -> Option<Vec<Resident>> {
         let pods = self.world.ledger.occupants(node).into_iter();
-        pods.map(|pod| self.world.pods[self.by_uid[&pod.pod.uid]].0.clone()).collect()
+        Some(pods.map(|pod| self.world.pods[self.by_uid[&pod.pod.uid]].0.clone()).collect())
     }
 
     fn class_of(&mut self, uid: &str) -> Option<Arc<Class>> {

@@ -1,0 +1,86 @@
+//! Gangs as fragmentation advice sees them: those that wait, and members that could be moved.
+
+use super::{Gang, GangState};
+use crate::gang::{AllocationName, Candidate, Phase, Wanted};
+use crate::queue::Place;
+use crate::repack::{self, Case, Waits};
+use crate::scheduler::Scheduler;
+
+/// Where a gang stands for advice.
+#[derive(Debug)]
+pub enum GangCase {
+    /// There is no such allocation.
+    Unknown,
+    /// It is not tried at all, for this reason.
+    NotTried(String),
+    /// All of its pods have nodes.
+    Placed,
+    Waits(Case),
+}
+
+impl Scheduler {
+    /// The gang that this pod with a node is a member of.
+    pub(in crate::scheduler) fn gang_of(&self, uid: &str) -> Option<repack::Gang> {
+        let (name, role) = self.gangs.placed.get(uid)?;
+        let gang = self.gangs.all.get(name)?;
+        let placed = Gang::count(role + 1, gang.placed.values()).pop().unwrap_or(0);
+        let minimum = self.gangs.allocations.get(name)?.roles.get(*role)?.minimum;
+        let whose = format!("{}/{}", name.namespace, name.name).into();
+        Some(repack::Gang { name: whose, role: *role, spare: placed.saturating_sub(minimum) })
+    }
+
+    /// Gangs that did not fit.
+    pub(in crate::scheduler) fn stuck_gangs(&self) -> Vec<(Place, Case)> {
+        let stuck = |gang: &Gang| {
+            gang.lacking.is_some() && !matches!(gang.state, GangState::Placing(_) | GangState::Idle)
+        };
+        let names = self.gangs.all.iter().filter(|(_, gang)| stuck(gang)).map(|(name, _)| name);
+        names.filter(|name| self.owns_gang(name)).filter_map(|name| self.case_of_gang(name)).collect()
+    }
+
+    /// Gangs with members without a node, and enough of them.
+    pub(in crate::scheduler) fn unplaced_gangs(&self) -> Vec<(Place, Case)> {
+        self.gangs.all.keys().filter_map(|name| self.case_of_gang(name)).collect()
+    }
+
+    pub fn gang_case(&self, name: &AllocationName) -> GangCase {
+        let Some(allocation) = self.gangs.allocations.get(name) else {
+            return GangCase::Unknown;
+        };
+        if let Some((_, case)) = self.case_of_gang(name) {
+            return GangCase::Waits(case);
+        }
+        let Some(gang) = self.gangs.all.get(name) else {
+            return GangCase::NotTried("it has no pods".to_owned());
+        };
+        let status = self.gang_status(allocation, gang);
+        match status.phase {
+            Phase::Pending | Phase::Invalid => GangCase::NotTried(status.message.to_string()),
+            _ => GangCase::Placed,
+        }
+    }
+
+    fn case_of_gang(&self, name: &AllocationName) -> Option<(Place, Case)> {
+        let allocation = self.gangs.allocations.get(name)?;
+        let gang = self.gangs.all.get(name).filter(|gang| gang.is_ready(allocation))?;
+        let (place, _) = gang.waiting.first_key_value()?;
+        let member = |(uid, role): &(std::sync::Arc<str>, usize)| {
+            let waiting = self.waiting.get(uid)?;
+            let (class, holding) = (waiting.class.clone(), waiting.holding.clone());
+            Some(Candidate { uid: uid.clone(), class, holding, role: *role })
+        };
+        let members: Option<Vec<_>> = gang.waiting.values().map(member).collect();
+        let node_of = |uid: &std::sync::Arc<str>| Some(self.ledger.charge_of(uid)?.node);
+        let placed = gang.placed.keys().filter_map(node_of).collect();
+        let topology = allocation.topology.clone();
+        let wanted = Wanted { members: members?, need: gang.need(allocation), topology, placed };
+        let waiting = gang.waiting.len();
+        Some((*place, Case { what: Waits::Allocation(name.clone()), wanted, waiting }))
+    }
+
+    pub(in crate::scheduler) fn gang_is_untold(&mut self, name: &AllocationName) {
+        if self.gangs.all.contains_key(name) {
+            self.gangs.untold.insert(name.clone());
+        }
+    }
+}
