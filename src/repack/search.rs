@@ -20,6 +20,24 @@ use crate::rules::{insufficient_without, shortage};
 /// Nodes whose pods are remembered for the next cases.
 const MOST_REMEMBERED: usize = 4096;
 
+/// Nodes on which two or more pods are tried, at most: those where least is missing.
+const MOST_COMBINED: usize = 128;
+/// Sets that are passed over since one of their pods is known to fit nowhere else, at most.
+const MOST_SKIPPED: usize = 16 * MOST_PROOFS;
+
+/// What was tried to make room for one pod.
+#[derive(Default)]
+struct Tries {
+    proofs: usize,
+    skipped: usize,
+}
+
+impl Tries {
+    fn are_over(&self) -> bool {
+        self.proofs >= MOST_PROOFS || self.skipped >= MOST_SKIPPED
+    }
+}
+
 /// Looks for moves, case by case. What the agent sees must not change meanwhile.
 pub struct Repacker<'a> {
     agent: &'a mut Agent,
@@ -202,23 +220,23 @@ impl<'a> Repacker<'a> {
             }
             spots.extend(self.spot(member, *node, &freedom, &mut obstacles));
         }
-        let mut proofs = 0;
+        let mut tries = Tries::default();
         let mut in_vain = BTreeSet::new();
         for round in Round::ALL {
             let usage = &member.holding.usage;
-            let attempts =
-                spots.iter().enumerate().flat_map(|(at, spot)| spot.attempts(at, round, usage, &freedom));
+            let few = if round == Round::One { spots.len() } else { MOST_COMBINED };
+            let spots_now = spots.iter().enumerate().take(few);
+            let attempts = spots_now.flat_map(|(at, spot)| spot.attempts(at, round, usage, &freedom));
             let mut attempts: Vec<_> = attempts.collect();
             attempts.sort_unstable();
             for attempt in attempts {
-                if proofs == MOST_PROOFS || !(self.go_on)() {
+                if tries.are_over() || !(self.go_on)() {
                     self.effort.cut += 1;
                     obstacles.untried += spots.len();
                     return Err(obstacles);
                 }
                 let spot = &spots[attempt.spot];
-                if let Some(found) = self.attempt(member, spot, attempt, &freedom, &mut in_vain, &mut proofs)
-                {
+                if let Some(found) = self.attempt(member, spot, attempt, &freedom, &mut in_vain, &mut tries) {
                     return Ok(found);
                 }
             }
@@ -309,12 +327,12 @@ impl<'a> Repacker<'a> {
         attempt: Attempt,
         freedom: &Freedom,
         in_vain: &mut BTreeSet<ClassId>,
-        proofs: &mut usize,
+        tries: &mut Tries,
     ) -> Option<Vec<Move>> {
         let before = self.agent.supposed();
         let set = match attempt.set.is_empty() {
             true => {
-                *proofs += 1;
+                tries.proofs += 1;
                 self.effort.proofs += 1;
                 let set = self.needed(member, spot);
                 self.agent.suppose_only(before);
@@ -329,11 +347,12 @@ impl<'a> Repacker<'a> {
             let class = self.residents.class_of(&spot.residents[*at].pod.uid)?;
             // Known to fit nowhere else: not worth a proof.
             if in_vain.contains(&class.id) {
+                tries.skipped += 1;
                 return None;
             }
             classes.push(class);
         }
-        *proofs += 1;
+        tries.proofs += 1;
         self.effort.proofs += 1;
         let mut moves: Vec<Move> = Vec::with_capacity(set.len());
         for (at, class) in set.iter().zip(classes) {

@@ -9,7 +9,7 @@ use crate::gang::{AllocationName, Candidate, Wanted};
 use crate::inventory::{NodeId, Occupant, Revision};
 use crate::model::{Pinned, Pod, PodSpec, PodVolumes};
 use crate::objects::Budgets;
-use crate::queue::Place;
+use crate::queue::{Group, Place};
 use crate::repack::{Case, Fixed, MOST_PODS, Resident, Waits};
 
 /// Beside the ledger; empty unless advice is wanted.
@@ -28,6 +28,12 @@ struct Known {
     spec: Option<Arc<PodSpec>>,
     volumes: Option<Arc<PodVolumes>>,
     pinned: Option<Pinned>,
+}
+
+/// What did not fit.
+enum Stuck<'a> {
+    Class(ClassId),
+    Gang(&'a AllocationName),
 }
 
 impl Scheduler {
@@ -106,15 +112,24 @@ impl Scheduler {
 
     /// What waits because it did not fit, the first first, at most so many; and how many more there are.
     pub fn stuck(&self, most: usize) -> (Vec<Case>, usize) {
-        let of_class = |group: &crate::queue::Group| {
-            let pods = group.pods.values().filter(|uid| !self.preemption.has_nominated(uid));
-            self.case_of_pods(pods)
+        let of_class = |group: &Group| Some((*group.pods.first_key_value()?.0, Stuck::Class(group.class.id)));
+        let gangs = self.stuck_gangs().map(|(place, name)| (place, Stuck::Gang(name)));
+        let mut stuck: Vec<(Place, Stuck)> = self.parked.groups().filter_map(of_class).chain(gangs).collect();
+        stuck.sort_unstable_by_key(|(place, _)| *place);
+        let more = stuck.len().saturating_sub(most);
+        let case = |(_, stuck): &(Place, Stuck)| match stuck {
+            Stuck::Class(class) => self.case_of_class(*class),
+            Stuck::Gang(name) => Some(self.case_of_gang(name)?.1),
         };
-        let mut cases: Vec<(Place, Case)> = self.parked.groups().filter_map(of_class).collect();
-        cases.extend(self.stuck_gangs());
-        cases.sort_by_key(|(place, _)| *place);
-        let more = cases.len().saturating_sub(most);
-        (cases.into_iter().take(most).map(|(_, case)| case).collect(), more)
+        (stuck.iter().take(most).filter_map(case).collect(), more)
+    }
+
+    /// Those of its parked pods that have no node in view.
+    fn case_of_class(&self, class: ClassId) -> Option<Case> {
+        let group = self.parked.get(class)?;
+        let pods = group.pods.values().filter(|uid| !self.preemption.has_nominated(uid)).take(MOST_PODS);
+        let (_, case) = self.case_of_pods(pods)?;
+        Some(Case { waiting: group.pods.len(), ..case })
     }
 
     /// Everything without a node that may be scheduled, whether it was tried or not.

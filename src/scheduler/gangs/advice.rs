@@ -30,12 +30,12 @@ impl Scheduler {
     }
 
     /// Gangs that did not fit.
-    pub(in crate::scheduler) fn stuck_gangs(&self) -> Vec<(Place, Case)> {
+    pub(in crate::scheduler) fn stuck_gangs(&self) -> impl Iterator<Item = (Place, &AllocationName)> {
         let stuck = |gang: &Gang| {
             gang.lacking.is_some() && !matches!(gang.state, GangState::Placing(_) | GangState::Idle)
         };
-        let names = self.gangs.all.iter().filter(|(_, gang)| stuck(gang)).map(|(name, _)| name);
-        names.filter(|name| self.owns_gang(name)).filter_map(|name| self.case_of_gang(name)).collect()
+        let gangs = self.gangs.all.iter().filter(move |(name, gang)| stuck(gang) && self.owns_gang(name));
+        gangs.filter_map(|(name, gang)| Some((*gang.waiting.first_key_value()?.0, name)))
     }
 
     /// Gangs with members without a node, and enough of them.
@@ -60,7 +60,7 @@ impl Scheduler {
         }
     }
 
-    fn case_of_gang(&self, name: &AllocationName) -> Option<(Place, Case)> {
+    pub(in crate::scheduler) fn case_of_gang(&self, name: &AllocationName) -> Option<(Place, Case)> {
         let allocation = self.gangs.allocations.get(name)?;
         let gang = self.gangs.all.get(name).filter(|gang| gang.is_ready(allocation))?;
         let (place, _) = gang.waiting.first_key_value()?;
