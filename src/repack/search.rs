@@ -11,9 +11,10 @@ use super::{
     Obstacles, nodes_of,
 };
 use crate::agent::Agent;
-use crate::class::ClassId;
+use crate::class::{Class, ClassId};
 use crate::gang::{Candidate, Plan, TopologyMode, Wanted};
 use crate::inventory::NodeId;
+use crate::model::{Amounts, Usage};
 use crate::objects::Budgets;
 use crate::rules::{insufficient_without, shortage};
 
@@ -24,6 +25,15 @@ const MOST_REMEMBERED: usize = 4096;
 const MOST_COMBINED: usize = 128;
 /// Sets that are passed over since one of their pods is known to fit nowhere else, at most.
 const MOST_SKIPPED: usize = 16 * MOST_PROOFS;
+
+/// Where pods could leave to make room for one.
+struct Field<'a> {
+    /// Those where least is missing first.
+    spots: Vec<Spot>,
+    freedom: Freedom<'a>,
+    /// Why other nodes are not among them.
+    obstacles: Obstacles,
+}
 
 /// What was tried to make room for one pod.
 #[derive(Default)]
@@ -188,27 +198,43 @@ impl<'a> Repacker<'a> {
                 return Err(Obstacles::default());
             };
             let before = self.agent.supposed();
-            for (at, node) in &plan.places {
-                self.agent.suppose_there(*node, &wanted.members[*at].holding);
-            }
-            let opening = self.opening(member, wanted, domain, moves);
+            self.suppose_placed(wanted, &plan);
+            let field = self.field(member, wanted, domain, moves);
+            let one = match wanted.members.len() {
+                1 => None,
+                _ => self.one_for_all(&field, (member, wanted, domain), &plan, before),
+            };
+            let opening = match one {
+                Some(one) => Ok(vec![one]),
+                None => self.opening(field, member),
+            };
             self.agent.suppose_only(before);
             for step in opening? {
-                self.agent.suppose_gone(step.from, &step.resident.holding);
-                self.agent.suppose_there(step.to, &step.resident.holding);
+                self.suppose_move(&step);
                 moves.push(step);
             }
         }
     }
 
-    /// Moves off one node that make room there for this pod.
-    fn opening(
+    fn suppose_placed(&mut self, wanted: &Wanted, plan: &Plan) {
+        for (at, node) in &plan.places {
+            self.agent.suppose_there(*node, &wanted.members[*at].holding);
+        }
+    }
+
+    fn suppose_move(&mut self, step: &Move) {
+        self.agent.suppose_gone(step.from, &step.resident.holding);
+        self.agent.suppose_there(step.to, &step.resident.holding);
+    }
+
+    /// The nodes where to look for pods that could make room for this one.
+    fn field(
         &mut self,
         member: &Candidate,
         wanted: &Wanted,
         domain: Option<&Arc<str>>,
         moves: &[Move],
-    ) -> Result<Vec<Move>, Obstacles> {
+    ) -> Field<'a> {
         let (near, mut obstacles) = self.near(member, wanted, domain);
         let freedom = Freedom::new(self.budgets, moves);
         let mut spots = Vec::new();
@@ -220,6 +246,63 @@ impl<'a> Repacker<'a> {
             }
             spots.extend(self.spot(member, *node, &freedom, &mut obstacles));
         }
+        Field { spots, freedom, obstacles }
+    }
+
+    /// One move that makes room for all that lack a place, which need not be where they would be without it. The members that have
+    /// places are supposed to be there, after the first `before` steps.
+    fn one_for_all(
+        &mut self,
+        field: &Field,
+        (member, wanted, domain): (&Candidate, &Wanted, Option<&Arc<str>>),
+        plan: &Plan,
+        before: usize,
+    ) -> Option<Move> {
+        let need: u64 = wanted.need.iter().map(|need| u64::from(*need)).sum();
+        let lacking = need.saturating_sub(plan.places.len() as u64).max(1);
+        let alike = wanted.members.iter().all(|other| other.class.id == member.class.id);
+        let usage = times(&member.holding.usage, if alike { lacking as i64 } else { 1 });
+        let spots = field.spots.iter().enumerate();
+        let attempts = spots.flat_map(|(at, spot)| spot.attempts(at, Round::One, &usage, &field.freedom));
+        let mut attempts: Vec<_> = attempts.collect();
+        attempts.sort_unstable();
+        for attempt in attempts.into_iter().take(MOST_PROOFS) {
+            if !(self.go_on)() {
+                return None;
+            }
+            let resident = &field.spots[attempt.spot].residents[attempt.set[0]];
+            let class = self.residents.class_of(&resident.pod.uid)?;
+            self.effort.proofs += 1;
+            let beside = self.elsewhere(resident, &class, attempt.node);
+            self.agent.suppose_only(before);
+            let anywhere = self.elsewhere(resident, &class, attempt.node);
+            let places = [beside, anywhere.filter(|to| Some(*to) != beside)];
+            for to in places.into_iter().flatten() {
+                let step = Move { resident: resident.clone(), class: class.clone(), from: attempt.node, to };
+                self.suppose_move(&step);
+                let complete = self.plan(wanted, domain).complete;
+                self.agent.suppose_only(before);
+                if complete {
+                    return Some(step);
+                }
+            }
+            self.suppose_placed(wanted, plan);
+        }
+        None
+    }
+
+    /// The best other node for the pod, on the view as it is supposed to be.
+    fn elsewhere(&mut self, resident: &Resident, class: &Arc<Class>, from: NodeId) -> Option<NodeId> {
+        let before = self.agent.supposed();
+        self.agent.suppose_gone(from, &resident.holding);
+        let to = self.agent.best_but(class, from);
+        self.agent.suppose_only(before);
+        to
+    }
+
+    /// Moves off one node that make room there for this pod.
+    fn opening(&mut self, field: Field, member: &Candidate) -> Result<Vec<Move>, Obstacles> {
+        let Field { spots, freedom, mut obstacles } = field;
         let mut tries = Tries::default();
         let mut in_vain = BTreeSet::new();
         for round in Round::ALL {
@@ -428,4 +511,20 @@ fn left_out<'a>(wanted: &'a Wanted, plan: &Plan) -> Option<&'a Candidate> {
     let class = plan.lacking.as_ref().map(|lacking| lacking.class.id);
     let mut left = wanted.members.iter().enumerate().filter(|(at, _)| !placed.contains(at));
     left.find(|(_, member)| class.is_none_or(|class| member.class.id == class)).map(|(_, member)| member)
+}
+
+/// What so many pods request together.
+fn times(usage: &Usage, pods: i64) -> Usage {
+    let of = |amount: i64| amount.saturating_mul(pods);
+    let Amounts { cpu_milli, memory, ephemeral_storage, pods: one } = usage.requests;
+    Usage {
+        requests: Amounts {
+            cpu_milli: of(cpu_milli),
+            memory: of(memory),
+            ephemeral_storage: of(ephemeral_storage),
+            pods: one,
+        },
+        extended: usage.extended.iter().map(|(name, amount)| (name.clone(), of(amount))).collect(),
+        ..usage.clone()
+    }
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 /// A pod on a node, or for berth to place.
-async fn create(client: &Client, name: &str, node: Option<&str>, cpu: &str, more: Value) {
+async fn create(client: &Client, name: &'static str, node: Option<&str>, cpu: &str, more: Value) {
     let pods = Pods { prefix: name, requests: json!({"cpu": cpu}), ..Pods::default() };
     create_pods(client, &pods, |_, pod| {
         pod["metadata"] =
