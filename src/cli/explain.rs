@@ -23,11 +23,13 @@ use crate::explain::dump::Dump;
 use crate::explain::show::{self, Style};
 use crate::explain::{Settings, Subject, Which, World, explain as explain_pods, show_moves, what_if};
 
+const EXIT_CODES: &str = "Exit codes: 0 everything is answered, also if nothing would help; 1 the API server or a file failed; 2 the options or \
+                          the input are wrong, there is no such pod or allocation or it does not wait, or single objects cannot be \
+                          read and are left out of the answer.";
+
 /// Options of `berth explain`.
-///
-/// Exit codes: 0 everything is answered, also when the answer is that nothing would help; 1 the API server or a file failed; 2 the
-/// input or the options are wrong, or single objects of the input cannot be read and are left out.
 #[derive(Debug, Clone, Default, Args)]
+#[command(after_help = EXIT_CODES)]
 pub struct ExplainOptions {
     /// The pod to explain, as NAMESPACE/POD, whoever schedules it. Without it: all pods that wait for berth. With --what-if also
     /// allocation/NAME or podgroup/NAME, in the namespace of --namespace.

@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 use super::ConfigDuration;
 use super::validate::{DAY, InvalidField, SECOND, lasts};
 
-/// The leader looks from time to time for few pods that could move so that waiting pods and allocations have room, and tells
-/// it; it moves nothing.
+/// Advice on pods that could move so that waiting pods and allocations have room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Fragmentation {
-    /// How often, while something waits. `0s`: never.
+    /// How often the leader looks, while something waits, for few pods that could move so that it has room. It moves nothing; it
+    /// tells of it in the status of allocations, at `/fragmentation` and in metrics. `0s`: never.
     pub period: ConfigDuration,
 }
 
