@@ -1,5 +1,7 @@
 //! Places several pods together: each on the agent's view as if those before it were there already.
 
+mod together;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +9,7 @@ use std::time::Duration;
 use super::{Agent, Part, View};
 use crate::class::{Class, ClassId};
 use crate::gang::{Candidate, Lacking, Plan, Topology, TopologyMode, Wanted};
-use crate::inventory::{NodeId, Revision, Row};
+use crate::inventory::{Held, NodeId, Revision, Row};
 use crate::model::{Amounts, Usage};
 use crate::rules::{Diagnosis, Packing};
 
@@ -67,6 +69,9 @@ impl Agent {
         mut lap: impl FnMut(Part),
     ) -> Plan {
         let before = self.view.alterations();
+        for (node, uid) in &wanted.reserved {
+            self.view.alter(*node, |row| row.unreserve(uid));
+        }
         for class in distinct(&wanted.members) {
             self.cache.list(class, self.salt, &self.view, &mut self.domains, now, &mut lap);
         }
@@ -162,7 +167,7 @@ impl Agent {
         let mut open: Vec<(u8, i64, usize)> = Vec::new();
         for (at, (_, nodes)) in domains.iter().enumerate() {
             let valid = nodes.iter().filter(|id| list.is_valid(**id));
-            let copies = valid.map(|id| copies(&first.holding.usage, self.view.row(*id)));
+            let copies = valid.map(|id| copies(&first.holding.usage, self.view.row(*id), &Held::default()));
             let room = copies.fold(0, i64::saturating_add);
             let (rank, order) = match first.class.placement.packing {
                 Packing::MostAllocated if room >= all => (0, room),
@@ -178,7 +183,7 @@ impl Agent {
         open.into_iter().take(hopeful).map(|(_, _, at)| at).collect()
     }
 
-    /// The domain where most members are already.
+    /// The place of the domain where most members are already, if any are.
     fn home(&self, wanted: &Wanted, key: &Arc<str>, domains: &Nodes) -> Option<usize> {
         let mut there: BTreeMap<&str, usize> = BTreeMap::new();
         for node in wanted.placed.iter().filter_map(|id| self.view.row(*id).node.as_ref()) {
@@ -204,14 +209,17 @@ impl Agent {
         };
         let room = |nodes: &[NodeId]| {
             let valid = nodes.iter().filter(|id| list.is_valid(**id));
-            valid.map(|id| copies(&first.holding.usage, self.view.row(*id))).fold(0, i64::saturating_add)
+            valid
+                .map(|id| copies(&first.holding.usage, self.view.row(*id), &Held::default()))
+                .fold(0, i64::saturating_add)
         };
         let mut rooms: Vec<_> = domains.iter().map(|(name, nodes)| (-room(nodes), name.clone())).collect();
         rooms.sort_unstable();
         rooms.into_iter().map(|(_, name)| name).collect()
     }
 
-    /// Places members one after the other: first what every role needs, then the others.
+    /// Places members one after the other: first what every role needs, then the others. Where room is kept for one, it goes
+    /// there: all of them were seen to fit so.
     fn place(&mut self, wanted: &Wanted, turns: &[usize], room: &Room, now: Duration) -> Plan {
         let mut plan = Plan { complete: true, places: Vec::new(), lacking: None };
         let mut need = wanted.need.to_vec();
@@ -226,7 +234,16 @@ impl Agent {
                     continue;
                 }
                 self.freshen(&member.class, now);
-                let Some(node) = self.pick(&member.class, room, &mut load) else {
+                let kept = wanted.reserved.iter().find(|(_, uid)| *uid == member.uid);
+                let kept = kept.filter(|(node, _)| self.may_take(&member.class, room, *node));
+                let picked = match kept {
+                    Some((node, _)) => {
+                        room.loaded(*node, &mut load);
+                        Some(*node)
+                    }
+                    None => self.pick(&member.class, room, &mut load),
+                };
+                let Some(node) = picked else {
                     in_vain.insert(member.class.id);
                     if plan.lacking.is_none() {
                         plan.lacking = self.lacking(&member.class, room);
@@ -248,7 +265,7 @@ impl Agent {
         plan
     }
 
-    fn freshen(&mut self, class: &Arc<Class>, now: Duration) {
+    pub(super) fn freshen(&mut self, class: &Arc<Class>, now: Duration) {
         if !self.cache.refresh(class.id, self.salt, &self.view, &mut self.domains) {
             self.cache.list(class, self.salt, &self.view, &mut self.domains, now, |_| {});
         }
@@ -271,6 +288,15 @@ impl Agent {
         }
     }
 
+    /// Whether this node is in the room and good for a class whose list is up to date.
+    fn may_take(&self, class: &Class, room: &Room, node: NodeId) -> bool {
+        let there = match room {
+            Room::Domain(nodes) => nodes.contains(&node),
+            Room::Anywhere | Room::Spread(..) => true,
+        };
+        there && self.cache.peek(class.id).is_some_and(|list| list.admits(&self.domains, node))
+    }
+
     fn lacking(&self, class: &Arc<Class>, room: &Room) -> Option<Lacking> {
         let list = self.cache.peek(class.id)?;
         let diagnosis = match room {
@@ -290,6 +316,15 @@ enum Room<'a> {
 }
 
 impl Room<'_> {
+    /// A member goes to this node.
+    fn loaded(&self, node: NodeId, load: &mut [usize]) {
+        if let Room::Spread(_, domains) = self
+            && let Some(at) = domains.iter().position(|(_, nodes)| nodes.contains(&node))
+        {
+            load[at] += 1;
+        }
+    }
+
     /// By domain: members that are there already. Empty unless they are to be spread.
     fn load(&self, wanted: &Wanted, view: &View) -> Vec<usize> {
         let Room::Spread(key, domains) = self else {
@@ -323,9 +358,10 @@ fn size(usage: &Usage, most: &Amounts) -> f64 {
     plain + devices as f64
 }
 
-/// How many pods like this the free resources of a node are enough for.
-fn copies(usage: &Usage, row: &Row) -> i64 {
-    let (wanted, taken, all) = (&usage.requests, &row.requested, &row.allocatable);
+/// How many pods like this the free resources of a node are enough for, without pods that hold `gone`.
+fn copies(usage: &Usage, row: &Row, gone: &Held) -> i64 {
+    let (wanted, all, mut taken) = (&usage.requests, &row.allocatable, row.requested.clone());
+    taken.sub(&gone.amounts);
     let of = |wanted: i64, taken: i64, all: i64| match wanted {
         ..=0 => i64::MAX,
         _ => all.saturating_sub(taken).max(0) / wanted,
@@ -336,6 +372,6 @@ fn copies(usage: &Usage, row: &Row) -> i64 {
         .min(of(wanted.ephemeral_storage, taken.ephemeral_storage, all.ephemeral_storage));
     usage.extended.iter().fold(plain, |least, (name, wanted)| {
         let all = row.node.as_ref().map_or(0, |node| node.extended.get(name));
-        least.min(of(wanted, row.extended_requested(name), all))
+        least.min(of(wanted, row.extended_requested(name).saturating_sub(gone.extended.get(name)), all))
     })
 }

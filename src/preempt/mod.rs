@@ -7,6 +7,7 @@
 mod cost;
 mod dry_run;
 mod survey;
+mod together;
 
 #[cfg(test)]
 mod tests;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 pub use cost::Cost;
 pub use dry_run::dry_run;
 pub use survey::{Survey, survey};
+pub use together::{Prospect, Takeover, Together};
 
 use crate::inventory::{Ledger, NodeId, Occupant, Revision};
 use crate::model::Holding;
@@ -102,7 +104,7 @@ impl Site {
 
 /// More important pods come first (upstream: `MoreImportantPod`): by priority, then by who started earlier; one that has not
 /// started yet counts as started now.
-fn importance(pod: &Occupant) -> impl Ord + use<> {
+pub(crate) fn importance(pod: &Occupant) -> impl Ord + use<> {
     (std::cmp::Reverse(pod.holding.priority), started(pod), pod.pod.uid.clone())
 }
 

@@ -146,7 +146,8 @@ impl World {
             }),
             false => Waits::Pods(Vec::new()),
         };
-        let wanted = Wanted { members, need: [need].into(), topology, placed: Vec::new() };
+        let wanted =
+            Wanted { members, need: [need].into(), topology, placed: Vec::new(), reserved: Vec::new() };
         Case { what, wanted, waiting: big.pods }
     }
 

@@ -170,7 +170,8 @@ impl Scheduler {
             let (class, holding) = (known.class.clone(), known.holding.clone());
             members.push(Candidate { uid: uid.clone(), class, holding, role: 0 });
         }
-        let wanted = Wanted { members, need: [1].into(), topology: None, placed: Vec::new() };
+        let wanted =
+            Wanted { members, need: [1].into(), topology: None, placed: Vec::new(), reserved: Vec::new() };
         Some((place?, Case { what: Waits::Pods(pods), wanted, waiting }))
     }
 

@@ -5,6 +5,7 @@
 //! is not placed, so two gangs can never wait for each other.
 
 mod advice;
+mod preempt;
 mod settle;
 mod tell;
 mod victims;
@@ -19,7 +20,7 @@ pub use advice::GangCase;
 use super::{Action, Scheduler, State};
 use crate::dispatch::{Request, Ticket};
 use crate::gang::{
-    Allocation, AllocationKind, AllocationName, AllocationStatus, Allocations, Candidate, Membership, Wanted,
+    Allocation, AllocationKind, AllocationName, AllocationStatus, Allocations, Membership, Wanted,
 };
 use crate::inventory::Revision;
 use crate::model::{Peer, Pod};
@@ -104,6 +105,8 @@ pub struct GangTask {
     pub(super) name: AllocationName,
     pub(super) version: u64,
     pub wanted: Wanted,
+    /// Pods that are to make room for it were still there.
+    awaits_victims: bool,
 }
 
 impl Gang {
@@ -410,6 +413,7 @@ impl Scheduler {
         if let Some(waiting) = self.waiting.get_mut(uid) {
             waiting.state = State::Grouped;
         }
+        self.adopt_nomination(uid);
         let name = &membership.name;
         self.gangs.gang(name).waiting.insert(place, (uid.clone(), membership.role));
         self.gangs.contest(uid, &membership.losers);
@@ -497,7 +501,11 @@ impl Scheduler {
         let ready = allocation.is_some_and(|allocation| gang.is_ready(&allocation));
         if !ready {
             gang.complete_since = None;
+            self.end_gang_nominations(name);
         }
+        let Some(gang) = self.gangs.all.get_mut(name) else {
+            return;
+        };
         match (&gang.state, ready) {
             (GangState::Idle | GangState::TimedOut, true) => self.enqueue_gang(name, now),
             // Somebody came or went: what did not fit may fit now, but not more often than at its pace.
@@ -546,25 +554,19 @@ impl Scheduler {
         let gang = self.gangs.all.get_mut(&name)?;
         gang.state = GangState::Idle;
         let allocation = allocation.filter(|allocation| gang.is_ready(allocation))?;
-        let mut members = Vec::with_capacity(gang.waiting.len());
-        for (uid, role) in gang.waiting.values() {
-            let waiting = self.waiting.get_mut(uid)?;
-            waiting.attempts += 1;
-            members.push(Candidate {
-                uid: uid.clone(),
-                class: waiting.class.clone(),
-                holding: waiting.holding.clone(),
-                role: *role,
-            });
+        let gang = self.gangs.all.get(&name)?;
+        let wanted = self.wanted(gang, &allocation)?;
+        let awaits_victims = self.gang_awaits_victims(&name);
+        for member in &wanted.members {
+            if let Some(waiting) = self.waiting.get_mut(&member.uid) {
+                waiting.attempts += 1;
+            }
         }
-        let node_of = |uid: &Arc<str>| Some(self.ledger.charge_of(uid)?.node);
-        let placed = gang.placed.keys().filter_map(node_of).collect();
-        let need = gang.need(&allocation);
+        let gang = self.gangs.all.get_mut(&name)?;
         self.next_work += 1;
         gang.state = GangState::Placing(self.next_work);
         gang.tries += 1;
-        let wanted = Wanted { members, need, topology: allocation.topology.clone(), placed };
-        Some((GangTask { name, version: gang.version, wanted }, self.next_work))
+        Some((GangTask { name, version: gang.version, wanted, awaits_victims }, self.next_work))
     }
 }
 

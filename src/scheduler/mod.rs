@@ -31,7 +31,7 @@ pub use action::{Action, AttemptResult, Sample, Stats};
 pub use audit::Difference;
 pub use gangs::{GangCase, GangTask};
 pub use others::{Asked, OthersCounts, Review};
-pub use preemption::{Attempt, Eviction, Found};
+pub use preemption::{Attempt, Eviction, Found, GangAttempt, GangFound};
 pub use share::Share;
 pub use verdict::{Candidate, Standings, Verdict};
 pub use work::{Answer, Settled, Task};

@@ -1,7 +1,7 @@
 //! Gangs as fragmentation advice sees them: those that wait, and members that could be moved.
 
 use super::{Gang, GangState};
-use crate::gang::{AllocationName, Candidate, Phase, Wanted};
+use crate::gang::{AllocationName, Phase};
 use crate::queue::Place;
 use crate::repack::{self, Case, Waits};
 use crate::scheduler::Scheduler;
@@ -64,16 +64,7 @@ impl Scheduler {
         let allocation = self.gangs.allocations.get(name)?;
         let gang = self.gangs.all.get(name).filter(|gang| gang.is_ready(allocation))?;
         let (place, _) = gang.waiting.first_key_value()?;
-        let member = |(uid, role): &(std::sync::Arc<str>, usize)| {
-            let waiting = self.waiting.get(uid)?;
-            let (class, holding) = (waiting.class.clone(), waiting.holding.clone());
-            Some(Candidate { uid: uid.clone(), class, holding, role: *role })
-        };
-        let members: Option<Vec<_>> = gang.waiting.values().map(member).collect();
-        let node_of = |uid: &std::sync::Arc<str>| Some(self.ledger.charge_of(uid)?.node);
-        let placed = gang.placed.keys().filter_map(node_of).collect();
-        let topology = allocation.topology.clone();
-        let wanted = Wanted { members: members?, need: gang.need(allocation), topology, placed };
+        let wanted = self.wanted(gang, allocation)?;
         let waiting = gang.waiting.len();
         Some((*place, Case { what: Waits::Allocation(name.clone()), wanted, waiting }))
     }

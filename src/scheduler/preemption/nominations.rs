@@ -1,0 +1,245 @@
+//! Pods that wait on a node for their victims to leave: room is kept for them in the ledger, and their node is looked at
+//! whenever something leaves it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Eviction;
+use crate::gang::Wanted;
+use crate::inventory::{NodeId, Occupant};
+use crate::preempt::Victims;
+use crate::scheduler::{Action, Sample, Scheduler, State};
+
+/// Room is kept for a pod on this node.
+#[derive(Debug)]
+pub(super) struct Nomination {
+    pub(super) node: Arc<str>,
+    /// By uid; those that are not gone yet.
+    pub(super) victims: BTreeSet<Arc<str>>,
+    /// Made by another process, or before this one started: its victims are those that are terminating there.
+    pub(super) adopted: bool,
+}
+
+impl Scheduler {
+    /// Pods that wait for their victims to leave, each with its node.
+    pub fn nominated_pods(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<str>)> {
+        self.preemption.nominated()
+    }
+
+    /// Keeps room for the pod on the node, and makes its victims leave it.
+    pub(super) fn nominate(&mut self, uid: &Arc<str>, victims: &Victims) {
+        let Some(class) = self.waiting.get(uid).map(|waiting| waiting.class.id) else {
+            return;
+        };
+        let node = self.inventory().name(victims.node).clone();
+        self.nominate_for(uid, &node, &victims.pods);
+        if let Some(hunt) = self.preemption.hunts.get_mut(&class) {
+            hunt.failures = 0;
+        }
+        self.stats.preemption_attempts += 1;
+        self.actions.push(Action::Observe(Sample::Victims { pods: victims.pods.len() }));
+        self.tell_why(uid, true);
+    }
+
+    pub(super) fn nominate_for(&mut self, uid: &Arc<str>, node: &Arc<str>, victims: &[Arc<Occupant>]) {
+        let Some(preemptor) = self.waiting.get(uid).map(|waiting| waiting.pod.clone()) else {
+            return;
+        };
+        self.keep_nominated(uid, node, false);
+        let mut pending = BTreeSet::new();
+        for pod in victims {
+            let victim = &pod.pod;
+            pending.insert(victim.uid.clone());
+            if !pod.holding.peer.terminating && self.preemption.evicting.insert(victim.uid.clone()) {
+                let (victim, preemptor) = (victim.clone(), preemptor.clone());
+                let generation = pod.generation;
+                let eviction = Eviction { victim, preemptor, node: node.clone(), generation };
+                self.actions.push(Action::Evict(Box::new(eviction)));
+            }
+        }
+        if let Some(nomination) = self.preemption.nominations.get_mut(uid) {
+            nomination.victims = pending;
+        }
+        self.gangs_lose(victims);
+        self.actions.push(Action::Nominate { pod: preemptor, node: Some(node.clone()) });
+        // Less important ones that are nominated for the node may fit there no more.
+        self.preemption.node_changed(node);
+        self.preemption.due.remove(uid);
+    }
+
+    fn keep_nominated(&mut self, uid: &Arc<str>, node: &Arc<str>, adopted: bool) {
+        let Some(pod) = self.waiting.get(uid) else {
+            return;
+        };
+        let (priority, usage) = (pod.priority, pod.holding.usage.clone());
+        self.ledger.reserve(uid, Some((node, priority, &usage)));
+        let nomination = Nomination { node: node.clone(), victims: BTreeSet::new(), adopted };
+        self.preemption.nominations.insert(uid.clone(), nomination);
+        self.preemption.by_node.entry(node.clone()).or_default().insert(uid.clone());
+        self.note_reservations();
+    }
+
+    /// Takes over what the API server tells of a pod that was nominated by another process, or before a restart.
+    pub(in crate::scheduler) fn adopt_nomination(&mut self, uid: &Arc<str>) {
+        if !self.leading || !self.config.preemption || self.preemption.has_nominated(uid) {
+            return;
+        }
+        let Some(node) = self.waiting.get(uid).and_then(|pod| pod.source.nominated_node.clone()) else {
+            return;
+        };
+        self.keep_nominated(uid, &node, true);
+        self.preemption.due.insert(uid.clone());
+    }
+
+    /// No room is kept for the pod any more. `told`: the API server still says so, and is to be told.
+    pub(in crate::scheduler) fn end_nomination(&mut self, uid: &Arc<str>, told: bool) {
+        let Some(nomination) = self.preemption.nominations.remove(uid) else {
+            return;
+        };
+        self.preemption.due.remove(uid);
+        if let Some(preemptors) = self.preemption.by_node.get_mut(&nomination.node) {
+            preemptors.remove(uid);
+            if preemptors.is_empty() {
+                self.preemption.by_node.remove(&nomination.node);
+            }
+        }
+        self.ledger.reserve(uid, None);
+        self.note_reservations();
+        self.preemption.node_changed(&nomination.node);
+        if told && let Some(pod) = self.waiting.get(uid) {
+            self.actions.push(Action::Nominate { pod: pod.pod.clone(), node: None });
+        }
+    }
+
+    /// The API server tells of a nomination that is no more.
+    pub(super) fn clear_old_nomination(&mut self, uid: &Arc<str>) {
+        let Some(pod) = self.waiting.get(uid).filter(|pod| pod.source.nominated_node.is_some()) else {
+            return;
+        };
+        if self.config.preemption && self.leading && !self.preemption.has_nominated(uid) {
+            self.actions.push(Action::Nominate { pod: pod.pod.clone(), node: None });
+        }
+    }
+
+    /// The watch told of a waiting pod once more: of a nomination of ours, of one that is no more, or of one of the replica that
+    /// schedules its class.
+    pub(in crate::scheduler) fn follow_nomination(&mut self, uid: &Arc<str>) {
+        let Some(pod) = self.waiting.get(uid) else {
+            return;
+        };
+        match pod.state {
+            State::Parked | State::Grouped => self.clear_old_nomination(uid),
+            State::Elsewhere => {
+                let node = pod.source.nominated_node.as_ref();
+                let known = self.preemption.nominations.get(uid).map(|nomination| &nomination.node);
+                if known != node {
+                    self.end_nomination(uid, false);
+                    self.adopt_nomination(uid);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Places the nominated pods whose node has room for them by now, and gives up those that it will never have room for.
+    pub(in crate::scheduler) fn look_at_nominated(&mut self, now: Duration) {
+        while self.binds < self.config.max_waiting_binds
+            && let Some(uid) = self.preemption.due.pop_first()
+        {
+            self.look_at(&uid, now);
+        }
+    }
+
+    fn look_at(&mut self, uid: &Arc<str>, now: Duration) {
+        let class = match self.waiting.get(uid).map(|pod| (&pod.state, &pod.class)) {
+            Some((State::Parked, class)) => class.clone(),
+            Some((State::Grouped, _)) => return self.look_at_member(uid, now),
+            // It is on its way; when it parks again, it is looked at again.
+            _ => return,
+        };
+        let Some((id, victims)) = self.follow_victims(uid) else {
+            return self.give_up_nomination(uid);
+        };
+        let plain = !class.looks_at_pods() && class.spec.volumes.is_none();
+        if (plain || victims.is_empty()) && self.rank_there(&class, id, uid, &[]).is_valid() {
+            return self.place_nominated(uid, id, plain, now);
+        }
+        let victims: Vec<&str> = victims.iter().map(|victim| &**victim).collect();
+        if victims.is_empty() || !self.rank_there(&class, id, uid, &victims).is_valid() {
+            self.give_up_nomination(uid);
+        }
+    }
+
+    /// The node that the pod is nominated for, if it is still there, and its victims that are still on it.
+    pub(super) fn follow_victims(&mut self, uid: &Arc<str>) -> Option<(NodeId, Vec<Arc<str>>)> {
+        let priority = self.waiting.get(uid)?.priority;
+        let nomination = self.preemption.nominations.get_mut(uid)?;
+        let id = self.ledger.inventory().find(&nomination.node);
+        let id = id.filter(|id| self.ledger.inventory().row(*id).node.is_some())?;
+        if std::mem::take(&mut nomination.adopted) {
+            let leaving = self.ledger.occupants(id).into_iter();
+            let leaving =
+                leaving.filter(|pod| pod.holding.peer.terminating && pod.holding.priority < priority);
+            nomination.victims = leaving.map(|pod| pod.pod.uid).collect();
+        }
+        let there = |victim: &Arc<str>| self.ledger.charge_of(victim).is_some_and(|charge| charge.node == id);
+        nomination.victims.retain(there);
+        Some((id, nomination.victims.iter().cloned().collect()))
+    }
+
+    /// The room that is kept for these is theirs to take.
+    pub(in crate::scheduler) fn free_nominated(&mut self, wanted: &Wanted) {
+        for (_, uid) in &wanted.reserved {
+            self.ledger.reserve(uid, None);
+        }
+    }
+
+    /// Those of them that are still nominated did not take it.
+    pub(in crate::scheduler) fn keep_nominated_again(&mut self, wanted: &Wanted) {
+        for (_, uid) in &wanted.reserved {
+            let known = self.preemption.node_of(uid).cloned().zip(self.waiting.get(uid));
+            if let Some((node, pod)) = known {
+                let usage = pod.holding.usage.clone();
+                self.ledger.reserve(uid, Some((&node, pod.priority, &usage)));
+            }
+        }
+    }
+
+    /// Its node is lost: it may preempt somewhere else.
+    fn give_up_nomination(&mut self, uid: &Arc<str>) {
+        self.end_nomination(uid, true);
+        if let Some(group) = self.waiting.get(uid).and_then(|pod| self.parked.get_mut(pod.class.id)) {
+            // It was told something else than the others.
+            group.told = false;
+        }
+        self.hunt(uid);
+    }
+
+    /// Its node has room for it. `plain`: nothing but the node's row decides, so that no agent needs to be asked.
+    fn place_nominated(&mut self, uid: &Arc<str>, node: NodeId, plain: bool, now: Duration) {
+        let Some(waiting) = self.waiting.get(uid) else {
+            return;
+        };
+        let (class, place) = (waiting.class.clone(), waiting.place());
+        if !plain {
+            // The list of its class has the node again as soon as no room is kept there, and the pod comes first.
+            self.end_nomination(uid, false);
+            if let Some(agent) = self.parked.wake_this(class.id, place) {
+                self.awake(uid, &class, agent);
+            }
+            return;
+        }
+        self.end_nomination(uid, false);
+        self.withdraw(uid);
+        let Some(waiting) = self.waiting.get_mut(uid) else {
+            return;
+        };
+        (waiting.tries, waiting.attempts) = (1, waiting.attempts + 1);
+        let holding = waiting.holding.clone();
+        match self.ledger.commit(uid, holding, node, |_| true) {
+            Ok(host) => self.bind(uid, host),
+            Err(_) => self.admit(uid, now),
+        }
+    }
+}
