@@ -360,7 +360,7 @@ fn size(usage: &Usage, most: &Amounts) -> f64 {
 
 /// How many pods like this the free resources of a node are enough for, without pods that hold `gone`.
 fn copies(usage: &Usage, row: &Row, gone: &Held) -> i64 {
-    let (wanted, all, mut taken) = (&usage.requests, &row.allocatable, row.requested.clone());
+    let (wanted, all, mut taken) = (&usage.requests, &row.allocatable, row.requested);
     taken.sub(&gone.amounts);
     let of = |wanted: i64, taken: i64, all: i64| match wanted {
         ..=0 => i64::MAX,

@@ -7,6 +7,7 @@
 
 mod attempt;
 mod obstacles;
+mod opening;
 mod report;
 mod search;
 mod site;

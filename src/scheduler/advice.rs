@@ -151,11 +151,6 @@ impl Scheduler {
         Some(self.case_of_pods([uid].into_iter())?.1)
     }
 
-    /// The allocation that this pod, which has no node, is a member of.
-    pub fn gang_of_waiting(&self, uid: &str) -> Option<AllocationName> {
-        Some(self.waiting.get(uid)?.gang.as_ref()?.name.clone())
-    }
-
     /// Pods of one class, in their order.
     fn case_of_pods<'a>(&self, uids: impl Iterator<Item = &'a Arc<str>>) -> Option<(Place, Case)> {
         let (mut pods, mut members, mut place, mut waiting) = (Vec::new(), Vec::new(), None, 0);
