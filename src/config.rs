@@ -6,6 +6,7 @@
 
 mod dimension;
 mod duration;
+mod fragmentation;
 mod load;
 mod recommender;
 mod serving;
@@ -25,6 +26,7 @@ use serde::{Deserialize, Serialize};
 
 pub use dimension::Dimension;
 pub use duration::{ConfigDuration, DurationError};
+pub use fragmentation::Fragmentation;
 pub use load::ConfigError;
 pub use recommender::{AutoCreate, Estimation, Recommender, StatusThresholds, Storage};
 pub use serving::{Extender, Guard, Serving};
@@ -109,11 +111,14 @@ pub struct Config {
     /// How often all that is known of pods and nodes is compared with the API server, and healed.
     pub self_check_interval: ConfigDuration,
 
+    /// Which few pods could move so that what waits has room: looked for from time to time.
+    pub fragmentation: Fragmentation,
+
     /// One of several berth processes schedules, the others wait to take over.
     pub leader_election: LeaderElection,
 
-    /// Address and port of `/healthz` and `/readyz`: plain HTTP without authentication. `/metrics` and `/explain` are there,
-    /// too, as long as it is a loopback address. In a pod it must be `0.0.0.0:PORT` or `[::]:PORT` for the probes. Port 0
+    /// Address and port of `/healthz` and `/readyz`: plain HTTP without authentication. `/metrics`, `/explain` and
+    /// `/fragmentation` are there, too, as long as it is a loopback address. In a pod it must be `0.0.0.0:PORT` or `[::]:PORT` for the probes. Port 0
     /// takes any free one.
     #[serde(deserialize_with = "values::socket_address")]
     #[schemars(with = "String", regex(pattern = r"^([0-9.]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}$"))]
@@ -205,6 +210,7 @@ impl Default for Config {
             backoff: Backoff::default(),
             volume_bind_timeout: ConfigDuration::from_secs(600),
             self_check_interval: ConfigDuration::from_secs(300),
+            fragmentation: Fragmentation::default(),
             leader_election: LeaderElection::default(),
             health_address: SocketAddr::from((Ipv4Addr::LOCALHOST, 10261)),
             serving: Serving::default(),

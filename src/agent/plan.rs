@@ -55,8 +55,20 @@ impl Topologies {
 
 impl Agent {
     /// Places for all of `wanted`, or for as many as are needed, found on the view as it is.
-    pub fn plan(&mut self, wanted: &Wanted, now: Duration, mut lap: impl FnMut(Part)) -> Plan {
+    pub fn plan(&mut self, wanted: &Wanted, now: Duration, lap: impl FnMut(Part)) -> Plan {
         self.view.restore();
+        self.plan_upon(wanted, None, now, lap)
+    }
+
+    /// The same on the view as it is supposed to be, which it is afterwards, too; if the topology is required, only in `domain`.
+    pub fn plan_upon(
+        &mut self,
+        wanted: &Wanted,
+        domain: Option<&Arc<str>>,
+        now: Duration,
+        mut lap: impl FnMut(Part),
+    ) -> Plan {
+        let before = self.view.alterations();
         for (node, uid) in &wanted.reserved {
             self.view.alter(*node, |row| row.unreserve(uid));
         }
@@ -66,9 +78,9 @@ impl Agent {
         let turns = self.turns(&wanted.members);
         let plan = match &wanted.topology {
             None => self.place(wanted, &turns, &Room::Anywhere, now),
-            Some(topology) => self.place_in_topology(wanted, &turns, topology, now),
+            Some(topology) => self.place_in_topology(wanted, &turns, topology, domain, now),
         };
-        self.view.restore();
+        self.view.restore_to(before);
         plan
     }
 
@@ -95,15 +107,18 @@ impl Agent {
         wanted: &Wanted,
         turns: &[usize],
         topology: &Topology,
+        domain: Option<&Arc<str>>,
         now: Duration,
     ) -> Plan {
+        let before = self.view.alterations();
         let domains = self.topologies.get(&topology.key, &self.view);
         if topology.mode == TopologyMode::Spread {
             return self.place(wanted, turns, &Room::Spread(&topology.key, &domains), now);
         }
         let mut best: Option<Plan> = None;
-        let before = self.view.alterations();
-        for at in self.domains_to_try(wanted, &topology.key, &domains, now) {
+        let only = domain.map(|only| domains.iter().position(|(name, _)| name == only).into_iter().collect());
+        let to_try = only.unwrap_or_else(|| self.domains_to_try(wanted, &topology.key, &domains, now));
+        for at in to_try {
             let (name, nodes) = &domains[at];
             let mut plan = self.place(wanted, turns, &Room::Domain(nodes), now);
             self.view.restore_to(before);
@@ -178,6 +193,29 @@ impl Agent {
         }
         let (home, _) = there.into_iter().max_by_key(|(name, pods)| (*pods, std::cmp::Reverse(*name)))?;
         domains.iter().position(|(name, _)| **name == *home)
+    }
+
+    /// The domains where all members could be if there were room: only that where members are already, if any are; else all,
+    /// those with most room for the first class first.
+    pub fn roomiest(&mut self, wanted: &Wanted, key: &Arc<str>, now: Duration) -> Vec<Arc<str>> {
+        let domains = self.topologies.get(key, &self.view);
+        if let Some(home) = self.home(wanted, key, &domains) {
+            return vec![domains[home].0.clone()];
+        }
+        let first = &wanted.members[0];
+        self.freshen(&first.class, now);
+        let Some(list) = self.cache.peek(first.class.id) else {
+            return Vec::new();
+        };
+        let room = |nodes: &[NodeId]| {
+            let valid = nodes.iter().filter(|id| list.is_valid(**id));
+            valid
+                .map(|id| copies(&first.holding.usage, self.view.row(*id), &Held::default()))
+                .fold(0, i64::saturating_add)
+        };
+        let mut rooms: Vec<_> = domains.iter().map(|(name, nodes)| (-room(nodes), name.clone())).collect();
+        rooms.sort_unstable();
+        rooms.into_iter().map(|(_, name)| name).collect()
     }
 
     /// Places members one after the other: first what every role needs, then the others. Where room is kept for one, it goes
@@ -322,7 +360,7 @@ fn size(usage: &Usage, most: &Amounts) -> f64 {
 
 /// How many pods like this the free resources of a node are enough for, without pods that hold `gone`.
 fn copies(usage: &Usage, row: &Row, gone: &Held) -> i64 {
-    let (wanted, all, mut taken) = (&usage.requests, &row.allocatable, row.requested.clone());
+    let (wanted, all, mut taken) = (&usage.requests, &row.allocatable, row.requested);
     taken.sub(&gone.amounts);
     let of = |wanted: i64, taken: i64, all: i64| match wanted {
         ..=0 => i64::MAX,

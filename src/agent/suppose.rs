@@ -1,4 +1,4 @@
-//! What the agent answers about a node without some of its pods: preemption.
+//! What the agent answers about nodes with other pods than they have: preemption, and moves of pods.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::inventory::NodeId;
 use crate::model::Holding;
 use crate::objects::{Budgets, Spending};
 use crate::preempt::{self, Fruitless, Ground, Site, Survey, Victims};
-use crate::rules::Reasons;
+use crate::rules::{Reasons, Standing};
 
 /// One node as it would be, beside what is supposed already. Taken back when it is dropped.
 struct Supposed<'a> {
@@ -51,6 +51,58 @@ impl Ground for Supposed<'_> {
 impl Drop for Supposed<'_> {
     fn drop(&mut self) {
         self.agent.view.restore_to(self.before);
+    }
+}
+
+/// A view that is supposed to be another one, step by step.
+impl Agent {
+    /// Supposes that the pod leaves the node.
+    pub fn suppose_gone(&mut self, node: NodeId, pod: &Holding) {
+        self.view.alter(node, |row| row.discharge(pod));
+    }
+
+    /// Supposes that the pod comes to the node.
+    pub fn suppose_there(&mut self, node: NodeId, pod: &Holding) {
+        self.view.alter(node, |row| row.charge(pod));
+    }
+
+    /// How many steps are supposed now.
+    pub fn supposed(&self) -> usize {
+        self.view.alterations()
+    }
+
+    /// Takes back all steps but the first ones.
+    pub fn suppose_only(&mut self, steps: usize) {
+        self.view.restore_to(steps);
+    }
+
+    pub fn suppose_nothing(&mut self) {
+        self.view.restore();
+    }
+
+    fn up_to_date(&mut self, class: &Arc<Class>) {
+        if !self.refresh(class.id) {
+            self.cache.list(class, self.salt, &self.view, &mut self.domains, Duration::ZERO, |_| {});
+        }
+    }
+
+    /// Whether the class may go to the node on the view as it is supposed to be.
+    pub fn admits_now(&mut self, class: &Arc<Class>, node: NodeId) -> bool {
+        self.up_to_date(class);
+        self.list(class.id).is_some_and(|list| list.admits(&self.domains, node))
+    }
+
+    /// The best node for the class but this one, on the view as it is supposed to be.
+    pub fn best_but(&mut self, class: &Arc<Class>, but: NodeId) -> Option<NodeId> {
+        self.up_to_date(class);
+        self.cache.peek(class.id)?.best_k(&self.domains, 2, &mut self.candidates);
+        self.candidates.iter().copied().find(|node| *node != but)
+    }
+
+    /// Where each node stands for the class, or why it is out, on the view as it is supposed to be.
+    pub fn standings_now(&mut self, class: &Arc<Class>) -> Vec<(NodeId, Result<Standing, Reasons>)> {
+        self.up_to_date(class);
+        self.standings(class.id)
     }
 }
 

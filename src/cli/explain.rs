@@ -13,27 +13,41 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use super::Output;
 use super::failure::Failure;
 use crate::cluster::{
-    LIVE_PODS, LeanAllocationPolicy, LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity, LeanNamespace,
-    LeanObject, LeanPersistentVolume, LeanPersistentVolumeClaim, LeanQuota, LeanReplicaSet,
-    LeanReplicationController, LeanService, LeanStatefulSet, LeanStorageClass, LeanVolumeAttachment,
-    list_all,
+    LIVE_PODS, LeanAllocation, LeanAllocationPolicy, LeanCoschedulingPodGroup, LeanCsiDriver, LeanCsiNode,
+    LeanCsiStorageCapacity, LeanNamespace, LeanObject, LeanPersistentVolume, LeanPersistentVolumeClaim,
+    LeanPodDisruptionBudget, LeanPodGroup, LeanQuota, LeanReplicaSet, LeanReplicationController, LeanService,
+    LeanStatefulSet, LeanStorageClass, LeanVolumeAttachment, OptionalKind, list_all, list_version,
 };
 use crate::config::Config;
 use crate::explain::dump::Dump;
 use crate::explain::show::{self, Style};
-use crate::explain::{Settings, Which, explain as explain_pods};
+use crate::explain::{Settings, Subject, Which, World, explain as explain_pods, show_moves, what_if};
+
+const EXIT_CODES: &str = "Exit codes: 0 everything is answered, also if nothing would help; 1 the API server or a file failed; 2 the options or \
+                          the input are wrong, there is no such pod or allocation or it does not wait, or single objects cannot be \
+                          read and are left out of the answer.";
 
 /// Options of `berth explain`.
 #[derive(Debug, Clone, Default, Args)]
+#[command(after_help = EXIT_CODES)]
 pub struct ExplainOptions {
-    /// The pod to explain, as NAMESPACE/POD, whoever schedules it. Without it: all pods that wait for berth.
+    /// The pod to explain, as NAMESPACE/POD, whoever schedules it. Without it: all pods that wait for berth. With --what-if also
+    /// allocation/NAME or podgroup/NAME, in the namespace of --namespace.
     #[arg(value_name = "NAMESPACE/POD", value_parser = pod_name, conflicts_with = "all_pending")]
     pub pod: Option<PodName>,
     /// Read the cluster from this file, or from standard input if it is `-`: what `kubectl get
-    /// nodes,pods,namespaces,pv,pvc,storageclasses,csinodes,csidrivers,csistoragecapacities,volumeattachments,services,replicationcontrollers,replicasets,statefulsets
+    /// nodes,pods,namespaces,pv,pvc,storageclasses,csinodes,csidrivers,csistoragecapacities,volumeattachments,services,replicationcontrollers,replicasets,statefulsets,poddisruptionbudgets,allocations
     /// -A -o json` prints. Without it the cluster itself is asked.
     #[arg(short, long, value_name = "FILE")]
     pub filename: Option<PathBuf>,
+    /// Tell which few pods could move to other nodes so that what waits has room: a waiting pod, an allocation, or all that
+    /// waits. Each move is proved on the cluster as it is, with every rule, and within disruption budgets; nothing is moved. Pods
+    /// stay that have no controller, belong to a DaemonSet, have local storage, or are annotated as not safe to evict.
+    #[arg(long, conflicts_with = "all_pending")]
+    pub what_if: bool,
+    /// The namespace of the allocation; `default` without it.
+    #[arg(short, long, value_name = "NAMESPACE", requires = "what_if")]
+    pub namespace: Option<String>,
     /// Explain every pod that has no node, whoever schedules it.
     #[arg(long)]
     pub all_pending: bool,
@@ -108,6 +122,10 @@ fn answer(options: &ExplainOptions) -> Result<bool, Failure> {
     }
     let complete = dump.bad().is_empty();
     let schedulers = settings.scheduler_names.join(", ");
+    if options.what_if {
+        tell_moves(options, &mut dump.into_world(settings), &schedulers)?;
+        return Ok(complete);
+    }
     let groups = explain_pods(&mut dump.into_world(settings), &which);
     if groups.is_empty() {
         match which {
@@ -120,17 +138,47 @@ fn answer(options: &ExplainOptions) -> Result<bool, Failure> {
             Which::Waiting => eprintln!("berth: no pod waits for scheduler {schedulers}"),
         }
     }
-    let mut out = BufWriter::new(io::stdout().lock());
     let style = Style { width: width(), all_nodes: options.all_nodes };
-    let written = match options.output {
-        Output::Table => show::table(&groups, style, &mut out),
-        Output::Json => show::json(&groups, &mut out),
-    };
-    match written.and_then(|()| out.flush()) {
+    written(|out| match options.output {
+        Output::Table => show::table(&groups, style, out),
+        Output::Json => show::json(&groups, out),
+    })?;
+    Ok(complete)
+}
+
+/// Writes the answer.
+fn written(write: impl FnOnce(&mut BufWriter<io::StdoutLock>) -> io::Result<()>) -> Result<(), Failure> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    match write(&mut out).and_then(|()| out.flush()) {
         // Whoever reads has seen enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(complete),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         Err(error) => Err(anyhow::Error::from(error).context("cannot write the answer").into()),
-        Ok(()) => Ok(complete),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Which few pods could move.
+fn tell_moves(options: &ExplainOptions, world: &mut World, schedulers: &str) -> Result<(), Failure> {
+    let subject = subject(options);
+    let report = what_if(world, &subject).map_err(|error| Failure::Input(error.into()))?;
+    if report.waiting.is_empty() {
+        eprintln!("berth: no pod waits for scheduler {schedulers}");
+    }
+    written(|out| match options.output {
+        Output::Table => show_moves::table(&report, width(), out),
+        Output::Json => show_moves::json(&report, out),
+    })
+}
+
+fn subject(options: &ExplainOptions) -> Subject {
+    let Some(PodName { namespace: first, name }) = options.pod.clone() else {
+        return Subject::Everything;
+    };
+    let namespace = || options.namespace.clone().unwrap_or_else(|| "default".to_owned());
+    match &*first {
+        "allocation" | "allocations" | "alloc" => Subject::Allocation { namespace: namespace(), name },
+        "podgroup" | "podgroups" => Subject::PodGroup { namespace: namespace(), name },
+        _ => Subject::Pod { namespace: first, name },
     }
 }
 
@@ -188,6 +236,13 @@ fn list(options: &ExplainOptions) -> Result<Dump> {
         list_objects::<LeanStatefulSet>(&client, &mut dump, SPREAD).await;
         list_ours::<LeanAllocationPolicy>(&client, &mut dump).await;
         list_ours::<LeanQuota>(&client, &mut dump).await;
+        if options.what_if {
+            const MOVES: &str = "moves are advised as if there were none";
+            list_objects::<LeanPodDisruptionBudget>(&client, &mut dump, MOVES).await;
+            list_served::<LeanAllocation>(&client, &mut dump).await;
+            list_served::<LeanPodGroup>(&client, &mut dump).await;
+            list_served::<LeanCoschedulingPodGroup>(&client, &mut dump).await;
+        }
         Ok(dump)
     })
 }
@@ -203,6 +258,28 @@ where
         Err(error) => {
             let error = anyhow::Error::from(error);
             eprintln!("berth: cannot list {}, pods are judged without them: {error:#}", K::plural(&()));
+        }
+    }
+}
+
+/// A kind that a cluster need not have, in the best version that it has.
+async fn list_served<K>(client: &Client, dump: &mut Dump)
+where
+    K: OptionalKind
+        + kube::Resource<DynamicType: Default>
+        + Clone
+        + serde::de::DeserializeOwned
+        + std::fmt::Debug,
+{
+    for version in K::VERSIONS {
+        let add = |object: Result<K, _>| dump.add_object(object);
+        match list_version(client, version, None, add).await {
+            Err(kube::Error::Api(error)) if error.code == 404 => {}
+            Ok(()) => return,
+            Err(error) => {
+                let (kind, error) = (K::plural(version), anyhow::Error::from(error));
+                return eprintln!("berth: cannot list {kind}, pods are judged one by one: {error:#}");
+            }
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod estimates;
 mod evictions;
+mod fragmentation;
 mod leadership;
 mod recommender;
 mod self_check;
@@ -215,6 +216,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         self_checks: Arc::default(),
         serving: secure.as_ref().map(|(_, secure)| (secure.counters(), access.clone())),
         recommender: config.recommender.enabled.then(|| Arc::new(RecommenderMetrics::default())),
+        fragmentation: config.fragmentation.every().map(|_| Arc::default()),
     };
     let health = Health::default();
     // Three stages of the end: stop deciding, then stop telling, then stop serving.
@@ -241,6 +243,9 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     sink::watch_cluster(&mut tasks, &engine, &client, &sources, &health, &config);
     keep_time(&mut tasks, &engine, &config);
     self_check::self_check(&mut tasks, &engine, &client, &config, sources.self_checks.clone());
+    if let (Some(every), Some(latest)) = (config.fragmentation.every(), &sources.fragmentation) {
+        fragmentation::report(&mut tasks, &engine, every, latest.clone());
+    }
     let recommends = recommender::recommend(
         &mut tasks,
         &cluster,
@@ -400,6 +405,7 @@ fn scheduler_config(config: &Config) -> SchedulerConfig {
         refresh: REFRESH,
         objects,
         preemption: true,
+        advice: config.fragmentation.every().is_some(),
         knows_others: config.extender.enabled || config.guard.enabled,
         volume_bind_timeout: config.volume_bind_timeout.get(),
         default_spread: config.pod_topology_spread.defaults(),

@@ -21,9 +21,9 @@ pub(super) use volumes::csi_volume;
 
 use std::sync::Arc;
 
-use super::lean::{LeanLabelSelector, LeanPod, LeanPodSpec, LeanVolumeSource};
+use super::lean::{LeanLabelSelector, LeanPod, LeanPodSpec, LeanVolumeSource, SAFE_TO_EVICT};
 use crate::model::{
-    Identity, LabelSelector, Labels, Owner, Peer, Pod, PodSpec, PreemptionPolicy, ScheduledCondition,
+    Identity, LabelSelector, Labels, Owner, Peer, Pinned, Pod, PodSpec, PreemptionPolicy, ScheduledCondition,
     SpecError, Unsupported,
 };
 
@@ -95,6 +95,7 @@ impl LeanPod {
 
         let name = self.metadata.name.as_deref().unwrap_or_default();
         let volumes = volumes::volumes(&self.spec.volumes, name, interner);
+        let pinned = pinned(&self);
         let (metadata, lean, status) = (self.metadata, self.spec, self.status);
         Pod {
             uid: metadata.uid.unwrap_or_default().into(),
@@ -128,9 +129,20 @@ impl LeanPod {
             peer: interner.peer(peer),
             owner,
             volumes: volumes.map(Into::into),
+            pinned,
             usage,
             spec,
         }
+    }
+}
+
+/// As cluster-autoscaler has it.
+fn pinned(pod: &LeanPod) -> Option<Pinned> {
+    let annotations = pod.metadata.annotations.as_ref();
+    match annotations.and_then(|annotations| annotations.get(SAFE_TO_EVICT)).map(String::as_str) {
+        Some("true") => None,
+        Some("false") => Some(Pinned::NotSafeToEvict),
+        _ => pod.spec.volumes.iter().any(|volume| volume.local).then_some(Pinned::LocalStorage),
     }
 }
 

@@ -11,14 +11,15 @@ use std::{borrow::Cow, collections::BTreeMap};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, de::IgnoredAny};
 
-pub(super) use self::read::{lean_meta, nullable};
+pub(super) use self::read::{SAFE_TO_EVICT, lean_meta, nullable};
 use crate::model::{Quantity, QuantityError};
 
 /// A pod to watch with `Api<LeanPod>`; see `into_pod`.
 #[derive(Debug, Clone, Default, Deserialize, kube::Resource)]
 #[resource(inherit = "k8s_openapi::api::core::v1::Pod")]
 pub struct LeanPod {
-    /// Only name, namespace, uid, resource version, generation, labels, the controller and the two timestamps.
+    /// Only name, namespace, uid, resource version, generation, labels, the controller, the two timestamps, and whether it is
+    /// safe to evict.
     #[serde(deserialize_with = "lean_meta")]
     pub metadata: ObjectMeta,
     #[serde(default, deserialize_with = "nullable")]
@@ -317,6 +318,8 @@ pub(super) struct LeanScheduled {
 pub(super) struct LeanVolume {
     pub name: String,
     pub source: Option<LeanVolumeSource>,
+    /// What is written there stays on the node.
+    pub local: bool,
 }
 
 #[derive(Debug, Clone)]

@@ -49,6 +49,6 @@ pub use pod_reader::PodReader;
 pub use policies::{LeanAllocationPolicy, PolicyWriter};
 pub use quotas::{LeanQuota, QuotaWriter};
 pub use reporter::{ReportCounters, Reporter};
-pub use self_check::{list_all, list_cluster};
+pub use self_check::{list_all, list_cluster, list_version};
 pub use served::{OptionalKind, watch_if_served};
 pub use watch::{Change, LIVE_PODS, WatchCounters, watch};

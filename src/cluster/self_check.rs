@@ -26,12 +26,25 @@ pub async fn list_cluster(client: &Client) -> kube::Result<(Vec<Pod>, Vec<Node>)
 pub async fn list_all<K>(
     client: &Client,
     fields: Option<&str>,
-    mut take: impl FnMut(Result<K, BadObject>),
+    take: impl FnMut(Result<K, BadObject>),
 ) -> kube::Result<()>
 where
     K: Resource<DynamicType: Default> + Clone + DeserializeOwned + std::fmt::Debug,
 {
-    let api: Api<Guarded<K>> = Api::all(client.clone());
+    list_version(client, &K::DynamicType::default(), fields, take).await
+}
+
+/// The same in this version of the kind.
+pub async fn list_version<K>(
+    client: &Client,
+    version: &K::DynamicType,
+    fields: Option<&str>,
+    mut take: impl FnMut(Result<K, BadObject>),
+) -> kube::Result<()>
+where
+    K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let api: Api<Guarded<K>> = Api::all_with(client.clone(), version);
     let mut params = ListParams::default().limit(PAGE_SIZE);
     params.field_selector = fields.map(str::to_owned);
     loop {

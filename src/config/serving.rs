@@ -10,7 +10,7 @@ use super::validate::{InvalidField, MILLISECOND, SECOND, lasts, refuse, within};
 use super::values::{names, optional_socket_address, whole_number};
 use super::{Config, ConfigDuration};
 
-/// HTTPS: `/metrics` and `/explain`, and with the features below `/extender/…` and `/guard`.
+/// HTTPS: `/metrics`, `/explain` and `/fragmentation`, and with the features below `/extender/…` and `/guard`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Serving {

@@ -53,6 +53,7 @@ maxPlacementTries: 5
 backoff: {initial: 500ms, max: 1m}
 volumeBindTimeout: 20s
 selfCheckInterval: 90s
+fragmentation: {period: 0s}
 leaderElection:
   enabled: false
   namespace: berth-system
@@ -121,6 +122,7 @@ logFormat: json
         },
         volume_bind_timeout: ConfigDuration::from_secs(20),
         self_check_interval: ConfigDuration::from_secs(90),
+        fragmentation: Fragmentation { period: ConfigDuration::from_secs(0) },
         leader_election: LeaderElection {
             enabled: false,
             active_active: false,
@@ -293,6 +295,7 @@ fn a_bad_value_is_refused_with_its_line_its_field_and_what_is_allowed() {
         ("backoff:\n  initial: 0s", ":2: backoff.initial: 0s is not from 1ms to 1h"),
         ("backoff: {initial: 20s}", "backoff.max: 10s is shorter than backoff.initial (20s)"),
         ("selfCheckInterval: 48h", ":1: selfCheckInterval: 48h is not from 1s to 24h"),
+        ("fragmentation: {period: 1ms}", ":1: fragmentation.period: 1ms is not from 1s to 24h"),
         (
             "leaderElection: {namespace: Berth}",
             ":1: leaderElection.namespace: `Berth` is not a namespace's name",

@@ -33,6 +33,7 @@ impl Config {
         self.backoff.validate()?;
         lasts("volumeBindTimeout", self.volume_bind_timeout, SECOND..=DAY)?;
         lasts("selfCheckInterval", self.self_check_interval, SECOND..=DAY)?;
+        self.fragmentation.validate()?;
         self.leader_election.validate()?;
         super::serving::validate(self)?;
         super::recommender::validate(self)?;

@@ -15,8 +15,9 @@ use serde_json::value::RawValue;
 
 use super::{Settings, World};
 use crate::cluster::{
-    BadObject, Guarded, Interner, LeanAllocationPolicy, LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity,
-    LeanNamespace, LeanNode, LeanObject, LeanPersistentVolume, LeanPersistentVolumeClaim, LeanPod, LeanQuota,
+    BadObject, Guarded, Interner, LeanAllocation, LeanAllocationPolicy, LeanCoschedulingPodGroup,
+    LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity, LeanNamespace, LeanNode, LeanObject,
+    LeanPersistentVolume, LeanPersistentVolumeClaim, LeanPod, LeanPodDisruptionBudget, LeanPodGroup, LeanQuota,
     LeanReplicaSet, LeanReplicationController, LeanService, LeanStatefulSet, LeanStorageClass,
     LeanVolumeAttachment, ObjectId,
 };
@@ -149,6 +150,16 @@ impl Dump {
             ("storage.k8s.io/v1", "VolumeAttachment") => self.add_object(parse::<LeanVolumeAttachment>(json)),
             ("apps/v1", "ReplicaSet") => self.add_object(parse::<LeanReplicaSet>(json)),
             ("apps/v1", "StatefulSet") => self.add_object(parse::<LeanStatefulSet>(json)),
+            ("policy/v1", "PodDisruptionBudget") => {
+                self.add_object(parse::<LeanPodDisruptionBudget>(json));
+            }
+            ("berth.dev/v1alpha1", "Allocation") => self.add_object(parse::<LeanAllocation>(json)),
+            ("scheduling.x-k8s.io/v1alpha1", "PodGroup") => {
+                self.add_object(parse::<LeanCoschedulingPodGroup>(json));
+            }
+            (version, "PodGroup") if version.starts_with("scheduling.k8s.io/") => {
+                self.add_object(parse::<LeanPodGroup>(json));
+            }
             ("berth.dev/v1alpha1", "AllocationPolicy") => {
                 self.add_object(parse::<LeanAllocationPolicy>(json));
             }
@@ -180,14 +191,18 @@ impl Dump {
         self.nodes.push(node);
     }
 
-    pub fn add_object<K: LeanObject + Resource<DynamicType = ()>>(&mut self, object: Result<K, BadObject>) {
+    pub fn add_object<K: LeanObject + Resource<DynamicType: Default>>(
+        &mut self,
+        object: Result<K, BadObject>,
+    ) {
         if let Some(object) = self.good(object) {
             self.objects.push(object.into_object(&mut self.interner));
         }
     }
 
-    fn good<K: Resource<DynamicType = ()>>(&mut self, object: Result<K, BadObject>) -> Option<K> {
-        let named = |bad: BadObject| format!("{} {}: {}", K::kind(&()), bad.id.shown(), bad.error);
+    fn good<K: Resource<DynamicType: Default>>(&mut self, object: Result<K, BadObject>) -> Option<K> {
+        let named =
+            |bad: BadObject| format!("{} {}: {}", K::kind(&Default::default()), bad.id.shown(), bad.error);
         object.map_err(|bad| self.bad.push(named(bad))).ok()
     }
 

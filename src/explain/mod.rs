@@ -9,6 +9,8 @@ mod cures;
 pub mod dump;
 mod remedy;
 pub mod show;
+pub mod show_moves;
+mod what_if;
 mod world;
 
 use std::collections::HashMap;
@@ -16,6 +18,7 @@ use std::sync::Arc;
 
 pub use change::{Change, Resource};
 pub use remedy::Remedy;
+pub use what_if::{Subject, Unanswerable, what_if};
 pub use world::{Settings, World};
 
 use crate::model::Pod;

@@ -203,7 +203,7 @@ fn some(names: &[impl AsRef<str>], most: usize, all: bool) -> String {
 
 /// Writes `text` in lines of at most `width`, as far as its words allow; the first begins with `indent`, the others are indented
 /// by two more.
-fn wrapped(out: &mut impl Write, indent: &str, text: &str, width: usize) -> io::Result<()> {
+pub(super) fn wrapped(out: &mut impl Write, indent: &str, text: &str, width: usize) -> io::Result<()> {
     let mut line = indent.to_owned();
     let mut empty = true;
     for word in text.split(' ') {

@@ -46,6 +46,7 @@ impl World {
             scheduler_names: settings.scheduler_names.clone(),
             default_spread: settings.default_spread.clone(),
             placement: settings.placement.clone(),
+            advice: true,
             ..SchedulerConfig::default()
         };
         let mut scheduler = Scheduler::new(config, Estimator::default());
@@ -117,6 +118,21 @@ impl World {
         self.scheduler.apply_pod(pod.clone(), Duration::ZERO);
         self.scheduler.take_actions();
         answer
+    }
+
+    /// Waiting pods are of the classes that they are of now that everything is known.
+    pub(super) fn settle(&mut self) {
+        self.scheduler.tick(Duration::ZERO);
+        self.scheduler.take_actions();
+    }
+
+    pub(super) fn parts(&mut self) -> (&mut Scheduler, &mut Agent) {
+        (&mut self.scheduler, &mut self.agent)
+    }
+
+    /// Pods that name this scheduler are those that wait for berth.
+    pub(super) fn schedules(&self, scheduler: &Arc<str>) -> bool {
+        self.settings.scheduler_names.contains(scheduler)
     }
 
     pub(super) fn inventory(&self) -> &Inventory {

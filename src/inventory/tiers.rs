@@ -31,7 +31,7 @@ impl Held {
         other.extended.iter().for_each(|(name, amount)| self.extended.add(name, amount));
     }
 
-    pub(super) fn add(&mut self, usage: &Usage) {
+    pub fn add(&mut self, usage: &Usage) {
         self.amounts.add(&usage.requests);
         usage.extended.iter().for_each(|(name, amount)| self.extended.add(name, amount));
     }

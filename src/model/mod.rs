@@ -22,8 +22,8 @@ pub use affinity::{
 pub use labels::Labels;
 pub use node::{Image, Node};
 pub use pod::{
-    Holding, HostPort, Owner, Pod, PodSpec, PreemptionPolicy, Protocol, ScheduledCondition, SpecError,
-    Unsupported,
+    Holding, HostPort, Owner, Pinned, Pod, PodSpec, PreemptionPolicy, Protocol, ScheduledCondition,
+    SpecError, Unsupported,
 };
 pub use pool::Pool;
 #[cfg(test)]

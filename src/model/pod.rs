@@ -38,6 +38,8 @@ pub struct Pod {
     pub owner: Option<Owner>,
     /// Its volumes that say where it can run; `None`: it has no such.
     pub volumes: Option<Arc<PodVolumes>>,
+    /// Why it had better not be moved, as far as it says so itself.
+    pub pinned: Option<Pinned>,
     /// What it takes. Known even when `spec` is not (then as far as it could be understood).
     pub usage: Arc<Usage>,
     /// What it asks of a node, or why that could not be understood.
@@ -67,10 +69,20 @@ impl Default for Pod {
             peer: Arc::default(),
             owner: None,
             volumes: None,
+            pinned: None,
             usage: Arc::default(),
             spec: Ok(Arc::default()),
         }
     }
+}
+
+/// Why a pod had better not be moved, as cluster-autoscaler has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pinned {
+    /// `cluster-autoscaler.kubernetes.io/safe-to-evict: "false"`.
+    NotSafeToEvict,
+    /// It has an `emptyDir` on disk or a `hostPath`, and is not said to be safe to evict.
+    LocalStorage,
 }
 
 /// What a pod holds of its node, and shows to other pods there. Cheap to copy.

@@ -53,6 +53,20 @@ impl Budgets {
         Spending { budgets: self, left: BTreeMap::new() }
     }
 
+    /// The budgets that count the disruption of this pod.
+    fn of_pod<'a>(
+        &'a self,
+        namespace: &Arc<str>,
+        name: &str,
+        pod: &Identity,
+    ) -> impl Iterator<Item = &'a DisruptionBudget> {
+        let labelled = pod.labels.pairs().next().is_some();
+        self.of_namespace(namespace).filter(move |budget| {
+            let empty = matches!(&budget.selector, LabelSelector::All(terms) if terms.is_empty());
+            labelled && !empty && budget.selector.matches(&pod.labels) && !budget.disrupted.contains(name)
+        })
+    }
+
     fn of_namespace(&self, namespace: &Arc<str>) -> impl Iterator<Item = &DisruptionBudget> {
         let first = ObjectName { namespace: namespace.clone(), name: Arc::from("") };
         let namespace = namespace.clone();
@@ -70,20 +84,20 @@ pub struct Spending<'a> {
 impl Spending<'_> {
     /// Takes this pod, too. Whether that is more than one of its budgets allows.
     pub fn violates(&mut self, namespace: &Arc<str>, name: &str, pod: &Identity) -> bool {
-        if pod.labels.pairs().next().is_none() {
-            return false;
-        }
         let mut violated = false;
-        for budget in self.budgets.of_namespace(namespace) {
-            let empty = matches!(&budget.selector, LabelSelector::All(terms) if terms.is_empty());
-            if empty || !budget.selector.matches(&pod.labels) || budget.disrupted.contains(name) {
-                continue;
-            }
+        for budget in self.budgets.of_pod(namespace, name, pod) {
             let left = self.left.entry(&budget.name).or_insert(budget.allowed.into());
             *left -= 1;
             violated |= *left < 0;
         }
         violated
+    }
+
+    /// The first budget of this pod that allows nothing more.
+    pub fn exhausted(&self, namespace: &Arc<str>, name: &str, pod: &Identity) -> Option<&ObjectName> {
+        let left = |budget: &DisruptionBudget| self.left.get(&budget.name).copied();
+        let none_left = |budget: &&DisruptionBudget| left(budget).unwrap_or(budget.allowed.into()) < 1;
+        self.budgets.of_pod(namespace, name, pod).find(none_left).map(|budget| &budget.name)
     }
 }
 

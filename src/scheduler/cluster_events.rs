@@ -61,6 +61,7 @@ impl Scheduler {
             let before = self.inventory().revision();
             self.ledger.bound(&pod.uid, node, &holding);
             self.note_placed(&pod, &holding.peer);
+            self.note_resident(&pod);
             self.ledger.note_seen(pod_ref(&pod), pod.generation, pod.started_s);
             if self.inventory().revision() != before {
                 self.preemption.node_changed(node);
@@ -104,6 +105,7 @@ impl Scheduler {
         self.others.forget(uid);
         self.keep_room(uid, None);
         self.victim_left(uid);
+        self.forget_resident(uid);
         if self.discharge(uid) {
             self.wake_for_parked();
         }

@@ -4,6 +4,7 @@
 //! an agent plans places for all of them on its own view, and the commit takes them all or none. Nothing is held for a gang that
 //! is not placed, so two gangs can never wait for each other.
 
+mod advice;
 mod preempt;
 mod quota;
 mod settle;
@@ -14,6 +15,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
+
+pub use advice::GangCase;
 
 use super::{Action, Scheduler, State};
 use crate::dispatch::{Request, Ticket};

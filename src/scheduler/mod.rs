@@ -5,6 +5,7 @@
 //! `binds.rs`. May not know: kube, tokio, clocks.
 
 mod action;
+mod advice;
 mod audit;
 mod binds;
 mod check;
@@ -29,7 +30,7 @@ use std::time::Duration;
 
 pub use action::{Action, AttemptResult, Sample, Stats};
 pub use audit::Difference;
-pub use gangs::GangTask;
+pub use gangs::{GangCase, GangTask};
 pub use others::{Asked, OthersCounts, Review};
 pub use preemption::{Attempt, Eviction, Found, GangAttempt, GangFound};
 pub use quotas::QuotaStanding;
@@ -48,6 +49,7 @@ use crate::objects::{Kind, Objects};
 use crate::policy::Policies;
 use crate::queue::{Backoff, BackoffLimits, Parked, Place};
 use crate::rules::Placement;
+use advice::Advised;
 use claims::{Claimants, Claiming};
 use gangs::Gangs;
 use others::Others;
@@ -79,6 +81,8 @@ pub struct SchedulerConfig {
     pub knows_others: bool,
     /// Pods that fit nowhere make less important ones leave.
     pub preemption: bool,
+    /// What fragmentation advice asks of pods with a node is remembered.
+    pub advice: bool,
     /// What pods get that have no topology spread constraints and belong together. Without selectors.
     pub default_spread: Spread,
     /// How pods are placed that no policy governs.
@@ -102,6 +106,7 @@ impl Default for SchedulerConfig {
             volume_bind_timeout: Duration::from_secs(600),
             knows_others: false,
             preemption: false,
+            advice: false,
             default_spread: Spread::default(),
             placement: Arc::default(),
         }
@@ -215,6 +220,7 @@ pub struct Scheduler {
     gangs: Gangs,
     preemption: Preemption,
     quotas: Quotas,
+    advised: Advised,
     share: Option<Share>,
     dispatcher: Dispatcher,
     parked: Parked,
@@ -258,6 +264,7 @@ impl Scheduler {
             gangs: Gangs::default(),
             preemption: Preemption::default(),
             quotas: Quotas::default(),
+            advised: Advised::default(),
             share: None,
             dispatcher: Dispatcher::new(config.dispatcher, agents, estimator, config.seed),
             parked: Parked::new(agents),

@@ -24,6 +24,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
 use super::access::{self, Access};
+use super::fragmentation::Latest;
 use super::secure;
 use crate::cluster::{Allocations, Reporter, WatchCounters};
 use crate::engine::Engine;
@@ -155,6 +156,8 @@ pub struct Sources {
     pub serving: Option<(Arc<secure::Counters>, Access)>,
     /// Nothing while it is switched off.
     pub recommender: Option<Arc<RecommenderMetrics>>,
+    /// Nothing while it is switched off.
+    pub fragmentation: Option<Arc<Latest>>,
 }
 
 #[derive(Debug, Default)]
@@ -266,6 +269,9 @@ impl Collector for Scrape {
         self.outside(&mut to)?;
         if let Some((server, access)) = &self.0.serving {
             serving(&mut to, server, access.counters())?;
+        }
+        if let Some(latest) = &self.0.fragmentation {
+            fragmentation(&mut to, latest)?;
         }
         if let Some(recommender) = &self.0.recommender {
             recommender.encode(&mut to)?;
@@ -416,6 +422,7 @@ impl Scrape {
             self_checks,
             serving: _,
             recommender: _,
+            fragmentation: _,
         } = &self.0;
         let pending = engine.pending_binds().load(Relaxed);
         gauges(to, "berth_binds_pending", "Binds decided and not settled", &[(&[], pending)])?;
@@ -495,6 +502,34 @@ fn statuses(to: &mut DescriptorEncoder, allocations: &Allocations) -> fmt::Resul
             (&[("result", "dropped")], allocations.dropped()),
         ],
     )
+}
+
+fn fragmentation(to: &mut DescriptorEncoder, latest: &Latest) -> fmt::Result {
+    let pass = latest.get().unwrap_or_default();
+    let report = &pass.report;
+    for (name, help, value) in [
+        (
+            "berth_fragmentation_nodes",
+            "Nodes that few pods could leave so that what waits has room",
+            report.nodes().len(),
+        ),
+        (
+            "berth_fragmentation_helped",
+            "Waiting classes of pods and allocations that moves of few pods would help",
+            report.helped(),
+        ),
+        ("berth_fragmentation_proofs", "Sets of pods that the latest pass tried to move", report.proofs),
+        (
+            "berth_fragmentation_cut",
+            "Searches of the latest pass that a limit or the time ended",
+            report.cut + report.left_out,
+        ),
+    ] {
+        gauges(to, name, help, &[(&[], value)])?;
+    }
+    let name = "berth_fragmentation_seconds";
+    let gauge = ConstGauge::new(pass.took.as_secs_f64());
+    gauge.encode(to.encode_descriptor(name, "How long the latest pass took", None, gauge.metric_type())?)
 }
 
 fn serving(to: &mut DescriptorEncoder, serving: &secure::Counters, access: &access::Counters) -> fmt::Result {

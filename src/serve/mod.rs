@@ -6,6 +6,7 @@ mod explain;
 pub mod extender;
 mod fields;
 pub mod forward;
+pub mod fragmentation;
 pub mod guard;
 mod health;
 pub mod metrics;
@@ -36,6 +37,8 @@ pub struct Served {
     pub judge: Arc<Judge>,
     pub extender: Option<Arc<Extender>>,
     pub guard: Option<Arc<Guard>>,
+    /// Nothing while it is switched off.
+    pub fragmentation: Option<Arc<fragmentation::Latest>>,
 }
 
 /// Binds the address, so that an error is told before anything else starts. `setting` is where it comes from.
@@ -69,7 +72,8 @@ fn plain_routes(served: Served, is_local: bool, plaintext: bool) -> Router {
         let extender = served.extender.clone().filter(|_| plaintext);
         inspection(&served).merge(extender.map(extender_routes).unwrap_or_default())
     } else {
-        Router::new().route("/metrics", get(elsewhere)).route("/explain", get(elsewhere))
+        let paths = ["/metrics", "/explain", "/fragmentation"];
+        paths.into_iter().fold(Router::new(), |router, path| router.route(path, get(elsewhere)))
     };
     probes.merge(rest)
 }
@@ -91,7 +95,11 @@ pub fn secure_routes(served: Served, access: &Access) -> Router {
 /// What people and Prometheus look at.
 fn inspection(served: &Served) -> Router {
     let explain = Router::new().route("/explain", get(explain::explain)).with_state(served.judge.clone());
-    Router::new().route("/metrics", get(scrape)).with_state(served.clone()).merge(explain)
+    let fragmentation = Router::new()
+        .route("/fragmentation", get(fragmentation::fragmentation))
+        .with_state(served.fragmentation.clone());
+    let metrics = Router::new().route("/metrics", get(scrape)).with_state(served.clone());
+    metrics.merge(explain).merge(fragmentation)
 }
 
 fn extender_routes(extender: Arc<Extender>) -> Router {
@@ -179,10 +187,11 @@ mod tests {
         testing::with_engine(|engine, agent| {
             let judge = Arc::new(Judge::new(engine.clone(), agent));
             let (metrics, health) = (Metrics::default(), Health::default());
-            let served = Served { metrics, health, judge, extender: None, guard: None };
+            let served = Served { metrics, health, judge, extender: None, guard: None, fragmentation: None };
             for (is_local, path, status) in [
                 (true, "/metrics", StatusCode::OK),
                 (true, "/explain?pod=nobody", StatusCode::NOT_FOUND),
+                (true, "/fragmentation", StatusCode::NOT_FOUND),
                 (true, "/extender/filter", StatusCode::NOT_FOUND),
                 (false, "/metrics", StatusCode::NOT_FOUND),
                 (false, "/explain?pod=nobody", StatusCode::NOT_FOUND),

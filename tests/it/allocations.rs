@@ -1,5 +1,6 @@
 //! Allocations on a real API server: what kubectl makes of them, how they are read, and how their status is written.
 
+mod advice;
 mod kubectl;
 mod placed;
 mod reading;

@@ -80,6 +80,10 @@ const COVERED: &[(&str, &str)] = &[
     ),
     ("berth explain -f cluster.json", "tests/it/explain.rs"),
     (
+        "berth explain --what-if",
+        "tests/it/explain/what_if.rs, and tests/it/allocations/advice.rs on a real API server",
+    ),
+    (
         "helm upgrade berth charts/berth --namespace berth-system --reuse-values --set extender.enabled=true --set extender.clientCaSecret=kube-scheduler-ca",
         "tests/it/chart.rs renders it; tests/it/extender.rs runs a real kube-scheduler with what it sets",
     ),

@@ -4,6 +4,7 @@ mod input;
 mod live;
 mod remedies;
 mod speed;
+mod what_if;
 
 use std::io::Write;
 use std::process::{Command, Stdio};

@@ -68,7 +68,8 @@ pub(super) fn routes(
         tasks.spawn("held room", async move { guard.look_after_holds(store, client).await });
     }
     let (metrics, health) = (Metrics::new(histograms, sources.clone()), health.clone());
-    Ok(Served { metrics, health, judge, extender, guard })
+    let fragmentation = sources.fragmentation.clone();
+    Ok(Served { metrics, health, judge, extender, guard, fragmentation })
 }
 
 /// How replicas know each other: by the CA of the certificate that they share.

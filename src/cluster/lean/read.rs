@@ -20,6 +20,9 @@ where
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
+/// The only annotation that is read.
+pub(in crate::cluster) const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
+
 pub(in crate::cluster) fn lean_meta<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<ObjectMeta, D::Error> {
@@ -32,10 +35,16 @@ pub(in crate::cluster) fn lean_meta<'de, D: Deserializer<'de>>(
         resource_version: Option<String>,
         generation: Option<i64>,
         labels: Option<BTreeMap<String, String>>,
+        annotations: Option<Annotations>,
         creation_timestamp: Option<LenientTime>,
         deletion_timestamp: Option<LenientTime>,
         #[serde(deserialize_with = "nullable")]
         owner_references: Vec<Owner>,
+    }
+    #[derive(Deserialize)]
+    struct Annotations {
+        #[serde(rename = "cluster-autoscaler.kubernetes.io/safe-to-evict")]
+        safe_to_evict: Option<serde_json::Value>,
     }
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -57,7 +66,11 @@ pub(in crate::cluster) fn lean_meta<'de, D: Deserializer<'de>>(
         controller: Some(true),
         ..OwnerReference::default()
     });
+    let safe_to_evict = meta.annotations.and_then(|annotations| annotations.safe_to_evict);
+    let annotations =
+        safe_to_evict.and_then(|value| Some((SAFE_TO_EVICT.to_owned(), value.as_str()?.to_owned())));
     Ok(ObjectMeta {
+        annotations: annotations.map(|annotation| BTreeMap::from([annotation])),
         name: meta.name,
         namespace: meta.namespace,
         uid: meta.uid,
@@ -217,6 +230,10 @@ impl<'de> Deserialize<'de> for LeanConditions {
 impl<'de> Deserialize<'de> for LeanVolume {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
+        struct EmptyDir {
+            medium: Option<String>,
+        }
+        #[derive(Deserialize)]
         struct Image {
             #[serde(default)]
             reference: Option<String>,
@@ -241,6 +258,16 @@ impl<'de> Deserialize<'de> for LeanVolume {
                         }
                         "image" => {
                             map.next_value::<Option<Image>>()?.map(|image| ImageSource(image.reference))
+                        }
+                        "emptyDir" => {
+                            let on_disk = |dir: &EmptyDir| dir.medium.as_deref() != Some("Memory");
+                            volume.local |=
+                                map.next_value::<Option<EmptyDir>>()?.as_ref().is_some_and(on_disk);
+                            continue;
+                        }
+                        "hostPath" => {
+                            volume.local |= map.next_value::<Option<IgnoredAny>>()?.is_some();
+                            continue;
                         }
                         "persistentVolumeClaim" => map.next_value::<Option<_>>()?.map(Claim),
                         "ephemeral" => map.next_value::<Option<IgnoredAny>>()?.map(|_| Ephemeral),
@@ -275,13 +302,11 @@ fn is_free_to_place(field: &str) -> bool {
             | "configMap"
             | "csi"
             | "downwardAPI"
-            | "emptyDir"
             | "fc"
             | "flexVolume"
             | "flocker"
             | "gitRepo"
             | "glusterfs"
-            | "hostPath"
             | "nfs"
             | "photonPersistentDisk"
             | "projected"

@@ -126,7 +126,7 @@ impl Scheduler {
         true
     }
 
-    fn gang_status(&self, allocation: &Allocation, gang: &Gang) -> AllocationStatus {
+    pub(super) fn gang_status(&self, allocation: &Allocation, gang: &Gang) -> AllocationStatus {
         let count = allocation.roles.len();
         let waiting = Gang::count(count, gang.waiting.values().map(|(_, role)| role));
         let placed = Gang::count(count, gang.placed.values());
@@ -142,13 +142,15 @@ impl Scheduler {
             bound: bound[at],
         });
         let (phase, message) = self.phase(allocation, gang, &bound);
+        let waits = matches!(phase, Phase::Unschedulable | Phase::TimedOut);
+        let help = if waits { self.help_for(&allocation.name) } else { None };
         AllocationStatus {
             name: allocation.name.clone(),
             uid: allocation.uid.clone(),
             observed_generation: allocation.generation,
             phase,
             message,
-            help: None,
+            help,
             roles: roles.collect(),
             placement: self.placement(allocation, gang),
             claimed_by_others: gang.contested.len() as u32,

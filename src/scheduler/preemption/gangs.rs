@@ -303,7 +303,7 @@ impl Scheduler {
         self.gang_lacks(name, lacking.into(), now);
     }
 
-    pub(super) fn gang_of_waiting(&self, uid: &str) -> Option<AllocationName> {
+    pub fn gang_of_waiting(&self, uid: &str) -> Option<AllocationName> {
         let pod = self.waiting.get(uid).filter(|pod| pod.state == State::Grouped)?;
         Some(pod.gang.as_ref()?.name.clone())
     }

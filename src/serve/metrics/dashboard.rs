@@ -41,6 +41,7 @@ fn scrape() -> String {
             self_checks: Arc::default(),
             serving: None,
             recommender: Some(recommender),
+            fragmentation: Some(Arc::default()),
         };
         text = Metrics::new(&histograms, sources).encode().unwrap();
     });

@@ -1,0 +1,135 @@
+//! The periodic report on fragmentation: which few pods could move so that what waits has room.
+//!
+//! A pass runs on a thread of its own, with an agent of its own that lives as long as the pass. The scheduler's lock is held to copy
+//! the rows and what waits (once), for the pods of one node at a time, and for the class of one pod at a time.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::tasks::Tasks;
+use crate::agent::{Agent, AgentConfig, CacheLimits};
+use crate::class::Class;
+use crate::engine::Engine;
+use crate::inventory::{NodeId, Revision};
+use crate::repack::{Case, Entry, Repacker, Report, Resident, Residents, Waits};
+use crate::serve::fragmentation::{Latest, Pass};
+
+/// How often it is looked whether something waits, and a pass is due.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// A pass ends after so long, whatever it has found.
+const LONGEST_PASS: Duration = Duration::from_secs(5);
+/// Waiting classes and allocations that one pass looks at.
+const MOST_CASES: usize = 64;
+/// Of the agent's lists.
+const CACHE_BYTES: usize = 64 << 20;
+
+pub(super) fn report(tasks: &mut Tasks, engine: &Engine, every: Duration, latest: Arc<Latest>) {
+    let engine = engine.clone();
+    tasks.spawn("fragmentation", async move {
+        let mut looks = tokio::time::interval(LOOK_EVERY.min(every));
+        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut last: Option<Instant> = None;
+        loop {
+            looks.tick().await;
+            if last.is_some_and(|last| last.elapsed() < every) {
+                continue;
+            }
+            let (engine, latest) = (engine.clone(), latest.clone());
+            let pass = tokio::task::spawn_blocking(move || look(&engine, &latest)).await;
+            match pass {
+                Ok(true) => last = Some(Instant::now()),
+                Ok(false) => {}
+                Err(error) => tracing::error!(%error, "the report on fragmentation failed"),
+            }
+        }
+    });
+}
+
+/// Returns whether something waits, so that a pass was made.
+fn look(engine: &Engine, latest: &Latest) -> bool {
+    let began = Instant::now();
+    let mut agent = Agent::new(AgentConfig {
+        cache: CacheLimits { bytes: CACHE_BYTES, ..CacheLimits::unlimited() },
+        seed: 1,
+    });
+    let begin = engine.with(|scheduler, _| {
+        if !scheduler.leading() || !scheduler.synced() {
+            return None;
+        }
+        let (cases, more) = scheduler.stuck(MOST_CASES);
+        if !cases.is_empty() {
+            agent.catch_up(scheduler.inventory());
+        }
+        Some((cases, more, scheduler.budgets()))
+    });
+    let Some((cases, more, budgets)) = begin else {
+        latest.clear();
+        return false;
+    };
+    if cases.is_empty() {
+        if latest.clear() {
+            engine.with(|scheduler, _| scheduler.advise(BTreeMap::new()));
+        }
+        return false;
+    }
+    let locked = began.elapsed();
+    let mut residents = Live { engine };
+    let mut go_on = || began.elapsed() < LONGEST_PASS;
+    let mut findings = Vec::new();
+    let mut repacker = Repacker::new(&mut agent, &mut residents, &budgets, &mut go_on);
+    for case in &cases {
+        if began.elapsed() >= LONGEST_PASS {
+            break;
+        }
+        findings.push(repacker.advise(case));
+    }
+    let effort = repacker.effort();
+    let name = |node: NodeId| engine.with(|scheduler, _| scheduler.inventory().name(node).clone());
+    let told = cases.iter().zip(&findings);
+    let waiting: Vec<Entry> = told.map(|(case, finding)| Entry::new(case, finding, &name)).collect();
+    let left_out = more + cases.len() - findings.len();
+    let mut report = Report { waiting, left_out, ..Report::default() };
+    report.note(effort);
+    let help = helps(&cases, &report);
+    engine.with(|scheduler, _| {
+        if scheduler.leading() {
+            scheduler.advise(help);
+        }
+    });
+    let took = began.elapsed();
+    tracing::info!(
+        waiting = report.waiting.len() + left_out,
+        helped = report.helped(),
+        nodes = report.nodes().len(),
+        ?took,
+        ?locked,
+        "looked for pods that could move so that what waits has room"
+    );
+    latest.set(Pass { report, took });
+    true
+}
+
+fn helps(cases: &[Case], report: &Report) -> BTreeMap<crate::gang::AllocationName, Arc<str>> {
+    let told = cases.iter().zip(&report.waiting);
+    let of_allocation = |(case, entry): (&Case, &Entry)| match &case.what {
+        Waits::Allocation(name) => Some((name.clone(), entry.help.clone()?)),
+        Waits::Pods(_) => None,
+    };
+    told.filter_map(of_allocation).collect()
+}
+
+/// The pods of the scheduler, asked node by node.
+struct Live<'a> {
+    engine: &'a Engine,
+}
+
+impl Residents for Live<'_> {
+    fn on(&mut self, node: NodeId, revision: Revision) -> Option<Vec<Resident>> {
+        self.engine.with(|scheduler, _| scheduler.residents(node, revision))
+    }
+
+    fn class_of(&mut self, uid: &str) -> Option<Arc<Class>> {
+        self.engine.with(|scheduler, _| scheduler.class_of_resident(uid))
+    }
+}

@@ -1,0 +1,172 @@
+//! Which few pods could move so that what waits has room.
+
+use std::sync::Arc;
+
+use super::World;
+use crate::agent::Agent;
+use crate::class::Class;
+use crate::gang::{AllocationKind, AllocationName};
+use crate::inventory::{NodeId, Revision};
+use crate::repack::{Case, Entry, Repacker, Report, Resident, Residents};
+use crate::scheduler::{GangCase, Scheduler};
+
+/// What room is looked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Subject {
+    /// All that waits.
+    Everything,
+    /// This pod, or the allocation that it is a member of.
+    Pod {
+        namespace: String,
+        name: String,
+    },
+    Allocation {
+        namespace: String,
+        name: String,
+    },
+    PodGroup {
+        namespace: String,
+        name: String,
+    },
+}
+
+/// Why there is no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unanswerable {
+    #[error("there are no nodes")]
+    NoNodes,
+    #[error("there is no pod {0} that is not finished")]
+    NoPod(String),
+    #[error("pod {pod} is on node {node} already")]
+    Placed { pod: String, node: Arc<str> },
+    #[error(
+        "pod {pod} waits for scheduler {scheduler}: give --scheduler-name {scheduler} to ask as if that were berth"
+    )]
+    Others { pod: String, scheduler: Arc<str> },
+    #[error("pod {pod} is not scheduled at all: {why}")]
+    NotScheduled { pod: String, why: String },
+    #[error("there is no {kind} {name}")]
+    NoAllocation { kind: &'static str, name: String },
+    #[error("all pods of {kind} {name} have nodes already")]
+    AllPlaced { kind: &'static str, name: String },
+    #[error("{kind} {name} is not tried yet: {why}")]
+    NotTried { kind: &'static str, name: String, why: String },
+}
+
+/// Waiting classes and allocations that one answer is about, at most.
+const MOST_CASES: usize = 256;
+
+/// # Errors
+/// There is no such thing, or it does not wait for a node.
+pub fn what_if(world: &mut World, subject: &Subject) -> Result<Report, Unanswerable> {
+    if world.nodes() == 0 {
+        return Err(Unanswerable::NoNodes);
+    }
+    world.settle();
+    let cases = cases(world, subject)?;
+    let (scheduler, agent) = world.parts();
+    Ok(report(scheduler, agent, &cases))
+}
+
+fn cases(world: &mut World, subject: &Subject) -> Result<Vec<Case>, Unanswerable> {
+    let full = |namespace: &str, name: &str| format!("{namespace}/{name}");
+    let named = |kind, namespace: &str, name: &str| AllocationName {
+        kind,
+        namespace: namespace.into(),
+        name: name.into(),
+    };
+    match subject {
+        Subject::Everything => Ok(world.parts().0.unplaced()),
+        Subject::Allocation { namespace, name } => {
+            let which = named(AllocationKind::Allocation, namespace, name);
+            of_gang(world, &which, "Allocation", full(namespace, name))
+        }
+        Subject::PodGroup { namespace, name } => {
+            let of = |kind| named(kind, namespace, name);
+            let found = of_gang(world, &of(AllocationKind::PodGroup), "PodGroup", full(namespace, name));
+            match found {
+                Err(Unanswerable::NoAllocation { .. }) => {
+                    of_gang(world, &of(AllocationKind::Coscheduling), "PodGroup", full(namespace, name))
+                }
+                found => found,
+            }
+        }
+        Subject::Pod { namespace, name } => of_pod(world, namespace, name),
+    }
+}
+
+fn of_gang(
+    world: &mut World,
+    which: &AllocationName,
+    kind: &'static str,
+    name: String,
+) -> Result<Vec<Case>, Unanswerable> {
+    match world.parts().0.gang_case(which) {
+        GangCase::Waits(case) => Ok(vec![case]),
+        GangCase::Unknown => Err(Unanswerable::NoAllocation { kind, name }),
+        GangCase::Placed => Err(Unanswerable::AllPlaced { kind, name }),
+        GangCase::NotTried(why) => Err(Unanswerable::NotTried { kind, name, why }),
+    }
+}
+
+fn of_pod(world: &mut World, namespace: &str, name: &str) -> Result<Vec<Case>, Unanswerable> {
+    let which = super::Which::Named { namespace: namespace.to_owned(), name: name.to_owned() };
+    let pod = format!("{namespace}/{name}");
+    let Some(found) = world.select(&which).pop() else {
+        return Err(Unanswerable::NoPod(pod));
+    };
+    if let Some(node) = found.node_name {
+        return Err(Unanswerable::Placed { pod, node });
+    }
+    if !world.schedules(&found.scheduler_name) {
+        return Err(Unanswerable::Others { pod, scheduler: found.scheduler_name });
+    }
+    let why = match world.refusal(&found) {
+        Some(why) => Some(why.to_string()),
+        None if found.deleting => Some("it is being deleted".to_owned()),
+        None if !found.gates.is_empty() => Some(format!("it has gates: {}", found.gates.join(", "))),
+        None => None,
+    };
+    if let Some(why) = why {
+        return Err(Unanswerable::NotScheduled { pod, why });
+    }
+    let scheduler = world.parts().0;
+    if let Some(gang) = scheduler.gang_of_waiting(&found.uid) {
+        let kind = match gang.kind {
+            AllocationKind::Allocation => "Allocation",
+            AllocationKind::PodGroup | AllocationKind::Coscheduling => "PodGroup",
+        };
+        let name = format!("{}/{}", gang.namespace, gang.name);
+        return of_gang(world, &gang, kind, name);
+    }
+    Ok(scheduler.unplaced_pod(&found.uid).into_iter().collect())
+}
+
+fn report(scheduler: &mut Scheduler, agent: &mut Agent, cases: &[Case]) -> Report {
+    agent.catch_up(scheduler.inventory());
+    let budgets = scheduler.budgets();
+    let mut go_on = || true;
+    let mut known = Known(scheduler);
+    let mut repacker = Repacker::new(agent, &mut known, &budgets, &mut go_on);
+    let findings: Vec<_> = cases.iter().take(MOST_CASES).map(|case| repacker.advise(case)).collect();
+    let effort = repacker.effort();
+    let name = |node: NodeId| known.0.inventory().name(node).clone();
+    let told = cases.iter().zip(&findings);
+    let waiting = told.map(|(case, finding)| Entry::new(case, finding, &name)).collect();
+    let mut report = Report { waiting, left_out: cases.len() - findings.len(), ..Report::default() };
+    report.note(effort);
+    report
+}
+
+/// A scheduler that stands still.
+struct Known<'a>(&'a mut Scheduler);
+
+impl Residents for Known<'_> {
+    fn on(&mut self, node: NodeId, revision: Revision) -> Option<Vec<Resident>> {
+        self.0.residents(node, revision)
+    }
+
+    fn class_of(&mut self, uid: &str) -> Option<Arc<Class>> {
+        self.0.class_of_resident(uid)
+    }
+}

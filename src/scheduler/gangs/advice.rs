@@ -1,0 +1,77 @@
+//! Gangs as fragmentation advice sees them: those that wait, and members that could be moved.
+
+use super::{Gang, GangState};
+use crate::gang::{AllocationName, Phase};
+use crate::queue::Place;
+use crate::repack::{self, Case, Waits};
+use crate::scheduler::Scheduler;
+
+/// Where a gang stands for advice.
+#[derive(Debug)]
+pub enum GangCase {
+    /// There is no such allocation.
+    Unknown,
+    /// It is not tried at all, for this reason.
+    NotTried(String),
+    /// All of its pods have nodes.
+    Placed,
+    Waits(Case),
+}
+
+impl Scheduler {
+    /// The gang that this pod with a node is a member of.
+    pub(in crate::scheduler) fn gang_of(&self, uid: &str) -> Option<repack::Gang> {
+        let (name, role) = self.gangs.placed.get(uid)?;
+        let gang = self.gangs.all.get(name)?;
+        let placed = Gang::count(role + 1, gang.placed.values()).pop().unwrap_or(0);
+        let minimum = self.gangs.allocations.get(name)?.roles.get(*role)?.minimum;
+        let whose = format!("{}/{}", name.namespace, name.name).into();
+        Some(repack::Gang { name: whose, role: *role, spare: placed.saturating_sub(minimum) })
+    }
+
+    /// Gangs that did not fit.
+    pub(in crate::scheduler) fn stuck_gangs(&self) -> impl Iterator<Item = (Place, &AllocationName)> {
+        let stuck = |gang: &Gang| {
+            gang.lacking.is_some() && !matches!(gang.state, GangState::Placing(_) | GangState::Idle)
+        };
+        let gangs = self.gangs.all.iter().filter(move |(name, gang)| stuck(gang) && self.owns_gang(name));
+        gangs.filter_map(|(name, gang)| Some((*gang.waiting.first_key_value()?.0, name)))
+    }
+
+    /// Gangs with members without a node, and enough of them.
+    pub(in crate::scheduler) fn unplaced_gangs(&self) -> Vec<(Place, Case)> {
+        self.gangs.all.keys().filter_map(|name| self.case_of_gang(name)).collect()
+    }
+
+    pub fn gang_case(&self, name: &AllocationName) -> GangCase {
+        let Some(allocation) = self.gangs.allocations.get(name) else {
+            return GangCase::Unknown;
+        };
+        if let Some((_, case)) = self.case_of_gang(name) {
+            return GangCase::Waits(case);
+        }
+        let Some(gang) = self.gangs.all.get(name) else {
+            return GangCase::NotTried("it has no pods".to_owned());
+        };
+        let status = self.gang_status(allocation, gang);
+        match status.phase {
+            Phase::Pending | Phase::Invalid => GangCase::NotTried(status.message.to_string()),
+            _ => GangCase::Placed,
+        }
+    }
+
+    pub(in crate::scheduler) fn case_of_gang(&self, name: &AllocationName) -> Option<(Place, Case)> {
+        let allocation = self.gangs.allocations.get(name)?;
+        let gang = self.gangs.all.get(name).filter(|gang| gang.is_ready(allocation))?;
+        let (place, _) = gang.waiting.first_key_value()?;
+        let wanted = self.wanted(gang, allocation)?;
+        let waiting = gang.waiting.len();
+        Some((*place, Case { what: Waits::Allocation(name.clone()), wanted, waiting }))
+    }
+
+    pub(in crate::scheduler) fn gang_is_untold(&mut self, name: &AllocationName) {
+        if self.gangs.all.contains_key(name) {
+            self.gangs.untold.insert(name.clone());
+        }
+    }
+}
