@@ -71,6 +71,16 @@ pub enum Fruitless {
     StillOut(Reasons),
 }
 
+impl Fruitless {
+    /// Why the node is out without all that may be preempted; none: nothing may be.
+    pub fn reasons(self) -> Reasons {
+        match self {
+            Fruitless::NoVictims => Reasons::NONE,
+            Fruitless::StillOut(reasons) => reasons,
+        }
+    }
+}
+
 /// A node on which pods can be supposed to be gone.
 pub trait Ground {
     /// Supposes that these pods are gone from the node.

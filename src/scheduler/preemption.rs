@@ -19,7 +19,7 @@ use crate::model::{PodRef, PreemptionPolicy};
 use crate::objects::Budgets;
 use crate::preempt::{Fruitless, Site, Survey, Victims};
 use crate::queue::Place;
-use crate::rules::{Reasons, Unhelped};
+use crate::rules::Unhelped;
 
 /// Dry runs to choose from. Upstream takes 100 or a tenth of the nodes, in no order; ours are the cheapest first.
 const WINDOW: usize = 16;
@@ -425,8 +425,7 @@ impl Scheduler {
                         seen,
                         budgets: attempt.budgets.revision(),
                     }),
-                    Err(Fruitless::NoVictims) => surveyed.unhelped.add(Reasons::NONE),
-                    Err(Fruitless::StillOut(reasons)) => surveyed.unhelped.add(reasons),
+                    Err(why) => surveyed.unhelped.add(why.reasons()),
                 }
             }
         }
