@@ -50,7 +50,9 @@ pub fn first_difference(
         for (question, (upstream, berth)) in upstream.iter().zip(&berth).enumerate() {
             note(upstream, seen);
             let text = match difference(upstream, berth) {
-                None => preemption::chosen_in_vain(&step.ask[question].pod, berth, &pods, oracle)?,
+                None => {
+                    preemption::chosen_in_vain(&step.ask[question].pod, (upstream, berth), &pods, oracle)?
+                }
                 found => found,
             };
             if let Some(text) = text {
@@ -73,7 +75,7 @@ fn note(upstream: &Upstream, seen: &mut Seen) {
     if let Some((plugin, _)) = deciding(upstream) {
         count(plugin);
     }
-    upstream.preemption.iter().for_each(|preempts| preemption::note(preempts, &mut count));
+    preemption::note(upstream, &mut count);
 }
 
 /// The first preference that tells nodes apart, with the score of each node.

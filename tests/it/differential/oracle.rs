@@ -45,8 +45,8 @@ pub struct Preempts {
     pub candidates: BTreeMap<String, Victims>,
     /// Nodes that were tried in vain.
     pub fruitless: BTreeMap<String, Rejection>,
-    /// The best candidate, or one of several.
-    pub chosen: Option<String>,
+    /// The best candidate, or all that are as good.
+    pub best: Option<Vec<String>>,
     /// What it is told when there is none.
     pub message: Option<String>,
 }

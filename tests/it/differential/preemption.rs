@@ -5,31 +5,36 @@
 
 use std::fmt::Write;
 
+use berth::preempt::Cost;
 use serde_json::Value;
 
 use super::generator::Features;
-use super::oracle::{Oracle, Preempts as Upstream, Rejection};
+use super::oracle::{self, Oracle, Preempts as Upstream, Rejection, Victims};
 use super::scenario::{Pods, Question, Step};
 use super::subject::{Preempts as Berth, Says};
 
-const CLUSTERS: u64 = 400;
-const FEATURES: Features = Features { domains: true, owners: false, volumes: false, preemption: true };
+const CLUSTERS: u64 = 250;
+const FEATURES: Features = Features { domains: true, owners: true, volumes: true, preemption: true };
 
 /// What must have been compared often for the test to mean something.
 const MUST_BE_SEEN: &[&str] = &[
-    "preemption: candidate",
     "preemption: several victims",
     "preemption: a budget violated",
-    "preemption: choice",
     "preemption: choice by violations",
+    "preemption: choice by victims",
     "preemption: nowhere",
     "preemption: may not",
     "No preemption victims found for incoming pod",
-    "Insufficient cpu",
-    "node(s) didn't have free ports for the requested pod ports",
-    "node(s) didn't match pod topology spread constraints",
-    "node(s) didn't match pod anti-affinity rules",
-    "node(s) didn't satisfy existing pods anti-affinity rules",
+    "resolved: Too many pods",
+    "resolved: Insufficient cpu",
+    "resolved: Insufficient memory",
+    "resolved: Insufficient example.com/gpu",
+    "resolved: node(s) didn't have free ports for the requested pod ports",
+    "resolved: node(s) didn't match pod topology spread constraints",
+    "resolved: node(s) didn't match pod anti-affinity rules",
+    "resolved: node(s) didn't satisfy existing pods anti-affinity rules",
+    "resolved: node(s) had no available disk",
+    "resolved: node(s) exceed max volume count",
 ];
 
 #[test]
@@ -37,10 +42,13 @@ fn on_random_clusters_every_preemption_is_kube_schedulers() {
     super::agree_on_random_clusters(FEATURES, CLUSTERS, MUST_BE_SEEN);
 }
 
-pub fn note(upstream: &Upstream, count: &mut impl FnMut(&str)) {
+pub fn note(says: &oracle::Says, count: &mut impl FnMut(&str)) {
+    let Some(upstream) = &says.preemption else { return };
     let candidates = &upstream.candidates;
-    for victims in candidates.values() {
-        count("preemption: candidate");
+    for (node, victims) in candidates {
+        let resolved = says.rejected.as_ref().and_then(|rejected| rejected.get(node));
+        let reasons = resolved.iter().flat_map(|rejection| &rejection.reasons);
+        reasons.for_each(|reason| count(&format!("resolved: {reason}")));
         if victims.pods.len() > 1 {
             count("preemption: several victims");
         }
@@ -48,14 +56,15 @@ pub fn note(upstream: &Upstream, count: &mut impl FnMut(&str)) {
             count("preemption: a budget violated");
         }
     }
-    if candidates.len() > 1 {
-        count("preemption: choice");
-    }
     let violations = || candidates.values().map(|victims| victims.violations);
     if violations().max() != violations().min() {
         count("preemption: choice by violations");
+    } else if candidates.len() > 1 {
+        count("preemption: choice by victims");
     }
-    upstream.message.iter().for_each(|_| count("preemption: nowhere"));
+    if says.feasible.as_ref().is_some_and(Vec::is_empty) && candidates.is_empty() {
+        count("preemption: nowhere");
+    }
     upstream.ineligible.iter().for_each(|_| count("preemption: may not"));
     upstream.fruitless.values().flat_map(|why| &why.reasons).for_each(|reason| count(reason));
 }
@@ -69,8 +78,8 @@ pub fn differences(upstream: &Upstream, berth: &Berth, text: &mut String) {
         for node in surveyed.iter().filter(|node| !is_tried(upstream, node)) {
             let _ = writeln!(text, "{node}: berth's survey wants it tried, kube-scheduler does not");
         }
-        choice_difference(upstream, berth, text);
     }
+    choice_difference(upstream, berth, text);
     message_difference(upstream, berth, text);
 }
 
@@ -118,17 +127,29 @@ fn dry_run_differences(upstream: &Upstream, berth: &Berth, text: &mut String) {
     }
 }
 
-fn choice_difference(upstream: &Upstream, berth: &Berth, text: &mut String) {
-    let (Some(chosen), Some((ours, _, least))) = (&upstream.chosen, berth.least()) else {
-        if upstream.chosen.is_some() || berth.least().is_some() {
-            let _ = writeln!(text, "only one of the two chooses a node");
-        }
-        return;
+/// The node, the victims and the cost of what berth chooses: of what the survey left, or, where the pod fits somewhere, so that
+/// there is no survey, of what upstream tries.
+fn choice<'a>(upstream: &Upstream, berth: &'a Berth) -> Option<(&'a String, &'a (Victims, Cost))> {
+    let counts = |node: &str| match &berth.surveyed {
+        Some(surveyed) => surveyed.contains(node),
+        None => is_tried(upstream, node),
     };
-    let cost = berth.dry_runs.get(chosen).and_then(|found| found.as_ref().ok()).map(|(_, cost)| *cost);
-    if cost != Some(least) {
+    let found = berth.dry_runs.iter().filter(|(node, _)| counts(node));
+    let found = found.filter_map(|(node, found)| Some((node, found.as_ref().ok()?)));
+    found.min_by_key(|(_, (_, cost))| *cost)
+}
+
+fn choice_difference(upstream: &Upstream, berth: &Berth, text: &mut String) {
+    let ours = choice(upstream, berth);
+    let best = upstream.best.iter().flatten();
+    let agree = match ours {
+        Some((ours, ..)) => best.clone().any(|node| node == ours),
+        None => best.clone().count() == 0,
+    };
+    if !agree {
         let _ = writeln!(text, "the choice differs");
-        let _ = writeln!(text, "  kube-scheduler chooses {chosen} ({cost:?}), berth {ours} ({least:?})");
+        let best: Vec<_> = best.map(|node| (node, upstream.candidates.get(node))).collect();
+        let _ = writeln!(text, "  kube-scheduler chooses of {best:?}, berth {ours:?}");
     }
 }
 
@@ -156,11 +177,14 @@ fn message_difference(upstream: &Upstream, berth: &Berth, text: &mut String) {
 /// When the oracle cannot be asked.
 pub fn chosen_in_vain(
     pod: &Value,
-    berth: &Says,
+    (upstream, berth): (&oracle::Says, &Says),
     pods: &Pods,
     oracle: &mut Oracle,
 ) -> anyhow::Result<Option<String>> {
-    let Some((node, victims, _)) = berth.preemption.as_ref().and_then(Berth::least) else {
+    let Some((upstream, berth)) = upstream.preemption.as_ref().zip(berth.preemption.as_ref()) else {
+        return Ok(None);
+    };
+    let Some((node, (victims, _))) = choice(upstream, berth) else {
         return Ok(None);
     };
     let priority = |pod: &Value| pod["spec"]["priority"].as_i64().unwrap_or(0);

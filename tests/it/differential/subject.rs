@@ -47,18 +47,6 @@ pub struct Preempts {
     pub message: Option<String>,
 }
 
-impl Preempts {
-    /// The least that a survey and dry runs of all that it left come to.
-    pub fn least(&self) -> Option<(&str, &Victims, Cost)> {
-        let tried = |node: &&String| self.surveyed.as_ref().is_some_and(|left| left.contains(*node));
-        let found = self.dry_runs.iter().filter(|(node, _)| tried(node)).filter_map(|(node, found)| {
-            let (victims, cost) = found.as_ref().ok()?;
-            Some((node.as_str(), victims, *cost))
-        });
-        found.min_by_key(|(_, _, cost)| *cost)
-    }
-}
-
 pub struct Subject {
     interner: Interner,
     scheduler: Scheduler,

@@ -18,7 +18,7 @@
 //	              "scores": {"PodTopologySpread": {"node": 100}, ...},
 //	              "preemption": {"candidates": {"node": {"pods": ["namespace/name"], "violations": 0}},
 //	                             "fruitless": {"node": {"reasons": ["text"], "unresolvable": true}},
-//	                             "chosen": "node",
+//	                             "best": ["node"],
 //	                             "ineligible": "why it may not preempt",
 //	                             "message": "what is told without a candidate"},
 //	              "error": "a plugin failed instead of answering"}]}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
+	preemptor "k8s.io/kubernetes/pkg/scheduler/framework/preemption"
 )
 
 // preemption is what DefaultPreemption finds out for one pod, as if no node were feasible.
@@ -21,8 +22,8 @@ type preemption struct {
 	Ineligible string               `json:"ineligible,omitempty"`
 	Candidates map[string]victims   `json:"candidates"`
 	Fruitless  map[string]rejection `json:"fruitless"`
-	// One of the best candidates.
-	Chosen string `json:"chosen,omitempty"`
+	// The best candidate, or all that are as good.
+	Best []string `json:"best"`
 	// What is told when there is no candidate.
 	Message string `json:"message,omitempty"`
 }
@@ -69,9 +70,7 @@ func (c *cluster) preempt(ctx context.Context, state fwk.CycleState, pod *v1.Pod
 			unresolvable := status.Code() == fwk.UnschedulableAndUnresolvable
 			found.Fruitless[node] = rejection{Reasons: status.Reasons(), Unresolvable: unresolvable}
 		})
-		if best := c.preemption.Evaluator.SelectCandidate(ctx, candidates); best != nil {
-			found.Chosen = best.Name()
-		}
+		found.Best = c.best(ctx, candidates)
 	}
 	if len(found.Candidates) == 0 {
 		statuses.SetAbsentNodesStatus(fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "Preemption is not helpful for scheduling"))
@@ -79,6 +78,28 @@ func (c *cluster) preempt(ctx context.Context, state fwk.CycleState, pod *v1.Pod
 		found.Message = told.Error()
 	}
 	return found, nil
+}
+
+// Upstream takes any of those that are as good as each other: it goes through a map. One of two is taken half of the times, so
+// that one which is never taken is worse.
+const tries = 30
+
+func (c *cluster) best(ctx context.Context, candidates []preemptor.Candidate) []string {
+	if len(candidates) == 0 {
+		return nil
+	}
+	first := c.preemption.Evaluator.SelectCandidate(ctx, candidates)
+	best := []string{first.Name()}
+	for _, candidate := range candidates {
+		pair := []preemptor.Candidate{first, candidate}
+		for try := 0; try < tries && candidate.Name() != first.Name(); try++ {
+			if c.preemption.Evaluator.SelectCandidate(ctx, pair).Name() == candidate.Name() {
+				best = append(best, candidate.Name())
+				break
+			}
+		}
+	}
+	return best
 }
 
 func (c *cluster) budgets() []*policy.PodDisruptionBudget {
