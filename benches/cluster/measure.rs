@@ -108,7 +108,7 @@ pub async fn measure(
     let inner = running.inner().await?;
     let events_at_last_decision = cluster.event_count().await?;
 
-    let expected = if subject.writes_events() { pods } else { 0 };
+    let expected = if subject.writes_events() { pods * workload.events_per_pod() } else { 0 };
     let (events, written) =
         await_events(&cluster, &running, decided, events_at_last_decision, expected, progress).await?;
     if !subject.is_null() {

@@ -13,7 +13,7 @@ use super::oracle::{self, Oracle, Preempts as Upstream, Rejection, Victims};
 use super::scenario::{Pods, Question, Step};
 use super::subject::{Preempts as Berth, Says};
 
-const CLUSTERS: u64 = 250;
+const CLUSTERS: u64 = 400;
 const FEATURES: Features = Features { domains: true, owners: true, volumes: true, preemption: true };
 
 /// What must have been compared often for the test to mean something.
