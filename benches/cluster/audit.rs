@@ -48,7 +48,9 @@ pub struct Decisions {
     told: HashSet<usize>,
     /// Binds that the API server did not carry out.
     pub refused: usize,
-    first: Option<Timestamp>,
+    /// Requests of any kind in the log, those about victims too: a scheduler that preempts may write long before its first bind.
+    pub writes: usize,
+    first_write: Option<Timestamp>,
     last: Option<Timestamp>,
 }
 
@@ -82,7 +84,8 @@ impl Decisions {
             bound: HashSet::new(),
             told: HashSet::new(),
             refused: 0,
-            first: None,
+            writes: 0,
+            first_write: None,
             last: None,
         })
     }
@@ -99,6 +102,9 @@ impl Decisions {
     }
 
     fn take(&mut self, entry: Entry) -> Result<()> {
+        let at: Timestamp = entry.stage_timestamp.parse()?;
+        self.writes += 1;
+        self.first_write = Some(self.first_write.map_or(at, |first| first.min(at)));
         if is_victim(&entry.object_ref.name) {
             return Ok(());
         }
@@ -116,8 +122,6 @@ impl Decisions {
             _ => false,
         };
         if is_first_decision {
-            let at: Timestamp = entry.stage_timestamp.parse()?;
-            self.first = Some(self.first.map_or(at, |first| first.min(at)));
             self.last = Some(self.last.map_or(at, |last| last.max(at)));
         }
         Ok(())
@@ -132,8 +136,8 @@ impl Decisions {
         self.bound.len() + self.told.len()
     }
 
-    /// Of the first and the last decision, when there are any.
+    /// When the first pod, or the first victim, was written to, and when the last decision came, if there is any.
     pub fn first_and_last(&self) -> Option<(Timestamp, Timestamp)> {
-        self.first.zip(self.last)
+        self.first_write.zip(self.last)
     }
 }

@@ -29,7 +29,7 @@ pub struct Run {
     pub bound: usize,
     /// Pods that fit nowhere and were told so.
     pub told: usize,
-    /// Decisions after the first one, by the time from the first to the last.
+    /// Decisions after the first one, by the time from the first write to any pod to the last decision.
     pub decisions_per_second: f64,
     /// From the start of the process.
     pub seconds_to_last_decision: f64,
@@ -59,8 +59,11 @@ impl Run {
 }
 
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// So long without a decision, and something is broken.
+/// So long without a write to any pod, and something is broken. Not without a decision: kube-scheduler preempts for all waiting
+/// pods, which takes minutes, before the first of those whose victims are gone has its turn again.
 const STALL_LIMIT: Duration = Duration::from_secs(120);
+/// Writes or not.
+const RUN_LIMIT: Duration = Duration::from_secs(3600);
 const EVENT_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// kube-scheduler drops events when it has too many; so long without a new one, and there are no more to come.
 const EVENT_STALL_LIMIT: Duration = Duration::from_secs(5);
@@ -105,7 +108,7 @@ pub async fn measure(
     let inner = running.inner().await?;
     let events_at_last_decision = cluster.event_count().await?;
 
-    let expected = if subject.writes_events() { pods } else { 0 };
+    let expected = if subject.writes_events() { pods * workload.events_per_pod() } else { 0 };
     let (events, written) =
         await_events(&cluster, &running, decided, events_at_last_decision, expected, progress).await?;
     if !subject.is_null() {
@@ -140,21 +143,25 @@ async fn await_decisions(
     pods: usize,
     progress: &ProgressBar,
 ) -> Result<()> {
-    let mut seen = (0, Instant::now());
+    let started = Instant::now();
+    let mut seen = (0, started);
     loop {
         decisions.read_on()?;
         if decisions.count() == pods {
             return Ok(());
         }
-        if decisions.count() > seen.0 {
-            seen = (decisions.count(), Instant::now());
-            progress.set_position(seen.0 as u64);
+        if decisions.writes > seen.0 {
+            seen = (decisions.writes, Instant::now());
+            progress.set_position(decisions.count() as u64);
         }
         let has_ended = running.process.has_exited();
-        if has_ended || seen.1.elapsed() > STALL_LIMIT {
+        if has_ended || seen.1.elapsed() > STALL_LIMIT || started.elapsed() > RUN_LIMIT {
             let what = if has_ended { "has ended" } else { "has stalled" };
             let log = running.process.log().tail();
-            bail!("the scheduler {what} with {} of {pods} pods decided; its log:\n{log}", seen.0);
+            let (decided, writes) = (decisions.count(), decisions.writes);
+            bail!(
+                "the scheduler {what} with {decided} of {pods} pods decided and {writes} writes to pods; its log:\n{log}"
+            );
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     }

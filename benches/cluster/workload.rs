@@ -163,6 +163,12 @@ impl Workload {
         }
     }
 
+    /// One when its fate is decided; with preemption one more that it must wait, and one of its victim. kube-scheduler writes
+    /// them all; who writes fewer is waited for a little longer.
+    pub fn events_per_pod(&self) -> usize {
+        if self.preempts { 3 } else { 1 }
+    }
+
     pub fn pod(&self, index: usize) -> Pod {
         let size = index % self.sizes;
         let hopeless = self.hopeless && index % (HOPELESS_PER_FITTING + 1) != HOPELESS_PER_FITTING;

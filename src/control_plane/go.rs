@@ -25,6 +25,7 @@ const CONTROL_PLANE: Sources = &[
     ("filter-oracle/main.go", include_str!("../../tools/control-plane/filter-oracle/main.go")),
     ("filter-oracle/cluster.go", include_str!("../../tools/control-plane/filter-oracle/cluster.go")),
     ("filter-oracle/answer.go", include_str!("../../tools/control-plane/filter-oracle/answer.go")),
+    ("filter-oracle/preempt.go", include_str!("../../tools/control-plane/filter-oracle/preempt.go")),
 ];
 const VPA_RECOMMENDER: Sources = &[
     ("go.mod", include_str!("../../tools/vpa-recommender/go.mod")),

@@ -17,8 +17,8 @@ use super::{Settings, World};
 use crate::cluster::{
     BadObject, Guarded, Interner, LeanAllocation, LeanAllocationPolicy, LeanCoschedulingPodGroup,
     LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity, LeanNamespace, LeanNode, LeanObject,
-    LeanPersistentVolume, LeanPersistentVolumeClaim, LeanPod, LeanPodDisruptionBudget, LeanPodGroup, LeanQuota,
-    LeanReplicaSet, LeanReplicationController, LeanService, LeanStatefulSet, LeanStorageClass,
+    LeanPersistentVolume, LeanPersistentVolumeClaim, LeanPod, LeanPodDisruptionBudget, LeanPodGroup,
+    LeanQuota, LeanReplicaSet, LeanReplicationController, LeanService, LeanStatefulSet, LeanStorageClass,
     LeanVolumeAttachment, ObjectId,
 };
 use crate::model::{Node, Pod};

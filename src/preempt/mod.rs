@@ -83,6 +83,16 @@ pub enum Fruitless {
     StillOut(Reasons),
 }
 
+impl Fruitless {
+    /// Why the node is out without all that may be preempted; none: nothing may be.
+    pub fn reasons(self) -> Reasons {
+        match self {
+            Fruitless::NoVictims => Reasons::NONE,
+            Fruitless::StillOut(reasons) => reasons,
+        }
+    }
+}
+
 impl Victims {
     pub(crate) fn none(node: NodeId) -> Victims {
         Victims { node, pods: Vec::new(), violations: 0, groups: 0, lent: Vec::new(), unlent: 0 }

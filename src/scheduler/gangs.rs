@@ -569,7 +569,8 @@ impl Scheduler {
         let gang = self.gangs.all.get(&name)?;
         let mut wanted = self.wanted(gang, &allocation)?;
         let awaits_victims = self.gang_awaits_victims(&name);
-        let Some(members) = self.members_within_quotas(std::mem::take(&mut wanted.members), &wanted.need) else {
+        let Some(members) = self.members_within_quotas(std::mem::take(&mut wanted.members), &wanted.need)
+        else {
             self.gangs.due.insert(name);
             return None;
         };

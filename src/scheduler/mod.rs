@@ -45,7 +45,7 @@ use crate::gang::Membership;
 use crate::invariants::Violation;
 use crate::inventory::{Inventory, Ledger, Revision};
 use crate::model::{ClaimName, Holding, Owner, Pod, PodRef, PreemptionPolicy, Report, Spread, Unsupported};
-use crate::objects::{Kind, Objects};
+use crate::objects::{Budgets, Kind, Objects};
 use crate::policy::Policies;
 use crate::queue::{Backoff, BackoffLimits, Parked, Place};
 use crate::rules::Placement;
@@ -295,6 +295,10 @@ impl Scheduler {
 
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
+    }
+
+    pub fn budgets(&self) -> &Budgets {
+        &self.objects.budgets
     }
 
     pub fn estimator(&self) -> &Estimator {

@@ -88,8 +88,7 @@ impl Agent {
                 let row = self.view.row(*id);
                 let now = if list.is_valid(*id) { copies(usage, row, &Held::default()) } else { 0 };
                 let candidate = candidates.contains(id);
-                let gone =
-                    candidate.then(|| preempt::removable(row, priority, lenders).unwrap_or_default());
+                let gone = candidate.then(|| preempt::removable(row, priority, lenders).unwrap_or_default());
                 let then = gone.map_or(0, |gone| copies(usage, row, &gone));
                 (free, most) = (free.saturating_add(now), most.saturating_add(then.max(now)));
             }
@@ -192,9 +191,10 @@ impl Ground<'_> {
         }
         let mut cheapest: Option<(Cost, NodeId)> = None;
         for site in &self.sites {
-            let run = self.asked.entry((class.id, site.node)).or_insert_with(|| {
-                agent.dry_run_beside(class.id, site, self.spending.clone()).ok()
-            });
+            let run = self
+                .asked
+                .entry((class.id, site.node))
+                .or_insert_with(|| agent.dry_run_beside(class.id, site, self.spending.clone()).ok());
             let cost = run.as_ref().map(|victims| (victims.cost(), site.node));
             cheapest = cheapest.into_iter().chain(cost).min();
         }

@@ -178,12 +178,7 @@ impl Scheduler {
         Some(GangAttempt { name: name.clone(), version, priority, rights, wanted, together })
     }
 
-    fn sites(
-        &self,
-        name: &AllocationName,
-        by: (i32, &Rights),
-        prospect: Prospect<NodeId>,
-    ) -> Prospect<Site> {
+    fn sites(&self, name: &AllocationName, by: (i32, &Rights), prospect: Prospect<NodeId>) -> Prospect<Site> {
         let known = Default::default();
         let group_of = |uid: &str| self.victim_group(uid, &known);
         // All of them together must leave quotas what they are guaranteed.

@@ -16,7 +16,7 @@ use crate::objects::Budgets;
 use crate::preempt::{Fruitless, Site, Survey, Victims};
 use crate::queue::Place;
 use crate::quota::{Rights, Toll};
-use crate::rules::{Reasons, Unhelped};
+use crate::rules::Unhelped;
 use crate::scheduler::{Action, Scheduler, State, Waiting};
 
 /// Dry runs to choose from. Upstream takes 100 or a tenth of the nodes, in no order; ours are the cheapest first.
@@ -384,8 +384,7 @@ impl Scheduler {
                         seen,
                         budgets: attempt.budgets.revision(),
                     }),
-                    Err(Fruitless::NoVictims) => surveyed.unhelped.add(Reasons::NONE),
-                    Err(Fruitless::StillOut(reasons)) => surveyed.unhelped.add(reasons),
+                    Err(why) => surveyed.unhelped.add(why.reasons()),
                 }
             }
         }

@@ -99,7 +99,8 @@ impl Scheduler {
         if let Some((quota, sums)) = &promise {
             self.preemption.promised.entry(quota.clone()).or_default().add(sums);
         }
-        let nomination = Nomination { node: node.clone(), victims: BTreeSet::new(), adopted, priority, promise };
+        let nomination =
+            Nomination { node: node.clone(), victims: BTreeSet::new(), adopted, priority, promise };
         self.preemption.nominations.insert(uid.clone(), nomination);
         self.preemption.by_node.entry(node.clone()).or_default().insert(uid.clone());
         self.note_reservations();
@@ -203,7 +204,8 @@ impl Scheduler {
             return self.place_nominated(uid, id, plain, now);
         }
         // What leaves for others that are nominated here makes room for them, which counts.
-        let there = |victim: &&Arc<str>| self.ledger.charge_of(victim).is_some_and(|charge| charge.node == id);
+        let there =
+            |victim: &&Arc<str>| self.ledger.charge_of(victim).is_some_and(|charge| charge.node == id);
         let evicting = self.preemption.evicting.iter().filter(there);
         let victims: BTreeSet<&str> = victims.iter().chain(evicting).map(|victim| &**victim).collect();
         let victims: Vec<&str> = victims.into_iter().collect();

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::oracle::{Oracle, Says as Upstream};
-use super::scenario::Step;
+use super::preemption;
+use super::scenario::{Pods, Step};
 use super::subject::{Says as Berth, Subject};
 
 /// kube-scheduler's score plugins in the order in which berth compares preferences.
@@ -42,12 +43,19 @@ pub fn first_difference(
     oracle: &mut Oracle,
     seen: &mut Seen,
 ) -> anyhow::Result<Option<Difference>> {
-    let mut subject = Subject::new(7);
+    let (mut subject, mut pods) = (Subject::new(7), Pods::default());
     for (at, step) in scenario.iter().enumerate() {
         let (upstream, berth) = (oracle.step(step)?, subject.step(step));
+        pods.step(step);
         for (question, (upstream, berth)) in upstream.iter().zip(&berth).enumerate() {
             note(upstream, seen);
-            if let Some(text) = difference(upstream, berth) {
+            let text = match difference(upstream, berth) {
+                None => {
+                    preemption::chosen_in_vain(&step.ask[question].pod, (upstream, berth), &pods, oracle)?
+                }
+                found => found,
+            };
+            if let Some(text) = text {
                 return Ok(Some(Difference { step: at, question, text }));
             }
         }
@@ -67,6 +75,7 @@ fn note(upstream: &Upstream, seen: &mut Seen) {
     if let Some((plugin, _)) = deciding(upstream) {
         count(plugin);
     }
+    preemption::note(upstream, &mut count);
 }
 
 /// The first preference that tells nodes apart, with the score of each node.
@@ -90,6 +99,9 @@ fn difference(upstream: &Upstream, berth: &Berth) -> Option<String> {
     } else {
         node_differences(upstream, berth, &mut text);
         choice_difference(upstream, berth, &mut text);
+        if let (Some(upstream), Some(berth)) = (&upstream.preemption, &berth.preemption) {
+            preemption::differences(upstream, berth, &mut text);
+        }
     }
     (!text.is_empty()).then(|| format!("{text}kube-scheduler: {upstream:?}\nberth: {berth:?}\n"))
 }

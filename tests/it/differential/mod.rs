@@ -7,6 +7,7 @@
 mod compare;
 mod generator;
 mod oracle;
+mod preemption;
 mod regressions;
 mod scenario;
 mod shrink;
@@ -27,7 +28,7 @@ use scenario::Scenario;
 
 const CLUSTERS: u64 = 2_000;
 const SEED: u64 = 1;
-const FEATURES: Features = Features { domains: true, owners: true, volumes: true };
+const FEATURES: Features = Features { domains: true, owners: true, volumes: true, preemption: false };
 
 /// What must have been compared often for the test to mean something.
 const MUST_BE_SEEN: &[&str] = &[
@@ -53,30 +54,34 @@ const MUST_BE_SEEN: &[&str] = &[
     "InterPodAffinity",
     "PodTopologySpread",
 ];
-/// In at least this many clusters each of them is seen this often.
-const ENOUGH: (u64, u64) = (1000, 5);
+/// Each of them is seen this often, if the test is not told to look at fewer clusters than usual.
+const ENOUGH: u64 = 5;
 
 #[test]
 fn on_random_clusters_every_answer_is_kube_schedulers() {
+    agree_on_random_clusters(FEATURES, CLUSTERS, MUST_BE_SEEN);
+}
+
+fn agree_on_random_clusters(features: Features, usual: u64, must_be_seen: &[&str]) {
     let number = |name, default| match std::env::var(name) {
         Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")),
         Err(_) => default,
     };
-    let (first, clusters) = (number("BERTH_DIFF_SEED", SEED), number("BERTH_DIFF_CLUSTERS", CLUSTERS));
+    let (first, clusters) = (number("BERTH_DIFF_SEED", SEED), number("BERTH_DIFF_CLUSTERS", usual));
     println!("BERTH_DIFF_SEED={first} BERTH_DIFF_CLUSTERS={clusters}");
-    let (seen, reports) = check_all(first..first + clusters);
+    let (seen, reports) = check_all(first..first + clusters, features);
     assert!(reports.is_empty(), "\n{}", reports.join("\n"));
 
     println!("compared: {seen:#?}");
-    if clusters >= ENOUGH.0 {
-        let seldom = |what: &&&str| seen.get(**what).is_none_or(|count| *count < ENOUGH.1);
-        let seldom: Vec<_> = MUST_BE_SEEN.iter().filter(seldom).collect();
+    if clusters >= usual {
+        let seldom = |what: &&&str| seen.get(**what).is_none_or(|count| *count < ENOUGH);
+        let seldom: Vec<_> = must_be_seen.iter().filter(seldom).collect();
         assert!(seldom.is_empty(), "hardly ever compared: {seldom:?}");
     }
 }
 
 /// One thread and one oracle a core. After a difference, nobody begins another cluster.
-fn check_all(seeds: Range<u64>) -> (Seen, Vec<String>) {
+fn check_all(seeds: Range<u64>, features: Features) -> (Seen, Vec<String>) {
     let program = filter_oracle().expect("the oracle can be built");
     let (next, found) = (AtomicU64::new(seeds.start), AtomicBool::new(false));
     let work = || {
@@ -86,7 +91,7 @@ fn check_all(seeds: Range<u64>) -> (Seen, Vec<String>) {
             if !seeds.contains(&seed) {
                 break;
             }
-            if let Some(report) = check(seed, &mut oracle, &mut seen) {
+            if let Some(report) = check(seed, features, &mut oracle, &mut seen) {
                 found.store(true, Ordering::Relaxed);
                 return (seen, Some(report));
             }
@@ -107,8 +112,8 @@ fn check_all(seeds: Range<u64>) -> (Seen, Vec<String>) {
 }
 
 /// A report of the first difference on the cluster of this seed.
-fn check(seed: u64, oracle: &mut Oracle, seen: &mut Seen) -> Option<String> {
-    let scenario = generator::scenario(seed, FEATURES);
+fn check(seed: u64, features: Features, oracle: &mut Oracle, seen: &mut Seen) -> Option<String> {
+    let scenario = generator::scenario(seed, features);
     let difference = first_difference(&scenario, oracle, seen).expect("the oracle answers")?;
     let Difference { step, question, text } = &difference;
     let mut report = format!("BERTH_DIFF_SEED={seed}, step {step}, question {question}:\n{text}");

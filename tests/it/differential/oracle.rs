@@ -19,6 +19,7 @@ pub struct Says {
     pub rejected: Option<BTreeMap<String, Rejection>>,
     /// By plugin, then node: normalised, weighted.
     pub scores: BTreeMap<String, BTreeMap<String, i64>>,
+    pub preemption: Option<Preempts>,
     /// A plugin failed.
     pub error: Option<String>,
 }
@@ -32,6 +33,31 @@ pub struct Rejection {
         reason = "berth's verdict does not tell it apart; a person who reads a difference wants it"
     )]
     pub unresolvable: bool,
+}
+
+/// What the pod could preempt, as if it fitted nowhere.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct Preempts {
+    /// Why it may not.
+    pub ineligible: Option<String>,
+    /// By node.
+    pub candidates: BTreeMap<String, Victims>,
+    /// Nodes that were tried in vain.
+    pub fruitless: BTreeMap<String, Rejection>,
+    /// The best candidate, or all that are as good.
+    pub best: Option<Vec<String>>,
+    /// What it is told when there is none.
+    pub message: Option<String>,
+}
+
+/// Pods by `namespace/name`, most important first.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Victims {
+    pub pods: Vec<String>,
+    /// How many of them a disruption budget wants kept.
+    pub violations: u32,
 }
 
 #[derive(Deserialize)]

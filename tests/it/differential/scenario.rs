@@ -33,6 +33,9 @@ pub struct Question {
     /// Whether kube-scheduler's scores are wanted too.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub scores: bool,
+    /// What could it preempt?
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub preempt: bool,
 }
 
 impl Step {
@@ -42,6 +45,22 @@ impl Step {
 
     pub fn delete(&mut self, resource: &str, key: &str) {
         self.delete.entry(resource.to_owned()).or_default().push(key.to_owned());
+    }
+}
+
+/// All pods of a cluster.
+#[derive(Default)]
+pub struct Pods(BTreeMap<String, Value>);
+
+impl Pods {
+    pub fn step(&mut self, step: &Step) {
+        step.delete.get("pods").into_iter().flatten().for_each(|key| _ = self.0.remove(key));
+        let applied = step.apply.get("pods").into_iter().flatten();
+        applied.for_each(|pod| _ = self.0.insert(key_of(pod), pod.clone()));
+    }
+
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        self.0.get(key)
     }
 }
 

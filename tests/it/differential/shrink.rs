@@ -16,6 +16,8 @@ const REQUIRED: &[&str] = &[
     "spec",
     "status",
     "nodeName",
+    // Without them, which of two pods is more important is left to chance.
+    "startTime",
     "claimName",
     "volumeName",
     "storageClassName",

@@ -4,19 +4,23 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth::agent::{Agent, AgentConfig, CacheLimits};
+use berth::agent::{Agent, AgentConfig, CacheLimits, Choice};
 use berth::cluster::{
     Interner, LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity, LeanNamespace, LeanNode, LeanObject,
-    LeanPersistentVolume, LeanPersistentVolumeClaim, LeanPod, LeanReplicaSet, LeanReplicationController,
-    LeanService, LeanStatefulSet, LeanStorageClass, LeanVolumeAttachment,
+    LeanPersistentVolume, LeanPersistentVolumeClaim, LeanPod, LeanPodDisruptionBudget, LeanReplicaSet,
+    LeanReplicationController, LeanService, LeanStatefulSet, LeanStorageClass, LeanVolumeAttachment,
 };
 use berth::dispatch::Estimator;
+use berth::inventory::Occupant;
+use berth::model::Pod;
 use berth::objects::{Kind, ObjectName};
+use berth::preempt::{self, Cost, Site};
 use berth::scheduler::{Scheduler, SchedulerConfig};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::scenario::{Step, key_of};
+use super::oracle::Victims;
+use super::scenario::{Question, Step, key_of};
 
 /// What berth says of one pod.
 #[derive(Clone, Debug, Default)]
@@ -29,6 +33,18 @@ pub struct Says {
     pub chosen: Option<String>,
     pub feasible: BTreeSet<String>,
     pub rejected: BTreeMap<String, Vec<String>>,
+    pub preemption: Option<Preempts>,
+}
+
+/// What the pod could preempt, as if it fitted nowhere.
+#[derive(Clone, Debug, Default)]
+pub struct Preempts {
+    /// By node: the victims of its dry run, or why there are none.
+    pub dry_runs: BTreeMap<String, Result<(Victims, Cost), Vec<String>>>,
+    /// What the survey left to be tried; `None`: it fits somewhere as it is.
+    pub surveyed: Option<BTreeSet<String>>,
+    /// What it is told when all of those were tried in vain.
+    pub message: Option<String>,
 }
 
 pub struct Subject {
@@ -60,7 +76,7 @@ impl Subject {
         for (resource, objects) in &step.apply {
             objects.iter().for_each(|object| self.apply(resource, object));
         }
-        step.ask.iter().map(|question| self.ask(&question.pod)).collect()
+        step.ask.iter().map(|question| self.ask(question)).collect()
     }
 
     fn apply(&mut self, resource: &str, object: &Value) {
@@ -86,6 +102,7 @@ impl Subject {
             "csidrivers" => self.apply_object::<LeanCsiDriver>(object),
             "csistoragecapacities" => self.apply_object::<LeanCsiStorageCapacity>(object),
             "volumeattachments" => self.apply_object::<LeanVolumeAttachment>(object),
+            "poddisruptionbudgets" => self.apply_object::<LeanPodDisruptionBudget>(object),
             other => panic!("{other} are not handed to the scheduler yet"),
         }
     }
@@ -118,15 +135,17 @@ impl Subject {
             "csidrivers" => Kind::CsiDriver,
             "csistoragecapacities" => Kind::CsiStorageCapacity,
             "volumeattachments" => Kind::VolumeAttachment,
+            "poddisruptionbudgets" => Kind::DisruptionBudget,
             other => panic!("{other} are not handed to the scheduler yet"),
         };
         let object = ObjectName { namespace: namespace.into(), name: name.into() };
         self.scheduler.delete_object(kind, &object);
     }
 
-    fn ask(&mut self, pod: &Value) -> Says {
-        let pod = read::<LeanPod>(pod).into_pod(&mut self.interner);
+    fn ask(&mut self, question: &Question) -> Says {
+        let pod = read::<LeanPod>(&question.pod).into_pod(&mut self.interner);
         let verdict = self.scheduler.verdict(&mut self.agent, &pod);
+        let preemption = question.preempt.then(|| self.preempt(&pod));
         // Nobody carries them out.
         self.scheduler.take_actions();
         Says {
@@ -135,8 +154,41 @@ impl Subject {
             chosen: verdict.chosen.map(|node| node.to_string()),
             feasible: verdict.feasible.iter().map(|candidate| candidate.node.to_string()).collect(),
             rejected: verdict.reasons.into_iter().map(|(node, texts)| (node.to_string(), texts)).collect(),
+            preemption,
         }
     }
+
+    /// Dry runs of all nodes where the pod does not fit, also of those that the survey leaves out.
+    fn preempt(&mut self, pod: &Pod) -> Preempts {
+        let (class, standings) = self.scheduler.standings(&mut self.agent, pod);
+        let (priority, now) = (pod.priority, Duration::ZERO);
+        let survey = self.agent.survey(&class, priority, now, |_| {}).ok();
+        let (ledger, inventory) = (self.scheduler.ledger(), self.scheduler.inventory());
+        let mut told = survey.as_ref().map(|survey| survey.unhelped.clone()).unwrap_or_default();
+        let mut says = Preempts::default();
+        let candidates = survey.as_ref().map(|survey| survey.candidates.as_slice());
+        for (node, _) in standings.iter().filter(|(_, standing)| standing.is_err()) {
+            let site = Site::new(ledger, *node, priority, &|_| None);
+            let found = self.agent.dry_run(&class, priority, &site, self.scheduler.budgets(), now);
+            if let (Err(why), true) = (&found, candidates.unwrap_or_default().contains(node)) {
+                told.add(why.reasons());
+            }
+            let found = found.map(|victims| (named(&victims), victims.cost()));
+            let found = found.map_err(|why| why.reasons().texts(&class));
+            says.dry_runs.insert(inventory.name(*node).to_string(), found);
+        }
+        says.surveyed =
+            candidates.map(|nodes| nodes.iter().map(|node| inventory.name(*node).to_string()).collect());
+        if let Choice::Nowhere(diagnosis) = self.agent.choose(&class, now, |_| {}) {
+            says.message = Some(diagnosis.message_of(&class, pod.preemption_policy, Some(&told)));
+        }
+        says
+    }
+}
+
+fn named(victims: &preempt::Victims) -> Victims {
+    let name = |pod: &Arc<Occupant>| format!("{}/{}", pod.pod.namespace, pod.pod.name);
+    Victims { pods: victims.pods.iter().map(name).collect(), violations: victims.violations }
 }
 
 fn read<T: DeserializeOwned>(object: &Value) -> T {

@@ -7,6 +7,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
+	policy "k8s.io/api/policy/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
@@ -29,19 +30,22 @@ type objects struct {
 	CSIDrivers             []*storagev1.CSIDriver          `json:"csidrivers"`
 	CSIStorageCapacities   []*storagev1.CSIStorageCapacity `json:"csistoragecapacities"`
 	VolumeAttachments      []*storagev1.VolumeAttachment   `json:"volumeattachments"`
+	PodDisruptionBudgets   []*policy.PodDisruptionBudget   `json:"poddisruptionbudgets"`
 }
 
 type question struct {
-	Pod    *v1.Pod `json:"pod"`
-	Scores bool    `json:"scores"`
+	Pod     *v1.Pod `json:"pod"`
+	Scores  bool    `json:"scores"`
+	Preempt bool    `json:"preempt"`
 }
 
 type answer struct {
-	PreFilter string                      `json:"preFilter,omitempty"`
-	Feasible  []string                    `json:"feasible"`
-	Rejected  map[string]rejection        `json:"rejected"`
-	Scores    map[string]map[string]int64 `json:"scores,omitempty"`
-	Error     string                      `json:"error,omitempty"`
+	PreFilter  string                      `json:"preFilter,omitempty"`
+	Feasible   []string                    `json:"feasible"`
+	Rejected   map[string]rejection        `json:"rejected"`
+	Scores     map[string]map[string]int64 `json:"scores,omitempty"`
+	Preemption *preemption                 `json:"preemption,omitempty"`
+	Error      string                      `json:"error,omitempty"`
 }
 
 type rejection struct {
@@ -123,6 +127,7 @@ func (c *cluster) apply(objects *objects) error {
 		add(c.indexers["csidrivers"], objects.CSIDrivers),
 		add(c.indexers["csistoragecapacities"], objects.CSIStorageCapacities),
 		add(c.indexers["volumeattachments"], objects.VolumeAttachments),
+		add(c.indexers["poddisruptionbudgets"], objects.PodDisruptionBudgets),
 	)
 }
 
@@ -139,11 +144,14 @@ func (c *cluster) ask(ctx context.Context, asked question, to *answer) error {
 			return status.AsError()
 		}
 		to.PreFilter = status.Message()
+		if asked.Preempt && status.Code() == fwk.Unschedulable {
+			return fmt.Errorf("preemption might help with %q on every node, which is not tried here", to.PreFilter)
+		}
 		return nil
 	}
 	to.Feasible, to.Rejected = []string{}, map[string]rejection{}
 	left := fmt.Sprintf("node(s) didn't satisfy plugin(s) %v", sets.List(narrowing))
-	var feasible []fwk.NodeInfo
+	var feasible, resolvable []fwk.NodeInfo
 	for _, node := range nodes {
 		name := node.Node().Name
 		if !narrowed.AllNodes() && !narrowed.NodeNames.Has(name) {
@@ -158,8 +166,16 @@ func (c *cluster) ask(ctx context.Context, asked question, to *answer) error {
 		case status.IsRejected():
 			unresolvable := status.Code() == fwk.UnschedulableAndUnresolvable
 			to.Rejected[name] = rejection{Reasons: status.Reasons(), Unresolvable: unresolvable}
+			if !unresolvable {
+				resolvable = append(resolvable, node)
+			}
 		default:
 			return fmt.Errorf("node %s: %w", name, status.AsError())
+		}
+	}
+	if asked.Preempt {
+		if to.Preemption, err = c.preempt(ctx, state, asked.Pod, resolvable, len(nodes)); err != nil {
+			return err
 		}
 	}
 	if !asked.Scores || len(feasible) == 0 {

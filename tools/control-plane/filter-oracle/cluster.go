@@ -16,6 +16,7 @@ import (
 	schedulercache "k8s.io/kubernetes/pkg/scheduler/backend/cache"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/nodevolumelimits"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
@@ -27,11 +28,13 @@ type cluster struct {
 	cache     schedulercache.Cache
 	snapshot  *schedulercache.Snapshot
 	framework framework.Framework
-	nodes     map[string]*v1.Node
-	pods      map[string]*v1.Pod
-	nominated nominated
-	indexers  map[string]cache.Indexer
-	close     context.CancelFunc
+	// Works on the framework's snapshot and plugins.
+	preemption *defaultpreemption.DefaultPreemption
+	nodes      map[string]*v1.Node
+	pods       map[string]*v1.Pod
+	nominated  nominated
+	indexers   map[string]cache.Indexer
+	close      context.CancelFunc
 }
 
 func newCluster(ctx context.Context) (*cluster, error) {
@@ -40,6 +43,7 @@ func newCluster(ctx context.Context) (*cluster, error) {
 	client := kubernetes.New(nil)
 	factory := informers.NewSharedInformerFactory(client, 0)
 	core, apps, storage := factory.Core().V1(), factory.Apps().V1(), factory.Storage().V1()
+	policy := factory.Policy().V1()
 	c := &cluster{
 		cache:     schedulercache.New(ctx, nil, false),
 		snapshot:  schedulercache.NewEmptySnapshot(),
@@ -60,6 +64,7 @@ func newCluster(ctx context.Context) (*cluster, error) {
 			"csidrivers":             storage.CSIDrivers().Informer().GetIndexer(),
 			"csistoragecapacities":   storage.CSIStorageCapacities().Informer().GetIndexer(),
 			"volumeattachments":      storage.VolumeAttachments().Informer().GetIndexer(),
+			"poddisruptionbudgets":   policy.PodDisruptionBudgets().Informer().GetIndexer(),
 		},
 		close: cancel,
 	}
@@ -77,6 +82,9 @@ func newCluster(ctx context.Context) (*cluster, error) {
 		// One goroutine: the tests run one such process for each core.
 		frameworkruntime.WithParallelism(1),
 	)
+	if err == nil {
+		c.preemption, err = newPreemption(ctx, profile, c.framework)
+	}
 	if err != nil {
 		cancel()
 		return nil, err

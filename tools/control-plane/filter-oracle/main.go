@@ -6,7 +6,7 @@
 //	{"reset": true,                    forget everything first
 //	 "apply":  {"nodes": [{...}], "pods": [{...}], "persistentvolumeclaims": [{...}], ...},
 //	 "delete": {"pods": ["namespace/name"], "nodes": ["name"], ...},
-//	 "ask":    [{"pod": {...}, "scores": true}]}
+//	 "ask":    [{"pod": {...}, "scores": true, "preempt": true}]}
 //
 // Objects are written as the API server gives them out, defaults filled in; a pod needs its uid. Pods with a node are
 // bound, pods with status.nominatedNodeName are nominated, finished pods count as gone, as they do for kube-scheduler's
@@ -16,10 +16,16 @@
 //	              "feasible": ["node"],
 //	              "rejected": {"node": {"reasons": ["text"], "unresolvable": true}},
 //	              "scores": {"PodTopologySpread": {"node": 100}, ...},
+//	              "preemption": {"candidates": {"node": {"pods": ["namespace/name"], "violations": 0}},
+//	                             "fruitless": {"node": {"reasons": ["text"], "unresolvable": true}},
+//	                             "best": ["node"],
+//	                             "ineligible": "why it may not preempt",
+//	                             "message": "what is told without a candidate"},
 //	              "error": "a plugin failed instead of answering"}]}
 //
 // Everything runs on the default profile and default feature gates, but DynamicResources is left out. Reasons are those
-// of the first plugin that rejects the node. Scores are normalised and weighted, over the feasible nodes.
+// of the first plugin that rejects the node. Scores are normalised and weighted, over the feasible nodes. Preemption is
+// tried on every node that is not feasible but could be without some of its pods; also when there are feasible ones.
 package main
 
 import (

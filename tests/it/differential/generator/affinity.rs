@@ -46,7 +46,10 @@ impl Generator {
             let mut constraint = json!({
                 "topologyKey": key, "whenUnsatisfiable": action, "maxSkew": 1 + self.dice.below(3),
             });
-            if let Some(selector) = self.selector_near(labels) {
+            if let Some(mut selector) = self.selector_near(labels) {
+                if self.theme.preemption && super::preemption::selects_all(&selector) {
+                    selector = self.selector();
+                }
                 constraint["labelSelector"] = selector;
                 if self.dice.percent(20) {
                     let keys: Vec<_> = self.some(&["pod-template-hash", "track", "absent"], 50);

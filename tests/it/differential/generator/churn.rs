@@ -26,7 +26,7 @@ impl Generator {
             7..=10 => self.add_bound_pod(step),
             11..=13 => self.remove_pod(step),
             14 | 15 => self.change_pod(step, |it, pod| pod["metadata"]["labels"] = it.pod_labels()),
-            16 => self.change_pod(step, |_, pod| {
+            16 if self.may_terminate() => self.change_pod(step, |_, pod| {
                 pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
             }),
             17 => self.change_pod(step, |it, pod| {

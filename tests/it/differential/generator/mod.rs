@@ -5,6 +5,7 @@ mod affinity;
 mod churn;
 mod nodes;
 mod pods;
+mod preemption;
 mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,6 +29,8 @@ pub struct Features {
     pub owners: bool,
     /// Claims, persistent volumes and their kin.
     pub volumes: bool,
+    /// Pods of different priorities on nodes that are full, disruption budgets, nominated pods; what pods could preempt is asked.
+    pub preemption: bool,
 }
 
 /// How common things are in one cluster, in percent, so that clusters differ in more than details.
@@ -43,6 +46,9 @@ struct Theme {
     pod_affinity: u64,
     /// Nodes that lack one of the topology labels.
     unlabelled: u64,
+    preemption: bool,
+    budgets: u64,
+    nominated: u64,
 }
 
 pub struct Generator {
@@ -79,12 +85,15 @@ impl Generator {
             taints: dial(true, 50),
             node_affinity: dial(true, 80),
             ports: dial(true, 60),
-            big: dial(true, 60),
+            big: if features.preemption { 30 + dial(true, 60) } else { dial(true, 60) },
             spread: dial(features.domains, 100),
             owners: dial(features.owners, 60),
             volumes: dial(features.volumes, 80),
             pod_affinity: dial(features.domains, 80),
             unlabelled: dial(true, 30),
+            preemption: features.preemption,
+            budgets: dial(features.preemption, 100),
+            nominated: dial(features.preemption, 60),
         };
         Generator {
             dice,
@@ -123,6 +132,7 @@ impl Generator {
         for _ in 0..nodes * crowd {
             self.add_bound_pod(&mut step);
         }
+        self.rank(&mut step);
         self.ask(&mut step);
         step
     }
@@ -136,6 +146,7 @@ impl Generator {
             let (template, at) = (self.template(), self.dice.below(self.templates.len() as u64));
             self.templates[at as usize] = template;
         }
+        self.rank(&mut step);
         self.ask(&mut step);
         step
     }
@@ -144,7 +155,10 @@ impl Generator {
         for template in self.templates.clone() {
             if self.dice.percent(60) {
                 let pod = self.pod_of(&template);
-                step.ask.push(Question { pod, scores: self.dice.percent(50) });
+                step.ask.push(match self.theme.preemption {
+                    true => Question { pod: self.preemptor(pod), scores: false, preempt: true },
+                    false => Question { pod, scores: self.dice.percent(50), preempt: false },
+                });
             }
         }
     }

@@ -23,7 +23,7 @@ impl Generator {
         let labels = self.pod_labels();
         let mut pod = json!({
             "metadata": {"namespace": namespace, "labels": labels},
-            "spec": {"schedulerName": "berth", "containers": self.containers()},
+            "spec": {"schedulerName": "berth", "containers": self.any_containers()},
             "status": {"phase": "Pending"},
         });
         if self.dice.percent(self.theme.owners) {
@@ -56,10 +56,11 @@ impl Generator {
             false => self.template(),
         };
         let mut pod = self.pod_of(&template);
-        let names: Vec<_> = self.nodes.keys().collect();
+        let names: Vec<_> = self.nodes.keys().cloned().collect();
         pod["spec"]["nodeName"] = json!(self.dice.pick(&names));
         pod["status"]["phase"] = json!("Running");
-        if self.dice.percent(5) {
+        self.start(&mut pod);
+        if self.dice.percent(5) && self.may_terminate() {
             pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         }
         if names.is_empty() || self.dice.percent(2) {
@@ -103,8 +104,12 @@ impl Generator {
         labels
     }
 
-    fn containers(&mut self) -> Value {
+    fn any_containers(&mut self) -> Value {
         let big = self.dice.percent(self.theme.big);
+        self.containers(big)
+    }
+
+    pub(super) fn containers(&mut self, big: bool) -> Value {
         let mut requests = json!({});
         let sizes = if big { ["1", "2000m", "3"] } else { ["10m", "100m", "0"] };
         if self.dice.percent(70) {

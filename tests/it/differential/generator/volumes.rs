@@ -229,7 +229,11 @@ impl Generator {
     fn put_claim(&mut self, namespace: &str, name: &str, step: &mut Step) {
         let uid = self.new_name("uid-claim-");
         let class = self.one(&[STATIC, STATIC, WAITING, WAITING, IMMEDIATE]);
-        let mode = self.one(&["ReadWriteOnce", "ReadWriteOnce", "ReadWriteOnce", "ReadWriteOncePod"]);
+        let mut mode = self.one(&["ReadWriteOnce", "ReadWriteOnce", "ReadWriteOnce", "ReadWriteOncePod"]);
+        if self.theme.preemption {
+            // berth does not preempt the one pod that uses such a claim.
+            mode = "ReadWriteOnce";
+        }
         let mut claim = json!({
             "metadata": {"namespace": namespace, "name": name, "uid": uid, "annotations": {}},
             "spec": {
