@@ -144,7 +144,7 @@ fn of_pod(world: &mut World, namespace: &str, name: &str) -> Result<Vec<Case>, U
 
 fn report(scheduler: &mut Scheduler, agent: &mut Agent, cases: &[Case]) -> Report {
     agent.catch_up(scheduler.inventory());
-    let budgets = scheduler.budgets();
+    let budgets = scheduler.budgets().clone();
     let mut go_on = || true;
     let mut known = Known(scheduler);
     let mut repacker = Repacker::new(agent, &mut known, &budgets, &mut go_on);

@@ -54,11 +54,6 @@ impl Scheduler {
     }
 
     // What is asked.
-
-    pub fn budgets(&self) -> Budgets {
-        self.objects.budgets.clone()
-    }
-
     /// The pods of a node that watches have seen there, and which of them could be moved. `None`: the node has changed since.
     pub fn residents(&self, node: NodeId, revision: Revision) -> Option<Vec<Resident>> {
         let same = self.ledger.inventory().row(node).revision == revision;

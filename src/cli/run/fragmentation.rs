@@ -61,7 +61,7 @@ fn look(engine: &Engine, latest: &Latest) -> bool {
         if !cases.is_empty() {
             agent.catch_up(scheduler.inventory());
         }
-        Some((cases, more, scheduler.budgets()))
+        Some((cases, more, scheduler.budgets().clone()))
     });
     let Some((cases, more, budgets)) = begin else {
         latest.clear();
