@@ -6,7 +6,7 @@ use super::*;
 type Access = (&'static str, &'static str, &'static [&'static str], &'static str);
 
 /// With the defaults.
-const ACCESS: [Access; 33] = [
+const ACCESS: [Access; 35] = [
     (
         "ClusterRole",
         "/pods",
