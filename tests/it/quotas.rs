@@ -242,7 +242,7 @@ async fn refuses_what_says_nothing_sensible(client: &Client) {
         (maximum(json!("many")), "should match"),
         (maximum(json!("-1")), "should match"),
         (maximum(json!(-1)), "greater than or equal to 0"),
-        (maximum(json!(0.5)), "must be of type integer or string"),
+        (maximum(json!(0.5)), "must be of type integer,string"),
         (json!({"queue": "not a label", "maximum": {"cpu": 1}}), "should match"),
         (json!({"reclaim": "Some", "maximum": {"cpu": 1}}), "Unsupported value"),
         (json!({"namespaces": [], "maximum": {"cpu": 1}}), "spec.namespaces"),
