@@ -37,8 +37,7 @@ impl Scheduler {
         };
         let node = self.inventory().name(victims.node).clone();
         // What is taken back is kept from all, or those who had borrowed it would be there first again.
-        self.nominate_from(uid, &node, &victims.pods, !victims.lent.is_empty());
-        victims.lent.iter().for_each(|quota| self.quotas.reclaimed(quota));
+        self.nominate_from(uid, &node, &victims.pods, &victims.lent);
         if let Some(hunt) = self.preemption.hunts.get_mut(&class) {
             hunt.failures = 0;
         }
@@ -48,15 +47,21 @@ impl Scheduler {
     }
 
     pub(super) fn nominate_for(&mut self, uid: &Arc<str>, node: &Arc<str>, victims: &[Arc<Occupant>]) {
-        self.nominate_from(uid, node, victims, false);
+        self.nominate_from(uid, node, victims, &[]);
     }
 
-    /// `from_all`: the room is kept from pods of any priority.
-    fn nominate_from(&mut self, uid: &Arc<str>, node: &Arc<str>, victims: &[Arc<Occupant>], from_all: bool) {
+    /// `lent`: quotas that what they borrowed is taken back from; then the room is kept from pods of any priority.
+    fn nominate_from(
+        &mut self,
+        uid: &Arc<str>,
+        node: &Arc<str>,
+        victims: &[Arc<Occupant>],
+        lent: &[Arc<str>],
+    ) {
         let Some(preemptor) = self.waiting.get(uid).map(|waiting| waiting.pod.clone()) else {
             return;
         };
-        self.keep_nominated(uid, node, (false, from_all));
+        self.keep_nominated(uid, node, (false, !lent.is_empty()));
         let mut pending = BTreeSet::new();
         for pod in victims {
             let victim = &pod.pod;
@@ -66,6 +71,9 @@ impl Scheduler {
                 let generation = pod.generation;
                 let eviction = Eviction { victim, preemptor, node: node.clone(), generation };
                 self.actions.push(Action::Evict(Box::new(eviction)));
+                if let Some(quota) = pod.holding.quota.as_ref().filter(|quota| lent.contains(quota)) {
+                    self.quotas.reclaimed(quota);
+                }
             }
         }
         if let Some(nomination) = self.preemption.nominations.get_mut(uid) {
