@@ -1,5 +1,7 @@
 //! Places several pods together: each on the agent's view as if those before it were there already.
 
+mod together;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +9,7 @@ use std::time::Duration;
 use super::{Agent, Part, View};
 use crate::class::{Class, ClassId};
 use crate::gang::{Candidate, Lacking, Plan, Topology, TopologyMode, Wanted};
-use crate::inventory::{NodeId, Revision, Row};
+use crate::inventory::{Held, NodeId, Revision, Row};
 use crate::model::{Amounts, Usage};
 use crate::rules::{Diagnosis, Packing};
 
@@ -55,6 +57,9 @@ impl Agent {
     /// Places for all of `wanted`, or for as many as are needed, found on the view as it is.
     pub fn plan(&mut self, wanted: &Wanted, now: Duration, mut lap: impl FnMut(Part)) -> Plan {
         self.view.restore();
+        for (node, uid) in &wanted.reserved {
+            self.view.alter(*node, |row| row.unreserve(uid));
+        }
         for class in distinct(&wanted.members) {
             self.cache.list(class, self.salt, &self.view, &mut self.domains, now, &mut lap);
         }
@@ -97,10 +102,11 @@ impl Agent {
             return self.place(wanted, turns, &Room::Spread(&topology.key, &domains), now);
         }
         let mut best: Option<Plan> = None;
+        let before = self.view.alterations();
         for at in self.domains_to_try(wanted, &topology.key, &domains, now) {
             let (name, nodes) = &domains[at];
             let mut plan = self.place(wanted, turns, &Room::Domain(nodes), now);
-            self.view.restore();
+            self.view.restore_to(before);
             if plan.complete && plan.places.len() == wanted.members.len() {
                 return plan;
             }
@@ -132,16 +138,8 @@ impl Agent {
         domains: &Nodes,
         now: Duration,
     ) -> Vec<usize> {
-        let mut there: BTreeMap<&str, usize> = BTreeMap::new();
-        for node in wanted.placed.iter().filter_map(|id| self.view.row(*id).node.as_ref()) {
-            if let Some(value) = node.labels.get(key) {
-                *there.entry(value).or_default() += 1;
-            }
-        }
-        if let Some((home, _)) =
-            there.into_iter().max_by_key(|(name, pods)| (*pods, std::cmp::Reverse(*name)))
-        {
-            return domains.iter().position(|(name, _)| **name == *home).into_iter().collect();
+        if let Some(home) = self.home(wanted, key, domains) {
+            return vec![home];
         }
         let first = &wanted.members[0];
         self.freshen(&first.class, now);
@@ -154,7 +152,7 @@ impl Agent {
         let mut open: Vec<(u8, i64, usize)> = Vec::new();
         for (at, (_, nodes)) in domains.iter().enumerate() {
             let valid = nodes.iter().filter(|id| list.is_valid(**id));
-            let copies = valid.map(|id| copies(&first.holding.usage, self.view.row(*id)));
+            let copies = valid.map(|id| copies(&first.holding.usage, self.view.row(*id), &Held::default()));
             let room = copies.fold(0, i64::saturating_add);
             let (rank, order) = match first.class.placement.packing {
                 Packing::MostAllocated if room >= all => (0, room),
@@ -170,7 +168,20 @@ impl Agent {
         open.into_iter().take(hopeful).map(|(_, _, at)| at).collect()
     }
 
-    /// Places members one after the other: first what every role needs, then the others.
+    /// The place of the domain where most members are already, if any are.
+    fn home(&self, wanted: &Wanted, key: &Arc<str>, domains: &Nodes) -> Option<usize> {
+        let mut there: BTreeMap<&str, usize> = BTreeMap::new();
+        for node in wanted.placed.iter().filter_map(|id| self.view.row(*id).node.as_ref()) {
+            if let Some(value) = node.labels.get(key) {
+                *there.entry(value).or_default() += 1;
+            }
+        }
+        let (home, _) = there.into_iter().max_by_key(|(name, pods)| (*pods, std::cmp::Reverse(*name)))?;
+        domains.iter().position(|(name, _)| **name == *home)
+    }
+
+    /// Places members one after the other: first what every role needs, then the others. Where room is kept for one, it goes
+    /// there: all of them were seen to fit so.
     fn place(&mut self, wanted: &Wanted, turns: &[usize], room: &Room, now: Duration) -> Plan {
         let mut plan = Plan { complete: true, places: Vec::new(), lacking: None };
         let mut need = wanted.need.to_vec();
@@ -185,7 +196,16 @@ impl Agent {
                     continue;
                 }
                 self.freshen(&member.class, now);
-                let Some(node) = self.pick(&member.class, room, &mut load) else {
+                let kept = wanted.reserved.iter().find(|(_, uid)| *uid == member.uid);
+                let kept = kept.filter(|(node, _)| self.may_take(&member.class, room, *node));
+                let picked = match kept {
+                    Some((node, _)) => {
+                        room.loaded(*node, &mut load);
+                        Some(*node)
+                    }
+                    None => self.pick(&member.class, room, &mut load),
+                };
+                let Some(node) = picked else {
                     in_vain.insert(member.class.id);
                     if plan.lacking.is_none() {
                         plan.lacking = self.lacking(&member.class, room);
@@ -207,7 +227,7 @@ impl Agent {
         plan
     }
 
-    fn freshen(&mut self, class: &Arc<Class>, now: Duration) {
+    pub(super) fn freshen(&mut self, class: &Arc<Class>, now: Duration) {
         if !self.cache.refresh(class.id, self.salt, &self.view, &mut self.domains) {
             self.cache.list(class, self.salt, &self.view, &mut self.domains, now, |_| {});
         }
@@ -230,6 +250,15 @@ impl Agent {
         }
     }
 
+    /// Whether this node is in the room and good for a class whose list is up to date.
+    fn may_take(&self, class: &Class, room: &Room, node: NodeId) -> bool {
+        let there = match room {
+            Room::Domain(nodes) => nodes.contains(&node),
+            Room::Anywhere | Room::Spread(..) => true,
+        };
+        there && self.cache.peek(class.id).is_some_and(|list| list.admits(&self.domains, node))
+    }
+
     fn lacking(&self, class: &Arc<Class>, room: &Room) -> Option<Lacking> {
         let list = self.cache.peek(class.id)?;
         let diagnosis = match room {
@@ -249,6 +278,15 @@ enum Room<'a> {
 }
 
 impl Room<'_> {
+    /// A member goes to this node.
+    fn loaded(&self, node: NodeId, load: &mut [usize]) {
+        if let Room::Spread(_, domains) = self
+            && let Some(at) = domains.iter().position(|(_, nodes)| nodes.contains(&node))
+        {
+            load[at] += 1;
+        }
+    }
+
     /// By domain: members that are there already. Empty unless they are to be spread.
     fn load(&self, wanted: &Wanted, view: &View) -> Vec<usize> {
         let Room::Spread(key, domains) = self else {
@@ -282,9 +320,10 @@ fn size(usage: &Usage, most: &Amounts) -> f64 {
     plain + devices as f64
 }
 
-/// How many pods like this the free resources of a node are enough for.
-fn copies(usage: &Usage, row: &Row) -> i64 {
-    let (wanted, taken, all) = (&usage.requests, &row.requested, &row.allocatable);
+/// How many pods like this the free resources of a node are enough for, without pods that hold `gone`.
+fn copies(usage: &Usage, row: &Row, gone: &Held) -> i64 {
+    let (wanted, all, mut taken) = (&usage.requests, &row.allocatable, row.requested.clone());
+    taken.sub(&gone.amounts);
     let of = |wanted: i64, taken: i64, all: i64| match wanted {
         ..=0 => i64::MAX,
         _ => all.saturating_sub(taken).max(0) / wanted,
@@ -295,6 +334,6 @@ fn copies(usage: &Usage, row: &Row) -> i64 {
         .min(of(wanted.ephemeral_storage, taken.ephemeral_storage, all.ephemeral_storage));
     usage.extended.iter().fold(plain, |least, (name, wanted)| {
         let all = row.node.as_ref().map_or(0, |node| node.extended.get(name));
-        least.min(of(wanted, row.extended_requested(name), all))
+        least.min(of(wanted, row.extended_requested(name).saturating_sub(gone.extended.get(name)), all))
     })
 }

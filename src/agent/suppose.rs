@@ -7,15 +7,17 @@ use super::{Agent, Choice, Part};
 use crate::class::{Class, ClassId};
 use crate::inventory::NodeId;
 use crate::model::Holding;
-use crate::objects::Budgets;
+use crate::objects::{Budgets, Spending};
 use crate::preempt::{self, Fruitless, Ground, Site, Survey, Victims};
 use crate::rules::Reasons;
 
-/// One node as it would be. Taken back when it is dropped.
+/// One node as it would be, beside what is supposed already. Taken back when it is dropped.
 struct Supposed<'a> {
     agent: &'a mut Agent,
     class: ClassId,
     node: NodeId,
+    /// What was supposed before.
+    before: usize,
 }
 
 impl Ground for Supposed<'_> {
@@ -48,7 +50,7 @@ impl Ground for Supposed<'_> {
 
 impl Drop for Supposed<'_> {
     fn drop(&mut self) {
-        self.agent.view.restore();
+        self.agent.view.restore_to(self.before);
     }
 }
 
@@ -69,7 +71,7 @@ impl Agent {
         let standings = self.standings(class.id);
         let nodes = standings.iter().filter_map(|(id, standing)| {
             let reasons = *standing.as_ref().err()?;
-            Some((*id, self.view.row(*id), reasons))
+            Some((*id, self.view.row(*id), Some(reasons)))
         });
         Ok(preempt::survey(class, priority, lenders, self.salt, nodes))
     }
@@ -85,10 +87,19 @@ impl Agent {
         budgets: &Budgets,
         now: Duration,
     ) -> Result<Victims, Fruitless> {
-        if !self.refresh(class.id) {
-            self.choose(class, now, |_| {});
-        }
-        let mut ground = Supposed { agent: self, class: class.id, node: site.node };
-        preempt::dry_run(&mut ground, site, budgets)
+        self.freshen(class, now);
+        self.dry_run_beside(class.id, site, budgets.spending())
+    }
+
+    /// The same beside what is supposed already, for a class whose list is cached.
+    pub(super) fn dry_run_beside(
+        &mut self,
+        class: ClassId,
+        site: &Site,
+        spending: Spending,
+    ) -> Result<Victims, Fruitless> {
+        let before = self.view.alterations();
+        let mut ground = Supposed { agent: self, class, node: site.node, before };
+        preempt::dry_run(&mut ground, site, spending)
     }
 }

@@ -28,6 +28,8 @@ pub struct Wanted {
     pub topology: Option<Topology>,
     /// Where other members are already.
     pub placed: Vec<NodeId>,
+    /// Room that is kept for members (by uid): it is theirs.
+    pub reserved: Vec<(NodeId, Arc<str>)>,
 }
 
 /// What an agent found.

@@ -61,7 +61,7 @@ impl Budgets {
 }
 
 /// See [`Budgets::spending`].
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Spending<'a> {
     budgets: &'a Budgets,
     left: BTreeMap<&'a ObjectName, i64>,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{Fruitless, Ground, Potential, Site, VictimGroup, Victims, importance};
 use crate::inventory::Occupant;
-use crate::objects::Budgets;
+use crate::objects::Spending;
 
 /// Pods that stay or go together: one, or all of a group that are on this node.
 struct Unit<'a> {
@@ -23,11 +23,12 @@ impl<'a> Unit<'a> {
     }
 }
 
-/// What a pod must preempt at `site`, which `ground` stands for, to go there.
+/// What a pod must preempt at `site`, which `ground` stands for, to go there. `spending`: what is left of the
+/// budgets.
 ///
 /// # Errors
 /// Why it cannot go there, whatever it preempts.
-pub fn dry_run(ground: &mut impl Ground, site: &Site, budgets: &Budgets) -> Result<Victims, Fruitless> {
+pub fn dry_run(ground: &mut impl Ground, site: &Site, mut spending: Spending) -> Result<Victims, Fruitless> {
     let units = units(&site.pods);
     if units.is_empty() {
         return Err(Fruitless::NoVictims);
@@ -36,7 +37,6 @@ pub fn dry_run(ground: &mut impl Ground, site: &Site, budgets: &Budgets) -> Resu
     if !ground.admits() {
         return Err(Fruitless::StillOut(ground.reasons()));
     }
-    let mut spending = budgets.spending();
     let mut violates = |unit: &Unit| {
         let pods = unit.all().map(|pod| {
             let of = &pod.pod;

@@ -7,6 +7,7 @@
 mod cost;
 mod dry_run;
 mod survey;
+mod together;
 
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ use std::sync::Arc;
 pub use cost::Cost;
 pub use dry_run::dry_run;
 pub use survey::{Survey, survey};
+pub use together::{Prospect, Takeover, Together};
 
 use crate::inventory::{Ledger, NodeId, Occupant, Revision};
 use crate::model::Holding;

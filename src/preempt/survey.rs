@@ -26,19 +26,19 @@ struct Bound {
     tie: u32,
 }
 
-/// Looks at `nodes`, all that there are, each with its row and why the class may not go there. `lenders`: quotas whose pods may
-/// go whatever their priority; sorted.
+/// Looks at `nodes`, all that there are, each with its row and why the class may not go there. `None`: one pod of it may.
+/// `lenders`: quotas whose pods may go whatever their priority; sorted.
 pub fn survey<'a>(
     class: &Class,
     priority: i32,
     lenders: &[Arc<str>],
     salt: Salt,
-    nodes: impl Iterator<Item = (NodeId, &'a Row, Reasons)>,
+    nodes: impl Iterator<Item = (NodeId, &'a Row, Option<Reasons>)>,
 ) -> Survey {
     let mut survey = Survey::default();
     let mut bounds = Vec::new();
     for (id, row, reasons) in nodes {
-        if !reasons.resolvable_by_eviction() {
+        if reasons.is_some_and(|reasons| !reasons.resolvable_by_eviction()) {
             survey.unhelped.not_helpful += 1;
             continue;
         }

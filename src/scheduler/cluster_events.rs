@@ -338,13 +338,16 @@ impl Scheduler {
         }
     }
 
-    /// Wakes the agents if something changed that parked classes may care about.
+    /// Wakes the agents if something changed that parked classes or nominated pods may care about.
     pub(super) fn wake_for_parked(&mut self) {
         self.wake_for_quotas();
         let loosened = self.inventory().loosened();
         if loosened > self.woken_for && !self.parked.is_empty() {
             self.woken_for = loosened;
             self.wake_all();
+        } else if self.preemption.is_due() {
+            // Any agent will do.
+            self.actions.push(Action::WakeAgent(0));
         }
     }
 

@@ -4,6 +4,7 @@
 //! an agent plans places for all of them on its own view, and the commit takes them all or none. Nothing is held for a gang that
 //! is not placed, so two gangs can never wait for each other.
 
+mod preempt;
 mod quota;
 mod settle;
 mod tell;
@@ -17,7 +18,7 @@ use std::time::Duration;
 use super::{Action, Scheduler, State};
 use crate::dispatch::{Request, Ticket};
 use crate::gang::{
-    Allocation, AllocationKind, AllocationName, AllocationStatus, Allocations, Candidate, Membership, Wanted,
+    Allocation, AllocationKind, AllocationName, AllocationStatus, Allocations, Membership, Wanted,
 };
 use crate::inventory::Revision;
 use crate::model::{Peer, Pod};
@@ -104,6 +105,8 @@ pub struct GangTask {
     pub(super) name: AllocationName,
     pub(super) version: u64,
     pub wanted: Wanted,
+    /// Pods that are to make room for it were still there.
+    awaits_victims: bool,
 }
 
 impl Gang {
@@ -411,6 +414,7 @@ impl Scheduler {
         if let Some(waiting) = self.waiting.get_mut(uid) {
             waiting.state = State::Grouped;
         }
+        self.adopt_nomination(uid);
         let name = &membership.name;
         self.gangs.gang(name).waiting.insert(place, (uid.clone(), membership.role));
         self.gangs.contest(uid, &membership.losers);
@@ -499,7 +503,11 @@ impl Scheduler {
         let ready = allocation.is_some_and(|allocation| gang.is_ready(&allocation));
         if !ready {
             gang.complete_since = None;
+            self.end_gang_nominations(name);
         }
+        let Some(gang) = self.gangs.all.get_mut(name) else {
+            return;
+        };
         match (&gang.state, ready) {
             (GangState::Idle | GangState::TimedOut, true) => self.enqueue_gang(name, now),
             // Somebody came or went: what did not fit may fit now, but not more often than at its pace.
@@ -555,30 +563,24 @@ impl Scheduler {
         let gang = self.gangs.all.get_mut(&name)?;
         gang.state = GangState::Idle;
         let allocation = allocation.filter(|allocation| gang.is_ready(allocation))?;
-        let mut members = Vec::with_capacity(gang.waiting.len());
-        for (uid, role) in gang.waiting.values() {
-            let waiting = self.waiting.get_mut(uid)?;
-            waiting.attempts += 1;
-            members.push(Candidate {
-                uid: uid.clone(),
-                class: waiting.class.clone(),
-                holding: waiting.holding.clone(),
-                role: *role,
-            });
-        }
-        let node_of = |uid: &Arc<str>| Some(self.ledger.charge_of(uid)?.node);
-        let placed = gang.placed.keys().filter_map(node_of).collect();
-        let need = gang.need(&allocation);
-        let Some(members) = self.members_within_quotas(members, &need) else {
+        let gang = self.gangs.all.get(&name)?;
+        let mut wanted = self.wanted(gang, &allocation)?;
+        let Some(members) = self.members_within_quotas(wanted.members, &wanted.need) else {
             self.gangs.due.insert(name);
             return None;
         };
+        wanted.members = members;
+        let awaits_victims = self.gang_awaits_victims(&name);
+        for member in &wanted.members {
+            if let Some(waiting) = self.waiting.get_mut(&member.uid) {
+                waiting.attempts += 1;
+            }
+        }
         let gang = self.gangs.all.get_mut(&name)?;
         self.next_work += 1;
         gang.state = GangState::Placing(self.next_work);
         gang.tries += 1;
-        let wanted = Wanted { members, need, topology: allocation.topology.clone(), placed };
-        Some((GangTask { name, version: gang.version, wanted }, self.next_work))
+        Some((GangTask { name, version: gang.version, wanted, awaits_victims }, self.next_work))
     }
 }
 

@@ -31,7 +31,7 @@ pub use action::{Action, AttemptResult, Sample, Stats};
 pub use audit::Difference;
 pub use gangs::GangTask;
 pub use others::{Asked, OthersCounts, Review};
-pub use preemption::{Attempt, Eviction, Found};
+pub use preemption::{Attempt, Eviction, Found, GangAttempt, GangFound};
 pub use quotas::QuotaStanding;
 pub use share::Share;
 pub use verdict::{Candidate, Standings, Verdict};

@@ -1,9 +1,10 @@
 //! Preemption: parked pods whose class fits nowhere make less important pods leave a node, and are placed there when those
 //! are gone (upstream: DefaultPreemption and its executor).
 //!
-//! `hunts.rs` finds victims, a class at a time. A pod that found victims is *nominated*: it stays parked, and
-//! `nominations.rs` keeps room for it until they are gone.
+//! `hunts.rs` finds victims, a class at a time, `gangs.rs` for a whole gang. A pod that found victims is *nominated*: it stays
+//! parked, and `nominations.rs` keeps room for it until they are gone.
 
+mod gangs;
 mod guarantees;
 mod hunts;
 mod nominations;
@@ -15,8 +16,11 @@ use std::time::Duration;
 
 use super::{Scheduler, State};
 use crate::class::ClassId;
+use crate::gang::AllocationName;
 use crate::model::PodRef;
 use crate::quota::Sums;
+use gangs::GangHunt;
+pub use gangs::{GangAttempt, GangFound};
 use hunts::Hunt;
 pub use hunts::{Attempt, Found};
 pub(super) use hunts::{Step, survey};
@@ -47,6 +51,7 @@ pub(super) struct Preemption {
     hunts: BTreeMap<ClassId, Hunt>,
     /// Hunts that an agent is to go on with.
     wanted: BTreeSet<Want>,
+    gangs: BTreeMap<AllocationName, GangHunt>,
 }
 
 /// Agent, priority and class.
@@ -55,6 +60,11 @@ type Want = (usize, Reverse<i32>, ClassId);
 impl Preemption {
     pub(super) fn has_nominated(&self, uid: &str) -> bool {
         self.nominations.contains_key(uid)
+    }
+
+    /// The node that it is nominated for.
+    pub(super) fn node_of(&self, uid: &str) -> Option<&Arc<str>> {
+        self.nominations.get(uid).map(|nomination| &nomination.node)
     }
 
     pub(super) fn nominated(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<str>)> {
@@ -80,6 +90,11 @@ impl Preemption {
     /// Something changed on this node.
     pub(super) fn node_changed(&mut self, node: &str) {
         self.due.extend(self.by_node.get(node).into_iter().flatten().cloned());
+    }
+
+    /// Some nominated pod is to be looked at.
+    pub(super) fn is_due(&self) -> bool {
+        !self.due.is_empty()
     }
 
     fn want(&mut self, want: Want) {
@@ -147,11 +162,16 @@ impl Scheduler {
             .map(|(uid, _)| uid.clone())
             .collect();
         for uid in preemptors {
+            let (namespace, name) = (&victim.namespace, &victim.name);
+            let message = format!("preemption: the pod {namespace}/{name} could not be evicted: {why}");
+            if let Some(gang) = self.gang_of_waiting(&uid) {
+                self.end_gang_nominations(&gang);
+                self.gang_backs_off(&gang, message.into(), now);
+                continue;
+            }
             self.end_nomination(&uid, true);
             if self.waiting.get(&uid).is_some_and(|pod| pod.state == State::Parked) {
                 self.withdraw(&uid);
-                let (namespace, name) = (&victim.namespace, &victim.name);
-                let message = format!("preemption: the pod {namespace}/{name} could not be evicted: {why}");
                 self.back_off(&uid, message, now);
             }
         }

@@ -1,5 +1,6 @@
 mod between_pods;
 mod claims;
+mod gang_preemption;
 mod gangs;
 mod others;
 mod policies;

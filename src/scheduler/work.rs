@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::preemption::{self, Attempt, Found, Step};
+use super::preemption::{self, Attempt, Found, GangAttempt, GangFound, Step};
 use super::{Action, AttemptResult, GangTask, Sample, Scheduler, State};
 use crate::agent::{Agent, CacheChange, Choice, Part};
 use crate::class::Class;
@@ -29,6 +29,8 @@ pub enum Task {
     Survey { class: Arc<Class>, priority: i32, rights: Arc<Rights> },
     /// See what a pod must preempt on some nodes.
     Preempt(Box<Attempt>),
+    /// See what a gang must preempt.
+    PreemptTogether(Box<GangAttempt>),
 }
 
 impl Task {
@@ -37,6 +39,7 @@ impl Task {
             Task::Place { request, .. } | Task::Gang { request, .. } => &request.class,
             Task::Check { class } | Task::Survey { class, .. } => class,
             Task::Preempt(attempt) => &attempt.class,
+            Task::PreemptTogether(attempt) => attempt.class(),
         }
     }
 
@@ -49,6 +52,7 @@ impl Task {
                 Answer::Preemption(preemption::survey(agent, class, (*priority, rights), now, lap))
             }
             Task::Preempt(attempt) => Answer::Preemption(attempt.carry_out(agent, now)),
+            Task::PreemptTogether(attempt) => Answer::GangPreemption(attempt.carry_out(agent, now)),
         }
     }
 }
@@ -60,6 +64,8 @@ pub enum Answer {
     /// To a [`Task::Gang`].
     Plan(Plan),
     Preemption(Found),
+    /// To a [`Task::PreemptTogether`].
+    GangPreemption(GangFound),
 }
 
 impl Answer {
@@ -68,7 +74,7 @@ impl Answer {
         match self {
             Answer::Chosen(Choice::Node { .. }) => AttemptResult::Scheduled,
             Answer::Plan(plan) if plan.complete => AttemptResult::Scheduled,
-            Answer::Chosen(_) | Answer::Plan(_) | Answer::Preemption(_) => AttemptResult::Unschedulable,
+            _ => AttemptResult::Unschedulable,
         }
     }
 }
@@ -95,7 +101,8 @@ impl Scheduler {
         self.look_at_nominated(now);
         let mut next = if checked { self.next_placement(agent, now) } else { None };
         next = next.or_else(|| self.next_check(agent)).or_else(|| self.next_preemption(agent, now));
-        if matches!(next, Some(Task::Check { .. } | Task::Survey { .. } | Task::Preempt(_))) {
+        next = next.or_else(|| self.next_gang_step(agent).map(Task::PreemptTogether));
+        if !matches!(next, None | Some(Task::Place { .. } | Task::Gang { .. })) {
             self.checked_last[agent] = true;
         }
         next.or_else(|| self.next_placement(agent, now))
@@ -169,7 +176,7 @@ impl Scheduler {
                 Settled::Done
             }
             (Task::Gang { work, gang, .. }, Answer::Plan(plan)) => {
-                let settled = self.settle_gang(agent, gang, *work, &plan, seen, now);
+                let settled = self.settle_gang((at, agent), gang, *work, &plan, seen, now);
                 if settled == Settled::Done {
                     self.dispatcher.finish(at);
                 }
@@ -188,6 +195,10 @@ impl Scheduler {
             }
             (Task::Preempt(attempt), Answer::Preemption(Found::DryRuns(found))) => {
                 self.settle_attempt(attempt, found, seen, now);
+                Settled::Done
+            }
+            (Task::PreemptTogether(attempt), Answer::GangPreemption(found)) => {
+                self.settle_gang_step(at, attempt, found, now);
                 Settled::Done
             }
             (_, _) => {

@@ -26,7 +26,7 @@ enum Refusal {
 impl Scheduler {
     pub(in crate::scheduler) fn settle_gang(
         &mut self,
-        agent: &mut Agent,
+        (at, agent): (usize, &mut Agent),
         task: &GangTask,
         work: u64,
         plan: &Plan,
@@ -47,12 +47,12 @@ impl Scheduler {
         gang.tried_at = now;
         if !plan.complete {
             self.stats.unschedulable += 1;
-            self.park_gang(task, plan, seen, now);
+            self.park_gang(at, task, plan, seen, now);
             return Settled::Done;
         }
         match self.commit_gang(agent, task, plan, seen) {
             Ok(charged) => {
-                self.gang_placed(task, plan, charged, seen, now);
+                self.gang_placed(at, task, plan, (charged, seen), now);
                 Settled::Done
             }
             Err(Refusal::Changed(uid)) => {
@@ -87,6 +87,8 @@ impl Scheduler {
         seen: Revision,
     ) -> Result<Vec<Vec<ClaimName>>, Refusal> {
         let planned_on = self.inventory().revision() == seen;
+        // It was planned without the room that is kept for its members.
+        self.free_nominated(&task.wanted);
         let mut claims = Vec::with_capacity(plan.places.len());
         let mut charged: Vec<&Arc<str>> = Vec::with_capacity(plan.places.len());
         let mut refused = None;
@@ -107,6 +109,7 @@ impl Scheduler {
         for uid in charged {
             self.ledger.take_back(uid);
         }
+        self.keep_nominated_again(&task.wanted);
         Err(refusal)
     }
 
@@ -136,10 +139,10 @@ impl Scheduler {
     /// All members of the plan have their node in the ledger.
     fn gang_placed(
         &mut self,
+        agent: usize,
         task: &GangTask,
         plan: &Plan,
-        claims: Vec<Vec<ClaimName>>,
-        seen: Revision,
+        (claims, seen): (Vec<Vec<ClaimName>>, Revision),
         now: Duration,
     ) {
         let name = &task.name;
@@ -150,12 +153,13 @@ impl Scheduler {
             self.gangs.gained(&member.uid, name, member.role);
             self.has_node(&member.uid, claims, *node, now);
         }
+        self.keep_nominated_again(&task.wanted);
         if let Some(gang) = self.gangs.all.get_mut(name) {
             (gang.failures, gang.lacking, gang.complete_since) = (0, None, None);
             gang.state = GangState::Idle;
         }
         if plan.places.len() < task.wanted.members.len() {
-            self.park_gang(task, plan, seen, now);
+            self.park_gang(agent, task, plan, seen, now);
         }
     }
 
@@ -179,10 +183,21 @@ impl Scheduler {
     }
 
     /// Members are left that fit nowhere: they wait until something loosens.
-    fn park_gang(&mut self, task: &GangTask, plan: &Plan, seen: Revision, now: Duration) {
-        let why = lacking_message(task, plan);
-        self.gang_state(&task.name, GangState::Parked(seen));
-        self.gang_lacks(&task.name, why.into(), now);
+    fn park_gang(&mut self, agent: usize, task: &GangTask, plan: &Plan, seen: Revision, now: Duration) {
+        let name = &task.name;
+        let why: Arc<str> = lacking_message(task, plan).into();
+        self.gang_state(name, GangState::Parked(seen));
+        if self.has_gang_nominations(name) {
+            match (task.awaits_victims, self.gang_awaits_victims(name)) {
+                (_, true) => return,
+                // The last of them left while the agent planned.
+                (true, false) => return self.enqueue_gang(name, now),
+                (false, false) => self.end_gang_nominations(name),
+            }
+        }
+        if !self.hunt_together(agent, name, &why) {
+            self.gang_lacks(name, why, now);
+        }
     }
 }
 
@@ -197,7 +212,8 @@ fn lacking_message(task: &GangTask, plan: &Plan) -> String {
             format!("no nodes available to schedule pods: none has the label {topology}.")
         }
         Some(lacking) => {
-            let mut text = lacking.diagnosis.message(&lacking.class, PreemptionPolicy::PreemptLowerPriority);
+            let mut text =
+                lacking.diagnosis.message_of(&lacking.class, PreemptionPolicy::PreemptLowerPriority, None);
             if let Some(domain) = &lacking.domain {
                 let _ = write!(text, " These are the nodes of {domain}, which came closest.");
             }

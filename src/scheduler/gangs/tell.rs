@@ -20,7 +20,7 @@ const MOST_AT_ONCE: usize = 256;
 
 impl Scheduler {
     /// Some member found no place, or the gang is not tried for another reason.
-    pub(super) fn gang_lacks(&mut self, name: &AllocationName, why: Arc<str>, now: Duration) {
+    pub(in crate::scheduler) fn gang_lacks(&mut self, name: &AllocationName, why: Arc<str>, now: Duration) {
         let refresh = self.config.refresh;
         let Some(gang) = self.gangs.all.get_mut(name) else {
             return;
@@ -42,6 +42,7 @@ impl Scheduler {
     }
 
     pub(super) fn time_out(&mut self, name: &AllocationName, now: Duration) {
+        self.end_gang_nominations(name);
         let why = self.gangs.all.get_mut(name).and_then(|gang| gang.lacking.take()).unwrap_or_default();
         self.gang_leaves_line(name);
         if let Some(gang) = self.gangs.all.get_mut(name) {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::gang::AllocationName;
 use crate::inventory::Occupant;
 use crate::model::{PreemptionPolicy, Usage};
 use crate::preempt::{Victims, importance};
@@ -32,6 +33,14 @@ impl Scheduler {
             lenders = self.objects.quotas.iter().filter(borrows).map(|other| other.name.clone()).collect();
         }
         Rights { quota: Some(quota.name.clone()), within, reclaim: quota.reclaim, lenders }
+    }
+
+    /// The same for the members of a gang, which take back nothing.
+    pub(super) fn gang_rights(&self, name: &AllocationName) -> Rights {
+        let members = self.gangs.waiting_uids(name);
+        let first = members.first().and_then(|uid| self.waiting.get(uid));
+        let rights = first.map(|pod| self.rights_of(pod)).unwrap_or_default();
+        Rights { within: false, lenders: Vec::new(), ..rights }
     }
 
     /// Whether the pod fits into the guarantee of its quota, beside its pods that have a node or are nominated for one.

@@ -24,8 +24,8 @@ const WINDOW: usize = 16;
 /// A survey of a cluster that changed since is used for so long.
 const SURVEY_AGE: Duration = Duration::from_secs(1);
 /// A class that can preempt nothing tries again so long after, if anything changed; each time twice as long.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(8);
+pub(super) const FIRST_PAUSE: Duration = Duration::from_secs(1);
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 
 /// What a pod is to preempt, if any of `sites` will do.
 #[derive(Debug)]
@@ -433,6 +433,7 @@ impl Scheduler {
 
     /// What only time moves: classes that had no hope try again when something changed.
     pub(in crate::scheduler) fn hunt_again(&mut self, now: Duration) {
+        self.hunt_together_again(now);
         let (parked, revision) = (&self.parked, self.ledger.inventory().revision());
         let gone = |class: &&ClassId| parked.get(**class).is_none();
         let gone: Vec<_> = self.preemption.hunts.keys().filter(gone).copied().collect();

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Eviction;
-use crate::inventory::NodeId;
+use crate::gang::Wanted;
+use crate::inventory::{NodeId, Occupant};
 use crate::preempt::Victims;
 use crate::quota::Sums;
 use crate::scheduler::{Action, Sample, Scheduler, State};
@@ -18,7 +19,7 @@ pub(super) struct Nomination {
     /// By uid; those that are not gone yet.
     pub(super) victims: BTreeSet<Arc<str>>,
     /// Made by another process, or before this one started: its victims are those that are terminating there.
-    adopted: bool,
+    pub(super) adopted: bool,
     /// What it will hold of its quota.
     promise: Option<(Arc<str>, Sums)>,
 }
@@ -31,15 +32,38 @@ impl Scheduler {
 
     /// Keeps room for the pod on the node, and makes its victims leave it.
     pub(super) fn nominate(&mut self, uid: &Arc<str>, victims: &Victims) {
-        let Some(waiting) = self.waiting.get(uid) else {
+        let Some(class) = self.waiting.get(uid).map(|waiting| waiting.class.id) else {
             return;
         };
-        let (preemptor, class) = (waiting.pod.clone(), waiting.class.id);
         let node = self.inventory().name(victims.node).clone();
         // What is taken back is kept from all, or those who had borrowed it would be there first again.
-        self.keep_nominated(uid, &node, (false, !victims.lent.is_empty()));
+        self.nominate_from(uid, &node, &victims.pods, &victims.lent);
+        if let Some(hunt) = self.preemption.hunts.get_mut(&class) {
+            hunt.failures = 0;
+        }
+        self.stats.preemption_attempts += 1;
+        self.actions.push(Action::Observe(Sample::Victims { pods: victims.pods.len() }));
+        self.tell_why(uid, true);
+    }
+
+    pub(super) fn nominate_for(&mut self, uid: &Arc<str>, node: &Arc<str>, victims: &[Arc<Occupant>]) {
+        self.nominate_from(uid, node, victims, &[]);
+    }
+
+    /// `lent`: quotas that what they borrowed is taken back from; then the room is kept from pods of any priority.
+    fn nominate_from(
+        &mut self,
+        uid: &Arc<str>,
+        node: &Arc<str>,
+        victims: &[Arc<Occupant>],
+        lent: &[Arc<str>],
+    ) {
+        let Some(preemptor) = self.waiting.get(uid).map(|waiting| waiting.pod.clone()) else {
+            return;
+        };
+        self.keep_nominated(uid, node, (false, !lent.is_empty()));
         let mut pending = BTreeSet::new();
-        for pod in &victims.pods {
+        for pod in victims {
             let victim = &pod.pod;
             pending.insert(victim.uid.clone());
             if !pod.holding.peer.terminating && self.preemption.evicting.insert(victim.uid.clone()) {
@@ -47,22 +71,18 @@ impl Scheduler {
                 let generation = pod.generation;
                 let eviction = Eviction { victim, preemptor, node: node.clone(), generation };
                 self.actions.push(Action::Evict(Box::new(eviction)));
+                if let Some(quota) = pod.holding.quota.as_ref().filter(|quota| lent.contains(quota)) {
+                    self.quotas.reclaimed(quota);
+                }
             }
         }
         if let Some(nomination) = self.preemption.nominations.get_mut(uid) {
             nomination.victims = pending;
         }
-        if let Some(hunt) = self.preemption.hunts.get_mut(&class) {
-            hunt.failures = 0;
-        }
-        victims.lent.iter().for_each(|quota| self.quotas.reclaimed(quota));
-        self.gangs_lose(&victims.pods);
-        self.stats.preemption_attempts += 1;
-        self.actions.push(Action::Observe(Sample::Victims { pods: victims.pods.len() }));
+        self.gangs_lose(victims);
         self.actions.push(Action::Nominate { pod: preemptor, node: Some(node.clone()) });
-        self.tell_why(uid, true);
         // Less important ones that are nominated for the node may fit there no more.
-        self.preemption.node_changed(&node);
+        self.preemption.node_changed(node);
         self.preemption.due.remove(uid);
     }
 
@@ -92,7 +112,7 @@ impl Scheduler {
         let Some(node) = self.waiting.get(uid).and_then(|pod| pod.source.nominated_node.clone()) else {
             return;
         };
-        let reclaims = self.waiting.get(uid).is_some_and(|pod| self.may_reclaim(pod));
+        let reclaims = self.waiting.get(uid).is_some_and(|pod| pod.gang.is_none() && self.may_reclaim(pod));
         self.keep_nominated(uid, &node, (true, reclaims));
         self.preemption.due.insert(uid.clone());
     }
@@ -145,7 +165,7 @@ impl Scheduler {
             return;
         };
         match pod.state {
-            State::Parked => self.clear_old_nomination(uid),
+            State::Parked | State::Grouped => self.clear_old_nomination(uid),
             State::Elsewhere => {
                 let node = pod.source.nominated_node.as_ref();
                 let known = self.preemption.nominations.get(uid).map(|nomination| &nomination.node);
@@ -168,43 +188,67 @@ impl Scheduler {
     }
 
     fn look_at(&mut self, uid: &Arc<str>, now: Duration) {
-        let Some(waiting) = self.waiting.get(uid).filter(|pod| pod.state == State::Parked) else {
+        let class = match self.waiting.get(uid).map(|pod| (&pod.state, &pod.class)) {
+            Some((State::Parked, class)) => class.clone(),
+            Some((State::Grouped, _)) => return self.look_at_member(uid, now),
             // It is on its way; when it parks again, it is looked at again.
-            return;
+            _ => return,
         };
-        let class = waiting.class.clone();
-        // Its own promise is not counted twice for one that is nominated already: it was within its guarantee then.
-        let reclaims = waiting.holding.quota.is_some();
-        let Some(nomination) = self.preemption.nominations.get_mut(uid) else {
-            return;
-        };
-        let id = self.ledger.inventory().find(&nomination.node);
-        let Some(id) = id.filter(|id| self.ledger.inventory().row(*id).node.is_some()) else {
+        let Some((id, victims)) = self.follow_victims(uid) else {
             return self.give_up_nomination(uid);
         };
-        if std::mem::take(&mut nomination.adopted) {
-            let leaving = self.ledger.occupants(id).into_iter();
-            let may = |pod: &crate::inventory::Occupant| {
-                let holding = &pod.holding;
-                holding.priority < waiting.priority
-                    || reclaims && holding.quota.is_some() && holding.quota != waiting.holding.quota
-            };
-            let leaving = leaving.filter(|pod| pod.holding.peer.terminating && may(pod));
-            nomination.victims = leaving.map(|pod| pod.pod.uid).collect();
-        }
-        let there = |victim: &Arc<str>| self.ledger.charge_of(victim).is_some_and(|charge| charge.node == id);
-        nomination.victims.retain(there);
-        let victims: Vec<Arc<str>> = nomination.victims.iter().cloned().collect();
         let plain = !class.looks_at_pods() && class.spec.volumes.is_none();
         if (plain || victims.is_empty()) && self.rank_there(&class, id, uid, &[]).is_valid() {
             return self.place_nominated(uid, id, plain, now);
         }
         // What leaves for others that are nominated here makes room for them, which counts.
-        let evicting = self.preemption.evicting.iter().filter(|uid| there(uid));
+        let there =
+            |victim: &&Arc<str>| self.ledger.charge_of(victim).is_some_and(|charge| charge.node == id);
+        let evicting = self.preemption.evicting.iter().filter(there);
         let victims: BTreeSet<&str> = victims.iter().chain(evicting).map(|victim| &**victim).collect();
         let victims: Vec<&str> = victims.into_iter().collect();
         if victims.is_empty() || !self.rank_there(&class, id, uid, &victims).is_valid() {
             self.give_up_nomination(uid);
+        }
+    }
+
+    /// The node that the pod is nominated for, if it is still there, and its victims that are still on it.
+    pub(super) fn follow_victims(&mut self, uid: &Arc<str>) -> Option<(NodeId, Vec<Arc<str>>)> {
+        let pod = self.waiting.get(uid)?;
+        let (priority, quota) = (pod.priority, pod.holding.quota.clone().filter(|_| pod.gang.is_none()));
+        let nomination = self.preemption.nominations.get_mut(uid)?;
+        let id = self.ledger.inventory().find(&nomination.node);
+        let id = id.filter(|id| self.ledger.inventory().row(*id).node.is_some())?;
+        if std::mem::take(&mut nomination.adopted) {
+            let leaving = self.ledger.occupants(id).into_iter();
+            let may = |holding: &crate::model::Holding| {
+                // Of a pod with a quota: what it was to take back.
+                let lent = quota.is_some() && holding.quota.is_some() && holding.quota != quota;
+                holding.priority < priority || lent
+            };
+            let leaving = leaving.filter(|pod| pod.holding.peer.terminating && may(&pod.holding));
+            nomination.victims = leaving.map(|pod| pod.pod.uid).collect();
+        }
+        let there = |victim: &Arc<str>| self.ledger.charge_of(victim).is_some_and(|charge| charge.node == id);
+        nomination.victims.retain(there);
+        Some((id, nomination.victims.iter().cloned().collect()))
+    }
+
+    /// The room that is kept for these is theirs to take.
+    pub(in crate::scheduler) fn free_nominated(&mut self, wanted: &Wanted) {
+        for (_, uid) in &wanted.reserved {
+            self.ledger.reserve(uid, None);
+        }
+    }
+
+    /// Those of them that are still nominated did not take it.
+    pub(in crate::scheduler) fn keep_nominated_again(&mut self, wanted: &Wanted) {
+        for (_, uid) in &wanted.reserved {
+            let known = self.preemption.node_of(uid).cloned().zip(self.waiting.get(uid));
+            if let Some((node, pod)) = known {
+                let usage = pod.holding.usage.clone();
+                self.ledger.reserve(uid, Some((&node, pod.priority, &usage)));
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use crate::gang::{
 };
 use crate::objects::Kind;
 
-fn name(of: &str) -> AllocationName {
+pub(super) fn name(of: &str) -> AllocationName {
     AllocationName { kind: AllocationKind::Allocation, namespace: "ns".into(), name: of.into() }
 }
 
@@ -16,7 +16,7 @@ fn gang_label(of: &str) -> LabelSelector {
     LabelSelector::All([Requirement { key: "gang".into(), operator }].into())
 }
 
-fn allocation(of: &str, minimum: u32) -> Allocation {
+pub(super) fn allocation(of: &str, minimum: u32) -> Allocation {
     Allocation {
         name: name(of),
         uid: format!("uid-{of}").into(),
@@ -30,57 +30,57 @@ fn allocation(of: &str, minimum: u32) -> Allocation {
     }
 }
 
-fn within(mode: TopologyMode, allocation: Allocation) -> Allocation {
+pub(super) fn within(mode: TopologyMode, allocation: Allocation) -> Allocation {
     Allocation { topology: Some(Topology { key: "zone".into(), mode }), ..allocation }
 }
 
-fn member(uid: &str, gang: &str, cpu_milli: i64) -> Pod {
+pub(super) fn member(uid: &str, gang: &str, cpu_milli: i64) -> Pod {
     let labels = [("gang", gang)].into_iter().collect();
     let identity = Identity { namespace: "ns".into(), labels, ..Identity::default() };
     Pod { peer: Arc::new(Peer { identity, ..Peer::default() }), ..pod(uid, cpu_milli) }
 }
 
-fn in_zone(name: &str, zone: &str, cpu_milli: i64) -> Node {
+pub(super) fn in_zone(name: &str, zone: &str, cpu_milli: i64) -> Node {
     Node { labels: [("zone", zone)].into_iter().collect(), ..node(name, cpu_milli) }
 }
 
 impl Bench {
-    fn allocate(&mut self, allocation: Allocation) {
+    pub(super) fn allocate(&mut self, allocation: Allocation) {
         self.scheduler.apply_object(Object::Allocation(Box::new(allocation)));
         self.collect();
     }
 
     /// Members `GANG-0` to `GANG-(count - 1)`.
-    fn join(&mut self, gang: &str, count: usize, cpu_milli: i64) {
+    pub(super) fn join(&mut self, gang: &str, count: usize, cpu_milli: i64) {
         (0..count).for_each(|at| self.apply(member(&format!("{gang}-{at}"), gang, cpu_milli)));
     }
 
     /// Time passes and agents work.
-    fn run_until(&mut self, at: Duration) {
+    pub(super) fn run_until(&mut self, at: Duration) {
         self.tick(at);
         self.work();
         self.tick(at + Duration::from_millis(60));
         self.work();
     }
 
-    fn finish_all(&mut self) {
+    pub(super) fn finish_all(&mut self) {
         for binding in std::mem::take(&mut self.binds) {
             self.finish(&binding, Outcome::Bound);
         }
     }
 
     /// The nodes of all binds so far.
-    fn hosts(&self) -> Vec<&str> {
+    pub(super) fn hosts(&self) -> Vec<&str> {
         let mut hosts: Vec<_> = self.binds.iter().map(|binding| &*binding.node).collect();
         hosts.sort();
         hosts
     }
 
-    fn status(&self, of: &str) -> &AllocationStatus {
+    pub(super) fn status(&self, of: &str) -> &AllocationStatus {
         self.statuses.iter().rfind(|status| *status.name.name == *of).expect("it was told")
     }
 
-    fn messages(&self, uid: &str) -> Vec<&str> {
+    pub(super) fn messages(&self, uid: &str) -> Vec<&str> {
         self.told.iter().filter(|(told, ..)| told == uid).map(|(_, _, message, _)| &**message).collect()
     }
 }
@@ -543,7 +543,7 @@ fn preempted(minimum: u32) -> Bench {
     bench
 }
 
-fn evicted(bench: &Bench) -> Vec<&str> {
+pub(super) fn evicted(bench: &Bench) -> Vec<&str> {
     let mut uids: Vec<_> = bench.evictions.iter().map(|eviction| &*eviction.victim.uid).collect();
     uids.sort();
     uids

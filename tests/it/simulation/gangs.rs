@@ -114,8 +114,13 @@ impl Sim {
             if !alike || (members.len() as u32) < need {
                 continue;
             }
-            let wanted =
-                Wanted { members: candidates, need: [need].into(), topology: None, placed: Vec::new() };
+            let wanted = Wanted {
+                members: candidates,
+                need: [need].into(),
+                topology: None,
+                placed: Vec::new(),
+                reserved: Vec::new(),
+            };
             let cache = CacheLimits::unlimited();
             let config = AgentConfig { cache, seed: 7 };
             let mut agent = Agent::new(config);

@@ -646,5 +646,6 @@ fn brief(task: &Task) -> String {
         Task::Check { class } => format!("check of {:?}", class.id),
         Task::Survey { class, .. } => format!("survey for {:?}", class.id),
         Task::Preempt(attempt) => format!("preemption by {}", attempt.uid),
+        Task::PreemptTogether(_) => format!("preemption by a gang of {:?}", task.class().id),
     }
 }

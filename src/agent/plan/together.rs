@@ -1,0 +1,243 @@
+//! Places for a whole allocation that preempts: one member after the other goes where there is room, else where that costs
+//! least, each beside those before it and without their victims.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::{Nodes, Room, copies, distinct};
+use crate::agent::Agent;
+use crate::class::{Class, ClassId};
+use crate::gang::{Topology, TopologyMode, Wanted};
+use crate::inventory::{Held, NodeId};
+use crate::objects::Spending;
+use crate::preempt::{self, Cost, Potential, Prospect, Site, Takeover, Together, Victims, importance};
+use crate::rules::{Reasons, Standing};
+
+/// Domains that are tried, at most: those where most of the room is free already.
+const MOST_PROSPECTS: usize = 4;
+/// Nodes of one prospect beyond one for each member that is needed.
+const SPARE_NODES: usize = 16;
+const MOST_NODES: usize = 256;
+
+impl Agent {
+    /// Nodes where preemption could help the allocation, the cheapest first. Nothing: nowhere.
+    pub fn prospects(&mut self, wanted: &Wanted, priority: i32, now: Duration) -> Vec<Prospect<NodeId>> {
+        self.view.restore();
+        let mut ranked: Vec<(usize, NodeId)> = Vec::new();
+        for class in distinct(&wanted.members) {
+            self.freshen(class, now);
+            let standings = self.standings(class.id);
+            let reasons = |standing: &Result<Standing, Reasons>| standing.as_ref().err().copied();
+            let nodes = standings.iter().map(|(id, standing)| (*id, self.view.row(*id), reasons(standing)));
+            let found = preempt::survey(class, priority, &[], self.salt, nodes).candidates;
+            ranked.extend(found.into_iter().rev().enumerate());
+        }
+        ranked.sort_unstable();
+        let mut known = BTreeSet::new();
+        let nodes: Vec<NodeId> =
+            ranked.into_iter().map(|(_, id)| id).filter(|id| known.insert(*id)).collect();
+        let need: usize = wanted.need.iter().map(|need| *need as usize).sum();
+        let most = need.saturating_add(SPARE_NODES).min(MOST_NODES);
+        let prospects = match &wanted.topology {
+            Some(topology) if topology.mode == TopologyMode::Required => {
+                self.prospects_by_domain(wanted, topology, priority, &nodes)
+            }
+            _ => vec![Prospect { domain: None, nodes }],
+        };
+        let mut prospects: Vec<_> =
+            prospects.into_iter().filter(|prospect| !prospect.nodes.is_empty()).collect();
+        prospects.iter_mut().for_each(|prospect| prospect.nodes.truncate(most));
+        prospects
+    }
+
+    /// Those domains that would have room for the first class, were all gone that may be preempted there.
+    fn prospects_by_domain(
+        &mut self,
+        wanted: &Wanted,
+        topology: &Topology,
+        priority: i32,
+        ranked: &[NodeId],
+    ) -> Vec<Prospect<NodeId>> {
+        let domains = self.topologies.get(&topology.key, &self.view);
+        if let Some(home) = self.home(wanted, &topology.key, &domains) {
+            return vec![prospect(&domains, home, ranked)];
+        }
+        let first = &wanted.members[0];
+        let Some(list) = self.cache.peek(first.class.id) else {
+            return Vec::new();
+        };
+        // Of several classes each may need any part of the room: then one place is enough to try.
+        let least = match distinct(&wanted.members).len() {
+            1 => wanted.need.iter().map(|need| i64::from(*need)).sum(),
+            _ => 1,
+        };
+        let candidates: BTreeSet<NodeId> = ranked.iter().copied().collect();
+        let usage = &first.holding.usage;
+        let mut open: Vec<(i64, usize)> = Vec::new();
+        for (at, (_, nodes)) in domains.iter().enumerate() {
+            let (mut free, mut most) = (0i64, 0i64);
+            for id in nodes {
+                let row = self.view.row(*id);
+                let now = if list.is_valid(*id) { copies(usage, row, &Held::default()) } else { 0 };
+                let gone = row.tiers.below(priority).last().filter(|_| candidates.contains(id));
+                let then = gone.map_or(0, |tier| copies(usage, row, &tier.held));
+                (free, most) = (free.saturating_add(now), most.saturating_add(then.max(now)));
+            }
+            if most >= least {
+                open.push((-free, at));
+            }
+        }
+        open.sort_unstable();
+        open.truncate(MOST_PROSPECTS);
+        open.into_iter().map(|(_, at)| prospect(&domains, at, ranked)).collect()
+    }
+
+    /// Places for as many members as are needed, and who must leave for them; of all prospects the one that costs least.
+    pub fn take_over(
+        &mut self,
+        wanted: &Wanted,
+        together: &Together,
+        now: Duration,
+    ) -> Option<Vec<Takeover>> {
+        let turns = self.turns(&wanted.members);
+        let mut best: Option<(Cost, Vec<Takeover>)> = None;
+        for prospect in &together.prospects {
+            self.view.restore();
+            let found = self.take_over_there(wanted, &turns, together, prospect, now);
+            if let Some(found) = found.filter(|found| best.as_ref().is_none_or(|best| found.0 < best.0)) {
+                best = Some(found);
+            }
+        }
+        self.view.restore();
+        best.map(|(_, takeovers)| takeovers)
+    }
+
+    fn take_over_there(
+        &mut self,
+        wanted: &Wanted,
+        turns: &[usize],
+        together: &Together,
+        prospect: &Prospect<Site>,
+        now: Duration,
+    ) -> Option<(Cost, Vec<Takeover>)> {
+        let domains = wanted.topology.as_ref().map(|topology| self.topologies.get(&topology.key, &self.view));
+        let room = match (&wanted.topology, &domains, &prospect.domain) {
+            (Some(_), Some(domains), Some(name)) => {
+                let (_, nodes) = domains.iter().find(|(domain, _)| domain == name)?;
+                Room::Domain(nodes)
+            }
+            (Some(topology), Some(domains), None) if topology.mode == TopologyMode::Spread => {
+                Room::Spread(&topology.key, domains)
+            }
+            _ => Room::Anywhere,
+        };
+        let mut load = room.load(wanted, &self.view);
+        let mut ground = Ground {
+            sites: prospect.nodes.clone(),
+            asked: BTreeMap::new(),
+            spending: together.budgets.spending(),
+            all: Victims {
+                node: NodeId(0),
+                pods: Vec::new(),
+                violations: 0,
+                groups: 0,
+                lent: Vec::new(),
+                unlent: 0,
+            },
+        };
+        let mut need = wanted.need.to_vec();
+        let mut takeovers = Vec::new();
+        for at in turns {
+            let member = &wanted.members[*at];
+            let Some(open) = need.get_mut(member.role).filter(|open| **open > 0) else {
+                continue;
+            };
+            *open -= 1;
+            self.freshen(&member.class, now);
+            let (node, victims) = match self.pick(&member.class, &room, &mut load) {
+                Some(node) => (node, Vec::new()),
+                None => {
+                    let victims = ground.cheapest(self, &member.class)?;
+                    room.loaded(victims.node, &mut load);
+                    (victims.node, victims.pods)
+                }
+            };
+            self.view.alter(node, |row| row.charge(&member.holding));
+            ground.changed(node);
+            takeovers.push(Takeover { member: *at, node, victims });
+        }
+        ground.all.pods.sort_by_cached_key(|pod| importance(pod));
+        Some((ground.all.cost(), takeovers))
+    }
+}
+
+/// Where members may preempt, while others have done so before them.
+struct Ground<'a> {
+    sites: Vec<Site>,
+    /// Dry runs of nodes that are as they were then; `None`: in vain.
+    asked: BTreeMap<(ClassId, NodeId), Option<Victims>>,
+    spending: Spending<'a>,
+    /// Of all members so far.
+    all: Victims,
+}
+
+impl Ground<'_> {
+    /// What a member of this class preempts where that costs least. It is gone from the agent's view then.
+    fn cheapest(&mut self, agent: &mut Agent, class: &Class) -> Option<Victims> {
+        if class.looks_at_pods() {
+            self.asked.retain(|(asked, _), _| *asked != class.id);
+        }
+        let mut cheapest: Option<(Cost, NodeId)> = None;
+        for site in &self.sites {
+            let run = self
+                .asked
+                .entry((class.id, site.node))
+                .or_insert_with(|| agent.dry_run_beside(class.id, site, self.spending.clone()).ok());
+            let cost = run.as_ref().map(|victims| (victims.cost(), site.node));
+            cheapest = cheapest.into_iter().chain(cost).min();
+        }
+        let (_, node) = cheapest?;
+        let victims = self.asked.remove(&(class.id, node)).flatten()?;
+        self.evict(agent, &victims);
+        Some(victims)
+    }
+
+    fn evict(&mut self, agent: &mut Agent, victims: &Victims) {
+        let gone: BTreeSet<&str> = victims.pods.iter().map(|pod| &*pod.pod.uid).collect();
+        let namespaces: BTreeSet<&str> = victims.pods.iter().map(|pod| &*pod.pod.namespace).collect();
+        for pod in &victims.pods {
+            self.spending.violates(&pod.pod.namespace, &pod.pod.name, &pod.holding.peer.identity);
+        }
+        let mut changed = BTreeSet::new();
+        for site in &mut self.sites {
+            // Budgets count per namespace.
+            if site.pods.iter().any(|known| namespaces.contains(&*known.pod.pod.namespace)) {
+                changed.insert(site.node);
+            }
+            let leaves = |known: &Potential| gone.contains(&*known.pod.pod.uid);
+            let (leaving, left) = std::mem::take(&mut site.pods).into_iter().partition(leaves);
+            site.pods = left;
+            let leaving: Vec<Potential> = leaving;
+            if !leaving.is_empty() {
+                agent.view.alter(site.node, |row| {
+                    leaving.iter().for_each(|known| row.discharge(&known.pod.holding));
+                });
+            }
+        }
+        self.asked.retain(|(_, node), _| !changed.contains(node));
+        self.all.violations += victims.violations;
+        self.all.groups += victims.groups;
+        self.all.pods.extend(victims.pods.iter().cloned());
+    }
+
+    fn changed(&mut self, node: NodeId) {
+        self.asked.retain(|(_, asked), _| *asked != node);
+    }
+}
+
+fn prospect(domains: &Nodes, at: usize, ranked: &[NodeId]) -> Prospect<NodeId> {
+    let (name, nodes) = &domains[at];
+    let there: BTreeSet<NodeId> = nodes.iter().copied().collect();
+    let nodes = ranked.iter().filter(|id| there.contains(id)).copied().collect();
+    Prospect { domain: Some(name.clone()), nodes }
+}

@@ -1,0 +1,100 @@
+//! What preemption asks of gangs and does to them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Gang, GangState, Gangs};
+use crate::gang::{Allocation, AllocationName, Candidate, Wanted};
+use crate::scheduler::Scheduler;
+
+impl Gangs {
+    /// Members without a node, in the order of their turn.
+    pub(in crate::scheduler) fn waiting_uids(&self, name: &AllocationName) -> Vec<Arc<str>> {
+        let members = self.all.get(name).into_iter().flat_map(|gang| gang.waiting.values());
+        members.map(|(uid, _)| uid.clone()).collect()
+    }
+
+    pub(in crate::scheduler) fn has_waiting_members(&self, name: &AllocationName) -> bool {
+        self.all.get(name).is_some_and(|gang| !gang.waiting.is_empty())
+    }
+
+    /// This pod has a node, and is a member of this gang.
+    pub(in crate::scheduler) fn is_placed_member(&self, uid: &str, name: &AllocationName) -> bool {
+        self.placed.get(uid).is_some_and(|(of, _)| of == name)
+    }
+
+    /// It fits nowhere, and nothing has happened to it since it was at this version.
+    pub(in crate::scheduler) fn is_parked_at(&self, name: &AllocationName, version: u64) -> bool {
+        let parked = |gang: &Gang| matches!(gang.state, GangState::Parked(_)) && gang.version == version;
+        self.all.get(name).is_some_and(parked)
+    }
+}
+
+impl Scheduler {
+    /// What is to be placed of a gang: all its members that wait.
+    pub(super) fn wanted(&self, gang: &Gang, allocation: &Allocation) -> Option<Wanted> {
+        let mut members = Vec::with_capacity(gang.waiting.len());
+        let mut reserved = Vec::new();
+        for (uid, role) in gang.waiting.values() {
+            let waiting = self.waiting.get(uid)?;
+            members.push(Candidate {
+                uid: uid.clone(),
+                class: waiting.class.clone(),
+                holding: waiting.holding.clone(),
+                role: *role,
+            });
+            let node = self.preemption.node_of(uid).and_then(|node| self.ledger.inventory().find(node));
+            reserved.extend(node.map(|node| (node, uid.clone())));
+        }
+        let node_of = |uid: &Arc<str>| Some(self.ledger.charge_of(uid)?.node);
+        Some(Wanted {
+            members,
+            need: gang.need(allocation),
+            topology: allocation.topology.clone(),
+            placed: gang.placed.keys().filter_map(node_of).collect(),
+            reserved,
+        })
+    }
+
+    /// The version of a parked gang and what it may preempt for: what its roles need, or one more member if they have it all.
+    pub(in crate::scheduler) fn gang_that_preempts(&self, name: &AllocationName) -> Option<(u64, Wanted)> {
+        let gang = self.gangs.all.get(name)?;
+        let allocation = self.gangs.allocations.get(name)?;
+        if !matches!(gang.state, GangState::Parked(_)) {
+            return None;
+        }
+        let mut wanted = self.wanted(gang, allocation)?;
+        if wanted.need.iter().all(|need| *need == 0) {
+            *wanted.need.get_mut(wanted.members.first()?.role)? = 1;
+        }
+        // Not for room that quotas do not have.
+        wanted.members = self.members_within_quotas(wanted.members, &wanted.need)?;
+        Some((gang.version, wanted))
+    }
+
+    /// Something happened that a parked gang has waited for.
+    pub(in crate::scheduler) fn try_gang_again(&mut self, name: &AllocationName, now: Duration) {
+        let gang = self.gangs.all.get(name);
+        if gang.is_some_and(|gang| matches!(gang.state, GangState::Parked(_))) {
+            self.enqueue_gang(name, now);
+        }
+    }
+
+    /// A victim of this gang could not be evicted.
+    pub(in crate::scheduler) fn gang_backs_off(
+        &mut self,
+        name: &AllocationName,
+        why: Arc<str>,
+        now: Duration,
+    ) {
+        let Some(gang) = self.gangs.all.get_mut(name) else {
+            return;
+        };
+        gang.members_told_at = None;
+        if matches!(gang.state, GangState::Parked(_)) {
+            gang.failures += 1;
+            gang.state = GangState::BackingOff(now + self.config.backoff.after(gang.failures));
+        }
+        self.gang_lacks(name, why, now);
+    }
+}
