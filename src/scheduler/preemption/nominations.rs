@@ -30,6 +30,11 @@ impl Scheduler {
         self.preemption.nominated()
     }
 
+    /// Its eviction was asked for, and it is not gone yet.
+    pub fn is_evicting(&self, uid: &str) -> bool {
+        self.preemption.is_evicting(uid)
+    }
+
     /// Keeps room for the pod on the node, and makes its victims leave it.
     pub(super) fn nominate(&mut self, uid: &Arc<str>, victims: &Victims) {
         let Some(class) = self.waiting.get(uid).map(|waiting| waiting.class.id) else {

@@ -16,7 +16,7 @@ use super::sim::{Sim, Step};
 const GANGS: u64 = 24;
 const LABEL: &str = "gang";
 
-fn minimum(gang: u64) -> u32 {
+pub fn minimum(gang: u64) -> u32 {
     2 + (gang % 3) as u32
 }
 

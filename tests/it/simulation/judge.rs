@@ -10,6 +10,7 @@ use berth::placement::{Binding, Outcome};
 use berth::scheduler::{Action, Scheduler};
 
 use super::gangs::gang_of;
+use super::preemption::without_preemption;
 use super::process::{Doing, Who};
 use super::sim::{Sim, Step};
 
@@ -151,12 +152,21 @@ impl Sim {
         if census != waiting {
             return Err(format!("{census:?} wait, {waiting:?} should"));
         }
+        self.judge_preemption(&mut cold)?;
         if !told {
             return Ok(());
+        }
+        if self.settings.preemption {
+            // What preemption came to is said behind what is so without it.
+            expected.values_mut().for_each(|text| *text = without_preemption(text).to_owned());
         }
         let conditions: HashMap<_, _> = pods
             .iter()
             .filter_map(|pod| Some((pod.uid.clone(), pod.scheduled.as_ref()?.message.clone())))
+            .map(|(uid, text)| match self.settings.preemption {
+                true => (uid, without_preemption(&text).into()),
+                false => (uid, text),
+            })
             .collect();
         invariants::told(&expected, &conditions).map_err(said("conditions"))?;
         for process in &self.processes {

@@ -9,6 +9,7 @@ mod cluster;
 pub mod dice;
 mod gangs;
 mod judge;
+mod preemption;
 mod process;
 mod requests;
 mod sim;

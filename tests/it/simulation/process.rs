@@ -122,6 +122,7 @@ pub struct Settings {
     pub candidate_width: usize,
     pub cache_bytes: usize,
     pub packing: Packing,
+    pub preemption: bool,
 }
 
 impl Settings {
@@ -138,6 +139,7 @@ impl Settings {
                 true => Packing::LeastAllocated,
                 false => Packing::MostAllocated,
             },
+            preemption: dice.percent(50),
         }
     }
 
@@ -148,6 +150,7 @@ impl Settings {
             seed: self.dispatcher_seed,
             max_waiting_binds: self.max_waiting_binds,
             max_tries: self.max_tries,
+            preemption: self.preemption,
             placement: Arc::new(Placement {
                 packing: self.packing,
                 candidate_width: self.candidate_width,

@@ -8,9 +8,9 @@ use berth::agent::Agent;
 use berth::dispatch::DispatcherKind;
 use berth::invariants::{self, Violation};
 use berth::model::Report;
-use berth::model::{Node, Pod, ScheduledCondition};
+use berth::model::{Node, Pod, PodRef, ScheduledCondition};
 use berth::placement::{BindAttempt, Binding, Reply, Truth};
-use berth::scheduler::{Action, Settled, Task};
+use berth::scheduler::{Action, Eviction, Settled, Task};
 
 use super::cluster::{Cluster, NodeEvent, PodEvent};
 use super::dice::Dice;
@@ -47,6 +47,9 @@ pub enum Event {
     Up,
     /// The pod's grace period is over, or its node is gone.
     Remove(Box<Pod>),
+    Evict(Who, Box<Eviction>),
+    /// The API server is told which node a pod is nominated for.
+    Nominate(PodRef, Option<Arc<str>>),
 }
 
 pub enum Listing {
@@ -72,7 +75,12 @@ impl Tally {
     }
 
     pub fn missing(&self) -> Vec<&'static str> {
-        const EXPECTED: [&str; 19] = [
+        const EXPECTED: [&str; 24] = [
+            "evicted",
+            "eviction refused",
+            "evicted for a gang",
+            "gang evicted",
+            "nominated",
             "gang begun",
             "gang waits",
             "bound",
@@ -249,6 +257,8 @@ impl Sim {
             Event::Read(who, id) => self.read(who, id),
             Event::Told(who, id, truth, asked) => self.told(who, id, truth, asked)?,
             Event::Lead(slot) => self.lead(slot)?,
+            Event::Evict(who, eviction) => self.evict(who, *eviction)?,
+            Event::Nominate(pod, node) => self.nominate(pod, node),
             Event::Up => {
                 self.note(|| "API server up".into());
                 self.cluster.up = true;
@@ -544,7 +554,7 @@ impl Sim {
         let Some(process) = self.process(who) else {
             return Ok(());
         };
-        let mut begun = BTreeSet::new();
+        let (mut begun, mut victims) = (BTreeSet::new(), BTreeSet::new());
         for action in process.scheduler.take_actions() {
             match action {
                 Action::Bind(binding) => {
@@ -564,14 +574,20 @@ impl Sim {
                         self.after(pause, Event::Agent(who, at));
                     }
                 }
+                Action::Evict(eviction) => {
+                    self.judge_eviction(who, &eviction)?;
+                    victims.insert(eviction.victim.uid.clone());
+                    let pause = self.delays.up_to(20 * MS);
+                    self.after(pause, Event::Evict(who, eviction));
+                }
+                Action::Nominate { pod, node } => self.after(5 * MS, Event::Nominate(pod, node)),
                 Action::Observe(_)
                 | Action::TellAllocation(_)
                 | Action::TellPolicy(_)
-                | Action::TellQuota(_)
-                | Action::Evict(_)
-                | Action::Nominate { .. } => {}
+                | Action::TellQuota(_) => {}
             }
         }
+        self.judge_victims(who, &victims)?;
         if !begun.is_empty() {
             self.tally.count("gang begun");
             self.judge_gangs(who, &begun)?;

@@ -1,0 +1,151 @@
+//! Preemption in the simulation: evictions take their time or are refused, and nobody leaves who must not.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use berth::agent::{Agent, AgentConfig, CacheLimits};
+use berth::model::{PodRef, PreemptionPolicy};
+use berth::scheduler::{Action, Eviction, Scheduler, Settled};
+
+use super::gangs::{gang_of, minimum};
+use super::process::Who;
+use super::sim::{Event, MS, S, Sim, Step};
+
+/// What a pod is told but for what preemption came to.
+pub fn without_preemption(text: &str) -> &str {
+    text.find(" no new claims to deallocate, preemption:").map_or(text, |at| &text[..at])
+}
+
+impl Sim {
+    /// The request to evict a pod arrives.
+    pub fn evict(&mut self, who: Who, eviction: Eviction) -> Step {
+        let refused = self.faults && self.fates.percent(5);
+        if !self.cluster.up && !refused {
+            self.after(300 * MS, Event::Evict(who, eviction.into()));
+            return Ok(());
+        }
+        let victim = &eviction.victim;
+        self.note(|| {
+            format!("{} is to leave for {}, refused: {refused}", victim.uid, eviction.preemptor.uid)
+        });
+        self.tally.count(if refused { "eviction refused" } else { "evicted" });
+        let there = self.cluster.store.get(&victim.namespace, &victim.name);
+        if let Some(pod) = there.filter(|pod| pod.uid == victim.uid && !pod.deleting && !refused) {
+            self.cluster.update_pod(&pod, |pod| {
+                pod.deleting = true;
+                Arc::make_mut(&mut pod.peer).terminating = true;
+            });
+            let grace = self.fates.up_to(3 * S);
+            self.after(grace, Event::Remove(pod.into()));
+        }
+        let ended = if refused { Err("it is refused".to_owned()) } else { Ok(()) };
+        let now = self.now;
+        if let Some(process) = self.process(who) {
+            process.scheduler.eviction_finished(&eviction, ended, now);
+            self.carry_out(who)?;
+        }
+        Ok(())
+    }
+
+    pub fn nominate(&mut self, pod: PodRef, node: Option<Arc<str>>) {
+        if !self.cluster.up {
+            return self.after(300 * MS, Event::Nominate(pod, node));
+        }
+        let there = self.cluster.store.get(&pod.namespace, &pod.name);
+        if let Some(there) = there.filter(|there| there.uid == pod.uid && there.node_name.is_none()) {
+            self.note(|| format!("{} is nominated for {node:?}", pod.uid));
+            self.tally.count("nominated");
+            self.cluster.update_pod(&there, |pod| pod.nominated_node = node);
+        }
+    }
+
+    /// A process wants this pod to leave: it is less important than who wants that.
+    pub fn judge_eviction(&mut self, who: Who, eviction: &Eviction) -> Step {
+        let process = &self.processes[who.0];
+        let pods = &process.shadow.pods;
+        let (victim, preemptor) = (pods.get(&eviction.victim.uid), pods.get(&eviction.preemptor.uid));
+        let (Some(victim), Some(preemptor)) = (victim, preemptor) else {
+            return Err(format!("{eviction:?}: one of them is not known"));
+        };
+        let may = process.scheduler.leading()
+            && preemptor.preemption_policy == PreemptionPolicy::PreemptLowerPriority
+            && victim.priority < preemptor.priority
+            && victim.node_name.is_some();
+        if !may {
+            return Err(format!("{} must not evict {}", preemptor.uid, victim.uid));
+        }
+        let what =
+            [gang_of(preemptor).map(|_| "evicted for a gang"), gang_of(victim).map(|_| "gang evicted")];
+        what.into_iter().flatten().for_each(|what| self.tally.count(what));
+        Ok(())
+    }
+
+    /// These pods leave together: of a gang that had its minimum, it is left or nobody is.
+    pub fn judge_victims(&self, who: Who, victims: &BTreeSet<Arc<str>>) -> Step {
+        let process = &self.processes[who.0];
+        let mut gangs: BTreeMap<u64, (usize, usize)> = BTreeMap::new();
+        let concerned: BTreeSet<u64> =
+            victims.iter().filter_map(|uid| gang_of(process.shadow.pods.get(uid)?)).collect();
+        if concerned.is_empty() {
+            return Ok(());
+        }
+        for pod in process.shadow.pods.values().filter(|pod| !pod.deleting) {
+            let charged = process.scheduler.ledger().charge_of(&pod.uid).is_some();
+            if let Some(gang) = gang_of(pod).filter(|gang| charged && concerned.contains(gang)) {
+                let (before, after) = gangs.entry(gang).or_default();
+                *before += 1;
+                *after += usize::from(!process.scheduler.is_evicting(&pod.uid));
+            }
+        }
+        for (gang, (before, after)) in gangs {
+            let minimum = minimum(gang) as usize;
+            if before >= minimum && after > 0 && after < minimum {
+                return Err(format!("{after} of {before} members of g{gang} are left, it needs {minimum}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// At rest: no room is kept, and no pod waits that could preempt.
+    pub fn judge_preemption(&self, cold: &mut Scheduler) -> Step {
+        for (slot, process) in self.processes.iter().enumerate() {
+            if let Some((uid, node)) = process.scheduler.nominated_pods().next() {
+                return Err(format!("p{slot} keeps room on {node} for {uid}"));
+            }
+        }
+        let config = AgentConfig { cache: CacheLimits::unlimited(), seed: 7 };
+        let mut agent = Agent::new(config);
+        let now = self.now + 60 * S;
+        cold.tick(now);
+        let mut steps = 0;
+        let agents = self.settings.agents;
+        while let Some((at, task)) = (0..agents).find_map(|at| Some((at, cold.next_task(at, now)?))) {
+            steps += 1;
+            if steps > 10_000 {
+                return Err("a cold start never comes to rest".into());
+            }
+            loop {
+                agent.catch_up(cold.inventory());
+                let answer = task.carry_out(&mut agent, now, |_| {});
+                let seen = agent.revision();
+                if cold.settle(at, &mut agent, &task, answer, seen, now) == Settled::Done {
+                    break;
+                }
+            }
+        }
+        let alone = |eviction: &Eviction| {
+            let preemptor = &eviction.preemptor;
+            let pod = self.cluster.store.get(&preemptor.namespace, &preemptor.name);
+            pod.is_some_and(|pod| gang_of(&pod).is_none())
+        };
+        for action in cold.take_actions() {
+            if let Action::Evict(eviction) = action
+                && alone(&eviction)
+            {
+                let (preemptor, victim) = (&eviction.preemptor.uid, &eviction.victim.uid);
+                return Err(format!("{preemptor} waits and could have the place of {victim}"));
+            }
+        }
+        Ok(())
+    }
+}
