@@ -74,6 +74,28 @@ fn higher_priorities_are_served_first_and_do_not_wait_behind_lower_ones() {
     assert_eq!(dispatcher.lanes[0].queue.time_ahead(0), Duration::ZERO);
 }
 
+/// A more important request comes whenever one is served: how many turns one of low priority waits.
+fn turns_of_the_low_one(kind: DispatcherKind, aging: u64) -> Option<u64> {
+    let classes = classes(1);
+    let mut dispatcher = dispatcher(kind, 1);
+    dispatcher.aging = aging;
+    dispatcher.assign(&uid(0), &classes[0], 0, 0, Duration::ZERO);
+    (1..=1000).find(|turn| {
+        dispatcher.assign(&uid(*turn), &classes[0], 9, *turn, Duration::ZERO);
+        let served = dispatcher.start(0, Duration::ZERO).expect("two wait");
+        dispatcher.finish(0);
+        served.uid == uid(0)
+    })
+}
+
+#[test]
+fn a_stream_of_more_important_requests_starves_none_that_waits_longer() {
+    for kind in DispatcherKind::ALL {
+        assert_eq!(turns_of_the_low_one(kind, 0), None, "without aging it waits for ever");
+        assert_eq!(turns_of_the_low_one(kind, AGED_TURN), Some(AGED_TURN), "{kind:?}");
+    }
+}
+
 #[test]
 fn a_withdrawn_request_leaves_nothing_behind() {
     let classes = classes(1);

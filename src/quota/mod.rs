@@ -89,7 +89,7 @@ impl Scope {
         queued
             && match &self.namespaces {
                 Namespaces::All => true,
-                Namespaces::Named(names) => names.iter().any(|name| *name == pod.namespace),
+                Namespaces::Named(names) => names.contains(&pod.namespace),
                 Namespaces::Selected(selector) => selector.matches(&pod.namespace_labels),
             }
     }

@@ -8,7 +8,6 @@ use crate::class::{Class, ClassId};
 use crate::gang::{AllocationName, Candidate, Wanted};
 use crate::inventory::{NodeId, Occupant, Revision};
 use crate::model::{Pinned, Pod, PodSpec, PodVolumes};
-use crate::objects::Budgets;
 use crate::queue::{Group, Place};
 use crate::repack::{Case, Fixed, MOST_PODS, Resident, Waits};
 

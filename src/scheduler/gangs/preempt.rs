@@ -68,6 +68,8 @@ impl Scheduler {
         if wanted.need.iter().all(|need| *need == 0) {
             *wanted.need.get_mut(wanted.members.first()?.role)? = 1;
         }
+        // Not for room that quotas do not have.
+        wanted.members = self.members_within_quotas(wanted.members, &wanted.need)?;
         Some((gang.version, wanted))
     }
 

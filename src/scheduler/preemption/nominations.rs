@@ -74,12 +74,14 @@ impl Scheduler {
                 let generation = pod.generation;
                 let eviction = Eviction { victim, preemptor, node: node.clone(), generation };
                 self.actions.push(Action::Evict(Box::new(eviction)));
+                if let Some(quota) = pod.holding.quota.as_ref().filter(|quota| lent.contains(quota)) {
+                    self.quotas.reclaimed(quota);
+                }
             }
         }
         if let Some(nomination) = self.preemption.nominations.get_mut(uid) {
             nomination.victims = pending;
         }
-        lent.iter().for_each(|quota| self.quotas.reclaimed(quota));
         self.gangs_lose(victims);
         self.actions.push(Action::Nominate { pod: preemptor, node: Some(node.clone()) });
         // Less important ones that are nominated for the node may fit there no more.
@@ -114,7 +116,7 @@ impl Scheduler {
         let Some(node) = self.waiting.get(uid).and_then(|pod| pod.source.nominated_node.clone()) else {
             return;
         };
-        let reclaims = self.waiting.get(uid).is_some_and(|pod| self.may_reclaim(pod));
+        let reclaims = self.waiting.get(uid).is_some_and(|pod| pod.gang.is_none() && self.may_reclaim(pod));
         self.keep_nominated(uid, &node, (true, reclaims));
         self.preemption.due.insert(uid.clone());
     }
@@ -226,8 +228,8 @@ impl Scheduler {
             let leaving = self.ledger.occupants(id).into_iter();
             let may = |pod: &Occupant| {
                 let holding = &pod.holding;
-                holding.priority < waiting.priority
-                    || reclaims && holding.quota.is_some() && holding.quota != waiting.holding.quota
+                let lent = reclaims && holding.quota.is_some() && holding.quota != waiting.holding.quota;
+                holding.priority < waiting.priority || lent
             };
             let leaving = leaving.filter(|pod| pod.holding.peer.terminating && may(pod));
             nomination.victims = leaving.map(|pod| pod.pod.uid).collect();

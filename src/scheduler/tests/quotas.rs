@@ -344,6 +344,26 @@ fn who_has_borrowed_goes_before_who_is_less_important() {
 }
 
 #[test]
+fn a_gang_takes_back_what_all_its_members_need_if_that_fits_into_the_guarantee() {
+    for (guaranteed, evicts) in [(1000, 2), (900, 0)] {
+        let quotas = [quota("a", Some(guaranteed), None), quota("lent", Some(0), None)];
+        let mut bench = bench(1, &["m", "n"], &quotas);
+        gang(&mut bench, 2);
+        for (node, uid) in [("m", "l0"), ("m", "l1"), ("n", "l2"), ("n", "l3")] {
+            run_on(&mut bench, node, important(9, of("lent", uid, 500)));
+        }
+        bench.apply(of("a", "g-1", 500));
+        bench.apply(of("a", "g-2", 500));
+        pass(&mut bench, S);
+        assert_eq!(evicted(&bench).len(), evicts);
+        let victims: Vec<String> = evicted(&bench).into_iter().map(str::to_owned).collect();
+        victims.iter().for_each(|uid| delete(&mut bench, uid));
+        pass(&mut bench, 2 * S);
+        assert_eq!(bench.bound().len(), evicts);
+    }
+}
+
+#[test]
 fn nobody_else_gets_the_room_that_is_taken_back() {
     let mut bench = bench(1, &["n"], &[quota("own", Some(1000), None), quota("lent", Some(0), None)]);
     for at in 0..2 {

@@ -162,14 +162,14 @@ impl Subject {
     fn preempt(&mut self, pod: &Pod) -> Preempts {
         let (class, standings) = self.scheduler.standings(&mut self.agent, pod);
         let (priority, now) = (pod.priority, Duration::ZERO);
-        let survey = self.agent.survey(&class, priority, now, |_| {}).ok();
+        let survey = self.agent.survey(&class, priority, &[], now, |_| {}).ok();
         let (ledger, inventory) = (self.scheduler.ledger(), self.scheduler.inventory());
         let mut told = survey.as_ref().map(|survey| survey.unhelped.clone()).unwrap_or_default();
         let mut says = Preempts::default();
         let candidates = survey.as_ref().map(|survey| survey.candidates.as_slice());
         for (node, _) in standings.iter().filter(|(_, standing)| standing.is_err()) {
             let site = Site::new(ledger, *node, priority, &|_| None);
-            let found = self.agent.dry_run(&class, priority, &site, self.scheduler.budgets(), now);
+            let found = self.agent.dry_run(&class, &site, self.scheduler.budgets(), now);
             if let (Err(why), true) = (&found, candidates.unwrap_or_default().contains(node)) {
                 told.add(why.reasons());
             }
