@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::{Inventory, NodeId, Reservation, Row};
+use super::{Inventory, NodeId, Reservation, Revision, Row};
 use crate::model::{ClaimName, Holding, Node, NodeStorage, PodRef, StaticVolume, Usage};
 use crate::quota::Accounts;
 
@@ -56,6 +56,8 @@ pub struct Ledger {
     /// By pod uid. Never iterated where order could matter.
     charges: HashMap<Arc<str>, Charge>,
     assumed: usize,
+    /// How often a pod was seen that had only been assumed.
+    arrivals: u64,
     /// Pods (by uid) of each node, in no particular order.
     by_node: Vec<Vec<Arc<str>>>,
     /// How many charges there are of each priority.
@@ -262,8 +264,14 @@ impl Ledger {
     /// A watch told this of a pod that is charged.
     pub fn note_seen(&mut self, pod: PodRef, generation: i64, started_s: Option<i64>) {
         if let Some(charge) = self.charges.get_mut(&pod.uid) {
+            self.arrivals += u64::from(charge.seen.is_none());
             charge.seen = Some(Seen { pod, generation, started_s });
         }
+    }
+
+    /// Grows with every change of the nodes and of what [`Ledger::occupants`] tells of them.
+    pub fn occupancy(&self) -> Revision {
+        self.inventory.revision() + self.arrivals
     }
 
     /// The pods of a node that a watch has seen there, by uid.

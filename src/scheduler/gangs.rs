@@ -329,6 +329,7 @@ impl Scheduler {
     fn allocation_changed(&mut self, name: &AllocationName, before: Option<Arc<Allocation>>) {
         self.gang_leaves_line(name);
         let after = self.gangs.allocations.get(name).cloned();
+        self.preemption.hope_again();
         if let Some(gang) = self.gangs.all.get_mut(name) {
             gang.failures = 0;
             gang.complete_since = None;

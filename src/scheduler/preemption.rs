@@ -81,10 +81,11 @@ impl Preemption {
         self.evicting.contains(uid)
     }
 
-    /// Quotas say something else now: who had no hope may have some.
-    pub(super) fn quotas_changed(&mut self) {
+    /// Quotas or gangs are not what they were: who had no hope may have some.
+    pub(super) fn hope_again(&mut self) {
         let hopeless = self.hunts.values_mut().flat_map(|hunt| hunt.hopeless.values_mut());
         hopeless.for_each(|hopeless| hopeless.revision = 0);
+        self.gangs.values_mut().for_each(GangHunt::hope_again);
     }
 
     /// Something changed on this node.

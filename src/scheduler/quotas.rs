@@ -107,7 +107,7 @@ impl Scheduler {
                 self.stale.everyone = true;
             }
         }
-        self.preemption.quotas_changed();
+        self.preemption.hope_again();
         self.quotas.news = true;
         self.quotas.due.insert(name.clone());
         self.wake_all();

@@ -58,8 +58,16 @@ enum GangHuntState {
     /// This agent is to go on with it; the nodes it found, if it has.
     Wanted(usize, Option<Vec<Prospect<NodeId>>>),
     UnderWay,
-    /// It could preempt nothing as of this revision.
+    /// It could preempt nothing as of this occupancy of the nodes.
     Hopeless(Revision, Duration),
+}
+
+impl GangHunt {
+    pub(super) fn hope_again(&mut self) {
+        if let GangHuntState::Hopeless(revision, _) = &mut self.state {
+            *revision = 0;
+        }
+    }
 }
 
 impl GangAttempt {
@@ -254,7 +262,7 @@ impl Scheduler {
 
     fn gang_is_hopeless(&mut self, name: &AllocationName, now: Duration) {
         self.stats.preemption_attempts += 1;
-        let revision = self.inventory().revision();
+        let revision = self.ledger.occupancy();
         let Some(hunt) = self.preemption.gangs.get_mut(name) else {
             return;
         };
@@ -351,7 +359,7 @@ impl Scheduler {
 
     /// What only time moves: gangs that had no hope try again when something changed.
     pub(super) fn hunt_together_again(&mut self, now: Duration) {
-        let revision = self.inventory().revision();
+        let revision = self.ledger.occupancy();
         let gangs = &self.gangs;
         self.preemption.gangs.retain(|name, hunt| {
             matches!(hunt.state, GangHuntState::UnderWay) || gangs.has_waiting_members(name)

@@ -86,7 +86,7 @@ struct Asked {
     budgets: u64,
 }
 
-/// No pod of the class up to this priority can preempt anything, as of this revision.
+/// No pod of the class up to this priority can preempt anything, as of this occupancy of the nodes.
 #[derive(Debug)]
 pub(super) struct Hopeless {
     priority: i32,
@@ -314,7 +314,7 @@ impl Scheduler {
         now: Duration,
     ) {
         self.stats.preemption_attempts += 1;
-        let revision = self.inventory().revision();
+        let revision = self.ledger.occupancy();
         let Some(hunt) = self.preemption.hunts.get_mut(&class) else {
             return;
         };
@@ -433,7 +433,7 @@ impl Scheduler {
     /// What only time moves: classes that had no hope try again when something changed.
     pub(in crate::scheduler) fn hunt_again(&mut self, now: Duration) {
         self.hunt_together_again(now);
-        let (parked, revision) = (&self.parked, self.ledger.inventory().revision());
+        let (parked, revision) = (&self.parked, self.ledger.occupancy());
         let gone = |class: &&ClassId| parked.get(**class).is_none();
         let gone: Vec<_> = self.preemption.hunts.keys().filter(gone).copied().collect();
         gone.into_iter().for_each(|class| self.preemption.forget(class));

@@ -356,3 +356,20 @@ fn ports_and_anti_affinity_are_asked_of_the_node_without_its_victims() {
     bench.work();
     assert_eq!(bench.bound(), ["p"]);
 }
+
+#[test]
+fn who_could_preempt_nobody_since_nobody_had_been_seen_yet_tries_again_when_they_are() {
+    let mut bench = bench(&["n"]);
+    bench.apply(important("low", 1000, 0));
+    bench.work();
+    let binding = bench.binds[0].clone();
+    bench.finish(&binding, Outcome::Bound);
+    bench.apply(important("p", 1000, 5));
+    bench.work();
+    assert!(bench.evictions.is_empty(), "nobody knows what it is like");
+    // The node's sums do not change by that.
+    bench.running("n", "low", 1000, 0, 10);
+    bench.tick(2 * S);
+    bench.work();
+    assert_eq!(bench.evicted(), ["low"]);
+}
