@@ -366,6 +366,17 @@ impl Scheduler {
         }
     }
 
+    /// The pod was to leave its node and does not, as far as we know: it may be a member of a gang again.
+    pub(super) fn stays(&mut self, uid: &Arc<str>) {
+        let peer = self.ledger.charge_of(uid).map(|charge| charge.holding.peer.clone());
+        let Some(peer) = peer.filter(|peer| !peer.terminating) else {
+            return;
+        };
+        if let Some(membership) = self.gangs.find(&peer) {
+            self.gangs.gained(uid, &membership.name, membership.role);
+        }
+    }
+
     /// A bind of a member has succeeded.
     pub(super) fn member_bound(&mut self, uid: &str) {
         if let Some((name, _)) = self.gangs.placed.get(uid) {

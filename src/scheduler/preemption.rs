@@ -138,7 +138,8 @@ impl Scheduler {
     pub(super) fn end_preemption(&mut self) {
         let uids: Vec<_> = self.preemption.nominations.keys().cloned().collect();
         uids.iter().for_each(|uid| self.end_nomination(uid, false));
-        self.preemption = Preemption::default();
+        let preemption = std::mem::take(&mut self.preemption);
+        preemption.evicting.iter().for_each(|uid| self.stays(uid));
     }
 
     /// The pod (by uid) is gone from its node, or is about to go.
@@ -156,7 +157,9 @@ impl Scheduler {
             return;
         };
         let victim = &eviction.victim;
-        self.preemption.evicting.remove(&victim.uid);
+        if self.preemption.evicting.remove(&victim.uid) {
+            self.stays(&victim.uid);
+        }
         let waits = |nomination: &Nomination| nomination.victims.contains(&victim.uid);
         let preemptors: Vec<_> = (self.preemption.nominations.iter())
             .filter(|(_, nomination)| waits(nomination))

@@ -46,6 +46,8 @@ pub(super) struct GangHunt {
     /// What its members are told if it is in vain.
     lacking: Arc<str>,
     tries: u32,
+    /// The occupancy of the nodes when it was last asked where preemption could help.
+    began: Revision,
     /// Times in a row that it was hopeless.
     failures: u32,
 }
@@ -173,11 +175,15 @@ impl Scheduler {
         let priority = self.gang_priority(name)?;
         let (version, wanted) = self.gang_that_preempts(name)?;
         let rights = self.gang_rights(&wanted);
+        let occupancy = self.ledger.occupancy();
         let hunt = self.preemption.gangs.get_mut(name)?;
         let GangHuntState::Wanted(_, prospects) = std::mem::replace(&mut hunt.state, GangHuntState::UnderWay)
         else {
             return None;
         };
+        if prospects.is_none() {
+            hunt.began = occupancy;
+        }
         let by = (priority, &rights);
         let together = prospects.map(|prospects| Together {
             prospects: prospects.into_iter().map(|prospect| self.sites(name, by, prospect)).collect(),
@@ -262,13 +268,12 @@ impl Scheduler {
 
     fn gang_is_hopeless(&mut self, name: &AllocationName, now: Duration) {
         self.stats.preemption_attempts += 1;
-        let revision = self.ledger.occupancy();
         let Some(hunt) = self.preemption.gangs.get_mut(name) else {
             return;
         };
         let pause = FIRST_PAUSE.saturating_mul(1 << hunt.failures.min(8)).min(LONGEST_PAUSE);
         hunt.failures += 1;
-        hunt.state = GangHuntState::Hopeless(revision, now + pause);
+        hunt.state = GangHuntState::Hopeless(hunt.began, now + pause);
         let lacking =
             format!("{} preemption: no less important pods that could make room for it.", hunt.lacking);
         self.gang_lacks(name, lacking.into(), now);

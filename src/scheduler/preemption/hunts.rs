@@ -56,6 +56,8 @@ pub(super) struct Hunt {
     /// Pods before this place have had their turn.
     from: Option<Place>,
     surveyed: Option<Surveyed>,
+    /// The occupancy of the nodes when the latest survey was asked for.
+    began: Revision,
     /// By quota of the pods.
     pub(super) hopeless: BTreeMap<Option<Arc<str>>, Hopeless>,
     /// Times in a row that it was hopeless.
@@ -210,6 +212,7 @@ impl Scheduler {
             let hunt = self.preemption.hunts.get_mut(&class.id)?;
             hunt.from = Some(place);
             let Some(surveyed) = hunt.surveyed.as_mut().filter(|surveyed| fresh(surveyed)) else {
+                hunt.began = self.ledger.occupancy();
                 return Some(Step::Survey(class, priority, rights.into()));
             };
             let rights = surveyed.rights.clone();
@@ -314,13 +317,12 @@ impl Scheduler {
         now: Duration,
     ) {
         self.stats.preemption_attempts += 1;
-        let revision = self.ledger.occupancy();
         let Some(hunt) = self.preemption.hunts.get_mut(&class) else {
             return;
         };
         let pause = FIRST_PAUSE.saturating_mul(1 << hunt.failures.min(8)).min(LONGEST_PAUSE);
         hunt.failures += 1;
-        hunt.hopeless.insert(quota, Hopeless { priority, within, revision, until: now + pause });
+        hunt.hopeless.insert(quota, Hopeless { priority, within, revision: hunt.began, until: now + pause });
         if let Some(surveyed) = hunt.surveyed.take() {
             self.parked.preemption_failed(class, surveyed.unhelped);
         }

@@ -582,3 +582,20 @@ fn a_gang_with_a_member_that_is_too_important_is_left_alone() {
     bench.run_until(2 * S);
     assert!(bench.evictions.is_empty());
 }
+
+#[test]
+fn a_member_whose_eviction_is_refused_is_a_member_again_and_is_evicted_with_all_others_or_not_at_all() {
+    let mut bench = preempted(2);
+    let refused = bench.evictions.iter().find(|e| *e.victim.uid == *"g-0").expect("it is evicted").clone();
+    bench.evictions.clear();
+    bench.scheduler.delete_pod(&"g-1".into());
+    bench.scheduler.eviction_finished(&refused, Err("no".into()), bench.now);
+    bench.collect();
+    assert!(bench.scheduler.gangs.is_placed_member("g-0", &name("g")));
+    let mut handed_over = preempted(2);
+    handed_over.evictions.clear();
+    handed_over.scheduler.set_leading(false);
+    handed_over.scheduler.set_leading(true);
+    handed_over.run_until(20 * S);
+    assert_eq!(evicted(&handed_over), ["g-0", "g-1"], "nobody knows whether the first requests were sent");
+}
