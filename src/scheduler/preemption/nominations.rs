@@ -110,7 +110,8 @@ impl Scheduler {
 
     /// Takes over what the API server tells of a pod that was nominated by another process, or before a restart.
     pub(in crate::scheduler) fn adopt_nomination(&mut self, uid: &Arc<str>) {
-        if !self.leading || !self.config.preemption || self.preemption.has_nominated(uid) {
+        let known = self.preemption.has_nominated(uid) || self.ledger.charge_of(uid).is_some();
+        if !self.leading || !self.config.preemption || known {
             return;
         }
         let Some(node) = self.waiting.get(uid).and_then(|pod| pod.source.nominated_node.clone()) else {
