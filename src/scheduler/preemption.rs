@@ -52,6 +52,8 @@ pub(super) struct Preemption {
     /// Hunts that an agent is to go on with.
     wanted: BTreeSet<Want>,
     gangs: BTreeMap<AllocationName, GangHunt>,
+    /// The lowest priority of any pod with a node, when this was last looked at.
+    lowest: Option<i32>,
 }
 
 /// Agent, priority and class.

@@ -363,7 +363,8 @@ impl Scheduler {
     }
 
     /// What only time moves: gangs that had no hope try again when something changed.
-    pub(super) fn hunt_together_again(&mut self, now: Duration) {
+    /// `lower`: pods came that are less important than all before.
+    pub(super) fn hunt_together_again(&mut self, lower: bool, now: Duration) {
         let revision = self.ledger.occupancy();
         let gangs = &self.gangs;
         self.preemption.gangs.retain(|name, hunt| {
@@ -371,12 +372,14 @@ impl Scheduler {
         });
         let agents = self.dispatcher.agents();
         for (at, hunt) in self.preemption.gangs.values_mut().enumerate() {
-            match hunt.state {
-                GangHuntState::Hopeless(known, until) if until <= now && known != revision => {
-                    (hunt.tries, hunt.state) = (0, GangHuntState::Wanted(at % agents, None));
-                    self.actions.push(Action::WakeAgent(at % agents));
-                }
-                _ => {}
+            let again = match hunt.state {
+                GangHuntState::Hopeless(known, until) => until <= now && known != revision,
+                GangHuntState::Over => lower,
+                _ => false,
+            };
+            if again {
+                (hunt.tries, hunt.state) = (0, GangHuntState::Wanted(at % agents, None));
+                self.actions.push(Action::WakeAgent(at % agents));
             }
         }
     }

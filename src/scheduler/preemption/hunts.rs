@@ -434,7 +434,13 @@ impl Scheduler {
 
     /// What only time moves: classes that had no hope try again when something changed.
     pub(in crate::scheduler) fn hunt_again(&mut self, now: Duration) {
-        self.hunt_together_again(now);
+        let lower = self.less_important_came();
+        self.hunt_together_again(lower, now);
+        if lower {
+            let first: Vec<_> = self.parked.groups().filter_map(|group| group.pods.values().next()).collect();
+            let first: Vec<_> = first.into_iter().cloned().collect();
+            first.iter().for_each(|uid| self.hunt(uid));
+        }
         let (parked, revision) = (&self.parked, self.ledger.occupancy());
         let gone = |class: &&ClassId| parked.get(**class).is_none();
         let gone: Vec<_> = self.preemption.hunts.keys().filter(gone).copied().collect();
@@ -452,6 +458,13 @@ impl Scheduler {
                 self.hunt_from(class, &uid);
             }
         }
+    }
+
+    /// Whether a pod has a node that is less important than all were before: who could preempt nobody may be able to now.
+    fn less_important_came(&mut self) -> bool {
+        let lowest = self.ledger.lowest_priority();
+        let before = std::mem::replace(&mut self.preemption.lowest, lowest);
+        lowest.is_some_and(|lowest| before.is_none_or(|before| lowest < before))
     }
 
     /// All pods of the class from this one on are to try again.

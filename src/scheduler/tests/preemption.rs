@@ -373,3 +373,17 @@ fn who_could_preempt_nobody_since_nobody_had_been_seen_yet_tries_again_when_they
     bench.work();
     assert_eq!(bench.evicted(), ["low"]);
 }
+
+#[test]
+fn who_found_nobody_less_important_tries_again_when_somebody_is() {
+    let mut bench = bench(&["n"]);
+    bench.running("n", "high", 600, 9, 10);
+    bench.running("n", "same", 400, 5, 10);
+    bench.apply(important("p", 400, 5));
+    bench.work();
+    bench.gone("same");
+    bench.running("n", "low", 400, 0, 10);
+    bench.tick(S);
+    bench.work();
+    assert_eq!(bench.evicted(), ["low"]);
+}
