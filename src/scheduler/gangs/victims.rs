@@ -1,7 +1,7 @@
 //! Members of gangs as victims of preemption: a gang is never left below its minimum, it goes as a whole or not at all.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::Gang;
@@ -42,6 +42,32 @@ impl Scheduler {
         let group = Arc::new(VictimGroup { name: gang.key.clone(), members, unsettled });
         known.borrow_mut().insert(name.clone(), group.clone());
         Some(group)
+    }
+
+    /// Whether of each gang that these are of, its minimum is left, or nobody. One that has less than its minimum bears anything.
+    pub(in crate::scheduler) fn gangs_bear<'a>(
+        &self,
+        victims: impl Iterator<Item = &'a Arc<Occupant>>,
+    ) -> bool {
+        let gone: BTreeSet<&str> = victims.map(|victim| &*victim.pod.uid).collect();
+        let names: BTreeSet<_> =
+            gone.iter().filter_map(|uid| Some(&self.gangs.placed.get(*uid)?.0)).collect();
+        names.into_iter().all(|name| {
+            let (Some(allocation), Some(gang)) = (self.gangs.allocations.get(name), self.gangs.all.get(name))
+            else {
+                return true;
+            };
+            let enough = |roles: Vec<u32>| {
+                allocation.roles.iter().zip(roles).all(|(role, members)| members >= role.minimum)
+            };
+            let stay = || gang.placed.iter().filter(|(uid, _)| !self.preemption.is_evicting(uid));
+            let left: Vec<_> =
+                stay().filter(|(uid, _)| !gone.contains(&***uid)).map(|(_, role)| role).collect();
+            let count = allocation.roles.len();
+            left.is_empty()
+                || enough(Gang::count(count, left.into_iter()))
+                || !enough(Gang::count(count, stay().map(|(_, role)| role)))
+        })
     }
 
     /// These pods are about to be evicted: a gang that is left with too few members was never scheduled.

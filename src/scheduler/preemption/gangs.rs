@@ -253,8 +253,11 @@ impl Scheduler {
         takeovers.iter().all(same) && self.still_claims_together(attempt, takeovers)
     }
 
-    /// Whether all victims may still be preempted: other pods of their quotas may have been preempted meanwhile.
+    /// Whether all victims may still be preempted: other pods of their quotas and gangs may have left meanwhile.
     fn still_claims_together(&self, attempt: &GangAttempt, takeovers: &[Takeover]) -> bool {
+        if !self.gangs_bear(takeovers.iter().flat_map(|takeover| &takeover.victims)) {
+            return false;
+        }
         if self.objects.quotas.is_empty() {
             return true;
         }

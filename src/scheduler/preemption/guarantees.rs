@@ -113,8 +113,11 @@ impl Scheduler {
         Some((quota, account))
     }
 
-    /// Whether all of these may still be preempted: other pods of their quotas may have been preempted meanwhile.
+    /// Whether all of these may still be preempted: other pods of their quotas and gangs may have left meanwhile.
     pub(in crate::scheduler) fn still_claims(&self, preemptor: &Waiting, victims: &Victims) -> bool {
+        if !self.gangs_bear(victims.pods.iter()) {
+            return false;
+        }
         if self.objects.quotas.is_empty() {
             return true;
         }
