@@ -26,8 +26,7 @@ impl Scheduler {
         let node = self.ledger.charge_of(uid)?.node;
         // All members here may become victims of one preemptor, and those that are being evicted are as good as gone.
         let stays = |uid: &Arc<str>| {
-            !self.preemption.is_evicting(uid)
-                && self.ledger.charge_of(uid).is_some_and(|charge| charge.node != node)
+            !self.is_leaving(uid) && self.ledger.charge_of(uid).is_some_and(|charge| charge.node != node)
         };
         let elsewhere = gang.placed.iter().filter(|(uid, other)| *other == role && stays(uid)).count();
         if elsewhere >= allocation.roles.get(*role)?.minimum as usize {
@@ -42,6 +41,12 @@ impl Scheduler {
         let group = Arc::new(VictimGroup { name: gang.key.clone(), members, unsettled });
         known.borrow_mut().insert(name.clone(), group.clone());
         Some(group)
+    }
+
+    /// The member is being evicted, or was deleted while its bind is under way.
+    fn is_leaving(&self, uid: &str) -> bool {
+        let news = self.waiting.get(uid).and_then(|waiting| waiting.news.as_ref());
+        self.preemption.is_evicting(uid) || news.is_some_and(|pod| pod.deleting)
     }
 
     /// Whether of each gang that these are of, its minimum is left, or nobody. One that has less than its minimum bears anything.
@@ -60,7 +65,7 @@ impl Scheduler {
             let enough = |roles: Vec<u32>| {
                 allocation.roles.iter().zip(roles).all(|(role, members)| members >= role.minimum)
             };
-            let stay = || gang.placed.iter().filter(|(uid, _)| !self.preemption.is_evicting(uid));
+            let stay = || gang.placed.iter().filter(|(uid, _)| !self.is_leaving(uid));
             let left: Vec<_> =
                 stay().filter(|(uid, _)| !gone.contains(&***uid)).map(|(_, role)| role).collect();
             let count = allocation.roles.len();
