@@ -53,6 +53,7 @@ impl Scheduler {
     }
 
     // What is asked.
+
     /// The pods of a node that watches have seen there, and which of them could be moved. `None`: the node has changed since.
     pub fn residents(&self, node: NodeId, revision: Revision) -> Option<Vec<Resident>> {
         let same = self.ledger.inventory().row(node).revision == revision;

@@ -153,7 +153,7 @@ impl Scheduler {
         }
     }
 
-    /// How an [`Action::Evict`] ended: the victim is going or gone, or could not be evicted for this reason.
+    /// How an [`Action::Evict`](super::Action::Evict) ended: the victim is going or gone, or could not be evicted for this reason.
     pub fn eviction_finished(&mut self, eviction: &Eviction, ended: Result<(), String>, now: Duration) {
         let Err(why) = ended else {
             return;
