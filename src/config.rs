@@ -105,6 +105,10 @@ pub struct Config {
     /// How long a pod waits after a failed try.
     pub backoff: Backoff,
 
+    /// A pod that has fitted nowhere for so long gets room kept on one node, from more important pods, too, until it fits there: on a
+    /// hundredth of the nodes at most, for those that wait longest. So none waits for ever behind a stream of others. `0s`: never.
+    pub reserve_after: ConfigDuration,
+
     /// How long a pod that has its node waits for its claims to be bound, before it gives the node back and tries again.
     pub volume_bind_timeout: ConfigDuration,
 
@@ -208,6 +212,7 @@ impl Default for Config {
             max_waiting_binds: 256,
             max_placement_tries: 10,
             backoff: Backoff::default(),
+            reserve_after: ConfigDuration::from_secs(600),
             volume_bind_timeout: ConfigDuration::from_secs(600),
             self_check_interval: ConfigDuration::from_secs(300),
             fragmentation: Fragmentation::default(),

@@ -403,6 +403,7 @@ fn scheduler_config(config: &Config) -> SchedulerConfig {
         max_tries: config.max_placement_tries,
         backoff: BackoffLimits { initial: config.backoff.initial.get(), max: config.backoff.max.get() },
         refresh: REFRESH,
+        reserve_after: config.reserve_after.get(),
         objects,
         preemption: true,
         advice: config.fragmentation.every().is_some(),

@@ -50,6 +50,7 @@ dispatcher: latcache-rule
 bindsInFlight: 1024
 maxWaitingBinds: 1
 maxPlacementTries: 5
+reserveAfter: 0s
 backoff: {initial: 500ms, max: 1m}
 volumeBindTimeout: 20s
 selfCheckInterval: 90s
@@ -116,6 +117,7 @@ logFormat: json
         binds_in_flight: 1_024,
         max_waiting_binds: 1,
         max_placement_tries: 5,
+        reserve_after: ConfigDuration::from_secs(0),
         backoff: Backoff {
             initial: ConfigDuration::new(Duration::from_millis(500)),
             max: ConfigDuration::from_secs(60),
@@ -291,6 +293,7 @@ fn a_bad_value_is_refused_with_its_line_its_field_and_what_is_allowed() {
         ("bindsInFlight: 0", ":1: bindsInFlight: 0 is not from 1 to 1024"),
         ("bindsInFlight: 1025", ":1: bindsInFlight: 1025 is not from 1 to 1024"),
         ("maxWaitingBinds: 0", ":1: maxWaitingBinds: 0 is not from 1 to 65536"),
+        ("reserveAfter: 1ms", ":1: reserveAfter: 1ms is not from 1s to 24h"),
         ("maxPlacementTries: 0", ":1: maxPlacementTries: 0 is not from 1 to 100"),
         ("backoff:\n  initial: 0s", ":2: backoff.initial: 0s is not from 1ms to 1h"),
         ("backoff: {initial: 20s}", "backoff.max: 10s is shorter than backoff.initial (20s)"),

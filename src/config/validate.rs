@@ -31,6 +31,9 @@ impl Config {
         within("maxPlacementTries", self.max_placement_tries, 1..=100)?;
         self.pod_topology_spread.validate()?;
         self.backoff.validate()?;
+        if !self.reserve_after.get().is_zero() {
+            lasts("reserveAfter", self.reserve_after, SECOND..=DAY)?;
+        }
         lasts("volumeBindTimeout", self.volume_bind_timeout, SECOND..=DAY)?;
         lasts("selfCheckInterval", self.self_check_interval, SECOND..=DAY)?;
         self.fragmentation.validate()?;

@@ -79,6 +79,8 @@ pub struct SchedulerConfig {
     pub volume_bind_timeout: Duration,
     /// Pods of other schedulers without a node are known, too: the guard and the extender are asked about them.
     pub knows_others: bool,
+    /// A pod that has fitted nowhere for so long gets room kept on one node until it fits there. Zero: never.
+    pub reserve_after: Duration,
     /// Pods that fit nowhere make less important ones leave.
     pub preemption: bool,
     /// What fragmentation advice asks of pods with a node is remembered.
@@ -105,6 +107,7 @@ impl Default for SchedulerConfig {
             objects: BTreeSet::new(),
             volume_bind_timeout: Duration::from_secs(600),
             knows_others: false,
+            reserve_after: Duration::ZERO,
             preemption: false,
             advice: false,
             default_spread: Spread::default(),
@@ -415,6 +418,7 @@ impl Scheduler {
             return;
         }
         self.hunt_again(now);
+        self.look_after_aged(now);
         self.tell_policies();
         self.tell_quotas(now);
         let refresh = self.config.refresh;

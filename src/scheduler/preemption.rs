@@ -4,6 +4,7 @@
 //! `hunts.rs` finds victims, a class at a time, `gangs.rs` for a whole gang. A pod that found victims is *nominated*: it stays
 //! parked, and `nominations.rs` keeps room for it until they are gone.
 
+mod aged;
 mod gangs;
 mod guarantees;
 mod hunts;
@@ -19,6 +20,7 @@ use crate::class::ClassId;
 use crate::gang::AllocationName;
 use crate::model::PodRef;
 use crate::quota::Sums;
+use aged::Aged;
 use gangs::GangHunt;
 pub use gangs::{GangAttempt, GangFound};
 use hunts::Hunt;
@@ -54,6 +56,7 @@ pub(super) struct Preemption {
     gangs: BTreeMap<AllocationName, GangHunt>,
     /// The lowest priority of any pod with a node, when this was last looked at.
     lowest: Option<i32>,
+    aged: Aged,
 }
 
 /// Agent, priority and class.

@@ -1,3 +1,4 @@
+mod aging;
 mod between_pods;
 mod claims;
 mod gang_preemption;

@@ -90,7 +90,12 @@ impl Scheduler {
     }
 
     /// `adopted`: see there. `from_all`: whatever their priority.
-    fn keep_nominated(&mut self, uid: &Arc<str>, node: &Arc<str>, (adopted, from_all): (bool, bool)) {
+    pub(super) fn keep_nominated(
+        &mut self,
+        uid: &Arc<str>,
+        node: &Arc<str>,
+        (adopted, from_all): (bool, bool),
+    ) {
         let Some(pod) = self.waiting.get(uid) else {
             return;
         };
@@ -212,6 +217,9 @@ impl Scheduler {
         let evicting = self.preemption.evicting.iter().filter(there);
         let victims: BTreeSet<&str> = victims.iter().chain(evicting).map(|victim| &**victim).collect();
         let victims: Vec<&str> = victims.into_iter().collect();
+        if self.is_kept_for_aged(uid, id) {
+            return;
+        }
         if victims.is_empty() || !self.rank_there(&class, id, uid, &victims).is_valid() {
             self.give_up_nomination(uid);
         }

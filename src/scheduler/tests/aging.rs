@@ -1,0 +1,99 @@
+//! Aging: nobody waits for ever behind a stream of more important pods.
+
+use super::*;
+
+const AFTER: Duration = Duration::from_secs(60);
+
+/// Two pods of 500 fill each node, and each second one ends and a more important one has come in its place. Returns after how
+/// many seconds the large pod of low priority was bound, if it was.
+fn starved(nodes: &[&str], after: Duration, seconds: u32) -> (Bench, Option<u32>) {
+    let mut bench = Bench::new(1, nodes);
+    bench.scheduler.config.reserve_after = after;
+    let mut running = std::collections::VecDeque::new();
+    for (at, node) in nodes.iter().flat_map(|node| [node, node]).enumerate() {
+        let uid = format!("first-{at}");
+        bench.apply(on(node, Pod { priority: 9, ..pod(&uid, 500) }));
+        running.push_back(uid);
+    }
+    bench.apply(pod("large", 1000));
+    bench.work();
+    for second in 1..=seconds {
+        let uid = format!("next-{second}");
+        bench.apply(Pod { priority: 9, ..pod(&uid, 500) });
+        if let Some(uid) = running.pop_front() {
+            bench.scheduler.delete_pod(&uid.as_str().into());
+            bench.collect();
+        }
+        bench.work();
+        bench.tick(second * S);
+        bench.work();
+        for binding in std::mem::take(&mut bench.binds) {
+            if *binding.uid == *"large" {
+                return (bench, Some(second));
+            }
+            bench.finish(&binding, Outcome::Bound);
+            running.push_back(binding.uid.to_string());
+        }
+    }
+    (bench, None)
+}
+
+#[test]
+fn a_large_pod_gets_a_node_however_many_more_important_ones_come_and_without_aging_it_does_not() {
+    assert_eq!(starved(&["a", "b"], Duration::ZERO, 600).1, None);
+    let (bench, bound) = starved(&["a", "b"], AFTER, 600);
+    let bound = bound.expect("its turn comes");
+    // Both pods of its node end within four seconds.
+    assert!((60..=66).contains(&bound), "{bound}");
+    assert_eq!((bench.scheduler.aged(), bench.scheduler.ledger().reserved().count()), (0, 0));
+}
+
+#[test]
+fn few_nodes_are_kept_at_a_time_and_those_that_wait_longest_come_first() {
+    let nodes: Vec<String> = (0..150).map(|at| format!("n{at}")).collect();
+    let nodes: Vec<&str> = nodes.iter().map(|name| &**name).collect();
+    let mut bench = Bench::new(1, &nodes);
+    bench.scheduler.config.reserve_after = AFTER;
+    for node in &nodes {
+        bench.apply(on(node, pod(&format!("on-{node}"), 1000)));
+    }
+    for at in 0..10 {
+        bench.tick(at * S);
+        bench.apply(pod(&format!("p{at}"), 600 + i64::from(at)));
+        bench.work();
+    }
+    for second in 60..75 {
+        bench.tick(second * S);
+        bench.work();
+    }
+    let mut kept: Vec<_> = bench.scheduler.nominated_pods().map(|(uid, _)| uid.to_string()).collect();
+    kept.sort();
+    assert_eq!(kept, ["p0", "p1"], "one node, and one more for a hundred");
+    assert!(bench.nominations.is_empty(), "nobody is told");
+    // They have had their turn: others have theirs.
+    for second in 120..140 {
+        bench.tick(second * S);
+        bench.work();
+    }
+    let mut kept: Vec<_> = bench.scheduler.nominated_pods().map(|(uid, _)| uid.to_string()).collect();
+    kept.sort();
+    assert_eq!(kept, ["p2", "p3"]);
+}
+
+#[test]
+fn nothing_is_kept_for_a_pod_that_is_gone_or_that_no_node_could_ever_take() {
+    let mut bench = Bench::new(1, &["a"]);
+    bench.scheduler.config.reserve_after = AFTER;
+    bench.apply(on("a", pod("x", 1000)));
+    bench.apply(pod("huge", 1001));
+    bench.apply(pod("p", 500));
+    bench.work();
+    bench.tick(61 * S);
+    bench.tick(63 * S);
+    bench.work();
+    let kept: Vec<_> = bench.scheduler.nominated_pods().map(|(uid, _)| uid.to_string()).collect();
+    assert_eq!(kept, ["p"]);
+    bench.scheduler.delete_pod(&"p".into());
+    bench.tick(65 * S);
+    assert_eq!((bench.scheduler.aged(), bench.scheduler.ledger().reserved().count()), (0, 0));
+}
