@@ -282,14 +282,15 @@ impl Collector for Scrape {
 
 impl Scrape {
     fn scheduler(&self, to: &mut DescriptorEncoder) -> fmt::Result {
-        let (stats, queues, others, nodes, pods, assumed, parked, classes, leading) =
+        let (stats, queues, others, nodes, pods, assumed, parked, aged, classes, leading) =
             self.0.engine.with(|scheduler, _| {
                 let (pods, assumed) = scheduler.ledger().counts();
                 let nodes = scheduler.inventory().node_count();
                 let (parked, classes) = (scheduler.parked_classes(), scheduler.classes());
                 let (stats, queues) = (scheduler.stats().clone(), scheduler.queue_lengths());
                 let others = scheduler.others();
-                (stats, queues, others, nodes, pods, assumed, parked, classes, scheduler.leading())
+                let aged = scheduler.aged();
+                (stats, queues, others, nodes, pods, assumed, parked, aged, classes, scheduler.leading())
             });
         counters(
             to,
@@ -387,6 +388,7 @@ impl Scrape {
         }
         for (name, help, value) in [
             ("berth_parked_classes", "Classes that fit nowhere now", parked),
+            ("berth_aged_pods", "Pods that room is kept for because they have fitted nowhere for long", aged),
             ("berth_classes", "Classes of pods remembered", classes),
             ("berth_leader", "1 while this process schedules", usize::from(leading)),
         ] {
