@@ -90,9 +90,9 @@ impl GangAttempt {
 }
 
 impl Scheduler {
-    /// The priority at which a gang preempts: that of its least important member. `None`: it may not.
+    /// The priority at which a gang preempts: that of its least important member. `None`: it may not, or has done so.
     fn gang_priority(&self, name: &AllocationName) -> Option<i32> {
-        if !self.config.preemption || !self.leading {
+        if !self.config.preemption || !self.leading || self.has_gang_nominations(name) {
             return None;
         }
         let members = self.gangs.waiting_uids(name).into_iter();

@@ -73,6 +73,26 @@ fn a_gang_evicts_what_all_its_members_need_at_once_and_is_placed_when_the_last_v
 }
 
 #[test]
+fn a_gang_that_waits_for_its_victims_preempts_nobody_else_meanwhile() {
+    let mut bench = bench(&["a", "b", "c"], 2);
+    for (node, uid) in [("a", "x"), ("b", "y"), ("c", "z")] {
+        bench.apply(low(node, uid, 900, 1));
+    }
+    bench.join_important(2, 1000);
+    bench.run_until(S);
+    assert_eq!((bench.evictions.len(), bench.kept().len()), (2, 2));
+    // Somebody less important than all before.
+    bench.apply(low("c", "lowest", 100, 0));
+    bench.run_until(20 * S);
+    assert_eq!((bench.evictions.len(), bench.kept().len()), (2, 2));
+    let victims: Vec<String> = evicted(&bench).into_iter().map(str::to_owned).collect();
+    victims.iter().for_each(|uid| bench.leave(uid));
+    bench.run_until(22 * S);
+    assert_eq!(bench.binds.len(), 2);
+    bench.assert_nothing_is_kept();
+}
+
+#[test]
 fn nobody_is_evicted_for_a_gang_of_which_not_all_would_fit_then() {
     let mut bench = bench(&["a", "b"], 2);
     bench.apply(low("a", "x", 1000, 0));
