@@ -107,7 +107,8 @@ impl Agent {
 }
 
 impl Agent {
-    /// Where preemption by a pod of this class and priority could help, which may also preempt pods of these quotas. `Err`: there is room for it without.
+    /// Where preemption by a pod of this class and priority could help, which may also preempt pods of these quotas. `Err`: there
+    /// is room for it without.
     pub fn survey(
         &mut self,
         class: &Arc<Class>,

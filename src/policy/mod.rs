@@ -13,6 +13,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
+pub(crate) use status::names_of;
 pub use status::{PolicyStatus, Reason};
 
 use crate::model::{Identity, LabelSelector, Labels};

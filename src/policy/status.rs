@@ -138,7 +138,7 @@ fn claims(governs: &Governs, namespaces: &[(&Arc<str>, &Labels)]) -> Vec<Claim> 
 }
 
 /// The namespaces that are meant now.
-fn names_of(meant: &Namespaces, namespaces: &[(&Arc<str>, &Labels)]) -> Vec<Arc<str>> {
+pub(crate) fn names_of(meant: &Namespaces, namespaces: &[(&Arc<str>, &Labels)]) -> Vec<Arc<str>> {
     match meant {
         Namespaces::All => Vec::new(),
         Namespaces::Named(names) => names.to_vec(),

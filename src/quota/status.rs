@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::resources::list;
 use super::{Accounts, Index, Limit, Lines, Quota, Resource, Scope, Sums};
 use crate::model::Labels;
-use crate::policy::Namespaces;
+use crate::policy::{Namespaces, names_of};
 
 /// What is told of one quota.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -188,18 +188,6 @@ fn claims(scope: &Scope, namespaces: &[(&Arc<str>, &Labels)]) -> Vec<Claim> {
         Namespaces::All => vec![(None, scope.queue.clone())],
         meant => {
             names_of(meant, namespaces).into_iter().map(|name| (Some(name), scope.queue.clone())).collect()
-        }
-    }
-}
-
-/// The namespaces that are meant now.
-fn names_of(meant: &Namespaces, namespaces: &[(&Arc<str>, &Labels)]) -> Vec<Arc<str>> {
-    match meant {
-        Namespaces::All => Vec::new(),
-        Namespaces::Named(names) => names.to_vec(),
-        Namespaces::Selected(selector) => {
-            let matching = namespaces.iter().filter(|(_, labels)| selector.matches(labels));
-            matching.map(|(name, _)| (*name).clone()).collect()
         }
     }
 }
