@@ -39,10 +39,40 @@ fn main() {
         bench.misses(if quick { 5 } else { 31 });
         bench.memory();
         selectors(nodes, repeat);
+        hopeless(nodes, if quick { 5 } else { 31 });
         for classes in [1, 10] {
             end_to_end(nodes, classes, if quick { 2_000 } else { 20_000 });
         }
     }
+}
+
+/// A preemption that finds nothing, on full nodes with 30 pods each of three priorities: the class's list is there and empty.
+fn hopeless(nodes: usize, repeat: usize) {
+    let mut ledger = Ledger::default();
+    let allocatable = Amounts { cpu_milli: 3_000, memory: 32 * GIB, pods: 110, ..Amounts::default() };
+    for at in 0..nodes {
+        let name: Arc<str> = format!("node-{at}").into();
+        ledger.apply_node(Node { name: name.clone(), allocatable, ..Node::default() });
+        for pod in 0..30 {
+            let holding = Holding { usage: usage(100, GIB / 4), priority: pod % 3 * 4, ..Holding::default() };
+            ledger.bound(&format!("{at}-{pod}").into(), &name, &holding);
+        }
+    }
+    let class = Classifier::default().classify(&plain(2_500).into(), &Identity::default(), 5);
+    let mut agent = new_agent();
+    agent.catch_up(ledger.inventory());
+    assert!(matches!(agent.choose(&class, NOW, |_| {}), Choice::Nowhere(_)));
+    let survey = || {
+        let began = Instant::now();
+        let found = black_box(agent.survey(&class, 5, &[], NOW, |_| {}));
+        assert!(found.is_ok_and(|survey| survey.candidates.is_empty()), "it must be hopeless");
+        began.elapsed()
+    };
+    let mut times: Vec<Duration> = std::iter::repeat_with(survey).take(repeat).collect();
+    let median = quantile(&mut times, 0.5) / 1e6;
+    let target = (nodes == 5_000).then_some(2.0);
+    let what = "a hopeless preemption, 30 pods a node, target in ms";
+    report(nodes, what, target, median, &format!("{median:.2} ms"));
 }
 
 /// Prints one line; `target` and `measured` are in the same unit.

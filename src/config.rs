@@ -9,6 +9,7 @@ mod duration;
 mod fragmentation;
 mod load;
 mod recommender;
+mod scaling;
 mod serving;
 mod spread;
 mod validate;
@@ -28,6 +29,7 @@ pub use dimension::Dimension;
 pub use duration::{ConfigDuration, DurationError};
 pub use fragmentation::Fragmentation;
 pub use load::ConfigError;
+pub use scaling::Scaling;
 pub use recommender::{AutoCreate, Estimation, Recommender, StatusThresholds, Storage};
 pub use serving::{Extender, Guard, Serving};
 pub use spread::{DefaultConstraint, DefaultingType, PodTopologySpread};
@@ -140,6 +142,9 @@ pub struct Config {
     /// Recommends requests in the status of VerticalPodAutoscalers.
     pub recommender: Recommender,
 
+    /// Scales the services that ServiceScalers name.
+    pub scaling: Scaling,
+
     /// Where the measured latencies of the dispatcher are kept over a restart. Without it they are measured anew,
     /// which takes some thousand pods.
     pub estimator_file: Option<PathBuf>,
@@ -222,6 +227,7 @@ impl Default for Config {
             extender: Extender::default(),
             guard: Guard::default(),
             recommender: Recommender::default(),
+            scaling: Scaling::default(),
             estimator_file: None,
             log_format: LogFormat::default(),
         }

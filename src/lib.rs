@@ -28,6 +28,7 @@ pub mod quota;
 pub mod recommend;
 pub mod repack;
 pub mod rules;
+pub mod scaling;
 pub mod scheduler;
 pub mod serve;
 pub mod simulate;

@@ -7,6 +7,7 @@
 mod allocation;
 pub mod policy;
 pub mod quota;
+pub mod service_scaler;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
@@ -20,7 +21,7 @@ pub const GROUP: &str = "berth.dev";
 
 /// All kinds of ours.
 pub fn crds() -> Vec<CustomResourceDefinition> {
-    vec![Allocation::crd(), policy::AllocationPolicy::crd(), quota::Quota::crd()]
+    vec![Allocation::crd(), policy::AllocationPolicy::crd(), quota::Quota::crd(), service_scaler::ServiceScaler::crd()]
 }
 
 /// One CustomResourceDefinition as a YAML document.

@@ -72,6 +72,12 @@ pub struct AllocationPolicySpec {
     #[serde(rename = "cacheMemoryMiB", default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 65536))]
     pub cache_memory_mib: Option<i32>,
+
+    /// At most so many of the allocation agents place these pods, always the same ones; the others keep what they have cached
+    /// for everybody else. Without it all agents do. More than there are means all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 64))]
+    pub agents: Option<i32>,
 }
 
 /// Pods by their scheduler and by their namespace; without any of it all pods that berth places.
@@ -222,6 +228,8 @@ pub struct Effective {
     /// What ranked lists may take in each agent, in MiB.
     #[serde(rename = "cacheMemoryMiB")]
     pub cache_memory_mib: Option<i64>,
+    /// At most so many agents place these pods; nothing: all do.
+    pub agents: Option<i64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

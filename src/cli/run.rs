@@ -5,6 +5,7 @@ mod evictions;
 mod fragmentation;
 mod leadership;
 mod recommender;
+mod scaler;
 mod self_check;
 mod serving;
 mod sink;
@@ -253,6 +254,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         (&engine, &leadership),
         sources.recommender.clone(),
     )?;
+    scaler::scale(&mut tasks, &cluster, &config, (&engine, &leadership))?;
     let in_flight = config.binds_in_flight as usize;
     let claims = KubeClaims::new(cluster.clone(), leadership.fence.as_ref())?;
     let leads = {

@@ -14,6 +14,7 @@ use crate::api::policy::{
     AllocationPolicy, AllocationPolicySpec, AllocationPolicyStatus, Effective, EffectiveLimit,
     EffectivePreference, Operator, Selector,
 };
+use crate::dispatch::MOST_AGENTS;
 use crate::objects::{Kind, Object};
 use crate::policy::{Governs, Namespaces, Policy, PolicyStatus, Reason, Wishes};
 use crate::rules::{Placement, PreferenceOrder, UtilisationLimit};
@@ -129,6 +130,7 @@ fn wishes(spec: &AllocationPolicySpec) -> Result<Wishes, Arc<str>> {
         order: order.transpose()?,
         limit: limit.transpose()?,
         cache_bytes: memory.map(|mib| (mib as usize) << 20),
+        agents: within("agents", spec.agents, MOST_AGENTS as i32)?.map(|agents| agents as u8),
     })
 }
 
@@ -199,6 +201,7 @@ fn effective(placement: &Placement) -> Effective {
             topology_key: limit.topology_key.as_deref().map(str::to_owned),
         }),
         cache_memory_mib: placement.cache_bytes.map(|bytes| (bytes >> 20) as i64),
+        agents: placement.agents.map(|limit| i64::from(limit.most)),
     }
 }
 
@@ -226,7 +229,7 @@ mod tests {
         let policy = policy(
             r#"{"governs":{"schedulerNames":["b","a","b"],"namespaces":["y","x"]},"packing":"MostAllocated",
                 "preferences":[{"name":"NodeResourcesFit","steps":8},{"name":"PodTopologySpread"}],
-                "candidateWidth":5,"utilisationLimit":{"cpuPercent":80},"cacheMemoryMiB":2}"#,
+                "candidateWidth":5,"utilisationLimit":{"cpuPercent":80},"cacheMemoryMiB":2,"agents":3}"#,
         );
         assert_eq!((policy.generation, policy.created), (3, 1_795_341_600));
         let names = |names: &[&str]| names.iter().map(|name| Arc::from(*name)).collect::<Box<[Arc<str>]>>();
@@ -235,6 +238,7 @@ mod tests {
         let wishes = policy.wishes.unwrap();
         assert_eq!(wishes.packing, Some(Packing::MostAllocated));
         assert_eq!((wishes.candidate_width, wishes.cache_bytes), (Some(5), Some(2 << 20)));
+        assert_eq!(wishes.agents, Some(3));
         assert_eq!(wishes.limit, Some(UtilisationLimit { cpu: Some(80), ..UtilisationLimit::default() }));
         let order = wishes.order.unwrap();
         let expected = [(Preference::NodeResourcesFit, 8), (Preference::PodTopologySpread, 0)];

@@ -134,7 +134,7 @@ fn now() -> String {
 }
 
 /// Conditions (type, whether it is so, reason, message) over those of `before`: one keeps its time while it is so.
-pub(super) fn conditions(
+pub(crate) fn conditions(
     told: &[(&str, bool, &str, &str)],
     before: &[Condition],
     generation: i64,

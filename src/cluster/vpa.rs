@@ -11,9 +11,11 @@ mod objects;
 mod owners;
 mod pods;
 
+pub(in crate::cluster) use api::MERGE_PATCH;
 pub use api::{ApiError, Recommending};
 pub use checkpoints::{DIMENSIONS, FoundCheckpoint, OPEN_WINDOWS, Saved, Written};
 pub use events::{EVICTIONS_MAX, Eviction};
+pub(in crate::cluster) use objects::{Quantities, amounts};
 pub use objects::{USAGE, status_patch};
 pub use owners::{Found, Owners};
 pub use pods::{ContainerUsage, OwnedPod, PodContainer, PodUsage};

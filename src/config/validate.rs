@@ -40,6 +40,7 @@ impl Config {
         self.leader_election.validate()?;
         super::serving::validate(self)?;
         super::recommender::validate(self)?;
+        super::scaling::validate(self)?;
         match &self.estimator_file {
             Some(path) if path.as_os_str().is_empty() => {
                 refuse("estimatorFile", "it is empty; leave it out when nothing shall be kept")

@@ -168,15 +168,17 @@ impl Dispatcher {
         now: Duration,
     ) -> Assigned {
         use DispatcherKind::*;
-        let count = self.lanes.len();
+        let allowed = self.allowed(class);
+        let count = allowed.count_ones() as usize;
         let (lane, expected) = match self.kind {
-            Protean => (None, None),
-            Random => (Some((self.rng.next() % count as u64) as usize), None),
+            Protean if count == self.lanes.len() => (None, None),
+            Protean => (self.shortest(allowed), None),
+            Random => (nth(allowed, (self.rng.next() % count as u64) as usize), None),
             RoundRobin => {
                 self.turn += 1;
-                (Some((self.turn - 1) % count), None)
+                (nth(allowed, (self.turn - 1) % count), None)
             }
-            HashStealing => (Some(consistent_hash(mix(class.id.0), count)), None),
+            HashStealing => (nth(allowed, consistent_hash(mix(class.id.0), count)), None),
             LatcachePriced => {
                 let (at, expected) = self.cheapest(class, priority, now);
                 (Some(at), Some(expected))
@@ -187,6 +189,21 @@ impl Dispatcher {
             }
         };
         self.put(lane, expected, uid, class, priority, seq)
+    }
+
+    /// The agents that may place pods of this class, a bit each.
+    fn allowed(&self, class: &Class) -> u64 {
+        let count = self.lanes.len();
+        class.placement.agents.map_or(u64::MAX >> (MOST_AGENTS - count), |limit| limit.among(count))
+    }
+
+    /// Of these agents, the one with the fewest waiting.
+    fn shortest(&self, allowed: u64) -> Option<usize> {
+        self.lanes_of(allowed).min_by_key(|(at, lane)| (lane.queue.len(), *at)).map(|(at, _)| at)
+    }
+
+    fn lanes_of(&self, allowed: u64) -> impl Iterator<Item = (usize, &Lane)> {
+        self.lanes.iter().enumerate().filter(move |(at, _)| allowed & (1 << at) != 0)
     }
 
     /// Puts a request into the lane of a given agent.
@@ -213,7 +230,7 @@ impl Dispatcher {
             };
             (lane.queue.time_ahead(priority) + outlook.at(at).takes + remaining, lane.queue.len(), at)
         };
-        let at = self.lanes.iter().enumerate().map(done).min().map_or(0, |(_, _, at)| at);
+        let at = self.lanes_of(self.allowed(class)).map(done).min().map_or(0, |(_, _, at)| at);
         (at, outlook.at(at))
     }
 
@@ -229,7 +246,8 @@ impl Dispatcher {
         let full = self.foresight.full_agents();
         let mut takes = [Duration::ZERO; MOST_AGENTS];
         (0..self.lanes.len()).for_each(|at| takes[at] = outlook.at(at).takes);
-        let least = takes[..self.lanes.len()].iter().copied().min().unwrap_or_default();
+        let allowed = self.allowed(class);
+        let least = self.lanes_of(allowed).map(|(at, _)| takes[at]).min().unwrap_or_default();
         let cost = |(at, lane): (usize, &Lane)| {
             let extra = takes[at] - least;
             let charge = match extra > Duration::ZERO && full & (1 << at) != 0 {
@@ -239,7 +257,7 @@ impl Dispatcher {
             let done = lane.queue.time_ahead(priority) + takes[at] + lane.remaining(now);
             (done + charge, lane.queue.len(), at)
         };
-        let at = self.lanes.iter().enumerate().map(cost).min().map_or(0, |(_, _, at)| at);
+        let at = self.lanes_of(allowed).map(cost).min().map_or(0, |(_, _, at)| at);
         self.pressure.add(takes[at] / self.lanes.len() as u32, now);
         (at, outlook.at(at))
     }
@@ -254,7 +272,7 @@ impl Dispatcher {
         seq: u64,
     ) -> Assigned {
         let key = (Reverse(priority), seq);
-        let wake = self.caller(lane);
+        let wake = self.caller(lane, self.allowed(class));
         let request = Request { uid: uid.clone(), class: class.clone(), expected };
         let estimate = expected.map_or(Duration::ZERO, |expected| expected.takes);
         self.queue_mut(lane).insert(key, Waiting { request, estimate });
@@ -271,14 +289,14 @@ impl Dispatcher {
     /// Who is to be woken for a request that is about to come into this lane: its agent, or, if others may help, one that
     /// has nothing to do and was not called yet. So while an agent sleeps, one is on its way for each request that it
     /// could take.
-    fn caller(&mut self, lane: Option<usize>) -> usize {
+    fn caller(&mut self, lane: Option<usize>, allowed: u64) -> usize {
         let comes_for_it = |at: &usize| match self.kind {
             DispatcherKind::HashStealing => self.lanes[*at].service.is_none() && !self.lanes[*at].called,
             // It was called for a shared request, and will take this one instead.
             DispatcherKind::Protean => !self.lanes[*at].called || self.shared.is_empty(),
             _ => true,
         };
-        let idle = || self.lanes.iter().position(|lane| lane.is_idle() && !lane.called);
+        let idle = || self.lanes_of(allowed).find(|(_, lane)| lane.is_idle() && !lane.called).map(|(at, _)| at);
         let wake = lane.filter(comes_for_it).or_else(idle).or(lane).unwrap_or(0);
         self.lanes[wake].called = true;
         wake
@@ -378,13 +396,19 @@ impl Dispatcher {
         let shared = self.shared.next(self.aging).map(|next| ticket(None, next));
         let both = [own, shared].into_iter().flatten();
         let first = both.min_by_key(|(ticket, aged)| (!aged, ticket.key)).map(|(ticket, _)| ticket);
-        first.or_else(|| self.steal().filter(|_| self.kind == DispatcherKind::HashStealing))
+        first.or_else(|| self.steal(agent).filter(|_| self.kind == DispatcherKind::HashStealing))
     }
 
-    fn steal(&self) -> Option<Ticket> {
-        let longest = (0..self.lanes.len()).max_by_key(|at| (self.lanes[*at].queue.len(), Reverse(*at)))?;
-        let (key, _) = self.lanes[longest].queue.next(self.aging)?;
-        Some(Ticket { lane: Some(longest), key })
+    /// The first of the longest queue whose first this agent may take.
+    fn steal(&self, agent: usize) -> Option<Ticket> {
+        let mine = |(at, lane): (usize, &Lane)| {
+            let (key, _) = lane.queue.next(self.aging)?;
+            let class = &lane.queue.get(key)?.request.class;
+            let ticket = Ticket { lane: Some(at), key };
+            (self.allowed(class) & (1 << agent) != 0).then_some((lane.queue.len(), Reverse(at), ticket))
+        };
+        let all = self.lanes.iter().enumerate().filter_map(mine);
+        all.max_by_key(|(len, at, _)| (*len, *at)).map(|(_, _, ticket)| ticket)
     }
 
     fn queue_mut(&mut self, lane: Option<usize>) -> &mut Queue {
@@ -493,6 +517,11 @@ impl Outlook {
         }
         expected
     }
+}
+
+/// The place of the `n`th of these bits.
+fn nth(bits: u64, n: usize) -> Option<usize> {
+    (0..MOST_AGENTS).filter(|at| bits & (1 << at) != 0).nth(n)
 }
 
 /// Jump consistent hash (Lamping and Veach, 2014): another agent takes over only its share of the keys.

@@ -5,6 +5,7 @@ mod model;
 use super::*;
 use crate::class::Classifier;
 use crate::model::{Identity, PodSpec};
+use crate::rules::{AgentLimit, Placement};
 use model::Model;
 use proptest::prelude::*;
 
@@ -411,5 +412,35 @@ fn serve(
     if let Some(request) = dispatcher.start(agent, now) {
         let takes = dispatcher.lanes[agent].remaining(now);
         free_at[agent] = Some((now + takes, request.class));
+    }
+}
+
+/// Classes of two policies that let so many agents place their pods, and one class of none.
+fn limited(most: u8) -> Vec<Arc<Class>> {
+    let of = |from: Option<u64>| {
+        let agents = from.map(|from| AgentLimit { most, from });
+        let mut classifier = Classifier::new(Placement { agents, ..Placement::default() }.into());
+        classifier.classify(&Arc::new(PodSpec::default()), &Identity::default(), 0)
+    };
+    vec![of(Some(1)), of(Some(6)), of(None)]
+}
+
+#[test]
+fn pods_whose_policy_limits_the_agents_go_to_these_and_nobody_takes_them_from_there() {
+    for kind in DispatcherKind::ALL {
+        for most in [1, 2, 9] {
+            let classes = limited(most);
+            for (class, from) in [(&classes[0], 1), (&classes[1], 2)] {
+                let mut dispatcher = dispatcher(kind, 4);
+                for n in 0..40 {
+                    dispatcher.assign(&uid(n), class, 0, n, Duration::ZERO);
+                }
+                let works = (0..4).filter(|agent| dispatcher.start(*agent, Duration::ZERO).is_some());
+                let works: Vec<_> = works.collect();
+                let may: Vec<_> = (0..4).filter(|at| (at + 4 - from) % 4 < usize::from(most)).collect();
+                assert!(works.iter().all(|at| may.contains(at)), "{kind} {most}: {works:?}, not {may:?}");
+                assert!(!works.is_empty(), "{kind} {most}");
+            }
+        }
     }
 }

@@ -18,7 +18,7 @@ pub use status::{PolicyStatus, Reason};
 
 use crate::model::{Identity, LabelSelector, Labels};
 use crate::objects::ObjectName;
-use crate::rules::{Packing, Placement, PreferenceOrder, UtilisationLimit};
+use crate::rules::{AgentLimit, Packing, Placement, PreferenceOrder, UtilisationLimit, hash_of};
 
 /// One policy as it was seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,6 +58,8 @@ pub struct Wishes {
     pub order: Option<PreferenceOrder>,
     pub limit: Option<UtilisationLimit>,
     pub cache_bytes: Option<usize>,
+    /// At most so many agents place these pods.
+    pub agents: Option<u8>,
 }
 
 /// How specific a policy is: its namespaces are limited, its schedulers are.
@@ -154,7 +156,7 @@ impl Policies {
         let ruling = |(policy, wishes): &(&Policy, &Wishes)| Ruling {
             policy: policy.name.clone(),
             governs: policy.governs.clone(),
-            placement: wishes.over(&self.default).into(),
+            placement: wishes.over(&self.default, &policy.name).into(),
         };
         self.rulings = valid.iter().map(ruling).collect();
     }
@@ -204,13 +206,15 @@ impl Policies {
 
 impl Wishes {
     /// With what is left out as it is in `default`.
-    fn over(&self, default: &Placement) -> Placement {
+    fn over(&self, default: &Placement, policy: &str) -> Placement {
+        let agents = self.agents.map(|most| AgentLimit { most, from: hash_of(policy) });
         Placement {
             order: self.order.clone().unwrap_or_else(|| default.order.clone()),
             packing: self.packing.unwrap_or(default.packing),
             candidate_width: self.candidate_width.unwrap_or(default.candidate_width),
             limit: self.limit.clone().or_else(|| default.limit.clone()),
             cache_bytes: self.cache_bytes.or(default.cache_bytes),
+            agents: agents.or(default.agents),
         }
     }
 }

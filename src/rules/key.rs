@@ -4,6 +4,9 @@
 //! order, which weighted votes of rules are not. Each is quantised, so that equal steps let the next one decide. Their order
 //! and steps are a [`Layout`]: policies choose them.
 
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+
 use super::image_locality;
 use super::node_affinity;
 use super::placement::Preference;
@@ -346,6 +349,13 @@ pub fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     x ^ (x >> 31)
+}
+
+/// The same in every process of this program.
+pub fn hash_of(name: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// A random word as a number from 0 to below 1.

@@ -25,10 +25,10 @@ mod volume_binding;
 mod volume_restrictions;
 mod volume_zone;
 
-pub use key::{GOLDEN, Key, Layout, Salt, Scores, Standing, mix, unit};
+pub use key::{GOLDEN, Key, Layout, Salt, Scores, Standing, hash_of, mix, unit};
 pub use node_affinity::applies as node_affinity_applies;
 pub use node_unschedulable::tolerated as tolerates_unschedulable;
-pub use placement::{Placement, Preference, PreferenceOrder, PreferencesError};
+pub use placement::{AgentLimit, Placement, Preference, PreferenceOrder, PreferencesError};
 pub use reasons::{Diagnosis, Reasons, Unhelped};
 pub use resources_fit::{Load, Packing, UtilisationLimit, beyond, insufficient_without, shortage};
 pub use volume_binding::{Choice as VolumeChoice, plan as plan_volumes};

@@ -68,6 +68,25 @@ pub struct Placement {
     pub limit: Option<UtilisationLimit>,
     /// What the ranked lists of such classes may take of one agent's memory, all together.
     pub cache_bytes: Option<usize>,
+    pub agents: Option<AgentLimit>,
+}
+
+/// Only some of the agents place such pods, so that the others keep what they have cached for everybody else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct AgentLimit {
+    pub most: u8,
+    /// Which ones: policies with other numbers start to count at other agents.
+    pub from: u64,
+}
+
+impl AgentLimit {
+    /// A bit for each agent that may, of so many that there are.
+    pub fn among(self, agents: usize) -> u64 {
+        let agents = agents.max(1);
+        let first = (self.from % agents as u64) as usize;
+        let most = usize::from(self.most).clamp(1, agents);
+        (first..first + most).fold(0, |bits, at| bits | 1 << (at % agents))
+    }
 }
 
 /// Which preferences count, most important first, and how finely.
@@ -97,6 +116,7 @@ impl Default for Placement {
             candidate_width: 1,
             limit: None,
             cache_bytes: None,
+            agents: None,
         }
     }
 }

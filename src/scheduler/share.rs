@@ -1,13 +1,11 @@
 //! Which classes are ours when all replicas schedule: rendezvous hashing. Each replica draws a number for each class, from
 //! both names; the highest has it. Replicas agree without a word, and one that comes or goes moves only its own share.
 
-use std::collections::hash_map::DefaultHasher;
-use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use super::{Scheduler, State, Waiting};
 use crate::class::Class;
-use crate::rules::mix;
+use crate::rules::{hash_of, mix};
 
 /// The replicas that schedule, and which of them we are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,13 +27,6 @@ impl Share {
         let mine = draw(self.me);
         self.others.iter().all(|other| draw(*other) < mine)
     }
-}
-
-/// The same in every process of this program.
-fn hash_of(name: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    name.hash(&mut hasher);
-    hasher.finish()
 }
 
 impl Scheduler {

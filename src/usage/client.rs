@@ -14,7 +14,7 @@ use super::counters::Counters;
 use super::decode::{Answer, DecodeError, Decoder};
 use super::error::SourceError;
 use super::query::Points;
-use super::series::Series;
+use super::series::{Sample, Series};
 use crate::cluster::client::with_causes;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -25,6 +25,12 @@ const PAUSE_MAX: Duration = Duration::from_secs(30);
 const SMALL_ANSWER_BYTES_MAX: usize = 64 << 10;
 /// What is told of a text that a server sent.
 const SAID_CHARS_MAX: usize = 300;
+
+/// The answer to a query that has one result or few.
+struct Small {
+    found: usize,
+    first: Option<Sample>,
+}
 
 /// How long to wait for what; other than the default only in tests.
 #[derive(Debug, Clone, Copy)]
@@ -269,27 +275,61 @@ impl PrometheusClient {
     /// # Errors
     /// As those of `ask` and `decode`.
     pub async fn has_result(&self, query: &str, at: i64) -> Result<bool, SourceError> {
+        Ok(self.small(query, at).await?.found > 0)
+    }
+
+    /// The one number that a query gives now; `None` when it gives none, or one that is not finite.
+    ///
+    /// # Errors
+    /// As those of `ask` and `decode`, and when it gives several.
+    pub async fn number(&self, query: &str, at: i64) -> Result<Option<Sample>, SourceError> {
+        let small = self.small(query, at).await?;
+        match small.found {
+            0 | 1 => Ok(small.first.filter(|sample| sample.value.is_finite())),
+            several => Err(SourceError::Several { query: query.to_owned(), several }),
+        }
+    }
+
+    /// How many results a query has now, and the first of them.
+    async fn small(&self, query: &str, at: i64) -> Result<Small, SourceError> {
         #[derive(Deserialize)]
-        struct Small {
-            data: SmallData,
+        struct Answer {
+            data: Data,
         }
         #[derive(Deserialize)]
-        struct SmallData {
-            result: Vec<serde::de::IgnoredAny>,
+        struct Data {
+            result: Found,
+        }
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Found {
+            Scalar((f64, String)),
+            Vector(Vec<Element>),
+        }
+        #[derive(Deserialize)]
+        struct Element {
+            value: (f64, String),
         }
         let mut response = self.ask(query, When::At(at)).await.map_err(|failure| match failure {
             Failure::Other(error) => error,
             Failure::TooMuch(said) => SourceError::TooMuch { url: self.url(), said },
         })?;
         let body = self.small_body(&mut response).await?;
-        let small: Small = serde_json::from_slice(&body).map_err(|_| SourceError::Answer {
-            url: self.url(),
-            query: query.to_owned(),
-            source: DecodeError::NotPrometheus {
-                status: String::from_utf8_lossy(&body).trim().chars().take(SAID_CHARS_MAX).collect(),
-            },
-        })?;
-        Ok(!small.data.result.is_empty())
+        let sample = |(at, value): (f64, String)| Some(Sample { at, value: value.parse().ok()? });
+        match serde_json::from_slice(&body) {
+            Ok(Answer { data: Data { result: Found::Scalar(value) } }) => Ok(Small { found: 1, first: sample(value) }),
+            Ok(Answer { data: Data { result: Found::Vector(elements) } }) => {
+                let found = elements.len();
+                Ok(Small { found, first: elements.into_iter().next().and_then(|it| sample(it.value)) })
+            }
+            Err(_) => Err(SourceError::Answer {
+                url: self.url(),
+                query: query.to_owned(),
+                source: DecodeError::NotPrometheus {
+                    status: String::from_utf8_lossy(&body).trim().chars().take(SAID_CHARS_MAX).collect(),
+                },
+            }),
+        }
     }
 
     /// At most the first bytes of an answer.

@@ -49,6 +49,11 @@ pub enum SourceError {
     /// The connection broke in the middle of an answer. Series before that have been handed on.
     #[error("the answer of Prometheus at {url} broke off after {bytes} bytes ({problem})")]
     Broken { url: String, bytes: u64, problem: String },
+    /// One number was asked for.
+    #[error(
+        "the query `{query}` gives {several} series, and one number is needed: aggregate them, such as with sum() or max()"
+    )]
+    Several { query: String, several: usize },
     /// What came is no answer to the query.
     #[error("Prometheus at {url} answered the query `{query}` with something else")]
     Answer {

@@ -14,6 +14,7 @@ mod facts;
 mod metric;
 mod query;
 mod series;
+mod signal;
 mod source;
 mod split;
 
@@ -29,4 +30,5 @@ pub use facts::{Fact, Missing, Told};
 pub use metric::{Matcher, MatcherError, Metric, MetricKind, Scope};
 pub use query::{Namespaces, Points, UsageKind};
 pub use series::{Sample, Series, Skip, Skipped};
+pub use signal::{ServiceName, SignalKind, filled, signal, success_rate};
 pub use source::{PrometheusSource, Summary};

@@ -147,7 +147,7 @@ pub(super) fn selector(
 }
 
 /// A regular expression (RE2) that matches only `text`.
-fn literal(text: &str) -> String {
+pub(super) fn literal(text: &str) -> String {
     let mut expression = String::with_capacity(text.len());
     for c in text.chars() {
         if r"\.+*?()|[]{}^$".contains(c) {

@@ -14,7 +14,7 @@ use super::decode::{Answer, Decoder, ResultType};
 use super::error::SourceError;
 use super::metric::Metric;
 use super::query::{Measure, Namespaces, UsageKind, any_container, groups, slices};
-use super::series::{Series, Skipped};
+use super::series::{Sample, Series, Skipped};
 
 /// So many different warnings are kept of one reading.
 const WARNINGS_MAX: usize = 20;
@@ -89,6 +89,10 @@ impl PrometheusSource {
         &self.shared.client
     }
 
+    pub fn config(&self) -> &PrometheusConfig {
+        self.shared.client.config()
+    }
+
     /// What was asked since the start.
     pub fn counters(&self) -> &Counters {
         self.shared.client.counters()
@@ -100,6 +104,14 @@ impl PrometheusSource {
     /// Why not.
     pub async fn check(&self, now: Timestamp) -> Result<(), SourceError> {
         self.shared.client.has_result("vector(1)", now.as_second()).await.map(drop)
+    }
+
+    /// The one number that a query gives now; `None` when it gives none, or one that is not finite.
+    ///
+    /// # Errors
+    /// Prometheus cannot be asked, or gives several.
+    pub async fn number(&self, query: &str, now: Timestamp) -> Result<Option<Sample>, SourceError> {
+        self.shared.client.number(query, now.as_second()).await
     }
 
     /// The labels that name a container: the configured ones, else those that there are series with, else the modern ones.

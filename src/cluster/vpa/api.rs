@@ -19,7 +19,7 @@ use crate::recommend::create::Candidate;
 /// So many objects in one answer, where the server follows that: pods take about 8 KB each.
 const PAGE_SIZE: u32 = 500;
 
-pub(super) const MERGE_PATCH: &str = "application/merge-patch+json";
+pub(in crate::cluster) const MERGE_PATCH: &str = "application/merge-patch+json";
 pub(super) const JSON_PATCH: &str = "application/json-patch+json";
 
 /// Why a request did not do what it was to do.
@@ -176,7 +176,7 @@ impl Recommending {
         self.send(json_request(Method::PATCH, &path, MERGE_PATCH, &usage_patch(uid, text))).await.map(drop)
     }
 
-    pub(super) async fn send(&self, request: Result<Request<Body>, String>) -> Result<Answer, ApiError> {
+    pub(in crate::cluster) async fn send(&self, request: Result<Request<Body>, String>) -> Result<Answer, ApiError> {
         let answer = client::exchange(&self.client, request.map_err(ApiError::Other)?);
         let answer = answer.await.map_err(ApiError::Other)?;
         let message = || answer.message();
@@ -190,7 +190,7 @@ impl Recommending {
         }
     }
 
-    pub(super) async fn get(&self, path: &str, accept: &str) -> Result<Answer, ApiError> {
+    pub(in crate::cluster) async fn get(&self, path: &str, accept: &str) -> Result<Answer, ApiError> {
         let request = Request::builder()
             .method(Method::GET)
             // What the API server has in its cache is new enough, and costs etcd nothing.
@@ -200,13 +200,19 @@ impl Recommending {
         self.send(request.map_err(|error| error.to_string())).await
     }
 
+    /// An object as it is now, and not as the API server remembers it.
+    pub(in crate::cluster) async fn get_now(&self, path: &str) -> Result<Answer, ApiError> {
+        let request = client::request(Method::GET, path).body(Body::empty());
+        self.send(request.map_err(|error| error.to_string())).await
+    }
+
     /// Hands every object to `take`, as JSON.
-    pub(super) async fn list(&self, path: &str, take: impl FnMut(&str)) -> Result<(), ApiError> {
+    pub(in crate::cluster) async fn list(&self, path: &str, take: impl FnMut(&str)) -> Result<(), ApiError> {
         self.list_as(path, "", "application/json", take).await
     }
 
     /// Those that a selector selects, such as `labelSelector=app%3Dweb`.
-    pub(super) async fn list_where(
+    pub(in crate::cluster) async fn list_where(
         &self,
         path: &str,
         selector: &str,

@@ -19,7 +19,7 @@ const OURS: &str = "berth";
 pub const USAGE: &str = "berth.dev/usage";
 
 /// Amounts by resource, as they are written.
-pub(super) type Quantities = BTreeMap<String, Value>;
+pub(in crate::cluster) type Quantities = BTreeMap<String, Value>;
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -209,7 +209,7 @@ pub(super) fn quantity(value: &Value) -> Option<Quantity> {
     }
 }
 
-pub(super) fn amounts(quantities: &Quantities) -> Amounts {
+pub(in crate::cluster) fn amounts(quantities: &Quantities) -> Amounts {
     PerResource {
         cpu: quantities.get("cpu").and_then(quantity).map(Quantity::milli_value),
         memory: quantities.get("memory").and_then(quantity).map(Quantity::value),

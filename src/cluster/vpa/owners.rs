@@ -120,6 +120,32 @@ impl Owners {
         Ok(Found::Unsupported("its chain of owners has no end".to_owned()))
     }
 
+    /// Where the `scale` of a workload is; or why it has none.
+    ///
+    /// # Errors
+    /// The API server did not say.
+    pub async fn scale_path(
+        &mut self,
+        namespace: &str,
+        owner: &Owner,
+    ) -> Result<Result<String, String>, ApiError> {
+        let no_scale = || format!("{} {} has no scale", owner.kind, owner.name);
+        if !is_name(&owner.name) {
+            return Ok(Err(format!("`{}` is no name", owner.name)));
+        }
+        if let Some((prefix, plural)) = built_in(owner) {
+            let scales =
+                matches!(plural, "deployments" | "replicasets" | "statefulsets" | "replicationcontrollers");
+            let path = || format!("{prefix}/namespaces/{namespace}/{plural}/{}/scale", owner.name);
+            return Ok(scales.then(path).ok_or_else(no_scale));
+        }
+        let parts = owner.api_version.split_once('/').filter(|(group, version)| is_name(group) && is_name(version));
+        let Some((group, version)) = parts else { return Ok(Err(no_scale())) };
+        let plural = self.scalable(&owner.api_version).await?.get(&owner.kind);
+        let path = |plural| format!("/apis/{group}/{version}/namespaces/{namespace}/{plural}/{}/scale", owner.name);
+        Ok(plural.map(path).ok_or_else(no_scale))
+    }
+
     /// The uid of an owner that was found, and the value of the label.
     pub fn about(&self, namespace: &Arc<str>, owner: &Owner) -> Option<(&str, Option<&str>)> {
         match &self.seen.get(&(namespace.clone(), owner.clone()))?.look {

@@ -1,0 +1,179 @@
+//! The scaler: reads ServiceScalers, what their services use and how well they serve, again and again, and scales them.
+//!
+//! A round is: what is there (`look.rs`), what to do (`settle.rs`, which asks `scaling`), doing it (`act.rs`), and telling of it
+//! (`tell.rs`). Only the process that holds the Lease has any of this state; what must outlive it is in the statuses. What a round
+//! cannot see stays as it was.
+
+mod act;
+mod look;
+mod settle;
+mod tell;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use jiff::Timestamp;
+use tokio::time::MissedTickBehavior;
+
+use super::leadership::Leadership;
+use super::host_name;
+use super::tasks::Tasks;
+use crate::cluster::client::without_retries;
+use crate::cluster::scaling::{Other, Service, same_target};
+use crate::cluster::vpa::{ApiError, Owners, Recommending};
+use crate::config::Config;
+use crate::engine::Engine;
+use crate::scaling::Windows;
+use crate::usage::PrometheusSource;
+use act::Granted;
+use settle::Remembered;
+
+/// How often a process that does not lead looks whether it does.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// Services that are looked at at the same time.
+const LOOKS_IN_FLIGHT: usize = 8;
+/// Services that are scaled, at most: the first ones by namespace and name.
+const SERVICES_MAX: usize = 2_000;
+
+/// Everything that the scaler depends on.
+#[derive(Clone)]
+struct Place {
+    interval: Duration,
+    api: Recommending,
+    source: PrometheusSource,
+    engine: Engine,
+    leadership: Leadership,
+    /// This process, for events.
+    instance: Arc<str>,
+}
+
+/// Starts it, if it is switched on.
+pub(super) fn scale(
+    tasks: &mut Tasks,
+    cluster: &kube::Config,
+    config: &Config,
+    (engine, leadership): (&Engine, &Leadership),
+) -> Result<()> {
+    if !config.scaling.enabled {
+        return Ok(());
+    }
+    let prometheus = config.recommender.prometheus.clone();
+    let place = Place {
+        interval: config.scaling.interval.get(),
+        api: Recommending::new(without_retries(cluster.clone())?),
+        source: PrometheusSource::new(prometheus.context("scaling needs recommender.prometheus")?)?,
+        engine: engine.clone(),
+        leadership: leadership.clone(),
+        instance: host_name().into(),
+    };
+    tasks.spawn("scaler", async move { place.run().await });
+    Ok(())
+}
+
+impl Place {
+    /// Scales whenever this process leads. Never returns.
+    async fn run(&self) {
+        loop {
+            let Some(term) = self.leadership.decides() else {
+                tokio::time::sleep(LOOK_AGAIN).await;
+                continue;
+            };
+            let mut scaler = Scaler::new(self.clone(), term);
+            let mut ticks = tokio::time::interval(self.interval);
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            while self.leads(term) {
+                ticks.tick().await;
+                if self.leads(term)
+                    && let Err(error) = scaler.round().await
+                {
+                    tracing::warn!(%error, "services are not scaled in this round");
+                }
+            }
+        }
+    }
+
+    fn leads(&self, term: u64) -> bool {
+        self.leadership.decides() == Some(term)
+    }
+}
+
+/// What one leader knows of services.
+struct Scaler {
+    place: Place,
+    term: u64,
+    owners: Owners,
+    windows: Windows,
+    /// By uid of the ServiceScaler.
+    remembered: BTreeMap<String, Remembered>,
+    /// In this round.
+    granted: Granted,
+}
+
+impl Scaler {
+    fn new(place: Place, term: u64) -> Self {
+        let owners = Owners::new(place.api.clone(), None);
+        let windows = Windows::new(place.interval);
+        Scaler { place, term, owners, windows, remembered: BTreeMap::new(), granted: Granted::new() }
+    }
+
+    async fn round(&mut self) -> Result<(), ApiError> {
+        let now = Timestamp::now();
+        self.owners.next_round();
+        self.granted.clear();
+        let mut services = match self.place.api.services().await {
+            Ok(services) => services,
+            Err(ApiError::NotFound(_)) => {
+                tracing::debug!("the cluster has no ServiceScalers: apply the CRDs of berth to have them");
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        services.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+        if services.len() > SERVICES_MAX {
+            let left_out = services.len() - SERVICES_MAX;
+            tracing::warn!(left_out, most = SERVICES_MAX, "there are more ServiceScalers than can be looked after");
+            services.truncate(SERVICES_MAX);
+        }
+        self.remembered.retain(|uid, _| services.iter().any(|service| service.uid == *uid));
+        if services.is_empty() {
+            return Ok(());
+        }
+        let namespaces: BTreeSet<Arc<str>> = services.iter().map(|it| it.namespace.clone()).collect();
+        let usage_error = self.read_usage(&namespaces, now).await.err();
+        let others = self.read_others(&namespaces).await;
+        let looks = self.look_at(&services, now).await;
+        for (service, look) in services.iter().zip(looks) {
+            if !self.place.leads(self.term) {
+                break;
+            }
+            let in_the_way = in_the_way(service, &services, &others);
+            self.look_after(service, look, in_the_way, usage_error.as_deref(), now).await;
+        }
+        Ok(())
+    }
+}
+
+/// Who else decides about the replicas of a service: an older ServiceScaler (`Err`: it is not ours at all), or an autoscaler.
+fn in_the_way(
+    service: &Service,
+    services: &[Service],
+    others: &BTreeMap<Arc<str>, Result<Vec<Other>, String>>,
+) -> Result<Option<String>, String> {
+    let same = |other: &&Service| {
+        other.namespace == service.namespace && same_target(&other.target, &service.target)
+    };
+    let first = services.iter().filter(same).min_by_key(|it| (it.created, &it.name));
+    if let Some(first) = first.filter(|first| first.uid != service.uid) {
+        return Err(format!("ServiceScaler {} is older and scales the same", first.name));
+    }
+    match others.get(&service.namespace) {
+        Some(Ok(others)) => {
+            let other = others.iter().find(|other| same_target(&other.target, &service.target));
+            Ok(other.map(|other| other.name.clone()))
+        }
+        Some(Err(error)) => Ok(Some(format!("an autoscaler, perhaps ({error})"))),
+        None => Ok(None),
+    }
+}

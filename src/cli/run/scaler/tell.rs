@@ -1,0 +1,204 @@
+//! Looking after one service from end to end, and telling of it: its status, and events when something changed.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use super::Scaler;
+use super::act::Done;
+use super::look::Look;
+use super::settle::{Remembered, Settled};
+use crate::api::service_scaler::{ContainerStatus, ServiceScalerStatus};
+use crate::cluster::conditions;
+use crate::cluster::scaling::{Change, Plan, Service};
+use crate::cluster::vpa::ApiError;
+use crate::scaling::Size;
+
+/// What is remembered is written so often at least, while nothing else is to be told.
+const REMEMBERED_EVERY_S: i64 = 60;
+/// More than this is not written; the next leader begins anew.
+const REMEMBERED_BYTES_MAX: usize = 64 << 10;
+
+/// What is said of one service.
+struct Told {
+    /// Whether it is scaled, why, in a word and for people.
+    active: (bool, &'static str, String),
+    /// What decisions need and could not be read.
+    missing: Option<String>,
+    /// What keeps it from what would be right.
+    limited: Option<String>,
+    replicas: Option<u32>,
+    desired: Option<u32>,
+    sizes: Vec<(String, Size)>,
+    decision: String,
+    changes: Vec<(Change, String)>,
+}
+
+impl Scaler {
+    /// Looks at a service, decides, acts, and tells. `in_the_way`: who else decides about it.
+    pub(super) async fn look_after(
+        &mut self,
+        service: &Service,
+        look: Result<Look, String>,
+        in_the_way: Result<Option<String>, String>,
+        usage_error: Option<&str>,
+        now: Timestamp,
+    ) {
+        let uid = service.uid.clone();
+        let mut remembered = self.remembered.remove(&uid).unwrap_or_else(|| Remembered::of(service));
+        let told = match (&service.plan, in_the_way, look) {
+            (Err(problem), _, _) => Told::not_scaled("InvalidSpec", problem.clone()),
+            (_, Err(overruled), _) => Told::not_scaled("Overruled", overruled),
+            (_, _, Err(problem)) => Told::not_scaled("TargetUnreadable", problem),
+            (Ok(plan), Ok(owner), Ok(look)) => {
+                let missing = missing(plan, &look, usage_error);
+                let settled =
+                    remembered.settle((service, plan), &look, owner.clone(), &self.windows, now);
+                let done = match plan.dry_run {
+                    true => Done { replicas: look.scale.replicas, ..Done::default() },
+                    false => {
+                        let kept = (&mut remembered, &mut self.granted);
+                        self.place.act(service, &look, &settled, kept, now).await
+                    }
+                };
+                Told::scaled(plan, owner, settled, done, missing)
+            }
+        };
+        self.tell(service, &mut remembered, told, now).await;
+        self.remembered.insert(uid, remembered);
+    }
+
+    async fn tell(&self, service: &Service, remembered: &mut Remembered, told: Told, now: Timestamp) {
+        let api = &self.place.api;
+        for (change, note) in &told.changes {
+            tracing::info!(
+                namespace = &*service.namespace, scaler = &*service.name, ?change, note, "a service was scaled"
+            );
+            let event = (now, &*self.place.instance);
+            if let Err(error) = api.tell_change(service, *change, note, event).await {
+                tracing::warn!(scaler = &*service.name, %error, "an event cannot be written");
+            }
+        }
+        let before = service.known.clone().unwrap_or_default();
+        let mut status = told.status(service, &before, now);
+        let due = remembered.told_at.is_none_or(|at| now.as_second() - at.as_second() >= REMEMBERED_EVERY_S);
+        let unchanged = ServiceScalerStatus { memory: before.memory.clone(), ..status.clone() } == before;
+        if unchanged && !due {
+            return;
+        }
+        status.memory = serde_json::to_string(remembered).ok().filter(|text| text.len() <= REMEMBERED_BYTES_MAX);
+        if status == before {
+            return;
+        }
+        match api.write_service_status(service, &status).await {
+            Ok(()) => remembered.told_at = Some(now),
+            // It is gone, or was made anew.
+            Err(ApiError::NotFound(_) | ApiError::Conflict(_)) => {}
+            Err(error) => {
+                tracing::warn!(namespace = &*service.namespace, scaler = &*service.name, %error, "a status cannot be written");
+            }
+        }
+    }
+}
+
+/// What a decision would need that could not be read.
+fn missing(plan: &Plan, look: &Look, usage_error: Option<&str>) -> Option<String> {
+    let none = |what: &str| Some(format!("Prometheus has no {what} of this service now"));
+    let of = |what: &str, wanted: bool, measured: &Result<_, String>| match measured {
+        _ if !wanted => None,
+        Ok(Some(_)) => None,
+        Ok(None) => none(what),
+        Err(error) => Some(format!("{what}: {error}")),
+    };
+    let sizes = plan.settings.vertical.cpu || plan.settings.vertical.memory;
+    let usage = usage_error.filter(|_| sizes).map(str::to_owned);
+    usage
+        .or_else(|| of("signal", plan.signal.is_some(), &look.signal))
+        .or_else(|| of("success rate", plan.success.is_some(), &look.success))
+}
+
+impl Told {
+    fn not_scaled(reason: &'static str, why: String) -> Told {
+        Told {
+            decision: format!("nothing is changed: {why}"),
+            active: (false, reason, why),
+            missing: None,
+            limited: None,
+            replicas: None,
+            desired: None,
+            sizes: Vec::new(),
+            changes: Vec::new(),
+        }
+    }
+
+    fn scaled(plan: &Plan, owner: Option<String>, settled: Settled, done: Done, missing: Option<String>) -> Told {
+        let Settled { decision, allowed, .. } = settled;
+        let active = match owner {
+            Some(owner) => (
+                plan.settings.vertical.memory,
+                "Conflict",
+                format!("{owner} decides about the replicas: they and the CPU size are left alone"),
+            ),
+            None if plan.dry_run => (false, "DryRun", "nothing is changed: spec.dryRun".to_owned()),
+            None if decision.replicas == 0 => (false, "SwitchedOff", "the target has 0 replicas".to_owned()),
+            None => (true, "Scaling", "the service is scaled".to_owned()),
+        };
+        let mut limited = Vec::new();
+        limited.extend(allowed.because.map(str::to_owned));
+        limited.extend(done.because.map(|why| format!("{} pods keep their size, {why}", done.held)));
+        Told {
+            active,
+            missing,
+            limited: (!limited.is_empty()).then(|| limited.join("; ")),
+            replicas: Some(done.replicas),
+            desired: Some(allowed.replicas),
+            decision: if decision.reason.is_empty() { "all is as it should be".to_owned() } else { decision.reason },
+            sizes: decision.sizes,
+            changes: done.changes,
+        }
+    }
+
+    fn status(&self, service: &Service, before: &ServiceScalerStatus, now: Timestamp) -> ServiceScalerStatus {
+        let now = Timestamp::from_second(now.as_second()).unwrap_or(now).to_string();
+        let (active, reason, message) = &self.active;
+        let missing = self.missing.as_deref();
+        let limited = self.limited.as_deref();
+        let told = [
+            ("Active", *active, *reason, message.as_str()),
+            (
+                "MetricsAvailable",
+                missing.is_none(),
+                if missing.is_none() { "Read" } else { "Missing" },
+                missing.unwrap_or("what decisions need can be read"),
+            ),
+            (
+                "Limited",
+                limited.is_some(),
+                if limited.is_some() { "Held" } else { "Free" },
+                limited.unwrap_or("nothing keeps the service from what it should be"),
+            ),
+        ];
+        let sized = self.sizes.iter().map(|(name, size)| ContainerStatus {
+            name: name.clone(),
+            target: target(*size),
+        });
+        let changed = self.changes.iter().any(|(change, _)| !matches!(change, Change::Failed));
+        ServiceScalerStatus {
+            observed_generation: service.generation,
+            conditions: conditions(&told, &before.conditions, service.generation, &now),
+            replicas: self.replicas.map(i64::from),
+            desired_replicas: self.desired.map(i64::from),
+            containers: sized.filter(|container| !container.target.is_empty()).collect(),
+            decision: self.decision.clone(),
+            last_change_time: if changed { Some(now) } else { before.last_change_time.clone() },
+            memory: None,
+        }
+    }
+}
+
+/// As people write it; what is not set is left out.
+fn target(size: Size) -> BTreeMap<String, String> {
+    let cpu = (size.cpu_milli > 0).then(|| ("cpu".to_owned(), format!("{}m", size.cpu_milli)));
+    let memory = (size.memory_bytes > 0).then(|| ("memory".to_owned(), size.memory_bytes.to_string()));
+    cpu.into_iter().chain(memory).collect()
+}

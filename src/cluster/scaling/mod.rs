@@ -1,0 +1,10 @@
+//! Services that are scaled, as the API server has them: ServiceScalers, the `scale` of what they target, its pods, and who else
+//! scales it. Each request is sent once: the next round is the retry.
+
+mod api;
+mod objects;
+mod pods;
+
+pub use api::{Change, Scale};
+pub use objects::{Known, Other, Plan, Query, Service, Sizing, same_target};
+pub use pods::{ServiceContainer, ServicePod};

@@ -1,0 +1,344 @@
+//! From ServiceScalers, HorizontalPodAutoscalers and ScaledObjects to what decisions are made with.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use crate::api::quota::Amount;
+use crate::api::service_scaler::{
+    Behavior as ApiBehavior, Bounds as ApiBounds, ContainerMode, Dimension, Objectives, PolicyType,
+    ScalingRules, SelectPolicy, ServiceScaler, ServiceScalerStatus, Signal, SignalType, SizeEstimator,
+};
+use crate::cluster::lean::nullable;
+use crate::model::Quantity;
+use crate::recommend::Owner;
+use crate::scaling::behavior::{Amount as Step, Behavior, Policy, Rules, Select};
+use crate::scaling::{Bounds, Horizontal, Settings, Vertical};
+use crate::usage::SignalKind;
+
+const MAX_REPLICAS: u32 = 10;
+/// As HorizontalPodAutoscalers have it.
+const SCALE_DOWN_WINDOW_S: i64 = 300;
+
+/// One ServiceScaler as it was read.
+#[derive(Debug, Clone)]
+pub struct Service {
+    pub namespace: Arc<str>,
+    pub name: Arc<str>,
+    pub uid: String,
+    pub generation: i64,
+    /// Of two for one target the older one goes first, then the first by name.
+    pub created: i64,
+    pub target: Owner,
+    /// What it asks for, or what is wrong with it.
+    pub plan: Result<Plan, String>,
+    pub known: Known,
+}
+
+/// What its status said when it was read.
+pub type Known = Option<ServiceScalerStatus>;
+
+/// What a ServiceScaler asks for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    pub settings: Settings,
+    /// How containers are sized that have bounds of their own.
+    pub containers: BTreeMap<String, Vertical>,
+    pub sizing: Sizing,
+    /// What replicas follow, when they are scaled.
+    pub signal: Option<Query>,
+    /// The share of requests that succeed.
+    pub success: Option<Query>,
+    pub behavior: Behavior,
+    pub dry_run: bool,
+}
+
+/// What to ask of Prometheus.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Query {
+    Signal(SignalKind),
+    SuccessRate,
+    Custom(String),
+}
+
+/// How sizes are estimated.
+pub type Sizing = SizeEstimator;
+
+/// Somebody else who decides about the replicas of a workload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Other {
+    pub target: Owner,
+    /// Such as `HorizontalPodAutoscaler web`.
+    pub name: String,
+}
+
+impl Service {
+    pub(super) fn read(json: &str) -> Result<Service, String> {
+        let object: ServiceScaler = serde_json::from_str(json).map_err(|error| error.to_string())?;
+        let (meta, spec) = (object.metadata, object.spec);
+        let target = Owner {
+            api_version: spec.target.api_version.clone(),
+            kind: spec.target.kind.clone(),
+            name: spec.target.name.clone(),
+        };
+        let dimensions = spec.dimensions.clone().unwrap_or_else(|| {
+            let replicas = spec.objectives.is_some().then_some(Dimension::Replicas);
+            [Dimension::Cpu, Dimension::Memory].into_iter().chain(replicas).collect()
+        });
+        let plan = settings(&dimensions, spec.objectives.as_ref(), spec.bounds.as_ref());
+        let plan = plan.map(|(settings, containers)| {
+            let objectives = spec.objectives.as_ref().filter(|_| settings.horizontal.is_some());
+            Plan {
+                signal: objectives.map(|it| query(&it.signal)),
+                success: objectives.and_then(|it| it.success_rate.as_ref()).map(|it| match &it.query {
+                    Some(query) => Query::Custom(query.clone()),
+                    None => Query::SuccessRate,
+                }),
+                settings,
+                containers,
+                sizing: spec.estimator,
+                behavior: behavior(spec.behavior.as_ref()),
+                dry_run: spec.dry_run,
+            }
+        });
+        Ok(Service {
+            namespace: meta.namespace.unwrap_or_default().into(),
+            name: meta.name.unwrap_or_default().into(),
+            uid: meta.uid.unwrap_or_default(),
+            generation: meta.generation.unwrap_or_default(),
+            created: meta.creation_timestamp.map_or(0, |time| time.0.as_second()),
+            target,
+            plan,
+            known: object.status,
+        })
+    }
+}
+
+fn query(signal: &Signal) -> Query {
+    let kind = match (&signal.query, signal.type_) {
+        (Some(query), _) => return Query::Custom(query.clone()),
+        (None, SignalType::CpuThrottling) => SignalKind::CpuThrottling,
+        (None, SignalType::CpuPressure) => SignalKind::CpuPressure,
+        (None, SignalType::RunQueueLatency) => SignalKind::RunQueueLatency,
+        (None, SignalType::RequestLatency | SignalType::Query) => SignalKind::RequestLatency,
+    };
+    Query::Signal(kind)
+}
+
+/// The API server has checked most of this, unless it has another version of the CRD.
+fn settings(
+    dimensions: &[Dimension],
+    objectives: Option<&Objectives>,
+    bounds: Option<&ApiBounds>,
+) -> Result<(Settings, BTreeMap<String, Vertical>), String> {
+    let base = Vertical {
+        cpu: dimensions.contains(&Dimension::Cpu),
+        memory: dimensions.contains(&Dimension::Memory),
+        ..Vertical::default()
+    };
+    let (mut vertical, mut containers) = (base.clone(), BTreeMap::new());
+    for of in bounds.map_or(&[][..], |bounds| &bounds.containers) {
+        let bounded = bounded(&base, of).map_err(|error| format!("spec.bounds.containers[{}].{error}", of.name))?;
+        match of.name.as_str() {
+            "*" => vertical = bounded,
+            name => drop(containers.insert(name.to_owned(), bounded)),
+        }
+    }
+    let scales = dimensions.contains(&Dimension::Replicas);
+    let horizontal = match objectives.filter(|_| scales) {
+        Some(objectives) => Some(horizontal(objectives, bounds)?),
+        None if scales => return Err("spec.objectives: needed to scale replicas".to_owned()),
+        None => None,
+    };
+    Ok((Settings { vertical, horizontal, ..Settings::default() }, containers))
+}
+
+fn bounded(base: &Vertical, of: &crate::api::service_scaler::ContainerBounds) -> Result<Vertical, String> {
+    let is_on = of.mode == ContainerMode::Auto;
+    let mut vertical = Vertical { cpu: base.cpu && is_on, memory: base.memory && is_on, ..base.clone() };
+    let amount = |field: &str, amounts: &BTreeMap<String, Amount>, resource: &str| {
+        let Some(amount) = amounts.get(resource) else { return Ok(None) };
+        let quantity = Quantity::parse(&amount.to_string())
+            .map_err(|error| format!("{field}[{resource}]: {error}"))?;
+        Ok::<_, String>(Some(if resource == "cpu" { quantity.milli_value() } else { quantity.value() }))
+    };
+    for name in of.min_allowed.keys().chain(of.max_allowed.keys()) {
+        if !matches!(name.as_str(), "cpu" | "memory") {
+            return Err(format!("minAllowed and maxAllowed: {name} is neither cpu nor memory"));
+        }
+    }
+    for (resource, bounds) in [("cpu", &mut vertical.cpu_bounds), ("memory", &mut vertical.memory_bounds)] {
+        let least = amount("minAllowed", &of.min_allowed, resource)?.unwrap_or(bounds.min);
+        let most = amount("maxAllowed", &of.max_allowed, resource)?.unwrap_or(bounds.max);
+        if of.min_allowed.contains_key(resource) && least > most {
+            return Err(format!("minAllowed[{resource}]: is more than maxAllowed"));
+        }
+        *bounds = Bounds { min: least, max: most };
+    }
+    if of.max_allowed.contains_key("cpu") {
+        vertical.cpu_cap_milli = vertical.cpu_bounds.max;
+    }
+    Ok(vertical)
+}
+
+fn horizontal(objectives: &Objectives, bounds: Option<&ApiBounds>) -> Result<Horizontal, String> {
+    let number = |field: &str, text: &str| {
+        let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
+        number.ok_or_else(|| format!("spec.objectives.{field}: `{text}` is no number"))
+    };
+    let setpoint = number("signal.target", &objectives.signal.target)?;
+    if setpoint == 0.0 {
+        return Err("spec.objectives.signal.target: must be above 0".to_owned());
+    }
+    let success = objectives.success_rate.as_ref();
+    let percent = success.map(|it| number("successRate.percent", &it.percent)).transpose()?;
+    let replicas = |given: Option<i32>, else_: u32| given.map_or(else_, |it| it.max(1).unsigned_abs());
+    let least = replicas(bounds.and_then(|bounds| bounds.min_replicas), 1);
+    let most = replicas(bounds.and_then(|bounds| bounds.max_replicas), MAX_REPLICAS.max(least));
+    if least > most {
+        return Err(format!("spec.bounds.minReplicas: {least} is more than maxReplicas, which is {most}"));
+    }
+    Ok(Horizontal {
+        setpoint,
+        min_replicas: least,
+        max_replicas: most,
+        success_min: percent.map_or(0.0, |percent| percent.min(100.0) / 100.0),
+        ..Horizontal::default()
+    })
+}
+
+fn behavior(behavior: Option<&ApiBehavior>) -> Behavior {
+    let rules = |rules: &ScalingRules, window_s: i64| Rules {
+        stabilization_s: rules.stabilization_window_seconds.map_or(window_s, |it| i64::from(it.max(0))),
+        select: match rules.select_policy {
+            SelectPolicy::Max => Select::Max,
+            SelectPolicy::Min => Select::Min,
+            SelectPolicy::Disabled => Select::Disabled,
+        },
+        policies: (rules.policies.iter())
+            .map(|policy| Policy {
+                amount: match policy.type_ {
+                    PolicyType::Pods => Step::Pods(policy.value.max(1).unsigned_abs()),
+                    PolicyType::Percent => Step::Percent(policy.value.max(1).unsigned_abs()),
+                },
+                period_s: i64::from(policy.period_seconds.max(1)),
+            })
+            .collect(),
+    };
+    let up = behavior.and_then(|it| it.scale_up.as_ref());
+    let down = behavior.and_then(|it| it.scale_down.as_ref());
+    Behavior { up: up.map(|it| rules(it, 0)), down: down.map(|it| rules(it, SCALE_DOWN_WINDOW_S)) }
+}
+
+/// Reads a HorizontalPodAutoscaler or a ScaledObject; the kind is for people.
+pub(super) fn read_other(json: &str, kind: &str) -> Option<Other> {
+    #[derive(Deserialize)]
+    struct Object {
+        metadata: Named,
+        spec: Spec,
+    }
+    #[derive(Deserialize)]
+    struct Named {
+        name: String,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Spec {
+        scale_target_ref: Reference,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Reference {
+        #[serde(default, deserialize_with = "nullable")]
+        api_version: String,
+        #[serde(default, deserialize_with = "nullable")]
+        kind: String,
+        name: String,
+    }
+    let Object { metadata, spec } = serde_json::from_str(json).ok()?;
+    let Reference { api_version, kind: of, name } = spec.scale_target_ref;
+    // KEDA's defaults.
+    let or = |text: String, default: &str| if text.is_empty() { default.to_owned() } else { text };
+    let target = Owner { api_version: or(api_version, "apps/v1"), kind: or(of, "Deployment"), name };
+    Some(Other { target, name: format!("{kind} {}", metadata.name) })
+}
+
+/// The same workload, whatever version of its group is named.
+pub fn same_target(one: &Owner, other: &Owner) -> bool {
+    let group = |owner: &Owner| owner.api_version.rsplit_once('/').map_or("", |it| it.0).to_owned();
+    one.kind == other.kind && one.name == other.name && group(one) == group(other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn service(spec: &str) -> Service {
+        let json = format!(
+            r#"{{"apiVersion":"berth.dev/v1alpha1","kind":"ServiceScaler","metadata":{{"namespace":"shop","name":"web",
+                "uid":"u","generation":2,"creationTimestamp":"2026-11-22T10:00:00Z"}},"spec":{{
+                "target":{{"apiVersion":"apps/v1","kind":"Deployment","name":"web"}}{spec}}}}}"#
+        );
+        Service::read(&json).expect(&json)
+    }
+
+    #[test]
+    fn what_is_left_out_is_as_the_documentation_says() {
+        let plan = service("").plan.unwrap();
+        assert!(plan.settings.vertical.cpu && plan.settings.vertical.memory);
+        assert_eq!((plan.settings.horizontal, plan.signal, plan.success), (None, None, None));
+        assert!(!plan.dry_run);
+        let signal = r#","objectives":{"signal":{"type":"CpuThrottling","target":"0.05"}}"#;
+        let plan = service(signal).plan.unwrap();
+        let horizontal = plan.settings.horizontal.unwrap();
+        assert_eq!((horizontal.setpoint, horizontal.min_replicas, horizontal.max_replicas), (0.05, 1, 10));
+        assert_eq!(horizontal.success_min, 0.0);
+        assert_eq!(plan.signal, Some(Query::Signal(SignalKind::CpuThrottling)));
+    }
+
+    #[test]
+    fn bounds_are_for_all_containers_or_for_one() {
+        let spec = r#","dimensions":["CPU"],"bounds":{"containers":[
+            {"name":"*","minAllowed":{"cpu":"200m"},"maxAllowed":{"cpu":2,"memory":"4Gi"}},
+            {"name":"proxy","mode":"Off"}]}"#;
+        let Plan { settings, containers, .. } = service(spec).plan.unwrap();
+        assert_eq!(settings.vertical.cpu_bounds, Bounds { min: 200, max: 2_000 });
+        assert_eq!((settings.vertical.cpu_cap_milli, settings.vertical.memory), (2_000, false));
+        let proxy = &containers["proxy"];
+        assert!(!proxy.cpu && !proxy.memory);
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_field() {
+        for (spec, expected) in [
+            (r#","dimensions":["Replicas"]"#, "spec.objectives: needed"),
+            (
+                r#","objectives":{"signal":{"type":"CpuThrottling","target":"0"}}"#,
+                "spec.objectives.signal.target: must be above 0",
+            ),
+            (
+                r#","bounds":{"containers":[{"name":"a","minAllowed":{"cpu":"2"},"maxAllowed":{"cpu":"1"}}]}"#,
+                "spec.bounds.containers[a].minAllowed[cpu]: is more than maxAllowed",
+            ),
+            (
+                r#","bounds":{"containers":[{"name":"a","minAllowed":{"disk":"2"}}]}"#,
+                "disk is neither cpu nor memory",
+            ),
+        ] {
+            let problem = service(spec).plan.unwrap_err();
+            assert!(problem.contains(expected), "{problem}");
+        }
+    }
+
+    #[test]
+    fn others_that_scale_are_known_by_their_target() {
+        let hpa = r#"{"metadata":{"name":"h"},"spec":{"scaleTargetRef":{"apiVersion":"apps/v1","kind":"Deployment","name":"web"}}}"#;
+        let other = read_other(hpa, "HorizontalPodAutoscaler").unwrap();
+        assert_eq!(other.name, "HorizontalPodAutoscaler h");
+        assert!(same_target(&other.target, &service("").target));
+        let keda = r#"{"metadata":{"name":"k"},"spec":{"scaleTargetRef":{"name":"web"}}}"#;
+        assert!(same_target(&read_other(keda, "ScaledObject").unwrap().target, &service("").target));
+        assert_eq!(read_other("{}", "ScaledObject"), None);
+    }
+}
