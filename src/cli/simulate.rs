@@ -1,6 +1,8 @@
 //! `berth simulate`: dispatchers compared on a trace, or on a made-up workload, with berth's own code on a virtual clock.
+//! With `--scaling`: ways of scaling.
 
 mod compare;
+mod scaling;
 mod table;
 
 use std::fs;
@@ -97,6 +99,8 @@ pub struct SimulateOptions {
     /// Write a page with plots to this file, with more runs that vary agents, load and cache size.
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
+    #[command(flatten)]
+    pub scaling: scaling::ScalingOptions,
 }
 
 /// See [`SimulateOptions::cache_slots`].
@@ -199,6 +203,16 @@ pub fn simulate(options: SimulateOptions) -> ExitCode {
         eprintln!("berth: {error:#}");
         ExitCode::from(code)
     };
+    if options.scaling.scaling {
+        let scenarios = match scaling::scenarios(&options) {
+            Ok(scenarios) => scenarios,
+            Err(error) => return fail(error, 2),
+        };
+        return match scaling::carry_out(&options, &scenarios) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => fail(error, 1),
+        };
+    }
     let experiment = match experiment(&options) {
         Ok(experiment) => experiment,
         Err(error) => return fail(error, 2),
@@ -330,6 +344,10 @@ fn print(output: Output, experiment: &Experiment, outcomes: &[Outcome]) -> Resul
             serde_json::to_string_pretty(&figures)? + "\n"
         }
     };
+    print_text(&text)
+}
+
+fn print_text(text: &str) -> Result<()> {
     match io::stdout().write_all(text.as_bytes()) {
         // `berth simulate | head` is no failure.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),

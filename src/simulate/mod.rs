@@ -12,6 +12,7 @@ mod lru;
 mod measure;
 mod quality;
 pub(crate) mod report;
+pub mod scaling;
 pub mod synthetic;
 pub mod trace;
 mod traits;

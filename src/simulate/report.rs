@@ -4,13 +4,13 @@
 //! hide dispatchers. The same report gives the same bytes.
 
 mod bars;
-mod cast;
-mod lines;
-mod numbers;
+pub(super) mod cast;
+pub(super) mod lines;
+pub(super) mod numbers;
 pub(crate) mod page;
-mod plots;
-mod scale;
-mod tables;
+pub(super) mod plots;
+pub(super) mod scale;
+pub(super) mod tables;
 pub(crate) mod text;
 
 use std::fmt::Write;
@@ -69,11 +69,12 @@ pub fn render(report: &Report) -> String {
         let table = tables::compared(&report.compared);
         section(&mut body, "paper", "Beside the paper", "Kamino (OSDI ’25) and this run.", &table);
     }
-    section(&mut body, "setup", "What was simulated", "", &tables::setup(report));
+    let setup = tables::setup(&report.setup, &report.notes, &report.command);
+    section(&mut body, "setup", "What was simulated", "", &setup);
     page::wrap(&report.title, &body)
 }
 
-fn section(body: &mut String, id: &str, title: &str, lead: &str, content: &str) {
+pub(super) fn section(body: &mut String, id: &str, title: &str, lead: &str, content: &str) {
     let lead = if lead.is_empty() { String::new() } else { format!("<p class=\"lead\">{lead}</p>") };
     let _ = write!(body, "<section id=\"{id}\"><h2>{title}</h2>{lead}{content}</section>");
 }

@@ -62,22 +62,26 @@ impl<'a> Cast<'a> {
         Look { index, strong: index == 0 || Some(index) == self.hero }
     }
 
-    /// The legend of a plot. The script makes its entries switches.
+    /// The legend of a plot.
     pub fn legend<'b>(&self, of: impl IntoIterator<Item = &'b Figures>) -> String {
-        let key = |figures: &Figures| {
-            let look = self.look(figures);
-            format!(
-                "<li class=\"{}\" data-d=\"{}\"><svg viewBox=\"0 0 26 10\" aria-hidden=\"true\">\
-                 <polyline points=\"0,5 26,5\"/>{}</svg><span>{}</span></li>",
-                look.classes(),
-                look.index,
-                look.mark((13.0, 5.0)),
-                escape(&figures.dispatcher)
-            )
-        };
-        let keys: String = of.into_iter().map(key).collect();
-        format!("<ul class=\"legend\">{keys}</ul>")
+        legend(of.into_iter().map(|figures| (self.look(figures), figures.dispatcher.as_str())))
     }
+}
+
+/// How each of these is drawn. The script makes the entries switches.
+pub fn legend<'b>(of: impl IntoIterator<Item = (Look, &'b str)>) -> String {
+    let key = |(look, name): (Look, &str)| {
+        format!(
+            "<li class=\"{}\" data-d=\"{}\"><svg viewBox=\"0 0 26 10\" aria-hidden=\"true\">\
+             <polyline points=\"0,5 26,5\"/>{}</svg><span>{}</span></li>",
+            look.classes(),
+            look.index,
+            look.mark((13.0, 5.0)),
+            escape(name)
+        )
+    };
+    let keys: String = of.into_iter().map(key).collect();
+    format!("<ul class=\"legend\">{keys}</ul>")
 }
 
 /// The one with the lowest average latency of those that are compared with the first.

@@ -7,7 +7,7 @@ use super::lines::{Axis, Lines, Series, sampled, thinned};
 use super::numbers::{number, percent};
 use super::scale::Scale;
 
-const SIZE: (f64, f64) = (360.0, 270.0);
+pub const SIZE: (f64, f64) = (360.0, 270.0);
 /// Where latencies differ by more than this, a linear axis would show the slowest only.
 const LINEAR_RATIO_MAX: f64 = 30.0;
 
@@ -28,7 +28,7 @@ pub fn of_sweeps(report: &Report, cast: &Cast) -> String {
 }
 
 /// `class` is how many columns it takes where there are several; `note` follows the title.
-fn figure(id: &str, class: &str, title: &str, note: &str, content: &str) -> String {
+pub fn figure(id: &str, class: &str, title: &str, note: &str, content: &str) -> String {
     format!(
         "<figure id=\"{id}\" class=\"{class}\"><figcaption>{title}<small>{note}</small></figcaption>{content}</figure>"
     )
@@ -55,7 +55,7 @@ fn series<'a>(figures: &'a Figures, cast: &Cast, points: Vec<(f64, f64)>) -> Ser
     Series { name: &figures.dispatcher, look: cast.look(figures), points }
 }
 
-fn axis(scale: Scale, about: usize, label: &str, unit: &'static str) -> Axis {
+pub fn axis(scale: Scale, about: usize, label: &str, unit: &'static str) -> Axis {
     Axis { ticks: scale.ticks(about), scale, label: label.to_owned(), unit }
 }
 

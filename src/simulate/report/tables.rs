@@ -199,20 +199,20 @@ pub fn compared(all: &[Compared]) -> String {
 }
 
 /// Setup, notes and command.
-pub fn setup(report: &Report) -> String {
+pub fn setup(rows: &[(&str, String)], notes: &[String], command: &str) -> String {
     let mut out = String::new();
-    if !report.setup.is_empty() {
+    if !rows.is_empty() {
         let row = |(label, value): &(&str, String)| {
             format!("<div><dt>{}</dt><dd>{}</dd></div>", escape(label), escape(value))
         };
-        let _ = write!(out, "<dl>{}</dl>", report.setup.iter().map(row).collect::<String>());
+        let _ = write!(out, "<dl>{}</dl>", rows.iter().map(row).collect::<String>());
     }
-    if !report.notes.is_empty() {
-        let notes: String = report.notes.iter().map(|note| format!("<li>{}</li>", escape(note))).collect();
+    if !notes.is_empty() {
+        let notes: String = notes.iter().map(|note| format!("<li>{}</li>", escape(note))).collect();
         let _ = write!(out, "<ul class=\"notes\">{notes}</ul>");
     }
-    if !report.command.is_empty() {
-        let _ = write!(out, "<pre tabindex=\"0\"><code>{}</code></pre>", escape(&report.command));
+    if !command.is_empty() {
+        let _ = write!(out, "<pre tabindex=\"0\"><code>{}</code></pre>", escape(command));
     }
     out
 }

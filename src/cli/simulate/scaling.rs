@@ -1,0 +1,362 @@
+//! `berth simulate --scaling`.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use super::{SimulateOptions, positive, print_text, with_progress};
+use crate::cli::Output;
+use crate::cli::progress::Progress;
+use crate::simulate::scaling::report::{self, Report, Sweep};
+use crate::simulate::scaling::service::Rules;
+use crate::simulate::scaling::{Figures, Load, Outcome, ScalerKind, Scenario, Synthetic, Tuning, run};
+
+/// Options of `berth simulate --scaling`.
+#[derive(Debug, Clone, Args)]
+pub struct ScalingOptions {
+    /// Compare ways of scaling (SHOWAR, VPA with HPA, Autopilot, none) instead of dispatchers, on a model of services.
+    #[arg(
+        long,
+        conflicts_with_all = [
+            "trace", "requests", "types", "nodes", "agents", "cache_slots", "cache_mib", "cache_age", "load", "base_load",
+            "dispatcher", "costs", "class_spread", "request_spread", "churn", "no_conflicts",
+        ]
+    )]
+    pub scaling: bool,
+    /// Requests/s of services, a line a second: timestamp,<service>,... It begins anew when it ends. Without it: a load
+    /// made up after Wikipedia's.
+    #[arg(long, value_name = "FILE", requires = "scaling")]
+    pub scaling_trace: Option<PathBuf>,
+    /// Services of a made-up load.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=200), requires = "scaling", conflicts_with = "scaling_trace")]
+    pub services: u32,
+    /// Hours that are measured.
+    #[arg(long, value_name = "HOURS", default_value_t = 24.0, value_parser = hours, requires = "scaling")]
+    pub hours: f64,
+    /// Hours before that, in which scalers that need a history get one.
+    #[arg(long, value_name = "HOURS", default_value_t = 24.0, value_parser = hours, requires = "scaling")]
+    pub warm_up_hours: f64,
+    /// Whom to compare: names separated by commas.
+    #[arg(long, value_name = "NAME,...", default_value = "showar,vpa-hpa,autopilot,static", value_parser = scalers, requires = "scaling")]
+    pub scalers: Scalers,
+    /// What a request may take, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 200.0, value_parser = positive, requires = "scaling")]
+    pub slo_ms: f64,
+    /// showar: how long requests should wait for CPU, the 95th percentile as a multiple of the CPU time of a request.
+    #[arg(long, value_name = "FACTOR", default_value_t = 5.0, value_parser = positive, requires = "scaling")]
+    pub setpoint: f64,
+    /// showar: window of the vertical half, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u32).range(30..=86_400), requires = "scaling")]
+    pub window: u32,
+    /// vpa-hpa: share of the request that pods should use.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.8, value_parser = positive, requires = "scaling")]
+    pub hpa_target: f64,
+    /// Seconds until a new replica serves.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(0..=3_600), requires = "scaling")]
+    pub startup: u32,
+    /// Seconds until a new size is there.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=3_600), requires = "scaling")]
+    pub resize: u32,
+    /// CPU limits are so many times the requests.
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = burst, requires = "scaling")]
+    pub burst: f64,
+}
+
+/// Names, each once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scalers(pub Vec<ScalerKind>);
+
+fn scalers(text: &str) -> Result<Scalers, String> {
+    let mut kinds = Vec::new();
+    for name in text.split(',').map(str::trim) {
+        let Some(kind) = ScalerKind::ALL.into_iter().find(|kind| kind.name() == name) else {
+            let names = ScalerKind::ALL.map(ScalerKind::name).join(", ");
+            return Err(format!("there is no scaler {name:?}; there are {names}"));
+        };
+        if !kinds.contains(&kind) {
+            kinds.push(kind);
+        }
+    }
+    Ok(Scalers(kinds))
+}
+
+fn burst(text: &str) -> Result<f64, String> {
+    positive(text)
+        .and_then(|n| if (1.0..=100.0).contains(&n) { Ok(n) } else { Err("must be 1 to 100".to_owned()) })
+}
+
+fn hours(text: &str) -> Result<f64, String> {
+    const MOST: f64 = 31.0 * 24.0;
+    positive(text).and_then(|n| if n <= MOST { Ok(n) } else { Err(format!("must be at most {MOST}")) })
+}
+
+/// A scenario for each repetition.
+///
+/// # Errors
+/// The trace cannot be used.
+pub fn scenarios(options: &SimulateOptions) -> Result<Vec<Scenario>> {
+    let scaling = &options.scaling;
+    let seconds = |hours: f64| (hours * 3_600.0).ceil() as u32;
+    let (warm_up_s, measured_s) = (seconds(scaling.warm_up_hours), seconds(scaling.hours));
+    let trace = scaling.scaling_trace.as_ref().map(|file| Load::read(file)).transpose()?;
+    let scenario = |seed: u64| Scenario {
+        load: trace.clone().unwrap_or_else(|| {
+            let seconds = (warm_up_s + measured_s) as usize;
+            Load::synthetic(Synthetic { services: scaling.services as usize, seconds, seed })
+        }),
+        warm_up_s,
+        measured_s,
+        slo_ms: scaling.slo_ms,
+        tuning: Tuning {
+            min_replicas: 2,
+            max_replicas: 100,
+            hpa_target: scaling.hpa_target,
+            setpoint: scaling.setpoint,
+            window_s: scaling.window.into(),
+            rules: Rules {
+                startup_s: scaling.startup,
+                resize_s: scaling.resize,
+                burst: scaling.burst,
+                timeout_s: 10.0,
+            },
+        },
+        seed,
+    };
+    Ok((0..u64::from(options.repeat)).map(|at| scenario(options.seed.wrapping_add(at))).collect())
+}
+
+/// Runs, prints, and writes the report.
+///
+/// # Errors
+/// The result cannot be written.
+pub fn carry_out(options: &SimulateOptions, scenarios: &[Scenario]) -> Result<()> {
+    let progress = Progress::new();
+    let kinds = &options.scaling.scalers.0;
+    let work = work(scenarios) * kinds.len() as u64;
+    let outcomes = with_progress(&progress, "simulated", work, |advance| compare(scenarios, kinds, advance));
+    if let Some(file) = &options.report {
+        let sweeps = sweeps(scenarios, &progress);
+        let page = report::render(&Report {
+            source: scenarios[0].load.source.clone(),
+            setup: setup(options, scenarios),
+            outcomes: outcomes.clone(),
+            sweeps,
+            notes: NOTES.map(str::to_owned).to_vec(),
+            command: command(options),
+        });
+        fs::write(file, page).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    let text = match options.output {
+        Output::Table => table(scenarios, &outcomes),
+        Output::Json => {
+            let figures: Vec<_> = outcomes.iter().map(|outcome| &outcome.figures).collect();
+            serde_json::to_string_pretty(&figures)? + "\n"
+        }
+    };
+    print_text(&text)
+}
+
+fn work(scenarios: &[Scenario]) -> u64 {
+    let one = |scenario: &Scenario| {
+        scenario.load.services.len() as u64 * u64::from(scenario.warm_up_s + scenario.measured_s)
+    };
+    scenarios.iter().map(one).sum()
+}
+
+/// Each scaler's figures, the means over scenarios; its timeline is that of the first.
+fn compare(scenarios: &[Scenario], kinds: &[ScalerKind], advance: &(dyn Fn(u64) + Sync)) -> Vec<Outcome> {
+    let tasks: Vec<_> =
+        kinds.iter().flat_map(|kind| scenarios.iter().map(move |each| (*kind, each))).collect();
+    let done = in_parallel(&tasks, |(kind, scenario)| run(scenario, *kind, advance));
+    let merged = |some: &[Outcome]| {
+        let all: Vec<Figures> = some.iter().map(|outcome| outcome.figures.clone()).collect();
+        Outcome { figures: Figures::mean(&all), timeline: some[0].timeline.clone() }
+    };
+    done.chunks(scenarios.len()).map(merged).collect()
+}
+
+/// On all cores; the results are in the order of the tasks.
+fn in_parallel<T: Sync, R: Send>(tasks: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get()).min(tasks.len().max(1));
+    let worker = || {
+        let mut done = Vec::new();
+        while let Some((at, task)) =
+            Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|at| tasks.get(at).map(|task| (at, task)))
+        {
+            done.push((at, work(task)));
+        }
+        done
+    };
+    let mut all: Vec<(usize, R)> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(worker)).collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap_or_default()).collect()
+    });
+    all.sort_by_key(|(at, _)| *at);
+    all.into_iter().map(|(_, result)| result).collect()
+}
+
+/// What decides: the targets that people set, and how fast replicas and sizes are there.
+fn sweeps(scenarios: &[Scenario], progress: &Progress) -> Vec<Sweep> {
+    let both = &[ScalerKind::Showar, ScalerKind::VpaHpa][..];
+    type Change = fn(&mut Tuning, f64);
+    let varied: [(&str, &[ScalerKind], &[f64], Change); 5] = [
+        ("vpa-hpa: target utilisation", &both[1..], &[0.5, 0.6, 0.7, 0.8, 0.9], |t, x| t.hpa_target = x),
+        ("showar: setpoint", &both[..1], &[2.0, 3.0, 5.0, 8.0, 12.0, 20.0], |t, x| t.setpoint = x),
+        ("showar: window, s", &both[..1], &[120.0, 300.0, 900.0], |t, x| t.window_s = x as i64),
+        ("startup, s", both, &[5.0, 30.0, 120.0], |t, x| t.rules.startup_s = x as u32),
+        ("limits, times the requests", both, &[1.0, 1.5, 2.0], |t, x| t.rules.burst = x),
+    ];
+    let runs: u64 = varied.iter().map(|(_, kinds, values, _)| (kinds.len() * values.len()) as u64).sum();
+    with_progress(progress, "varied", work(scenarios) * runs, |advance| {
+        let sweep = |(what, kinds, values, change): &(&'static str, &[ScalerKind], &[f64], Change)| {
+            let point = |value: &f64| {
+                let mut scenarios = scenarios.to_vec();
+                scenarios.iter_mut().for_each(|scenario| change(&mut scenario.tuning, *value));
+                let outcomes = compare(&scenarios, kinds, advance);
+                (*value, outcomes.into_iter().map(|outcome| outcome.figures).collect())
+            };
+            Sweep { what, points: values.iter().map(point).collect() }
+        };
+        varied.iter().map(sweep).collect()
+    })
+}
+
+fn setup(options: &SimulateOptions, scenarios: &[Scenario]) -> Vec<(&'static str, String)> {
+    let scaling = &options.scaling;
+    vec![
+        ("services", scenarios[0].load.services.len().to_string()),
+        ("hours", format!("{} after {}", scaling.hours, scaling.warm_up_hours)),
+        ("objective", format!("{} ms", scaling.slo_ms)),
+        ("showar's setpoint", scaling.setpoint.to_string()),
+        ("HPA's target", format!("{:.0} %", scaling.hpa_target * 100.0)),
+        ("startup", format!("{} s", scaling.startup)),
+        ("resize", format!("{} s", scaling.resize)),
+        ("limits", format!("{} times the requests", scaling.burst)),
+        ("repetitions", options.repeat.to_string()),
+        ("seed", options.seed.to_string()),
+    ]
+}
+
+const NOTES: [&str; 4] = [
+    "The model: a fluid queue in steps of a second before the replicas of each service, and a queue's formula within the \
+     second. Requests do not depend on other services.",
+    "A file has no CPU times: a request takes 5 to 20 ms in the mean, by service.",
+    "All scalers begin with what a person would set who knows the peak, half a core for each replica, and see the same \
+     samples every 15 s; limits are the requests.",
+    "docs/scaling-simulation.md names all assumptions.",
+];
+
+/// The command that makes the same figures; without where results go.
+fn command(options: &SimulateOptions) -> String {
+    let scaling = &options.scaling;
+    let mut text = "berth simulate --scaling".to_owned();
+    match &scaling.scaling_trace {
+        Some(file) => text += &format!(" --scaling-trace {}", file.display()),
+        None => text += &format!(" --services {}", scaling.services),
+    }
+    let names: Vec<_> = scaling.scalers.0.iter().map(|kind| kind.name()).collect();
+    let _ = write!(
+        text,
+        " --hours {} --warm-up-hours {} --scalers {} --slo-ms {} --setpoint {} --window {} --hpa-target {} --startup {} \
+         --resize {} --burst {} --repeat {} --seed {}",
+        scaling.hours,
+        scaling.warm_up_hours,
+        names.join(","),
+        scaling.slo_ms,
+        scaling.setpoint,
+        scaling.window,
+        scaling.hpa_target,
+        scaling.startup,
+        scaling.resize,
+        scaling.burst,
+        options.repeat,
+        options.seed
+    );
+    text
+}
+
+/// Two lines that say what was simulated, and a line for each scaler. Differences are those of the first to the others.
+fn table(scenarios: &[Scenario], outcomes: &[Outcome]) -> String {
+    let Scenario { load, warm_up_s, measured_s, slo_ms, tuning, seed } = &scenarios[0];
+    let hours = |seconds: u32| f64::from(seconds) / 3_600.0;
+    let mut text = format!(
+        "{}: {:.1} h of {} services after {:.1} h, {} runs from seed {seed}\nobjective {slo_ms} ms, showar at {}, HPA at \
+         {:.0} %, a replica starts in {} s, a size in {} s; changes, reversals and kills are for a service and day\n\n",
+        load.source,
+        hours(*measured_s),
+        load.services.len(),
+        hours(*warm_up_s),
+        scenarios.len(),
+        tuning.setpoint,
+        tuning.hpa_target * 100.0,
+        tuning.rules.startup_s,
+        tuning.rules.resize_s,
+    );
+    let mut rows = vec![HEADER.map(str::to_owned).to_vec()];
+    rows.extend(outcomes.iter().map(|outcome| row(&outcome.figures, &outcomes[0].figures)));
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..HEADER.len()).map(width).collect();
+    for row in &rows {
+        let mut line = format!("{:<1$}", row[0], widths[0]);
+        for (cell, width) in row.iter().zip(&widths).skip(1) {
+            let _ = write!(line, "  {cell:>width$}");
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+const HEADER: [&str; 18] = [
+    "SCALER",
+    "CPU cores",
+    "",
+    "MEMORY GiB",
+    "",
+    "USED",
+    "REPLICAS",
+    "P50 ms",
+    "P99 ms",
+    "",
+    "P99.9 ms",
+    "OVER SLO",
+    "FAILED",
+    "HORIZONTAL",
+    "REVERSALS",
+    "VERTICAL",
+    "REVERSALS",
+    "OOM",
+];
+
+fn row(figures: &Figures, first: &Figures) -> Vec<String> {
+    // What the first has more or less than this one.
+    let change = |ours: f64, theirs: f64| match std::ptr::eq(figures, first) || theirs == 0.0 {
+        true => String::new(),
+        false => format!("{:+.1}%", (ours / theirs - 1.0) * 100.0),
+    };
+    vec![
+        figures.scaler.clone(),
+        format!("{:.2}", figures.cpu_cores),
+        change(first.cpu_cores, figures.cpu_cores),
+        format!("{:.2}", figures.memory_gib),
+        change(first.memory_gib, figures.memory_gib),
+        format!("{:.0}%", figures.used_cores / figures.cpu_cores.max(1e-9) * 100.0),
+        format!("{:.1}", figures.replicas),
+        format!("{:.1}", figures.p50_ms),
+        format!("{:.1}", figures.p99_ms),
+        change(first.p99_ms, figures.p99_ms),
+        format!("{:.1}", figures.p999_ms),
+        format!("{:.3}%", figures.slo_violations * 100.0),
+        format!("{:.4}%", figures.failed * 100.0),
+        format!("{:.1}", figures.horizontal_changes),
+        format!("{:.1}", figures.horizontal_reversals),
+        format!("{:.1}", figures.vertical_changes),
+        format!("{:.1}", figures.vertical_reversals),
+        format!("{:.2}", figures.oom_kills),
+    ]
+}

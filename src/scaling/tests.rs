@@ -1,0 +1,380 @@
+mod hostile;
+
+use super::*;
+use crate::scaling::coordinate::Memory;
+
+const MI: i64 = 1 << 20;
+const START: i64 = 1_700_000_000;
+
+/// A workload of one container, and the clock.
+struct Bench {
+    settings: Settings,
+    memory: Memory,
+    seen: Observation,
+    now: i64,
+}
+
+impl Bench {
+    fn new(replicas: u32, cpu_milli: i64, memory_mi: i64) -> Self {
+        let horizontal =
+            Horizontal { setpoint: 10.0, min_replicas: 2, max_replicas: 20, ..Horizontal::default() };
+        let size = Size { cpu_milli, memory_bytes: memory_mi * MI };
+        let app = Container { name: "app".into(), size, ..Container::default() };
+        Self {
+            settings: Settings { horizontal: Some(horizontal), ..Settings::default() },
+            memory: Memory::default(),
+            seen: Observation {
+                replicas,
+                ready: replicas,
+                containers: vec![app],
+                success: None,
+                signal: None,
+                frozen: None,
+            },
+            now: START,
+        }
+    }
+
+    /// The window's samples are these in turn, the newest now.
+    fn uses(&mut self, cpu: &[f64], memory_mi: &[f64]) {
+        let points = |values: &[f64], unit: f64| -> Vec<Point> {
+            let value = |at: i64| values[at as usize % values.len()] * unit;
+            (0..20).map(|at| Point { time_s: self.now - at * 15, value: value(at) }).collect()
+        };
+        let (cpu, memory) = (points(cpu, 1.0), points(memory_mi, MI as f64));
+        self.seen.containers[0].cpu = cpu;
+        self.seen.containers[0].memory = memory;
+    }
+
+    fn signal(&mut self, value: f64) {
+        self.seen.signal = Some(Point { time_s: self.now, value });
+    }
+
+    /// Decides, and carries it out.
+    fn decide(&mut self) -> Decision {
+        let decision = decide(&self.settings, &mut self.memory, &self.seen, self.now);
+        self.seen.replicas = decision.replicas;
+        self.seen.ready = decision.replicas;
+        self.seen.containers[0].size = decision.sizes[0].1;
+        self.seen.containers[0].oom_kills = 0;
+        decision
+    }
+
+    /// A quiet hour passes.
+    fn wait(&mut self, seconds: i64) {
+        self.now += seconds;
+    }
+
+    fn size(&self) -> Size {
+        self.seen.containers[0].size
+    }
+}
+
+#[test]
+fn a_size_is_the_mean_and_three_deviations_of_the_window() {
+    let mut bench = Bench::new(2, 900, 900);
+    bench.signal(1.0);
+    // Population deviation of 300, 340 in turn: 20.
+    bench.uses(&[300.0, 340.0], &[300.0, 340.0]);
+    let decision = bench.decide();
+    assert_eq!(bench.size().cpu_milli, 380, "{}", decision.reason);
+    assert_eq!(bench.size().memory_bytes, 380 * MI);
+    assert!(decision.sizes_changed && decision.reason.contains("900m -> 380m"), "{}", decision.reason);
+    assert!(!decision.reason.contains('\n'));
+}
+
+#[test]
+fn small_differences_change_nothing() {
+    for current in [440, 340] {
+        let mut bench = Bench::new(2, current, current);
+        bench.signal(10.0);
+        bench.uses(&[380.0], &[380.0]);
+        let decision = bench.decide();
+        assert!(!decision.sizes_changed, "{current}: {}", decision.reason);
+    }
+}
+
+#[test]
+fn nothing_is_sized_below_the_floors() {
+    let mut bench = Bench::new(2, 500, 500);
+    bench.signal(0.0);
+    bench.uses(&[1.0], &[1.0]);
+    bench.decide();
+    assert_eq!(bench.size(), Size { cpu_milli: 128, memory_bytes: 128 * MI });
+}
+
+#[test]
+fn samples_that_say_nothing_leave_the_size_as_it_is() {
+    let cases: [(&str, fn(&mut Bench)); 4] = [
+        ("samples that are needed", |bench| bench.seen.containers[0].cpu.truncate(3)),
+        ("no sample for", |bench| {
+            bench.seen.containers[0].cpu.iter_mut().for_each(|point| point.time_s -= 150);
+        }),
+        ("are no usage", |bench| {
+            bench.seen.containers[0].cpu.iter_mut().for_each(|point| point.value = f64::NAN);
+        }),
+        ("are no usage", |bench| {
+            bench.seen.containers[0].cpu.iter_mut().for_each(|point| point.value = -1.0);
+        }),
+    ];
+    for (says, spoil) in cases {
+        let mut bench = Bench::new(2, 500, 500);
+        bench.signal(1.0);
+        bench.uses(&[100.0], &[500.0]);
+        spoil(&mut bench);
+        let decision = bench.decide();
+        assert!(decision.reason.contains(says), "{}", decision.reason);
+        assert_eq!(bench.size().cpu_milli, 500);
+    }
+}
+
+#[test]
+fn a_few_absurd_samples_do_not_count() {
+    let mut bench = Bench::new(2, 900, 500);
+    bench.signal(1.0);
+    bench.uses(&[300.0], &[500.0]);
+    for (at, value) in [f64::NAN, f64::INFINITY, -5.0, 1e300].into_iter().enumerate() {
+        bench.seen.containers[0].cpu[at + 1].value = value;
+    }
+    bench.decide();
+    assert_eq!(bench.size().cpu_milli, 300);
+}
+
+#[test]
+fn more_than_the_cap_becomes_replicas() {
+    let mut bench = Bench::new(10, 900, 500);
+    bench.signal(10.0);
+    bench.uses(&[800.0, 1_000.0], &[500.0]);
+    // Not throttled: the limit may be above the request.
+    bench.settings.vertical.throttled_at = 2.0;
+    let decision = bench.decide();
+    assert_eq!((bench.size().cpu_milli, decision.replicas), (900, 11), "{}", decision.reason);
+    assert!(decision.reason.contains("more than 1000m"), "{}", decision.reason);
+}
+
+#[test]
+fn memory_stays_above_the_peak_of_the_day_and_shrinks_after_it() {
+    let mut bench = Bench::new(2, 200, 512);
+    bench.signal(10.0);
+    bench.uses(&[190.0], &[500.0]);
+    bench.decide();
+    for _ in 0..23 {
+        bench.wait(3_600);
+        bench.signal(10.0);
+        bench.uses(&[190.0], &[200.0]);
+        bench.decide();
+        assert_eq!(bench.size().memory_bytes, 512 * MI);
+    }
+    bench.wait(7_200);
+    bench.signal(10.0);
+    bench.uses(&[190.0], &[200.0]);
+    bench.decide();
+    assert_eq!(bench.size().memory_bytes, 200 * MI);
+}
+
+#[test]
+fn a_kill_for_want_of_memory_gives_more_at_once_and_for_a_day() {
+    let mut bench = Bench::new(2, 200, 200);
+    bench.signal(10.0);
+    bench.uses(&[190.0], &[190.0]);
+    bench.decide();
+    bench.wait(15);
+    bench.seen.containers[0].oom_kills = 1;
+    bench.uses(&[190.0], &[190.0]);
+    bench.decide();
+    assert_eq!(bench.size().memory_bytes, 300 * MI, "100 MiB more than 200");
+    bench.wait(3_600);
+    bench.seen.containers[0].oom_kills = 1;
+    bench.uses(&[190.0], &[1_000.0]);
+    bench.decide();
+    assert_eq!(bench.size().memory_bytes, 1_200 * MI, "a fifth more than was used");
+    bench.wait(3_600);
+    bench.uses(&[190.0], &[190.0]);
+    bench.decide();
+    assert_eq!(bench.size().memory_bytes, 1_200 * MI);
+}
+
+#[test]
+fn replicas_do_not_answer_a_kill() {
+    let mut bench = Bench::new(3, 1_000, 200);
+    bench.uses(&[900.0], &[190.0]);
+    bench.signal(10.0);
+    bench.seen.success = Some(Point { time_s: START, value: 0.5 });
+    bench.seen.containers[0].oom_kills = 2;
+    assert_eq!(bench.decide().replicas, 3);
+    bench.wait(60);
+    bench.seen.success = Some(Point { time_s: bench.now, value: 0.5 });
+    let decision = bench.decide();
+    assert_eq!(decision.replicas, 4, "{}", decision.reason);
+}
+
+#[test]
+fn saturation_is_answered_by_size_up_to_the_cap_and_then_by_replicas() {
+    let mut bench = Bench::new(10, 600, 500);
+    let mut sizes = Vec::new();
+    for _ in 0..6 {
+        bench.signal(15.0);
+        let used = bench.size().cpu_milli as f64 * 0.9;
+        bench.uses(&[used], &[490.0]);
+        bench.decide();
+        sizes.push((bench.size().cpu_milli, bench.seen.replicas));
+        bench.wait(60);
+    }
+    assert_eq!(sizes, [(696, 10), (807, 10), (936, 10), (1_000, 10), (1_000, 11), (1_000, 12)]);
+}
+
+#[test]
+fn what_is_far_beyond_the_setpoint_grows_fast_and_at_once() {
+    let mut bench = Bench::new(10, 1_000, 500);
+    bench.uses(&[900.0], &[490.0]);
+    bench.signal(10.0);
+    bench.decide();
+    bench.wait(15);
+    bench.signal(45.0);
+    bench.uses(&[900.0], &[490.0]);
+    assert_eq!(bench.decide().replicas, 15);
+    // The new ones are not there yet.
+    bench.seen.ready = 10;
+    bench.wait(15);
+    bench.signal(45.0);
+    let decision = bench.decide();
+    assert_eq!(decision.replicas, 15, "{}", decision.reason);
+}
+
+#[test]
+fn replicas_shrink_one_step_a_minute_but_not_soon_after_growth() {
+    let mut bench = Bench::new(10, 1_000, 500);
+    bench.signal(16.0);
+    bench.uses(&[950.0], &[490.0]);
+    assert_eq!(bench.decide().replicas, 11);
+    let mut shrunk = Vec::new();
+    for minute in 1..9 {
+        bench.wait(60);
+        bench.signal(1.0);
+        bench.uses(&[300.0], &[490.0]);
+        bench.decide();
+        shrunk.push((minute, bench.seen.replicas));
+    }
+    let none: Vec<_> =
+        shrunk.iter().filter(|(_, replicas)| *replicas == 11).map(|(minute, _)| *minute).collect();
+    assert_eq!(none, [1, 2, 3, 4], "{shrunk:?}");
+    assert_eq!(bench.seen.replicas, 7, "{shrunk:?}");
+}
+
+#[test]
+fn replicas_never_shrink_below_the_minimum_and_switched_off_stays_off() {
+    let mut bench = Bench::new(4, 500, 500);
+    for _ in 0..60 {
+        bench.wait(60);
+        bench.signal(0.0);
+        bench.uses(&[1.0], &[490.0]);
+        assert!(bench.decide().replicas >= 2);
+    }
+    assert_eq!(bench.seen.replicas, 2);
+    bench.seen.replicas = 0;
+    let decision = bench.decide();
+    assert!(decision.replicas == 0 && !decision.replicas_changed, "{}", decision.reason);
+}
+
+#[test]
+fn the_dead_band_does_nothing() {
+    for value in [10.0, 10.4, 9.6] {
+        let mut bench = Bench::new(4, 1_000, 500);
+        bench.signal(value);
+        bench.uses(&[950.0], &[490.0]);
+        let decision = bench.decide();
+        assert!(!decision.replicas_changed && !decision.sizes_changed, "{value}: {}", decision.reason);
+    }
+}
+
+#[test]
+fn a_small_error_that_stays_is_answered_in_the_end() {
+    let mut bench = Bench::new(4, 1_000, 500);
+    let minutes = (1..30).find(|_| {
+        bench.wait(60);
+        bench.signal(10.4);
+        bench.uses(&[950.0], &[490.0]);
+        bench.decide().replicas > 4
+    });
+    assert_eq!(minutes, Some(7));
+}
+
+#[test]
+fn a_signal_that_cannot_be_believed_leaves_the_replicas_as_they_are() {
+    let stale = Point { time_s: START - 600, value: 90.0 };
+    let nothing = Point { time_s: START, value: f64::NAN };
+    let cases = [(None, "no signal"), (Some(stale), "600 s old"), (Some(nothing), "no number")];
+    for (signal, says) in cases {
+        let mut bench = Bench::new(4, 1_000, 500);
+        bench.seen.signal = signal;
+        bench.uses(&[200.0], &[490.0]);
+        let decision = bench.decide();
+        assert!(!decision.replicas_changed, "{}", decision.reason);
+        assert!(decision.reason.contains(says), "{}", decision.reason);
+    }
+}
+
+#[test]
+fn failing_requests_add_a_replica() {
+    let mut bench = Bench::new(4, 1_000, 500);
+    bench.signal(9.9);
+    bench.seen.success = Some(Point { time_s: START, value: 0.98 });
+    bench.uses(&[900.0], &[490.0]);
+    let decision = bench.decide();
+    assert_eq!(decision.replicas, 5, "{}", decision.reason);
+    assert!(decision.reason.contains("98.00 % of requests succeed"), "{}", decision.reason);
+}
+
+#[test]
+fn what_somebody_else_set_is_where_we_go_on() {
+    let mut bench = Bench::new(4, 1_000, 500);
+    bench.signal(9.9);
+    bench.uses(&[900.0], &[490.0]);
+    bench.decide();
+    bench.memory.controller.integral = -2.0;
+    bench.seen.replicas = 9;
+    bench.wait(60);
+    bench.signal(5.0);
+    bench.uses(&[200.0], &[490.0]);
+    let decision = bench.decide();
+    assert_eq!(decision.replicas, 9, "{}", decision.reason);
+    assert!(decision.reason.contains("4 became 9 by somebody else"), "{}", decision.reason);
+    assert!(bench.memory.controller.integral > -1.0);
+}
+
+#[test]
+fn replicas_that_another_autoscaler_owns_are_left_alone() {
+    let mut bench = Bench::new(40, 900, 900);
+    bench.seen.frozen = Some("HorizontalPodAutoscaler web".into());
+    bench.signal(90.0);
+    bench.uses(&[100.0], &[100.0]);
+    let decision = bench.decide();
+    assert_eq!((decision.replicas, bench.size().cpu_milli), (40, 900));
+    assert!(decision.reason.contains("HorizontalPodAutoscaler web"), "{}", decision.reason);
+    assert_eq!(bench.size().memory_bytes, 128 * MI);
+}
+
+#[test]
+fn cpu_stays_when_one_replica_less_would_do() {
+    let mut bench = Bench::new(4, 900, 500);
+    bench.signal(1.0);
+    bench.uses(&[300.0], &[490.0]);
+    let decision = bench.decide();
+    assert_eq!((decision.replicas, bench.size().cpu_milli), (3, 900), "{}", decision.reason);
+}
+
+#[test]
+fn memory_survives_a_restart() {
+    let mut bench = Bench::new(4, 500, 500);
+    for signal in [12.0, 30.0, 8.0, 40.0] {
+        bench.wait(60);
+        bench.signal(signal);
+        bench.uses(&[480.0, 300.0], &[490.0]);
+        bench.decide();
+    }
+    let text = serde_json::to_string(&bench.memory).unwrap();
+    assert!(text.contains("\"grownS\"") && text.len() < 500, "{text}");
+    let memory: Memory = serde_json::from_str(&text).unwrap();
+    assert_eq!(memory, bench.memory);
+    assert_eq!(serde_json::from_str::<Memory>("{}").unwrap(), Memory::default());
+}

@@ -1,0 +1,76 @@
+//! What is told of a run.
+
+use serde::Serialize;
+
+/// One scaler. Numbers of changes are for each service and day.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Figures {
+    pub scaler: String,
+    /// Requested by all pods, ready or not: the mean over time.
+    pub cpu_cores: f64,
+    pub memory_gib: f64,
+    pub used_cores: f64,
+    pub replicas: f64,
+    pub p50_ms: f64,
+    pub p99_ms: f64,
+    pub p999_ms: f64,
+    /// Share of the requests that took longer than the objective, or failed.
+    pub slo_violations: f64,
+    pub failed: f64,
+    pub horizontal_changes: f64,
+    pub vertical_changes: f64,
+    /// Growth after shrinking, or the other way round.
+    pub horizontal_reversals: f64,
+    pub vertical_reversals: f64,
+    pub oom_kills: f64,
+}
+
+impl Figures {
+    fn numbers(&mut self) -> [&mut f64; 14] {
+        [
+            &mut self.cpu_cores,
+            &mut self.memory_gib,
+            &mut self.used_cores,
+            &mut self.replicas,
+            &mut self.p50_ms,
+            &mut self.p99_ms,
+            &mut self.p999_ms,
+            &mut self.slo_violations,
+            &mut self.failed,
+            &mut self.horizontal_changes,
+            &mut self.vertical_changes,
+            &mut self.horizontal_reversals,
+            &mut self.vertical_reversals,
+            &mut self.oom_kills,
+        ]
+    }
+
+    /// The means over runs of one scaler.
+    pub fn mean(runs: &[Figures]) -> Figures {
+        let mut mean = runs.first().cloned().unwrap_or_default();
+        let count = runs.len().max(1) as f64;
+        for run in runs.iter().skip(1) {
+            mean.numbers().into_iter().zip(run.clone().numbers()).for_each(|(sum, more)| *sum += *more);
+        }
+        mean.numbers().into_iter().for_each(|sum| *sum /= count);
+        mean
+    }
+}
+
+/// All services together, in one stretch of time.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Slice {
+    pub from_h: f64,
+    pub requests_per_s: f64,
+    pub cpu_cores: f64,
+    pub used_cores: f64,
+    pub memory_gib: f64,
+    pub replicas: f64,
+    pub p99_ms: f64,
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Outcome {
+    pub figures: Figures,
+    pub timeline: Vec<Slice>,
+}
