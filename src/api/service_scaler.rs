@@ -214,6 +214,15 @@ pub enum ContainerMode {
 #[derive(KubeSchema, Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Behavior {
+    /// Sizes and replicas are decided about so often, but for what cannot wait: kills for want of memory, and a signal far beyond
+    /// its target. 60 without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 3600))]
+    pub period_seconds: Option<i32>,
+    /// Sizes are estimated from the samples of so many seconds; 300 without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 10, max = 600))]
+    pub window_seconds: Option<i32>,
     /// For more replicas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale_up: Option<ScalingRules>,
@@ -226,8 +235,8 @@ pub struct Behavior {
 #[derive(KubeSchema, Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ScalingRules {
-    /// Of all that was wanted in so many seconds the most careful counts: the least when growing, the most when shrinking. Without
-    /// it 0 when growing and 300 when shrinking.
+    /// Of all that was wanted in so many seconds the most careful counts: the least when growing, the most when shrinking; and nothing
+    /// shrinks for so long after something grew. Without it 0 when growing and 300 when shrinking.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 3600))]
     pub stabilization_window_seconds: Option<i32>,

@@ -6,8 +6,10 @@ use serde::{Deserialize, Serialize};
 use super::validate::{InvalidField, SECOND, lasts, refuse};
 use super::{Config, ConfigDuration};
 
-/// Estimators need five samples in five minutes at least.
-const INTERVAL_MAX: ConfigDuration = ConfigDuration::from_secs(60);
+const INTERVAL_MAX: ConfigDuration = ConfigDuration::from_secs(40);
+const HINTS_WINDOW_MAX: ConfigDuration = ConfigDuration::from_secs(600);
+/// Fewer samples in a window say nothing of a correlation.
+const SAMPLES_MIN: u32 = 15;
 
 /// Scaling of services that ServiceScalers name, from what `recommender.prometheus` has of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -21,16 +23,23 @@ pub struct Scaling {
     /// Keep services apart that need much at the same time, and bring together those that do not: preferences of berth's own, when
     /// it places their pods.
     pub hints: bool,
+    /// Services are compared in windows of so long a time; what holds in three in a row becomes a preference. At least fifteen intervals,
+    /// and at most 10m.
+    pub hints_window: ConfigDuration,
 }
 
 impl Default for Scaling {
     fn default() -> Self {
-        Self { enabled: false, interval: ConfigDuration::from_secs(15), hints: true }
+        Self { enabled: false, interval: ConfigDuration::from_secs(15), hints: true, hints_window: ConfigDuration::from_secs(300) }
     }
 }
 
 pub(super) fn validate(config: &Config) -> Result<(), InvalidField> {
     lasts("scaling.interval", config.scaling.interval, SECOND..=INTERVAL_MAX)?;
+    if config.scaling.hints {
+        let shortest = ConfigDuration::new(config.scaling.interval.get() * SAMPLES_MIN);
+        lasts("scaling.hintsWindow", config.scaling.hints_window, shortest..=HINTS_WINDOW_MAX)?;
+    }
     if config.scaling.enabled && config.recommender.prometheus.is_none() {
         return refuse("scaling.enabled", "needs recommender.prometheus.url: usage and signals are read there");
     }

@@ -55,6 +55,7 @@ backoff: {initial: 500ms, max: 1m}
 volumeBindTimeout: 20s
 selfCheckInterval: 90s
 fragmentation: {period: 0s}
+scaling: {enabled: true, interval: 30s, hints: false, hintsWindow: 60s}
 leaderElection:
   enabled: false
   namespace: berth-system
@@ -103,6 +104,7 @@ logFormat: json
         node_taints_policy: InclusionPolicy::Honor,
     };
     let expected = Config {
+        scaling: Scaling { enabled: true, interval: ConfigDuration::from_secs(30), hints: false, hints_window: ConfigDuration::from_secs(60) },
         scheduler_names: vec!["berth".into(), "berth-batch".into()],
         agents: 2,
         cache_memory_mib: 512,

@@ -9,11 +9,13 @@
 //! CPU is in millicores, memory in bytes, times are seconds since the Unix epoch. All that comes from a cluster may be
 //! wrong in any way: what cannot be believed changes nothing, and the decision says so. May not know: kube, tokio, clocks.
 
+pub mod behavior;
 pub mod coordinate;
 pub mod horizontal;
 pub mod observation;
 pub mod settings;
 pub mod vertical;
+pub mod window;
 
 #[cfg(test)]
 mod tests;
@@ -21,3 +23,4 @@ mod tests;
 pub use coordinate::{Decision, Memory, decide};
 pub use observation::{Container, Measured, Observation, Point, Size};
 pub use settings::{Bounds, Gains, Horizontal, Settings, Vertical};
+pub use window::{Kind, Windows};

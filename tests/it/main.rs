@@ -18,6 +18,7 @@ mod quotas;
 mod recommend;
 mod recommender;
 mod report;
+mod scaler;
 mod scheduling;
 mod serving;
 mod simulate;

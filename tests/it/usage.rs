@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -115,15 +115,28 @@ pub async fn start_with(
     write: impl FnOnce(&mut dyn std::io::Write) -> std::io::Result<()>,
     flags: &[&str],
 ) -> Prometheus {
-    // As `berth` itself does first; another test may have been faster.
-    let _ = rustls::crypto::ring::default_provider().install_default();
     let folder = tempfile::tempdir().expect("a folder");
     let path = |name: &str| folder.path().join(name);
     let mut data = BufWriter::new(File::create(path("data.txt")).expect("data"));
     write(&mut data).and_then(|()| data.flush()).expect("data");
-    std::fs::write(path("prometheus.yml"), "scrape_configs: []\n").expect("a configuration");
     backfill(&path("data.txt"), &path("data"));
     std::fs::remove_file(path("data.txt")).expect("data that is not needed any more");
+    serve(folder, "scrape_configs: []\n", flags).await
+}
+
+/// One that has nothing yet, and reads the metrics of this address every second.
+pub async fn start_scraping(address: SocketAddr) -> Prometheus {
+    let config = format!(
+        "global: {{scrape_interval: 1s, scrape_timeout: 1s}}\nscrape_configs:\n- job_name: model\n  static_configs:\n  - targets: ['{address}']\n"
+    );
+    serve(tempfile::tempdir().expect("a folder"), &config, &[]).await
+}
+
+async fn serve(folder: TempDir, config: &str, flags: &[&str]) -> Prometheus {
+    // As `berth` itself does first; another test may have been faster.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let path = |name: &str| folder.path().join(name);
+    std::fs::write(path("prometheus.yml"), config).expect("a configuration");
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let address = listener.local_addr().expect("an address");
     drop(listener);

@@ -5,6 +5,7 @@
 //! cannot see stays as it was.
 
 mod act;
+mod hints;
 mod look;
 mod settle;
 mod tell;
@@ -28,6 +29,7 @@ use crate::engine::Engine;
 use crate::scaling::Windows;
 use crate::usage::PrometheusSource;
 use act::Granted;
+use hints::Affinity;
 use settle::Remembered;
 
 /// How often a process that does not lead looks whether it does.
@@ -41,6 +43,8 @@ const SERVICES_MAX: usize = 2_000;
 #[derive(Clone)]
 struct Place {
     interval: Duration,
+    /// Windows in which services are compared; `None`: they are not.
+    hints_window: Option<Duration>,
     api: Recommending,
     source: PrometheusSource,
     engine: Engine,
@@ -62,6 +66,7 @@ pub(super) fn scale(
     let prometheus = config.recommender.prometheus.clone();
     let place = Place {
         interval: config.scaling.interval.get(),
+        hints_window: config.scaling.hints.then(|| config.scaling.hints_window.get()),
         api: Recommending::new(without_retries(cluster.clone())?),
         source: PrometheusSource::new(prometheus.context("scaling needs recommender.prometheus")?)?,
         engine: engine.clone(),
@@ -105,6 +110,7 @@ struct Scaler {
     term: u64,
     owners: Owners,
     windows: Windows,
+    affinity: Option<Affinity>,
     /// By uid of the ServiceScaler.
     remembered: BTreeMap<String, Remembered>,
     /// In this round.
@@ -115,7 +121,9 @@ impl Scaler {
     fn new(place: Place, term: u64) -> Self {
         let owners = Owners::new(place.api.clone(), None);
         let windows = Windows::new(place.interval);
-        Scaler { place, term, owners, windows, remembered: BTreeMap::new(), granted: Granted::new() }
+        let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+        let affinity = place.hints_window.map(|window| Affinity::new(seconds(window), seconds(place.interval)));
+        Scaler { place, term, owners, windows, affinity, remembered: BTreeMap::new(), granted: Granted::new() }
     }
 
     async fn round(&mut self) -> Result<(), ApiError> {
@@ -144,6 +152,13 @@ impl Scaler {
         let usage_error = self.read_usage(&namespaces, now).await.err();
         let others = self.read_others(&namespaces).await;
         let looks = self.look_at(&services, now).await;
+        if self.affinity.is_some() {
+            let names: Vec<String> = namespaces.iter().map(|name| name.to_string()).collect();
+            if let Err(error) = self.read_network(&names, now).await {
+                tracing::debug!(error, "what pods send and receive is not known");
+            }
+            self.correlate(&services, &looks, now);
+        }
         for (service, look) in services.iter().zip(looks) {
             if !self.place.leads(self.term) {
                 break;

@@ -6,11 +6,12 @@ use http::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::objects::{Other, Service, read_other};
+use super::objects::{Other, Service, read_other, read_selector};
 use super::pods::{ServicePod, read_pod};
 use crate::api::service_scaler::ServiceScalerStatus;
 use crate::cluster::client::json_request;
 use crate::cluster::vpa::{ApiError, MERGE_PATCH, Recommending};
+use crate::model::LabelSelector;
 use crate::recommend::{Amount, PerResource};
 
 const SCALERS: &str = "servicescalers";
@@ -29,6 +30,8 @@ pub struct Scale {
     pub replicas: u32,
     /// Of its pods, as in a query.
     pub selector: String,
+    /// The same, if it is one that hints can be made with.
+    pub labels: Option<LabelSelector>,
     resource_version: String,
     path: String,
 }
@@ -119,6 +122,7 @@ impl Recommending {
             .map_err(|error| ApiError::Other(format!("{path} is no scale: {error}")))?;
         Ok(Scale {
             replicas: spec.replicas,
+            labels: read_selector(&status.selector),
             selector: status.selector,
             resource_version: metadata.resource_version,
             path: path.to_owned(),

@@ -11,7 +11,7 @@ use crate::api::service_scaler::{
     ScalingRules, SelectPolicy, ServiceScaler, ServiceScalerStatus, Signal, SignalType, SizeEstimator,
 };
 use crate::cluster::lean::nullable;
-use crate::model::Quantity;
+use crate::model::{LabelSelector, Operator, Quantity, Requirement};
 use crate::recommend::Owner;
 use crate::scaling::behavior::{Amount as Step, Behavior, Policy, Rules, Select};
 use crate::scaling::{Bounds, Horizontal, Settings, Vertical};
@@ -86,7 +86,8 @@ impl Service {
             let replicas = spec.objectives.is_some().then_some(Dimension::Replicas);
             [Dimension::Cpu, Dimension::Memory].into_iter().chain(replicas).collect()
         });
-        let plan = settings(&dimensions, spec.objectives.as_ref(), spec.bounds.as_ref());
+        let plan =
+            settings(&dimensions, spec.objectives.as_ref(), spec.bounds.as_ref(), spec.behavior.as_ref());
         let plan = plan.map(|(settings, containers)| {
             let objectives = spec.objectives.as_ref().filter(|_| settings.horizontal.is_some());
             Plan {
@@ -131,11 +132,17 @@ fn settings(
     dimensions: &[Dimension],
     objectives: Option<&Objectives>,
     bounds: Option<&ApiBounds>,
+    behavior: Option<&ApiBehavior>,
 ) -> Result<(Settings, BTreeMap<String, Vertical>), String> {
+    let seconds = |given: Option<i32>, else_: i64| given.map_or(else_, |it| i64::from(it.max(1)));
+    let pace = behavior.and_then(|it| it.period_seconds);
+    let default = Vertical::default();
     let base = Vertical {
+        every_s: seconds(pace, default.every_s),
+        window_s: seconds(behavior.and_then(|it| it.window_seconds), default.window_s),
         cpu: dimensions.contains(&Dimension::Cpu),
         memory: dimensions.contains(&Dimension::Memory),
-        ..Vertical::default()
+        ..default
     };
     let (mut vertical, mut containers) = (base.clone(), BTreeMap::new());
     for of in bounds.map_or(&[][..], |bounds| &bounds.containers) {
@@ -147,7 +154,13 @@ fn settings(
     }
     let scales = dimensions.contains(&Dimension::Replicas);
     let horizontal = match objectives.filter(|_| scales) {
-        Some(objectives) => Some(horizontal(objectives, bounds)?),
+        Some(objectives) => {
+            let horizontal = horizontal(objectives, bounds)?;
+            let down = behavior.and_then(|it| it.scale_down.as_ref());
+            let hold = down.and_then(|rules| rules.stabilization_window_seconds);
+            let hold_s = hold.map_or(horizontal.hold_s, |hold| i64::from(hold.max(0)));
+            Some(Horizontal { every_s: seconds(pace, horizontal.every_s), hold_s, ..horizontal })
+        }
         None if scales => return Err("spec.objectives: needed to scale replicas".to_owned()),
         None => None,
     };
@@ -264,6 +277,48 @@ pub(super) fn read_other(json: &str, kind: &str) -> Option<Other> {
     Some(Other { target, name: format!("{kind} {}", metadata.name) })
 }
 
+/// Reads a selector as the `scale` of a workload has it, `app=web,tier in (a,b)`; `None`: it is empty, or not understood.
+pub(super) fn read_selector(text: &str) -> Option<LabelSelector> {
+    let mut requirements = Vec::new();
+    let mut rest = text.trim();
+    while !rest.is_empty() {
+        // A comma in parentheses separates values.
+        let open = rest.find('(').filter(|open| rest.find(',').is_none_or(|comma| *open < comma));
+        let end = match open {
+            Some(open) => open + rest[open..].find(')')? + 1,
+            None => rest.find(',').unwrap_or(rest.len()),
+        };
+        requirements.push(read_requirement(rest[..end].trim())?);
+        rest = rest[end..].trim_start_matches(',').trim();
+    }
+    (!requirements.is_empty()).then(|| LabelSelector::All(requirements.into()))
+}
+
+fn read_requirement(text: &str) -> Option<Requirement> {
+    let values = |text: &str| {
+        let inner = text.trim().strip_prefix('(')?.strip_suffix(')')?;
+        let mut values: Vec<Arc<str>> = inner.split(',').map(|value| value.trim().into()).collect();
+        values.sort();
+        values.dedup();
+        Some(values.into_boxed_slice())
+    };
+    let (key, operator) = if let Some((key, list)) = text.split_once(" notin ") {
+        (key, Operator::NotIn(values(list)?))
+    } else if let Some((key, list)) = text.split_once(" in ") {
+        (key, Operator::In(values(list)?))
+    } else if let Some((key, value)) = text.split_once("!=") {
+        (key, Operator::NotIn([Arc::from(value.trim())].into()))
+    } else if let Some((key, value)) = text.split_once('=') {
+        (key, Operator::In([Arc::from(value.trim_start_matches('=').trim())].into()))
+    } else if let Some(key) = text.strip_prefix('!') {
+        (key, Operator::DoesNotExist)
+    } else {
+        (text, Operator::Exists)
+    };
+    let key = key.trim();
+    (!key.is_empty() && !key.contains(char::is_whitespace)).then(|| Requirement { key: key.into(), operator })
+}
+
 /// The same workload, whatever version of its group is named.
 pub fn same_target(one: &Owner, other: &Owner) -> bool {
     let group = |owner: &Owner| owner.api_version.rsplit_once('/').map_or("", |it| it.0).to_owned();
@@ -329,6 +384,21 @@ mod tests {
             let problem = service(spec).plan.unwrap_err();
             assert!(problem.contains(expected), "{problem}");
         }
+    }
+
+    #[test]
+    fn a_selector_is_read_as_the_api_server_writes_it() {
+        let of = |operator| Requirement { key: "app".into(), operator };
+        let values = |values: &[&str]| values.iter().map(|value| Arc::from(*value)).collect();
+        for (text, expected) in [
+            ("app=web", vec![of(Operator::In(values(&["web"])))]),
+            ("app in (b,a)", vec![of(Operator::In(values(&["a", "b"])))]),
+            ("app notin (a),app", vec![of(Operator::NotIn(values(&["a"]))), of(Operator::Exists)]),
+            ("app!=a,!app", vec![of(Operator::NotIn(values(&["a"]))), of(Operator::DoesNotExist)]),
+        ] {
+            assert_eq!(read_selector(text), Some(LabelSelector::All(expected.into())), "{text}");
+        }
+        assert_eq!((read_selector(""), read_selector("app in (a"), read_selector("a b")), (None, None, None));
     }
 
     #[test]

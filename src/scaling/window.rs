@@ -1,0 +1,129 @@
+//! The samples of the last minutes of all containers of some services. Bounded in time and in number.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::observation::{Point, Seconds};
+
+/// Samples older than this are forgotten; the estimators look at no more.
+const KEPT_S: Seconds = 600;
+/// Containers of which samples are kept, at most.
+const CONTAINERS_MAX: usize = 200_000;
+
+/// What is measured of a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// Millicores.
+    Cpu,
+    /// Bytes.
+    Memory,
+    /// Bytes a second, of a pod as a whole.
+    Network,
+}
+
+type Key = (Arc<str>, Arc<str>, Arc<str>, Kind);
+
+/// By namespace, pod, container and kind.
+#[derive(Debug)]
+pub struct Windows {
+    points_max: usize,
+    samples: BTreeMap<Key, VecDeque<Point>>,
+}
+
+impl Windows {
+    /// For samples that come so often.
+    pub fn new(interval: Duration) -> Self {
+        let every = interval.as_secs().max(1);
+        let points_max = usize::try_from(KEPT_S.unsigned_abs() / every + 1).unwrap_or(1);
+        Windows { points_max, samples: BTreeMap::new() }
+    }
+
+    /// A sample that is not later than the last one is the same, read twice, or of a clock that was set back: it is left out.
+    pub fn add(&mut self, (namespace, pod, container): (&str, &str, &str), kind: Kind, point: Point) {
+        let full = self.samples.len() >= CONTAINERS_MAX;
+        let key = (namespace.into(), pod.into(), container.into(), kind);
+        let samples = match self.samples.entry(key) {
+            std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
+            std::collections::btree_map::Entry::Vacant(_) if full => return,
+            std::collections::btree_map::Entry::Vacant(entry) => entry.insert(VecDeque::new()),
+        };
+        if samples.back().is_some_and(|last| last.time_s >= point.time_s) {
+            return;
+        }
+        if samples.len() >= self.points_max {
+            samples.pop_front();
+        }
+        samples.push_back(point);
+    }
+
+    /// More that a pod sent or received at this time; what was added for the same time counts, too.
+    pub fn add_to(&mut self, (namespace, pod): (&str, &str), time_s: Seconds, value: f64) {
+        let key = (namespace.into(), pod.into(), "".into(), Kind::Network);
+        match self.samples.get_mut(&key).and_then(VecDeque::back_mut) {
+            Some(last) if last.time_s == time_s => last.value += value,
+            _ => self.add((namespace, pod, ""), Kind::Network, Point { time_s, value }),
+        }
+    }
+
+    /// The samples of a container, oldest first.
+    pub fn of<'a>(
+        &'a self,
+        (namespace, pod, container): (&str, &str, &str),
+        kind: Kind,
+    ) -> impl Iterator<Item = Point> + use<'a> {
+        let key = (namespace.into(), pod.into(), container.into(), kind);
+        self.samples.get(&key).into_iter().flatten().copied()
+    }
+
+    /// Forgets what is too old, and times that a clock had which was set back since.
+    pub fn forget(&mut self, now: Seconds) {
+        let keep = |point: &Point| (now.saturating_sub(KEPT_S)..=now.saturating_add(KEPT_S)).contains(&point.time_s);
+        self.samples.retain(|_, samples| {
+            samples.retain(keep);
+            !samples.is_empty()
+        });
+    }
+
+    /// Containers of which anything is known, twice where both kinds are.
+    pub fn len(&self) -> usize {
+        self.samples.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.samples.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const APP: (&str, &str, &str) = ("shop", "web-0", "app");
+
+    fn at(time_s: Seconds) -> Point {
+        Point { time_s, value: 1.0 }
+    }
+
+    #[test]
+    fn samples_come_once_in_order_and_go_when_they_are_old() {
+        let mut windows = Windows::new(Duration::from_secs(60));
+        for time in [100, 100, 90, 160, 220] {
+            windows.add(APP, Kind::Cpu, at(time));
+        }
+        let times = |windows: &Windows| windows.of(APP, Kind::Cpu).map(|it| it.time_s).collect::<Vec<_>>();
+        assert_eq!(times(&windows), [100, 160, 220]);
+        assert_eq!(windows.of(APP, Kind::Memory).count(), 0);
+        windows.forget(761);
+        assert_eq!(times(&windows), [220]);
+        windows.forget(5_000);
+        assert!(windows.is_empty());
+    }
+
+    #[test]
+    fn no_more_samples_are_kept_than_the_time_has_room_for() {
+        let mut windows = Windows::new(Duration::from_secs(60));
+        (0..50).for_each(|time| windows.add(APP, Kind::Memory, at(time)));
+        assert_eq!(windows.of(APP, Kind::Memory).count(), 11);
+    }
+}

@@ -1,0 +1,316 @@
+//! ServiceScalers on a real API server, with real Deployments and a real Prometheus that is fed by a model of the load.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::routing::get;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use ::berth::api::service_scaler::{ServiceScaler, ServiceScalerStatus};
+use ::berth::model::Quantity;
+
+use crate::allocations::Kubectl;
+use crate::support::*;
+use crate::usage;
+
+const SOON: Duration = Duration::from_secs(90);
+const STEP: Duration = Duration::from_millis(500);
+const MEMORY: u64 = 200 << 20;
+
+/// A service whose pods share the load equally, and are throttled at their CPU request.
+#[derive(Default)]
+struct Model {
+    /// Cores.
+    demand: f64,
+    pods: BTreeMap<String, Counters>,
+}
+
+/// As the kubelet has them of one container.
+#[derive(Default)]
+struct Counters {
+    cpu_seconds: f64,
+    periods: u64,
+    throttled: u64,
+}
+
+struct Load {
+    model: Arc<Mutex<Model>>,
+    address: SocketAddr,
+    tasks: [JoinHandle<()>; 2],
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+impl Load {
+    /// Also plays the kubelet, in so far as pods that have a node are ready.
+    async fn start(client: &Client) -> Load {
+        let model: Arc<Mutex<Model>> = Arc::default();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let app = Router::new().route("/metrics", get(metrics)).with_state(model.clone());
+        let serves = tokio::spawn(async move { axum::serve(listener, app).await.expect("it serves") });
+        let (api, of) = (Api::<Pod>::default_namespaced(client.clone()), model.clone());
+        let runs = tokio::spawn(async move {
+            let mut ticks = tokio::time::interval(STEP);
+            loop {
+                ticks.tick().await;
+                if let Ok(pods) = api.list(&ListParams::default().labels("app=web")).await {
+                    run(&of, &api, pods.items).await;
+                }
+            }
+        });
+        Load { model, address, tasks: [serves, runs] }
+    }
+
+    fn set(&self, demand: f64) {
+        self.model.lock().demand = demand;
+    }
+}
+
+async fn run(model: &Mutex<Model>, api: &Api<Pod>, pods: Vec<Pod>) {
+    let pods: Vec<Pod> = pods.into_iter().filter(|pod| node_of(pod).is_some() && !leaves(pod)).collect();
+    for pod in pods.iter().filter(|pod| !is_ready(pod)) {
+        let ready = json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}});
+        // One that was deleted meanwhile is none.
+        let _ = api.patch_status(name_of(pod), &PatchParams::default(), &Patch::Strategic(ready)).await;
+    }
+    let mut model = model.lock();
+    let each = model.demand / pods.len().max(1) as f64;
+    for pod in &pods {
+        let size = cpu_of(pod) as f64 / 1_000.0;
+        let counters = model.pods.entry(name_of(pod).to_owned()).or_default();
+        counters.cpu_seconds += each.min(size) * STEP.as_secs_f64();
+        counters.periods += 5;
+        counters.throttled += if each > size * 0.98 { 5 } else { 0 };
+    }
+    model.pods.retain(|name, _| pods.iter().any(|pod| name_of(pod) == name));
+}
+
+async fn metrics(State(model): State<Arc<Mutex<Model>>>) -> String {
+    let mut text = String::new();
+    for (pod, counters) in &model.lock().pods {
+        let labels = format!(r#"{{namespace="default",pod="{pod}",container="app"}}"#);
+        for (name, value) in [
+            ("container_cpu_usage_seconds_total", counters.cpu_seconds),
+            ("container_cpu_cfs_periods_total", counters.periods as f64),
+            ("container_cpu_cfs_throttled_periods_total", counters.throttled as f64),
+            ("container_memory_working_set_bytes", MEMORY as f64),
+        ] {
+            writeln!(text, "{name}{labels} {value}").expect("a text");
+        }
+    }
+    text
+}
+
+fn leaves(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_some()
+}
+
+fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+/// What its only container requests, in thousandths of a core.
+fn cpu_of(pod: &Pod) -> i64 {
+    let container = pod.spec.as_ref().and_then(|spec| spec.containers.first());
+    let requests = container.and_then(|it| it.resources.as_ref()).and_then(|it| it.requests.as_ref());
+    let cpu = requests.and_then(|requests| requests.get("cpu"));
+    cpu.map_or(0, |cpu| Quantity::parse(&cpu.0).expect("a quantity").milli_value())
+}
+
+async fn create_deployment(client: &Client) {
+    let deployment = json!({
+        "metadata": {"name": "web"},
+        "spec": {
+            "replicas": 2,
+            "selector": {"matchLabels": {"app": "web"}},
+            "template": {
+                "metadata": {"labels": {"app": "web"}},
+                "spec": {
+                    "schedulerName": "berth",
+                    "terminationGracePeriodSeconds": 0,
+                    "containers": [{"name": "app", "image": "web", "resources": {
+                        "requests": {"cpu": "900m", "memory": "512Mi"},
+                        "limits": {"cpu": "1800m"},
+                    }}],
+                },
+            },
+        },
+    });
+    let deployment: Deployment = serde_json::from_value(deployment).expect("a Deployment");
+    let api = Api::default_namespaced(client.clone());
+    api.create(&PostParams::default(), &deployment).await.expect("it is created");
+}
+
+async fn create_scaler(client: &Client, more: Value) {
+    let mut scaler = json!({
+        "apiVersion": "berth.dev/v1alpha1",
+        "kind": "ServiceScaler",
+        "metadata": {"name": "web"},
+        "spec": {
+            "target": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+            "objectives": {"signal": {"type": "CpuThrottling", "target": "0.1"}},
+            "bounds": {"minReplicas": 2, "maxReplicas": 8},
+            "behavior": {
+                "periodSeconds": 3,
+                "windowSeconds": 15,
+                "scaleDown": {"stabilizationWindowSeconds": 8},
+            },
+        },
+    });
+    for (key, value) in more.as_object().expect("fields") {
+        scaler["spec"][key] = value.clone();
+    }
+    let scaler: ServiceScaler = serde_json::from_value(scaler).expect("a ServiceScaler");
+    let api = Api::default_namespaced(client.clone());
+    api.create(&PostParams::default(), &scaler).await.expect("it is created");
+}
+
+async fn status(client: &Client) -> ServiceScalerStatus {
+    let api: Api<ServiceScaler> = Api::default_namespaced(client.clone());
+    api.get("web").await.expect("it exists").status.unwrap_or_default()
+}
+
+fn condition<'a>(status: &'a ServiceScalerStatus, type_: &str) -> Option<(&'a str, &'a str)> {
+    let condition = status.conditions.iter().find(|condition| condition.type_ == type_)?;
+    Some((condition.status.as_str(), condition.reason.as_str()))
+}
+
+async fn web_pods(client: &Client) -> Vec<Pod> {
+    all_pods(client).await.into_iter().filter(|pod| !leaves(pod)).collect()
+}
+
+async fn replicas(client: &Client) -> i32 {
+    let api: Api<Deployment> = Api::default_namespaced(client.clone());
+    api.get("web").await.expect("it exists").spec.and_then(|spec| spec.replicas).unwrap_or(0)
+}
+
+fn berth_for(control_plane: &TestControlPlane, prometheus: &usage::Prometheus) -> Berth {
+    let config = format!(
+        "scaling: {{enabled: true, interval: 1s}}\nrecommender: {{prometheus: {{url: '{}', liveWindow: 5s}}}}",
+        prometheus.url
+    );
+    Berth::start(&control_plane.kubeconfig(), &config)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_grows_and_shrinks_through_a_spike_and_its_pods_are_resized_in_place() {
+    let control_plane = start_control_plane().await;
+    let client = control_plane.client();
+    let kubectl = Kubectl::new(&control_plane).await;
+    kubectl.install_kinds().await;
+    create_nodes(&client, &Nodes { count: 3, ..Nodes::default() }).await;
+    let _controllers =
+        control_plane.start_controller_manager(&["deployment", "replicaset"]).await.expect("controllers");
+    let load = Load::start(&client).await;
+    let prometheus = usage::start_scraping(load.address).await;
+    load.set(0.6);
+    let berth = berth_for(&control_plane, &prometheus);
+    create_deployment(&client).await;
+    await_bound(&client, SOON, 2, |_| true).await;
+    let first: Vec<_> = web_pods(&client).await.into_iter().map(|pod| pod.metadata.uid).collect();
+    create_scaler(&client, json!({})).await;
+
+    // 0.3 cores each: 900m are too many, and the limit shrinks in proportion.
+    let small = async || web_pods(&client).await.iter().all(|pod| (250..600).contains(&cpu_of(pod)));
+    await_until(SOON, "the pods are smaller", small).await;
+    let pods = web_pods(&client).await;
+    assert_eq!(pods.iter().map(|pod| pod.metadata.uid.clone()).collect::<Vec<_>>(), first);
+    let limit = pods[0].spec.as_ref().unwrap().containers[0].resources.as_ref().unwrap().limits.as_ref().unwrap();
+    assert_eq!(Quantity::parse(&limit["cpu"].0).unwrap().milli_value(), 2 * cpu_of(&pods[0]));
+    assert_no_overcommit(&client).await;
+
+    // 4 cores: what pods may grow to is not enough.
+    load.set(4.0);
+    await_until(SOON, "there are more replicas", async || replicas(&client).await >= 5).await;
+    await_until(SOON, "all of them are placed and large", async || {
+        let pods = web_pods(&client).await;
+        pods.len() >= 5 && pods.iter().all(|pod| node_of(pod).is_some() && cpu_of(pod) > 600)
+    })
+    .await;
+    assert_no_overcommit(&client).await;
+
+    load.set(0.3);
+    await_until(SOON, "the service is small again", async || {
+        let pods = web_pods(&client).await;
+        replicas(&client).await == 2 && pods.len() == 2 && pods.iter().all(|pod| cpu_of(pod) < 400)
+    })
+    .await;
+    let told = kubectl.must(&["describe", "servicescaler", "web"], "").await;
+    for expected in ["ScaledUp", "ScaledDown", "Resized", "Decision:", "Scaling"] {
+        assert!(told.contains(expected), "{expected} is not in\n{told}\n{}", berth.log());
+    }
+    let columns = kubectl.must(&["get", "servicescalers"], "").await;
+    assert!(columns.contains("web") && columns.contains("Scaling"), "{columns}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_others_scale_or_cannot_be_measured_is_left_alone_and_said() {
+    let control_plane = start_control_plane().await;
+    let client = control_plane.client();
+    let kubectl = Kubectl::new(&control_plane).await;
+    kubectl.install_kinds().await;
+    create_nodes(&client, &Nodes::default()).await;
+    let _controllers =
+        control_plane.start_controller_manager(&["deployment", "replicaset"]).await.expect("controllers");
+    let load = Load::start(&client).await;
+    let prometheus = usage::start_scraping(load.address).await;
+    load.set(4.0);
+    let hpa = json!({
+        "metadata": {"name": "web"},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+            "minReplicas": 2, "maxReplicas": 2,
+        },
+    });
+    let hpas: Api<HorizontalPodAutoscaler> = Api::default_namespaced(client.clone());
+    let hpa = serde_json::from_value(hpa).expect("an autoscaler");
+    hpas.create(&PostParams::default(), &hpa).await.expect("it is created");
+    create_deployment(&client).await;
+    let _berth = berth_for(&control_plane, &prometheus);
+    create_scaler(&client, json!({})).await;
+    await_until(SOON, "the conflict is said", async || {
+        let status = status(&client).await;
+        condition(&status, "Active").is_some_and(|(_, reason)| reason == "Conflict")
+            && status.decision.contains("HorizontalPodAutoscaler web")
+    })
+    .await;
+    assert_eq!(replicas(&client).await, 2);
+    assert!(web_pods(&client).await.iter().all(|pod| cpu_of(pod) == 900));
+
+    // Without the other one it is scaled; then nothing is known of it any more.
+    hpas.delete("web", &Default::default()).await.expect("it is deleted");
+    await_until(SOON, "it grows", async || replicas(&client).await > 2).await;
+    drop(load);
+    await_until(SOON, "the missing signal is said", async || {
+        let status = status(&client).await;
+        condition(&status, "MetricsAvailable") == Some(("False", "Missing"))
+            && status.decision.contains("replicas stay")
+    })
+    .await;
+    let held = replicas(&client).await;
+    let until = Duration::from_secs(10);
+    let began = std::time::Instant::now();
+    await_until(until + STEP, "some time passes without a change", async || {
+        assert_eq!(replicas(&client).await, held, "nothing is known, and it is scaled");
+        began.elapsed() > until
+    })
+    .await;
+}
