@@ -11,6 +11,7 @@
 pub mod aggregate;
 pub mod amount;
 pub mod assign;
+pub mod autopilot;
 pub mod backtest;
 pub mod buckets;
 pub mod change;
@@ -27,6 +28,7 @@ pub mod propose;
 pub mod room;
 pub mod saved;
 pub mod settings;
+pub mod showar;
 pub mod status;
 pub mod store;
 pub mod time;
