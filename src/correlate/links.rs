@@ -178,8 +178,7 @@ impl Correlations {
 
     /// What is in force, sorted by service; of each the strongest, keeping apart before together, then by name.
     ///
-    /// Pods of one service peak together by themselves. So whatever wants to be together with another service is kept apart from its
-    /// own kind, or all of it would end up on one node.
+    /// Pods of one service peak together, too: whatever has a hint is also kept apart from its own kind.
     pub fn hints(&self) -> Vec<Hint> {
         let mut of: Vec<Vec<(u8, Direction, u16, Resource)>> = vec![Vec::new(); self.services.len()];
         let in_force: Vec<&Link> =
@@ -189,12 +188,13 @@ impl Correlations {
             let Some(link) = pair.iter().min_by_key(|link| (link.direction, u8::MAX - link.weight)) else {
                 continue;
             };
-            of[usize::from(link.a)].push((link.weight, link.direction, link.b, link.resource));
-            of[usize::from(link.b)].push((link.weight, link.direction, link.a, link.resource));
+            let weight = self.weight(link);
+            of[usize::from(link.a)].push((weight, link.direction, link.b, link.resource));
+            of[usize::from(link.b)].push((weight, link.direction, link.a, link.resource));
         }
         let mut hints = Vec::new();
         for (service, mut theirs) in of.into_iter().enumerate() {
-            if let Some((.., resource)) = theirs.iter().find(|hint| hint.1 == Direction::Together) {
+            if let Some((.., resource)) = theirs.iter().max() {
                 theirs.push((100, Direction::Apart, service as u16, *resource));
             }
             theirs
@@ -209,6 +209,16 @@ impl Correlations {
             }));
         }
         hints
+    }
+
+    fn weight(&self, link: &Link) -> u8 {
+        match link.direction {
+            Direction::Apart => link.weight,
+            Direction::Together => {
+                let share = self.settings.together_share.clamp(0.0, 1.0);
+                (f64::from(link.weight) * share).round().max(1.0) as u8
+            }
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Every few minutes the usage of all services is looked at on one grid of times (a [`Window`]), and Pearson's correlation is
 //! computed for each pair, of CPU, memory and network each. A pair that stays correlated window after window becomes a
-//! [`Hint`]: peaks at the same time are to be kept apart, peaks at opposite times fit together. Few points correlate easily by
+//! [`Hint`]: peaks at the same time are to be kept apart, peaks at opposite times fit together, which weighs half. Few points correlate easily by
 //! chance, so one window alone says nothing; and a hint that is not confirmed any more fades, and goes.
 //!
 //! Whoever has the usage makes one window after the other, gives each to [`Correlations::observe`], and hands
@@ -52,7 +52,7 @@ pub struct Hint {
     /// Whose pods it is about.
     pub other: Arc<str>,
     pub direction: Direction,
-    /// 1 to 100: a hundred times the correlation, less while it is not confirmed.
+    /// 1 to 100: a hundred times the correlation, half of that for being together; less while it is not confirmed.
     pub weight: u8,
     /// Of what the correlation is the strongest.
     pub resource: Resource,

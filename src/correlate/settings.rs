@@ -7,8 +7,8 @@ pub struct Settings {
     pub enter: f64,
     /// A hint in force is confirmed from this much on, of its sign.
     pub leave: f64,
-    /// Windows in a row in which a pair must be correlated before it becomes a hint. Two random walks of 20 points are
-    /// correlated at 0.8 in about every sixth window.
+    /// Windows in a row in which a pair must be correlated before it becomes a hint. Two random walks of 20 to 60 points are
+    /// correlated at 0.8 in about every twelfth window.
     pub confirmations: u8,
     /// Windows in a row in which a hint may go unconfirmed; each halves its weight.
     pub patience: u8,
@@ -21,6 +21,9 @@ pub struct Settings {
     pub lag_points: usize,
     /// Of more services, those are looked at that use the most CPU.
     pub services_max: usize,
+    /// What being together weighs against being apart by the same correlation. At 1, pods of two services that fit together gather on few
+    /// nodes, where each meets its own kind.
+    pub together_share: f64,
     /// Hints for one service, the strongest first.
     pub hints_max: usize,
     /// A hint keeps the weight that it was told with until that is so far off: another weight makes other classes of pods.
@@ -32,13 +35,14 @@ impl Default for Settings {
         Settings {
             enter: 0.8,
             leave: 0.6,
-            confirmations: 4,
+            confirmations: 3,
             patience: 2,
             points_min: 15,
             variation_min: 0.01,
             lag_points: 0,
             services_max: 1000,
-            hints_max: 8,
+            together_share: 0.5,
+            hints_max: 16,
             weight_slack: 10,
         }
     }

@@ -19,7 +19,7 @@ const TOPOLOGY_KEY: &str = "kubernetes.io/hostname";
 pub const HINTS_MAX: usize = 16_384;
 
 /// Terms for one pod, the strongest first: each is one more count to look at on every node.
-pub const TERMS_MAX: usize = 8;
+pub const TERMS_MAX: usize = 16;
 
 /// Pods of one namespace, by their labels.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -72,7 +72,7 @@ struct Advised {
 
 impl Hint {
     fn is_valid(&self) -> bool {
-        (1..=100).contains(&self.weight.abs()) && self.of.is_valid() && self.other.is_valid()
+        (1..=100).contains(&self.weight.unsigned_abs()) && self.of.is_valid() && self.other.is_valid()
     }
 
     fn term(&self) -> WeightedPodTerm {

@@ -137,7 +137,7 @@ mod tests {
             showar.add(at as i64 * 600 * SECOND, amount);
             sizes.push(showar.size());
         }
-        assert_eq!(sizes, [Some(1000), Some(1000), Some(1151), Some(979), Some(979)]);
+        assert_eq!(sizes, [Some(1000), Some(1000), Some(1151), Some(1151), Some(978)]);
         showar.add(10_000 * SECOND, 1);
         assert_eq!(showar.size(), Some(128), "the floor");
     }

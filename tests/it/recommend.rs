@@ -266,7 +266,7 @@ fn every_published_series_is_replayed_and_the_estimators_stand_as_documented() {
     ];
     for service in services {
         let options = ["--cpu-column", service, "--cpu-scale", "0.01", "--warm-up", "10m", "--step", "1m"];
-        assert_eq!(replay(&wiki, &options).len(), 3, "{service}");
+        assert_eq!(replay(&wiki, &options).len(), 6, "{service}");
     }
 }
 
