@@ -22,6 +22,7 @@ pub mod dimension;
 pub mod estimate;
 pub mod feed;
 pub mod histogram;
+pub mod method;
 pub mod open;
 pub mod post;
 pub mod propose;

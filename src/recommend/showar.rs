@@ -82,14 +82,20 @@ impl Showar {
         }
     }
 
-    /// What it would set now, and sets; `None` before the first sample. The window ends with the newest sample, so that what is not
+    /// The size in force.
+    pub fn size(&self) -> Option<Amount> {
+        self.size
+    }
+
+    /// Sets a new size if it is time for one; `None` before the first sample. The window ends with the newest sample, so that what is not
     /// measured changes nothing.
-    pub fn size(&mut self) -> Option<Amount> {
+    pub fn decide(&mut self) -> Option<Amount> {
         let count = self.samples.len() as f64;
         let floor =
             if self.settings.keeps_peak { self.peaks.iter().map(|(_, peak)| *peak).max() } else { None };
         if self.samples.is_empty() {
-            return floor.max(self.size);
+            self.size = floor.max(self.size);
+            return self.size;
         }
         let mean = self.samples.iter().map(|(_, amount)| *amount as f64).sum::<f64>() / count;
         let square = self.samples.iter().map(|(_, amount)| (*amount as f64 - mean).powi(2)).sum::<f64>();
@@ -120,13 +126,13 @@ mod tests {
     #[test]
     fn a_size_is_the_mean_and_three_deviations_of_the_window() {
         let mut showar = cpu();
-        assert_eq!(showar.size(), None);
+        assert_eq!(showar.decide(), None);
         // Long ago.
         showar.add(0, 90_000);
         for (at, amount) in [400, 600, 400, 600].into_iter().enumerate() {
             showar.add((400 + at as i64) * SECOND, amount);
         }
-        assert_eq!(showar.size(), Some(500 + 300));
+        assert_eq!(showar.decide(), Some(500 + 300));
     }
 
     #[test]
@@ -135,11 +141,11 @@ mod tests {
         let mut sizes = Vec::new();
         for (at, amount) in [1000, 1150, 1151, 979, 978].into_iter().enumerate() {
             showar.add(at as i64 * 600 * SECOND, amount);
-            sizes.push(showar.size());
+            sizes.push(showar.decide());
         }
         assert_eq!(sizes, [Some(1000), Some(1000), Some(1151), Some(1151), Some(978)]);
         showar.add(10_000 * SECOND, 1);
-        assert_eq!(showar.size(), Some(128), "the floor");
+        assert_eq!(showar.decide(), Some(128), "the floor");
     }
 
     #[test]
@@ -148,12 +154,12 @@ mod tests {
         showar.add(0, 800 << 20);
         for minute in (10..24 * 60).step_by(10) {
             showar.add(minute * 60 * SECOND, 200 << 20);
-            assert_eq!(showar.size(), Some(800 << 20), "minute {minute}");
+            assert_eq!(showar.decide(), Some(800 << 20), "minute {minute}");
         }
         showar.add(26 * HOUR_NS, 200 << 20);
-        assert_eq!(showar.size(), Some(200 << 20));
+        assert_eq!(showar.decide(), Some(200 << 20));
         showar.needs(26 * HOUR_NS, 210 << 20);
-        assert_eq!(showar.size(), Some(210 << 20), "a little more than there is, but needed");
+        assert_eq!(showar.decide(), Some(210 << 20), "a little more than there is, but needed");
     }
 
     #[test]
@@ -164,6 +170,6 @@ mod tests {
             showar.needs(at * HOUR_NS, at);
         }
         assert!(showar.samples.len() <= SAMPLES_MAX && showar.peaks.len() <= 26);
-        assert!(showar.size().is_some_and(|size| size > 0));
+        assert!(showar.decide().is_some_and(|size| size > 0));
     }
 }

@@ -11,9 +11,10 @@ use crate::recommend::aggregate::Aggregate;
 use crate::recommend::amount::{self, Amount};
 use crate::recommend::container::{ContainerState, MemoryRules};
 use crate::recommend::estimate::{estimate, with_margin};
+use crate::recommend::method::Method;
 use crate::recommend::settings::{ResourceSettings, Settings};
 use crate::recommend::time::UnixNanos;
-use others::{Autopilot, Sigmas};
+use others::Other;
 
 /// Says what a container should have, from what it has seen. Times never go back. Amounts are millicores or bytes.
 pub trait Estimator {
@@ -80,9 +81,13 @@ impl EstimatorKind {
             EstimatorKind::P99 => {
                 Box::new(P99 { floor, rules, usage: VecDeque::new(), needs: VecDeque::new() })
             }
-            EstimatorKind::AutopilotWindow => Box::new(Autopilot::window(resource, settings)),
-            EstimatorKind::AutopilotEnsemble => Box::new(Autopilot::ensemble(resource, settings)),
-            EstimatorKind::Showar => Box::new(Sigmas::new(resource, floor.minimum, rules)),
+            EstimatorKind::AutopilotWindow => {
+                Box::new(Other::new(Method::AutopilotWindow, resource, settings))
+            }
+            EstimatorKind::AutopilotEnsemble => {
+                Box::new(Other::new(Method::AutopilotEnsemble, resource, settings))
+            }
+            EstimatorKind::Showar => Box::new(Other::new(Method::Showar, resource, settings)),
         }
     }
 }
