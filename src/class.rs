@@ -4,12 +4,13 @@
 //! and of the pod's namespace and labels as much as affinity terms of other pods could read: labels that no such term
 //! names are left out, so that the pods of a StatefulSet, each labelled with its own name, are one class. Each cached rule
 //! has a trait, the part of the spec it reads; classes with an equal trait share that rule's answers. What the policy of a pod
-//! says is part of its class, too: when a policy changes, its pods are of other classes, so that no list can be wrong.
+//! says is part of its class, too, and what hints add: when these change, the pods are of other classes, so that no list can be wrong.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
+use crate::hints::Terms;
 use crate::model::{
     Identity, Labels, NodeAffinity, NodeSelectorTerm, PodAffinity, PodSpec, Toleration, VolumeZone,
 };
@@ -36,6 +37,8 @@ pub struct Class {
     pub priority: i32,
     /// What the policy of these pods says.
     pub placement: Arc<Placement>,
+    /// Preferred terms of pod affinity that these pods do not have themselves.
+    pub hints: Terms,
     /// By rule: the trait's value, or `None` where the rule does not apply to this class.
     pub traits: [Option<TraitId>; CachedRule::COUNT],
     pub tolerates_unschedulable: bool,
@@ -53,7 +56,8 @@ impl Class {
         // Terms of other pods can only tell of pods whose namespace counts for their class.
         let named = self.identity != Identity::default();
         let cells = self.placement.limit.as_ref().is_some_and(|limit| limit.topology_key.is_some());
-        named || cells || !spec.pod_affinity.is_empty() || !spec.spread.constraints.is_empty()
+        let hinted = !self.hints.is_empty();
+        named || cells || hinted || !spec.pod_affinity.is_empty() || !spec.spread.constraints.is_empty()
     }
 
     /// Whether a pod like this, where it comes, may open nodes to the class: one that its affinity asks for, or that makes the
@@ -66,7 +70,7 @@ impl Class {
     }
 
     /// A number that is the same for the same class in every process of this program. Priorities are left out: only a process
-    /// that keeps room somewhere tells classes apart by them; and policies, which do not reach all processes at once.
+    /// that keeps room somewhere tells classes apart by them; and policies and hints, which do not reach all processes at once.
     pub fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         (&self.spec, &self.identity, self.self_affine).hash(&mut hasher);
@@ -80,6 +84,7 @@ impl Class {
             self_affine: self.self_affine,
             priority: self.priority,
             placement: self.placement.clone(),
+            hints: self.hints.clone(),
         }
     }
 
@@ -108,6 +113,7 @@ struct ClassKey {
     self_affine: bool,
     priority: i32,
     placement: Arc<Placement>,
+    hints: Terms,
 }
 
 /// What the terms of any pod name. It only grows.
@@ -203,11 +209,23 @@ impl Classifier {
         pod: &Identity,
         priority: i32,
     ) -> Arc<Class> {
+        self.classify_hinted(placement, Terms::default(), spec, pod, priority)
+    }
+
+    /// The same for a pod that hints give terms besides its own.
+    pub fn classify_hinted(
+        &mut self,
+        placement: Arc<Placement>,
+        hints: Terms,
+        spec: &Arc<PodSpec>,
+        pod: &Identity,
+        priority: i32,
+    ) -> Arc<Class> {
         let priority = if self.reservations { priority } else { 0 };
         let required = &spec.pod_affinity.required;
         let self_affine = !required.is_empty() && required.iter().all(|term| term.selector.matches(pod));
         let identity = self.named.of(pod);
-        let key = ClassKey { spec: spec.clone(), identity, self_affine, priority, placement };
+        let key = ClassKey { spec: spec.clone(), identity, self_affine, priority, placement, hints };
         if let Some(class) = self.classes.get(&key) {
             return class.clone();
         }
@@ -225,6 +243,7 @@ impl Classifier {
             self_affine,
             priority,
             placement: key.placement.clone(),
+            hints: key.hints.clone(),
             traits,
             tolerates_unschedulable: crate::rules::tolerates_unschedulable(&spec.tolerations),
         });

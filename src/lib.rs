@@ -1,7 +1,7 @@
 //! berth: a Kubernetes scheduler that keeps a ranked list of nodes for every class of pods.
 //!
 //! `ARCHITECTURE.md` has the map. The decision rooms (`model`, `inventory`, `rules`, `class`, `agent`, `dispatch`,
-//! `queue`, `gang`, `policy`, `recommend`, `repack`, `scaling`, `scheduler`) are synchronous and deterministic: time, randomness and the outcome of I/O are arguments.
+//! `queue`, `gang`, `policy`, `hints`, `correlate`, `scaling`, `recommend`, `repack`, `scheduler`) are synchronous and deterministic: time, randomness and the outcome of I/O are arguments.
 
 pub mod advise;
 pub mod agent;
@@ -11,10 +11,12 @@ pub mod cli;
 pub mod cluster;
 pub mod config;
 pub mod control_plane;
+pub mod correlate;
 pub mod dispatch;
 pub mod engine;
 pub mod explain;
 pub mod gang;
+pub mod hints;
 pub mod invariants;
 pub mod inventory;
 pub mod model;

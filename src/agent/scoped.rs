@@ -106,8 +106,10 @@ impl Scoped {
         let affinity = &spec.pod_affinity;
         scoped.affinity = inter_pod_affinity::required(affinity).iter().map(&mut look).collect();
         scoped.anti = inter_pod_affinity::required_anti(affinity).iter().map(&mut look).collect();
-        for (counted, weight) in inter_pod_affinity::preferred(affinity) {
-            scoped.preferred.push((look(&counted), weight));
+        for terms in [&affinity.preferred[..], &class.hints] {
+            for (counted, weight) in inter_pod_affinity::preferred(terms) {
+                scoped.preferred.push((look(&counted), weight));
+            }
         }
         scoped.speak(class, domains);
         let cell = class.placement.limit.as_ref().and_then(|limit| limit.topology_key.as_ref());

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::aggregate::Aggregate;
-use super::amount::Amount;
-use super::estimate::{Controlled, recommend};
+use super::amount::{self, Amount};
+use super::estimate::{Controlled, minimum, recommend};
+use super::method::Sizes;
 use super::post::{self, Amounts, Recommendation};
 use super::room::{NodeSize, room};
 use super::settings::Settings;
@@ -51,7 +52,12 @@ pub fn propose<N: IntoIterator<Item = NodeSize>>(
         if aggregate.cpu.is_empty() && aggregate.memory.is_empty() {
             continue;
         }
-        proposal.recommendations.push(recommend(name, aggregate, settings, wanted.len(), controlled));
+        let mut recommendation = recommend(name, aggregate, settings, wanted.len(), controlled);
+        if let Some(sizes) = store.sizes(workload, name) {
+            let before = vpa.status.recommendation.iter().flatten().find(|it| it.container == *name);
+            resize(&mut recommendation, sizes, before, settings, wanted.len());
+        }
+        proposal.recommendations.push(recommendation);
         if is_low(aggregate, settings) {
             proposal.low_confidence.push((*name).to_owned());
         }
@@ -78,6 +84,46 @@ pub fn propose<N: IntoIterator<Item = NodeSize>>(
         proposal.capped = format!("{what} capped to what the largest node that the pods may go to can hold");
     }
     proposal
+}
+
+/// Other estimators have no bounds: a request so far off is outside.
+const BOUND: f64 = 0.15;
+
+/// Puts what another estimator says into a recommendation. Before it has seen a day it only raises what was recommended `before`, or
+/// what is there already, whose bounds hold meanwhile.
+fn resize(
+    recommendation: &mut Recommendation,
+    sizes: &Sizes,
+    before: Option<&Recommendation>,
+    settings: &Settings,
+    containers: usize,
+) {
+    let held = before.map_or(recommendation.target, |before| before.uncapped);
+    let said = sizes.targets().zip(sizes.is_settled()).zip(held).zip(settings.resources());
+    let said =
+        said.map(|(((said, is_settled), held), resource): (((Option<Amount>, bool), Option<Amount>), _)| {
+            let floor = minimum(resource.pod_minimum, containers);
+            let said =
+                said.map(|said| amount::round_up(said.max(floor), resource.round_to.max(1)).unwrap_or(said));
+            let target = if is_settled { said.or(held) } else { said.max(held) };
+            (target, is_settled)
+        });
+    let Recommendation { target, lower, upper, .. } = recommendation;
+    let parts = target.zip(*lower).zip(*upper).zip(said);
+    type Bounds = (Option<Amount>, Option<Amount>, Option<Amount>);
+    let parts = parts.map(|(((target, lower), upper), (said, is_settled))| -> Bounds {
+        match (target, said) {
+            (Some(_), Some(said)) if is_settled => {
+                (Some(said), Some(amount::scale(said, 1.0 - BOUND)), Some(amount::scale(said, 1.0 + BOUND)))
+            }
+            (Some(_), Some(said)) => (Some(said), lower.min(Some(said)), upper.max(Some(said))),
+            _ => (target, lower, upper),
+        }
+    });
+    recommendation.target = parts.map(|(target, ..)| target);
+    recommendation.lower = parts.map(|(_, lower, _)| lower);
+    recommendation.upper = parts.map(|(.., upper)| upper);
+    recommendation.uncapped = recommendation.target;
 }
 
 /// Without samples of a resource there is nothing to say about it; upstream recommends its floor.

@@ -5,6 +5,7 @@
 //! a trace, but for what they added.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use super::aggregate::{Aggregate, Shapes};
@@ -12,6 +13,7 @@ use super::amount::Amount;
 use super::buckets::BucketsError;
 use super::checkpoint::{CheckpointError, CheckpointStatus};
 use super::container::{ContainerState, MemoryRules, Refused};
+use super::method::{Method, Sizes};
 use super::open::{self, OpenWindows};
 use super::settings::Settings;
 use super::time::UnixNanos;
@@ -58,6 +60,8 @@ struct Known {
 struct Tracked {
     aggregate: Aggregate,
     rules: Option<Box<MemoryRules>>,
+    /// What another estimator knows that its VPA asks for.
+    sizes: Option<Box<Sizes>>,
 }
 
 impl Store {
@@ -121,13 +125,15 @@ impl Store {
         container: &str,
         now: UnixNanos,
     ) -> Result<Container<'_>, Refused> {
-        let pod = self.pods.get_mut(pod).ok_or(Refused::Unknown)?;
+        let uid = pod;
+        let pod = self.pods.get_mut(uid).ok_or(Refused::Unknown)?;
         let known = self.workloads.get_mut(&pod.workload).ok_or(Refused::Unknown)?;
         let (name, tracked) = known.tracked(container, &self.shapes, now);
         let state = pod.state(name);
         let rules = tracked.rules.as_deref().copied().unwrap_or_else(|| self.settings.memory_rules());
         let strict = self.settings.strict_upstream;
-        Ok(Container { state, aggregate: &mut tracked.aggregate, rules, strict })
+        let sizes = tracked.sizes.as_deref_mut().map(|sizes| (number(uid), sizes));
+        Ok(Container { state, aggregate: &mut tracked.aggregate, sizes, rules, strict })
     }
 
     /// A CPU usage in millicores, measured from `time` on.
@@ -166,8 +172,12 @@ impl Store {
         now: UnixNanos,
     ) -> Result<Amount, Refused> {
         check_clock(time, now)?;
-        let Container { state, aggregate, rules, strict } = self.container(pod, container, now)?;
-        state.record_oom(aggregate, requested, time, &rules, strict)
+        let Container { state, aggregate, sizes, rules, strict } = self.container(pod, container, now)?;
+        let needed = state.record_oom(aggregate, requested, time, &rules, strict)?;
+        if let Some((pod, sizes)) = sizes {
+            sizes.needs(pod, time, needed);
+        }
+        Ok(needed)
     }
 
     /// A VPA sets other rules for a container's memory, or none any more.
@@ -180,6 +190,27 @@ impl Store {
     ) {
         let known = self.workloads.entry(workload.clone()).or_default();
         known.tracked(container, &self.shapes, now).1.rules = rules.map(Box::new);
+    }
+
+    /// A VPA asks for another estimator for a container, or for none any more. A new one knows nothing yet.
+    pub fn set_method(&mut self, workload: &Workload, container: &str, method: Option<Method>) {
+        let Some(known) = self.workloads.get_mut(workload) else { return };
+        let Ok(at) = known.position(container) else { return };
+        let tracked = &mut known.containers[at].1;
+        if tracked.sizes.as_ref().map(|sizes| sizes.method()) != method {
+            tracked.sizes = method.map(|method| Box::new(Sizes::new(method, &self.shapes)));
+        }
+    }
+
+    /// Other estimators look at what they have been told until now.
+    pub fn advance_methods(&mut self, now: UnixNanos) {
+        let containers = self.workloads.values_mut().flat_map(|known| &mut known.containers);
+        containers.filter_map(|(_, tracked)| tracked.sizes.as_mut()).for_each(|sizes| sizes.advance(now));
+    }
+
+    /// What another estimator knows of a container, if its VPA asks for one.
+    pub fn sizes(&self, workload: &Workload, container: &str) -> Option<&Sizes> {
+        self.workloads.get(workload)?.get(container)?.sizes.as_deref()
     }
 
     /// The containers of a workload of which something is known, by name.
@@ -295,6 +326,8 @@ impl Store {
 pub(super) struct Container<'a> {
     state: &'a mut ContainerState,
     aggregate: &'a mut Aggregate,
+    /// With the number of the pod.
+    sizes: Option<(u64, &'a mut Sizes)>,
     rules: MemoryRules,
     strict: bool,
 }
@@ -302,13 +335,28 @@ pub(super) struct Container<'a> {
 impl Container<'_> {
     /// As [`Store::add_cpu`], for a time that [`check_clock`] lets pass.
     pub(super) fn add_cpu(&mut self, millicores: Amount, time: UnixNanos) -> Result<(), Refused> {
-        self.state.add_cpu(self.aggregate, millicores, time)
+        self.state.add_cpu(self.aggregate, millicores, time)?;
+        if let Some((pod, sizes)) = &mut self.sizes {
+            sizes.add_cpu(*pod, time, millicores);
+        }
+        Ok(())
     }
 
     /// As [`Store::add_memory`], for a time that [`check_clock`] lets pass.
     pub(super) fn add_memory(&mut self, bytes: Amount, time: UnixNanos) -> Result<(), Refused> {
-        self.state.add_memory(self.aggregate, bytes, time, &self.rules, self.strict)
+        self.state.add_memory(self.aggregate, bytes, time, &self.rules, self.strict)?;
+        if let Some((pod, sizes)) = &mut self.sizes {
+            sizes.add_memory(*pod, time, bytes);
+        }
+        Ok(())
     }
+}
+
+/// The same for a pod as long as the process runs.
+fn number(uid: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    uid.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// A sample from far ahead would make all later ones worthless.
@@ -335,7 +383,7 @@ impl Known {
     /// The aggregate of a container, a new one if there is none, and its name.
     fn tracked(&mut self, container: &str, shapes: &Shapes, now: UnixNanos) -> (&Arc<str>, &mut Tracked) {
         let at = self.position(container).unwrap_or_else(|at| {
-            let tracked = Tracked { aggregate: Aggregate::new(shapes, now), rules: None };
+            let tracked = Tracked { aggregate: Aggregate::new(shapes, now), rules: None, sizes: None };
             insert(&mut self.containers, at, (container.into(), tracked));
             at
         });

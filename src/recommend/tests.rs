@@ -8,6 +8,7 @@ mod dimension;
 mod end_to_end;
 mod estimate;
 mod hostile;
+mod method;
 mod open;
 mod post;
 mod properties;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::amount::Amount;
 use super::container::MemoryRules;
 use super::estimate::{self, Controlled};
+use super::method::{Method, UnknownMethod};
 use super::post::{Allowed, Amounts, PostPolicy};
 use super::status::Status;
 use super::store::Workload;
@@ -42,6 +43,8 @@ pub struct Vpa {
     pub policies: Vec<ContainerPolicy>,
     /// Containers that get whole cores, by an annotation.
     pub integer_cpu: Vec<String>,
+    /// The estimator that an annotation asks for; `None`: the one of the Vertical Pod Autoscaler.
+    pub estimator: Option<Result<Method, UnknownMethod>>,
     /// What its annotation says of other things than CPU and memory.
     pub usage: Option<Box<str>>,
     pub status: Status,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::Reasons;
 use super::counted::{Counted, TopologyKey, What};
-use crate::model::{Identity, Peer, PodAffinity, PodTerm};
+use crate::model::{Identity, Peer, PodAffinity, PodTerm, WeightedPodTerm};
 
 /// Pods that match all required terms; one count for each topology key, sorted by key (upstream: a pod counts for a term
 /// only if it matches all of them).
@@ -22,8 +22,8 @@ pub fn required_anti(affinity: &PodAffinity) -> Vec<Counted> {
 }
 
 /// Pods that match a preferred term, each with its weight.
-pub fn preferred(affinity: &PodAffinity) -> Vec<(Counted, i64)> {
-    affinity.preferred.iter().map(|weighted| (of_term(&weighted.term), i64::from(weighted.weight))).collect()
+pub fn preferred(terms: &[WeightedPodTerm]) -> Vec<(Counted, i64)> {
+    terms.iter().map(|weighted| (of_term(&weighted.term), i64::from(weighted.weight))).collect()
 }
 
 /// Pods that refuse a pod like this over this topology.

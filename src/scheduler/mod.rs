@@ -12,6 +12,7 @@ mod check;
 mod claims;
 mod cluster_events;
 mod gangs;
+mod hints;
 mod others;
 mod policies;
 mod preemption;
@@ -42,6 +43,7 @@ use crate::class::{Class, ClassId, Classifier};
 
 use crate::dispatch::{Dispatcher, DispatcherKind, Estimator, Ticket};
 use crate::gang::Membership;
+use crate::hints::Hints;
 use crate::invariants::Violation;
 use crate::inventory::{Inventory, Ledger, Revision};
 use crate::model::{ClaimName, Holding, Owner, Pod, PodRef, PreemptionPolicy, Report, Spread, Unsupported};
@@ -218,6 +220,7 @@ pub struct Scheduler {
     classifier: Classifier,
     objects: Objects,
     policies: Policies,
+    hints: Hints,
     ledger: Ledger,
     others: Others,
     gangs: Gangs,
@@ -262,6 +265,7 @@ impl Scheduler {
             classifier: Classifier::new(config.placement.clone()),
             objects: Objects::new(config.default_spread.clone()),
             policies: Policies::new(config.placement.clone()),
+            hints: Hints::default(),
             ledger: Ledger::default(),
             others: Others::default(),
             gangs: Gangs::default(),

@@ -14,7 +14,8 @@ impl Scheduler {
     pub(super) fn classify(&mut self, pod: &Pod, spec: &Arc<PodSpec>, holding: &Holding) -> Arc<Class> {
         let identity = &holding.peer.identity;
         let placement = self.policies.placement(identity, &pod.scheduler_name);
-        self.classifier.classify_under(placement, spec, identity, pod.priority)
+        let hints = self.hinted(identity, spec, &placement);
+        self.classifier.classify_hinted(placement, hints, spec, identity, pod.priority)
     }
 
     pub(super) fn apply_policy(&mut self, policy: Policy) {

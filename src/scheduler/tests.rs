@@ -1,8 +1,10 @@
 mod aging;
 mod between_pods;
 mod claims;
+mod contention;
 mod gang_preemption;
 mod gangs;
+mod hints;
 mod others;
 mod policies;
 mod preemption;

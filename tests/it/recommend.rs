@@ -246,6 +246,11 @@ fn every_published_series_is_replayed_and_the_estimators_stand_as_documented() {
             let overrun = of(estimator, "overrunShare");
             assert!((0.0..0.1).contains(&overrun), "{estimator} of {files:?}: {overrun}");
         }
+        for estimator in ["autopilot-window", "autopilot-ensemble"] {
+            let (overrun, changes) = (of(estimator, "overrunShare"), of(estimator, "changesPerDay"));
+            assert!((0.0..0.01).contains(&overrun), "{estimator} of {files:?}: {overrun}");
+            assert!(changes < 6.0, "{estimator} of {files:?}: {changes}");
+        }
         // What was never used before is all that the highest of all usage does not cover. After a kill, vpa gives more.
         let (max, vpa) = (of("max", "overrunShare"), of("vpa", "overrunShare"));
         assert!(max <= vpa + 0.0005, "{files:?}: {overall:?}");
@@ -266,7 +271,7 @@ fn every_published_series_is_replayed_and_the_estimators_stand_as_documented() {
     ];
     for service in services {
         let options = ["--cpu-column", service, "--cpu-scale", "0.01", "--warm-up", "10m", "--step", "1m"];
-        assert_eq!(replay(&wiki, &options).len(), 3, "{service}");
+        assert_eq!(replay(&wiki, &options).len(), 6, "{service}");
     }
 }
 

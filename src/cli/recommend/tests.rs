@@ -8,7 +8,7 @@ use clap::Parser;
 use serde_json::{Value, json};
 
 use super::values::{cpu, duration, memory, shown};
-use super::{Answer, Failure, RecommendOptions, backtest, prometheus};
+use super::{Answer, EstimatorKind, Failure, RecommendOptions, backtest, prometheus};
 use crate::cli::{Cli, Command};
 use crate::config::ConfigDuration;
 use crate::usage::tests::fake::{Asked, Fake, error, install_provider, matrix, vector};
@@ -240,8 +240,8 @@ async fn a_prometheus_can_be_backtested() {
     let fake = Fake::start(|_, asked| respond(asked, |asked| facts(asked).into_response())).await;
     let text = answer(&fake.url, &["--backtest", "-o", "json"]).await.ok().expect("an answer").text;
     let json: Value = serde_json::from_str(&text).expect("JSON");
-    // Two resources, three estimators.
-    assert_eq!(json["series"].as_array().map(Vec::len), Some(6));
+    // Two resources.
+    assert_eq!(json["series"].as_array().map(Vec::len), Some(2 * EstimatorKind::ALL.len()));
     assert_eq!(
         (&json["series"][0]["name"], &json["series"][0]["overrunShare"]),
         (&json!("shop/web/app"), &json!(0.0))

@@ -219,11 +219,13 @@ impl Recommender {
         self.forget_what_is_gone(&world);
         self.apply_rules(&world);
         self.learn_past(&world).await;
+        self.apply_methods(&world);
         self.hear_of_evictions(&world).await;
         self.follow_pods(&world);
         metrics.took("LoadPods", began);
         let began = Instant::now();
         self.take_samples(&world).await;
+        self.store.advance_methods(now());
         metrics.took("LoadMetrics", began);
         let began = Instant::now();
         self.publish(&world).await;

@@ -9,6 +9,7 @@ use crate::cluster::lean::nullable;
 use crate::model::Quantity;
 use crate::recommend::amount::to_quantity;
 use crate::recommend::create::{self, Candidate};
+use crate::recommend::method::Method;
 use crate::recommend::post::{Allowed, Amounts, Recommendation};
 use crate::recommend::{Condition, ContainerPolicy, Owner, PerResource, Status, Vpa, time};
 
@@ -17,6 +18,8 @@ const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 const OURS: &str = "berth";
 /// Where usage of other things than CPU and memory is told, see [`crate::recommend::dimension::report`].
 pub const USAGE: &str = "berth.dev/usage";
+/// Which estimator is asked for, see [`crate::recommend::method`].
+const ESTIMATOR: &str = "berth.dev/estimator";
 
 /// Amounts by resource, as they are written.
 pub(in crate::cluster) type Quantities = BTreeMap<String, Value>;
@@ -164,6 +167,7 @@ pub(super) fn read_vpa(json: &str) -> Result<Vpa, String> {
     Ok(Vpa {
         created: metadata.creation_timestamp.and_then(|text| time::from_text(&text).ok()).unwrap_or(0),
         usage: metadata.annotations.remove(USAGE).map(String::into_boxed_str),
+        estimator: metadata.annotations.get(ESTIMATOR).and_then(|text| Method::parse(text).transpose()),
         integer_cpu: metadata.annotations.iter().filter_map(integer).collect(),
         is_managed: metadata.labels.get(MANAGED_BY).is_some_and(|by| by == OURS),
         resource_version: metadata.resource_version,
@@ -310,7 +314,8 @@ mod tests {
         let text = json!({
             "metadata": {
                 "name": "web", "namespace": "shop", "uid": "u", "creationTimestamp": "1970-01-01T00:00:01Z",
-                "annotations": {"vpa-post-processor.kubernetes.io/app_integerCPU": "true", "other": "x", USAGE: "y"},
+                "annotations": {"vpa-post-processor.kubernetes.io/app_integerCPU": "true", "other": "x", USAGE: "y",
+                                "berth.dev/estimator": "showar"},
             },
             "spec": {
                 "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
@@ -330,7 +335,7 @@ mod tests {
         });
         let vpa = read_vpa(&text.to_string()).unwrap();
         assert_eq!((vpa.created, &*vpa.namespace, &*vpa.update_mode), (1_000_000_000, "shop", "Off"));
-        assert_eq!(vpa.integer_cpu, ["app"]);
+        assert_eq!((&*vpa.integer_cpu, &vpa.estimator), (&["app".to_owned()][..], &Some(Ok(Method::Showar))));
         assert_eq!(vpa.usage.as_deref(), Some("y"));
         assert_eq!(vpa.controlled("app"), Some(PerResource { cpu: false, memory: true }));
         assert_eq!(vpa.controlled("sidecar"), None);

@@ -1,4 +1,6 @@
-//! What is put to the test.
+//! What is put to the test. What others than the Vertical Pod Autoscaler would say is in `others.rs`.
+
+mod others;
 
 use std::collections::VecDeque;
 
@@ -9,8 +11,10 @@ use crate::recommend::aggregate::Aggregate;
 use crate::recommend::amount::{self, Amount};
 use crate::recommend::container::{ContainerState, MemoryRules};
 use crate::recommend::estimate::{estimate, with_margin};
+use crate::recommend::method::Method;
 use crate::recommend::settings::{ResourceSettings, Settings};
 use crate::recommend::time::UnixNanos;
+use others::Other;
 
 /// Says what a container should have, from what it has seen. Times never go back. Amounts are millicores or bytes.
 pub trait Estimator {
@@ -26,7 +30,7 @@ pub trait Estimator {
 
 /// The estimators that there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum EstimatorKind {
     /// The target of the Vertical Pod Autoscaler
     Vpa,
@@ -34,20 +38,37 @@ pub enum EstimatorKind {
     Max,
     /// The 99th percentile of the last 7 days, and the margin
     P99,
+    /// Autopilot's moving window: a percentile of the load, 10 to 15 %, and the most of the last hour
+    AutopilotWindow,
+    /// Autopilot's ensemble: of several simple models the one that would have cost least lately
+    AutopilotEnsemble,
+    /// SHOWAR: the mean and three standard deviations of the last 5 minutes
+    Showar,
 }
 
 impl EstimatorKind {
-    pub const ALL: [EstimatorKind; 3] = [EstimatorKind::Vpa, EstimatorKind::Max, EstimatorKind::P99];
+    pub const ALL: [EstimatorKind; 6] = [
+        EstimatorKind::Vpa,
+        EstimatorKind::Max,
+        EstimatorKind::P99,
+        EstimatorKind::AutopilotWindow,
+        EstimatorKind::AutopilotEnsemble,
+        EstimatorKind::Showar,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
             EstimatorKind::Vpa => "vpa",
             EstimatorKind::Max => "max",
             EstimatorKind::P99 => "p99",
+            EstimatorKind::AutopilotWindow => "autopilot-window",
+            EstimatorKind::AutopilotEnsemble => "autopilot-ensemble",
+            EstimatorKind::Showar => "showar",
         }
     }
 
-    /// A new one. All add the same margin and have the same minimum, which are those of the settings.
+    /// A new one. The first three add the same margin, which is that of the settings, the others their own; the minimum is that of the
+    /// settings for all, and SHOWAR has a higher one.
     pub fn build(self, resource: Resource, settings: &Settings) -> Box<dyn Estimator> {
         let floor = match resource {
             Resource::Cpu => Floor::of(&settings.cpu),
@@ -60,6 +81,13 @@ impl EstimatorKind {
             EstimatorKind::P99 => {
                 Box::new(P99 { floor, rules, usage: VecDeque::new(), needs: VecDeque::new() })
             }
+            EstimatorKind::AutopilotWindow => {
+                Box::new(Other::new(Method::AutopilotWindow, resource, settings))
+            }
+            EstimatorKind::AutopilotEnsemble => {
+                Box::new(Other::new(Method::AutopilotEnsemble, resource, settings))
+            }
+            EstimatorKind::Showar => Box::new(Other::new(Method::Showar, resource, settings)),
         }
     }
 }

@@ -25,6 +25,7 @@ pub fn vpa(name: &str, created: i64, target: &str) -> Vpa {
         resource_version: String::new(),
         policies: Vec::new(),
         integer_cpu: Vec::new(),
+        estimator: None,
         usage: None,
         status: Status::default(),
     }

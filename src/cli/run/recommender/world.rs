@@ -198,6 +198,29 @@ impl Recommender {
         self.known.retain(|uid, _| uids.contains(uid.as_str()));
     }
 
+    /// Which estimators VPAs ask for, once their past has been read: it comes pod by pod, and other estimators want time to go on.
+    pub(super) fn apply_methods(&mut self, world: &World) {
+        for target in &world.targets {
+            let Some(workload) = target.controls() else { continue };
+            let vpa = &target.vpa;
+            if self.known.get(&vpa.uid) != Some(workload) {
+                continue;
+            }
+            let topic = format!("estimator of {}/{}", vpa.namespace, vpa.name);
+            let (method, said) = match &vpa.estimator {
+                None => (None, Ok(())),
+                Some(Ok(method)) => (Some(*method), Ok(())),
+                Some(Err(error)) => (None, Err(error.to_string())),
+            };
+            let what = format!("the annotation berth.dev/estimator of {}/{}", vpa.namespace, vpa.name);
+            self.complaints.say(&topic, &what, said);
+            let containers: Vec<_> = self.store.containers(workload).map(|(name, _)| name.clone()).collect();
+            for container in containers {
+                self.store.set_method(workload, &container, method);
+            }
+        }
+    }
+
     /// What VPAs say of windows and kills, for containers of which there are or will be samples.
     pub(super) fn apply_rules(&mut self, world: &World) {
         let default = self.store.settings().memory_rules();

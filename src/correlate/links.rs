@@ -1,0 +1,236 @@
+//! What is known of pairs of services from one window to the next.
+
+use std::sync::Arc;
+
+use super::window::Scored;
+use super::{Direction, Hint, Resource, Settings, Window, WindowError};
+
+/// What one window came to, for metrics.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Pass {
+    /// Services that were looked at.
+    pub services: usize,
+    /// Services that were not, as there are more than are looked at.
+    pub left_out: usize,
+    /// Correlations that could be told.
+    pub defined: usize,
+    /// Those of them that were strong enough.
+    pub strong: usize,
+    /// Hints of pairs and resources that are in force now, before each service's strongest are chosen.
+    pub in_force: usize,
+    /// Those that came into force.
+    pub entered: usize,
+    /// Those that went.
+    pub left: usize,
+}
+
+/// One pair of services that is, or was lately, correlated in one resource.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Link {
+    /// Places in the list of services, `a` before `b`.
+    a: u16,
+    b: u16,
+    resource: Resource,
+    direction: Direction,
+    /// The correlation without its sign, smoothed.
+    strength: f32,
+    /// Windows in a row that it was strong in, until it came into force.
+    confirmed: u8,
+    /// Windows in a row that did not confirm it since it is in force.
+    missed: u8,
+    in_force: bool,
+    /// The weight of its hint.
+    weight: u8,
+}
+
+/// What is known of all pairs. Memory: 16 bytes for each pair and resource that is correlated, and the same again while a window is
+/// looked at; with 500 services at most 15 MB.
+#[derive(Debug, Clone)]
+pub struct Correlations {
+    settings: Settings,
+    /// Sorted.
+    services: Vec<Arc<str>>,
+    /// Sorted by pair and resource.
+    links: Vec<Link>,
+    until_s: Option<f64>,
+}
+
+impl Correlations {
+    pub fn new(settings: Settings) -> Self {
+        Correlations { settings, services: Vec::new(), links: Vec::new(), until_s: None }
+    }
+
+    /// Takes in the next window. One that begins before the last one ended (by more than half a step) would count what is known
+    /// already as confirmation, and is refused.
+    pub fn observe(&mut self, window: &Window) -> Result<Pass, WindowError> {
+        if self.until_s.is_some_and(|until_s| window.from_s() < until_s - window.step_s() / 2.0) {
+            return Err(WindowError::Overlaps);
+        }
+        self.until_s = Some(window.until_s());
+        let chosen = window.largest(self.settings.services());
+        let mut pass = Pass {
+            services: chosen.len(),
+            left_out: window.services().len() - chosen.len(),
+            ..Pass::default()
+        };
+        let places = self.follow(window, &chosen);
+        let scored = Resource::ALL.map(|resource| Scored::new(window, resource, &places, &self.settings));
+        let known = std::mem::take(&mut self.links);
+        let mut known = known.iter().peekable();
+        for a in 0..self.services.len() {
+            for b in a + 1..self.services.len() {
+                for (resource, scored) in Resource::ALL.into_iter().zip(&scored) {
+                    let rho = scored.correlation(a, b);
+                    let key = (a as u16, b as u16, resource);
+                    let known = known.next_if(|link| link.key() == key);
+                    self.links.extend(self.next(key, known, rho, &mut pass));
+                }
+            }
+        }
+        Ok(pass)
+    }
+
+    /// Makes the list of services that of the window, and of those that something is known of; tells for each where it is in the window.
+    fn follow(&mut self, window: &Window, chosen: &[usize]) -> Vec<Option<usize>> {
+        let mut used = vec![false; self.services.len()];
+        for link in self.links.iter().filter(|link| link.in_force) {
+            used[usize::from(link.a)] = true;
+            used[usize::from(link.b)] = true;
+        }
+        let chosen_names = chosen.iter().map(|place| &window.services()[*place]);
+        let used_names = self.services.iter().zip(&used).filter(|(_, used)| **used).map(|(name, _)| name);
+        let mut all: Vec<Arc<str>> = chosen_names.chain(used_names).cloned().collect();
+        all.sort();
+        all.dedup();
+        let place = |name: &Arc<str>| all.binary_search(name).ok();
+        let moved: Vec<Option<usize>> = self.services.iter().map(place).collect();
+        self.links.retain_mut(|link| match (moved[usize::from(link.a)], moved[usize::from(link.b)]) {
+            (Some(a), Some(b)) => {
+                // Both lists are sorted, so the links stay so.
+                (link.a, link.b) = (a as u16, b as u16);
+                true
+            }
+            _ => false,
+        });
+        self.services = all;
+        let in_window = |name: &Arc<str>| {
+            let place = window.services().binary_search(name).ok()?;
+            chosen.binary_search(&place).ok().map(|_| place)
+        };
+        self.services.iter().map(in_window).collect()
+    }
+
+    /// What becomes of a pair in one resource with this correlation in the newest window.
+    fn next(
+        &self,
+        key: (u16, u16, Resource),
+        known: Option<&Link>,
+        rho: Option<f32>,
+        pass: &mut Pass,
+    ) -> Option<Link> {
+        let rho = rho.map(f64::from);
+        let strong = rho.filter(|rho| rho.abs() >= self.settings.enter);
+        pass.defined += usize::from(rho.is_some());
+        pass.strong += usize::from(strong.is_some());
+        let next = match known {
+            Some(link) if link.in_force => self.kept(link, rho),
+            _ => strong.map(|rho| self.candidate(key, known, rho)),
+        };
+        let (before, after) =
+            (known.is_some_and(|link| link.in_force), next.is_some_and(|link| link.in_force));
+        pass.in_force += usize::from(after);
+        pass.entered += usize::from(after && !before);
+        pass.left += usize::from(before && !after);
+        next
+    }
+
+    /// A pair that is correlated, and not in force yet.
+    fn candidate(&self, (a, b, resource): (u16, u16, Resource), known: Option<&Link>, rho: f64) -> Link {
+        let direction = if rho > 0.0 { Direction::Apart } else { Direction::Together };
+        let before = known.filter(|link| link.direction == direction);
+        let confirmed = before.map_or(0, |link| link.confirmed).saturating_add(1);
+        let rho = rho.abs() as f32;
+        let strength = before.map_or(rho, |link| (link.strength + rho) / 2.0);
+        let in_force = confirmed >= self.settings.confirmations;
+        Link { a, b, resource, direction, strength, confirmed, missed: 0, in_force, weight: 0 }.weighed(0)
+    }
+
+    /// A hint in force after one more window; `None`: it is in force no longer.
+    fn kept(&self, link: &Link, rho: Option<f64>) -> Option<Link> {
+        let along = rho.map(|rho| if link.direction == Direction::Apart { rho } else { -rho });
+        let slack = self.settings.weight_slack;
+        match along {
+            Some(along) if along >= self.settings.leave => {
+                let strength = (link.strength + along as f32) / 2.0;
+                Some(Link { strength, missed: 0, ..*link }.weighed(slack))
+            }
+            // The opposite is true now.
+            Some(along) if along <= -self.settings.leave => None,
+            _ if link.missed >= self.settings.patience() => None,
+            _ => Some(Link { missed: link.missed + 1, ..*link }.weighed(slack)),
+        }
+    }
+
+    /// Heap memory that is kept from one window to the next.
+    pub fn heap_bytes(&self) -> usize {
+        self.links.capacity() * size_of::<Link>() + self.services.capacity() * size_of::<Arc<str>>()
+    }
+
+    /// What is in force, sorted by service; of each the strongest, keeping apart before together, then by name.
+    ///
+    /// Pods of one service peak together, too: whatever has a hint is also kept apart from its own kind.
+    pub fn hints(&self) -> Vec<Hint> {
+        let mut of: Vec<Vec<(u8, Direction, u16, Resource)>> = vec![Vec::new(); self.services.len()];
+        let in_force: Vec<&Link> =
+            self.links.iter().filter(|link| link.in_force && link.weight > 0).collect();
+        for pair in in_force.chunk_by(|one, other| (one.a, one.b) == (other.a, other.b)) {
+            // Resources may disagree: a peak at the same time is what does harm.
+            let Some(link) = pair.iter().min_by_key(|link| (link.direction, u8::MAX - link.weight)) else {
+                continue;
+            };
+            let weight = self.weight(link);
+            of[usize::from(link.a)].push((weight, link.direction, link.b, link.resource));
+            of[usize::from(link.b)].push((weight, link.direction, link.a, link.resource));
+        }
+        let mut hints = Vec::new();
+        for (service, mut theirs) in of.into_iter().enumerate() {
+            if let Some((.., resource)) = theirs.iter().max() {
+                theirs.push((100, Direction::Apart, service as u16, *resource));
+            }
+            theirs
+                .sort_unstable_by_key(|(weight, direction, other, _)| (u8::MAX - weight, *direction, *other));
+            theirs.truncate(self.settings.hints_max);
+            hints.extend(theirs.into_iter().map(|(weight, direction, other, resource)| Hint {
+                service: self.services[service].clone(),
+                other: self.services[usize::from(other)].clone(),
+                direction,
+                weight,
+                resource,
+            }));
+        }
+        hints
+    }
+
+    fn weight(&self, link: &Link) -> u8 {
+        match link.direction {
+            Direction::Apart => link.weight,
+            Direction::Together => {
+                let share = self.settings.together_share.clamp(0.0, 1.0);
+                (f64::from(link.weight) * share).round().max(1.0) as u8
+            }
+        }
+    }
+}
+
+impl Link {
+    fn key(&self) -> (u16, u16, Resource) {
+        (self.a, self.b, self.resource)
+    }
+
+    /// With the weight that follows from the rest, but for less than `slack`.
+    fn weighed(self, slack: u8) -> Link {
+        let full = (100.0 * self.strength).round().clamp(1.0, 100.0) as u8;
+        let weight = full.checked_shr(self.missed.into()).unwrap_or(0);
+        if weight.abs_diff(self.weight) < slack { self } else { Link { weight, ..self } }
+    }
+}

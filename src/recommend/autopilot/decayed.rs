@@ -1,0 +1,61 @@
+//! Histograms that forget.
+
+/// Weights of buckets, in order; only those that have any.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Decayed(Vec<(u16, f64)>);
+
+/// What is less than this is nothing. Weights of one histogram are at most about as many as its half-life has intervals.
+const NEGLIGIBLE: f64 = 1e-9;
+
+impl Decayed {
+    pub fn scale(&mut self, factor: f64) {
+        self.0.retain_mut(|(_, weight)| {
+            *weight *= factor;
+            *weight > NEGLIGIBLE
+        });
+    }
+
+    pub fn add(&mut self, shares: &[(u16, f64)], factor: f64) {
+        for (bucket, share) in shares {
+            match self.0.binary_search_by_key(bucket, |(bucket, _)| *bucket) {
+                Ok(at) => self.0[at].1 += share * factor,
+                Err(at) => self.0.insert(at, (*bucket, share * factor)),
+            }
+        }
+    }
+
+    pub fn weights(&self) -> &[(u16, f64)] {
+        &self.0
+    }
+
+    pub fn heap_bytes(&self) -> usize {
+        self.0.capacity() * size_of::<(u16, f64)>()
+    }
+}
+
+/// The first bucket up to which there is a share `percentile` of all that `weight` says of the buckets; `None` without any.
+pub(super) fn percentile(
+    weights: &[(u16, f64)],
+    percentile: f64,
+    weight: impl Fn(&(u16, f64)) -> f64,
+) -> Option<u16> {
+    let threshold = percentile * weights.iter().map(&weight).sum::<f64>();
+    let mut sum = 0.0;
+    let reached = weights.iter().find(|each| {
+        sum += weight(each);
+        sum >= threshold
+    });
+    reached.or(weights.last()).map(|(bucket, _)| *bucket)
+}
+
+/// The shares of all weight above a bucket, and below it.
+pub(super) fn beside(weights: &[(u16, f64)], bucket: u16) -> (f64, f64) {
+    let total: f64 = weights.iter().map(|(_, weight)| weight).sum();
+    if total <= 0.0 {
+        return (0.0, 0.0);
+    }
+    let sum = |of: &[(u16, f64)]| of.iter().map(|(_, weight)| weight).sum::<f64>();
+    let from = weights.partition_point(|(known, _)| *known < bucket);
+    let to = weights.partition_point(|(known, _)| *known <= bucket);
+    (sum(&weights[to..]) / total, sum(&weights[..from]) / total)
+}

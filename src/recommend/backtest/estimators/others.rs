@@ -1,0 +1,45 @@
+//! Estimators that are not of the Vertical Pod Autoscaler's kind: Autopilot's and SHOWAR's.
+
+use super::{Estimator, needed};
+use crate::recommend::amount::Amount;
+use crate::recommend::backtest::Resource;
+use crate::recommend::container::MemoryRules;
+use crate::recommend::method::{Method, Sizer};
+use crate::recommend::settings::Settings;
+use crate::recommend::time::UnixNanos;
+
+pub(super) struct Other {
+    /// `None`: the settings make no buckets, and nothing is ever said.
+    sizer: Option<Sizer>,
+    rules: MemoryRules,
+    minimum: Amount,
+}
+
+impl Other {
+    pub fn new(method: Method, resource: Resource, settings: &Settings) -> Self {
+        let is_cpu = resource == Resource::Cpu;
+        let of = if is_cpu { &settings.cpu } else { &settings.memory };
+        let sizer = of.options().ok().map(|options| Sizer::new(method, is_cpu, options.buckets()));
+        Self { sizer, rules: settings.memory_rules(), minimum: of.pod_minimum }
+    }
+}
+
+impl Estimator for Other {
+    fn observe(&mut self, pod: usize, time: UnixNanos, amount: Amount) {
+        if let Some(sizer) = &mut self.sizer {
+            sizer.add(pod as u64, time, amount);
+        }
+    }
+
+    fn oom(&mut self, pod: usize, time: UnixNanos, limit: Amount) {
+        if let Some(sizer) = &mut self.sizer {
+            sizer.needs(pod as u64, time, needed(limit, &self.rules));
+        }
+    }
+
+    fn limit(&mut self, now: UnixNanos) -> Option<Amount> {
+        let sizer = self.sizer.as_mut()?;
+        sizer.advance(now);
+        sizer.size().map(|size| size.max(self.minimum))
+    }
+}
