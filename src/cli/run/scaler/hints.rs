@@ -69,7 +69,10 @@ impl Scaler {
     /// When a window ends: looks which services peaked together in it, and tells the scheduler.
     pub(super) fn correlate(&mut self, services: &[Service], looks: &[Result<Look, String>], now: Timestamp) {
         let now_s = now.as_second();
-        let Some(affinity) = self.affinity.as_mut().filter(|affinity| affinity.ends(now_s)) else { return };
+        let Some(affinity) = &mut self.affinity else { return };
+        if !affinity.ends(now_s) {
+            return;
+        }
         let seen: Vec<(Arc<str>, &Service, &Look)> = (services.iter().zip(looks))
             .filter_map(|(service, look)| {
                 let name = format!("{}/{}", service.namespace, service.name);
@@ -88,7 +91,9 @@ impl Scaler {
                 let mut add = |resource, container: &str, kind| {
                     let key = (&*service.namespace, pod.name.as_str(), container);
                     let samples = self.windows.of(key, kind);
-                    samples.for_each(|it| drop(window.add(name, resource, it.time_s as f64, it.value)));
+                    for sample in samples {
+                        window.add(name, resource, sample.time_s as f64, sample.value);
+                    }
                 };
                 for container in &pod.containers {
                     add(Resource::Cpu, &container.name, Kind::Cpu);
