@@ -446,7 +446,7 @@ impl<'a> Round<'a> {
         let now = self.seen.replicas;
         let more = |share| now.saturating_add(step(now, share));
         // Pods that are to come are part of the answer, unless they do not come at all.
-        let starting = self.seen.ready < now && self.since(self.memory.grown_s) < settings.hold_s;
+        let starting = self.seen.ready < now && self.since(self.memory.grown_s) < settings.every_s;
         let success = horizontal::believe(self.seen.success, self.now, settings.stale_s).ok();
         // Rule 1: what is killed for want of memory fails however many there are.
         let killed = self.seen.containers.iter().any(|container| container.oom_kills > 0);
@@ -491,7 +491,9 @@ impl<'a> Round<'a> {
         }
         let now = self.seen.replicas;
         let most = step(now, settings.step).min(now.saturating_sub(settings.min_replicas.max(1)));
-        let fewer = (1..=most).rev().find(|fewer| self.can_do(settings, now - fewer)).unwrap_or(0);
+        let fewer = std::iter::successors(Some(most), |fewer| (*fewer > 1).then_some(fewer / 2))
+            .find(|fewer| self.can_do(settings, now - fewer))
+            .unwrap_or(0);
         if fewer == 0 && most > 0 {
             self.say(format_args!("replicas stay: fewer would need more CPU than the cap"));
         }

@@ -62,7 +62,7 @@ pub struct ScalingOptions {
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=3_600), requires = "scaling")]
     pub resize: u32,
     /// CPU limits are so many times the requests.
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = burst, requires = "scaling")]
+    #[arg(long, value_name = "FACTOR", default_value_t = 2.0, value_parser = burst, requires = "scaling")]
     pub burst: f64,
 }
 
