@@ -10,6 +10,7 @@
 //!   after anything grew, and not while one replica less would do, with what it did given to the others: then that goes
 //!   first, as a pod takes memory whatever it does.
 //! * Usage at the limit is no measure of need: where nothing is known of saturation, throttled containers grow by a step.
+//! * Memory keeps some room above its peak, and grows as soon as half of that is used: less than 15 % too little kills, too.
 //! * Far beyond the setpoint steps are larger, and do not wait for their turn.
 
 use std::collections::BTreeMap;
@@ -17,7 +18,7 @@ use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
 
-use super::horizontal::{self, Controller, Wish, step};
+use super::horizontal::{self, Controller, Wish, Worst, step};
 use super::observation::{Container, Observation, Seconds, Size};
 use super::settings::{Horizontal, Settings};
 use super::vertical::{Peaks, Usage, after_kill, differs, usage};
@@ -42,6 +43,8 @@ pub struct Memory {
     /// When anything grew.
     pub grown_s: Option<Seconds>,
     pub controller: Controller,
+    /// What the busiest containers of all pods needed of CPU together, at most, lately.
+    pub need: Worst,
     /// By container: its highest needs for memory.
     pub peaks: BTreeMap<String, Peaks>,
 }
@@ -171,7 +174,7 @@ impl<'a> Round<'a> {
             }
         };
         self.signal = Some(signal);
-        self.memory.controller.hear(signal, self.now, settings);
+        self.memory.controller.worst.hear(signal, self.now, settings.hold_s);
         let due = self.since(self.memory.scaled_s) >= settings.every_s;
         if !due && !Controller::is_urgent(signal, settings) {
             return;
@@ -231,7 +234,7 @@ impl<'a> Round<'a> {
     fn memory_size(&mut self, container: &Container, due: bool) -> i64 {
         let vertical = &self.settings.vertical;
         let current = container.size.memory_bytes;
-        if !vertical.memory || (!due && container.oom_kills == 0) {
+        if !vertical.memory {
             return current;
         }
         let usage = usage(&container.memory, self.now, 0.0, vertical);
@@ -244,16 +247,22 @@ impl<'a> Round<'a> {
             peaks.add(self.now, after_kill(current.max(highest), vertical));
         }
         let peak = peaks.highest().unwrap_or(0);
-        let wanted = match &usage {
+        let needed = match &usage {
             Ok(usage) => usage.size(vertical.sigmas).max(peak),
             Err(_) if container.oom_kills > 0 => peak.max(current),
             Err(unknown) => {
-                self.say(format_args!("memory of {} stays: {unknown}", container.name));
+                if due {
+                    self.say(format_args!("memory of {} stays: {unknown}", container.name));
+                }
                 return current;
             }
         };
-        let wanted = vertical.memory_bounds.clamp(wanted);
-        if !differs(current, wanted, vertical) && container.oom_kills == 0 || wanted == current {
+        // Too little kills: that cannot wait for its turn, nor for a difference that is worth it.
+        let room = if vertical.memory_room.is_finite() { vertical.memory_room.clamp(0.0, 10.0) } else { 0.0 };
+        let wanted = vertical.memory_bounds.clamp(scale(needed, 1.0 + room));
+        let grows = needed > current || scale(needed, 1.0 + room / 2.0) > current;
+        let shrinks = due && wanted < current && differs(current, wanted, vertical);
+        if wanted == current || !(grows && wanted > current || shrinks) {
             return current;
         }
         let what = match &usage {
@@ -276,7 +285,7 @@ impl<'a> Round<'a> {
         let (current, cap) = (container.size.cpu_milli, vertical.cpu_cap_milli.max(1));
         let wanted = usage.size(vertical.sigmas);
         if busy {
-            self.need = Some((at, wanted));
+            self.need = Some((at, self.lately(wanted)));
             if let Some(answered) = self.answer(container) {
                 return answered;
             }
@@ -303,7 +312,7 @@ impl<'a> Round<'a> {
             return current;
         }
         if wanted < current {
-            let enough = match self.may_shrink(current) {
+            let enough = match self.may_shrink(current, busy) {
                 Ok(enough) => vertical.cpu_bounds.clamp(wanted.max(enough)),
                 Err(why) => {
                     self.say(format_args!("cpu of {name} stays at {current}m: {why}"));
@@ -322,6 +331,14 @@ impl<'a> Round<'a> {
             "cpu of {name} {current}m -> {wanted}m: mean {mean:.0}m, deviation {deviation:.0}m of {count} samples"
         ));
         wanted
+    }
+
+    /// The most that each needed lately, when this is what it needs now.
+    fn lately(&mut self, need: i64) -> i64 {
+        let hold_s = self.settings.horizontal.as_ref().map_or(0, |settings| settings.hold_s);
+        let replicas = f64::from(self.seen.replicas);
+        self.memory.need.hear(need as f64 * replicas, self.now, hold_s);
+        from_float(self.memory.need.value / replicas).max(need)
     }
 
     /// The share by which replicas would change.
@@ -357,7 +374,7 @@ impl<'a> Round<'a> {
     }
 
     /// What is left when CPU is taken away, as far as saturation lets it.
-    fn may_shrink(&self, current: i64) -> Result<i64, String> {
+    fn may_shrink(&self, current: i64, busy: bool) -> Result<i64, String> {
         let Some(settings) = self.horizontal() else { return Ok(0) };
         let Some(signal) = self.signal else { return Err("nothing is known of saturation".into()) };
         if signal >= settings.setpoint {
@@ -371,7 +388,8 @@ impl<'a> Round<'a> {
         if self.seen.replicas > settings.min_replicas.max(1) && self.fits(settings, fewer) {
             return Err(format!("{fewer} replicas would do"));
         }
-        Ok(scale(current, self.memory.controller.enough(settings)))
+        let need = self.need.map_or(0, |(_, need)| need);
+        Ok(scale(current, self.memory.controller.enough(settings)).max(if busy { need } else { 0 }))
     }
 
     /// What each of so many replicas would need to do what all do now, by what they use and by the worst signal lately.
@@ -428,7 +446,7 @@ impl<'a> Round<'a> {
         let now = self.seen.replicas;
         let more = |share| now.saturating_add(step(now, share));
         // Pods that are to come are part of the answer, unless they do not come at all.
-        let starting = self.seen.ready < now && self.since(self.memory.grown_s) < settings.hold_s;
+        let starting = self.seen.ready < now && self.since(self.memory.grown_s) < settings.every_s;
         let success = horizontal::believe(self.seen.success, self.now, settings.stale_s).ok();
         // Rule 1: what is killed for want of memory fails however many there are.
         let killed = self.seen.containers.iter().any(|container| container.oom_kills > 0);
@@ -473,7 +491,9 @@ impl<'a> Round<'a> {
         }
         let now = self.seen.replicas;
         let most = step(now, settings.step).min(now.saturating_sub(settings.min_replicas.max(1)));
-        let fewer = (1..=most).rev().find(|fewer| self.can_do(settings, now - fewer)).unwrap_or(0);
+        let fewer = std::iter::successors(Some(most), |fewer| (*fewer > 1).then_some(fewer / 2))
+            .find(|fewer| self.can_do(settings, now - fewer))
+            .unwrap_or(0);
         if fewer == 0 && most > 0 {
             self.say(format_args!("replicas stay: fewer would need more CPU than the cap"));
         }

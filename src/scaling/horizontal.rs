@@ -22,10 +22,30 @@ pub struct Controller {
     pub integral: f64,
     /// The error before.
     pub error: Option<f64>,
-    /// The highest signal lately: what it was fades over the hold.
-    pub worst: f64,
-    /// When that was.
-    pub worst_s: Option<Seconds>,
+    /// The highest signal lately.
+    pub worst: Worst,
+}
+
+/// The highest value lately: half of it is forgotten in each hold.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Worst {
+    pub value: f64,
+    /// When it was told last.
+    pub time_s: Option<Seconds>,
+}
+
+impl Worst {
+    /// What is left of it.
+    pub fn at(&self, now: Seconds, hold_s: Seconds) -> f64 {
+        let passed = self.time_s.map_or(i64::MAX, |before| now.saturating_sub(before)).max(0);
+        let left = self.value * 0.5_f64.powf(passed as f64 / hold_s.max(1) as f64);
+        if left.is_finite() { left.max(0.0) } else { 0.0 }
+    }
+
+    pub fn hear(&mut self, value: f64, now: Seconds, hold_s: Seconds) {
+        *self = Self { value: value.max(self.at(now, hold_s)), time_s: Some(now) };
+    }
 }
 
 /// What the controller wants.
@@ -75,19 +95,11 @@ impl Controller {
         self.error = None;
     }
 
-    /// Keeps the worst of what the signal was lately.
-    pub fn hear(&mut self, signal: f64, now: Seconds, settings: &Horizontal) {
-        let passed = self.worst_s.map_or(i64::MAX, |before| now.saturating_sub(before)).max(0);
-        let faded = self.worst * (-(passed as f64) / settings.hold_s.max(1) as f64).exp();
-        self.worst = if faded.is_finite() { signal.max(faded) } else { signal };
-        self.worst_s = Some(now);
-    }
-
     /// The share of the capacity that would have done, judged by the worst signal lately: from a half to all of it.
     pub fn enough(&self, settings: &Horizontal) -> f64 {
         let steepness =
             if settings.steepness.is_finite() { settings.steepness.clamp(1.0, 100.0) } else { 4.0 };
-        let share = (self.worst / settings.setpoint).powf(1.0 / steepness);
+        let share = (self.worst.value / settings.setpoint).powf(1.0 / steepness);
         if share.is_finite() { share.clamp(0.5, 1.0) } else { 1.0 }
     }
 

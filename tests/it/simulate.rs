@@ -1,6 +1,7 @@
 //! `berth simulate` from outside.
 
 mod input;
+mod scaling;
 pub mod traces;
 
 use std::path::{Path, PathBuf};

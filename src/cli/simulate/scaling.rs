@@ -41,7 +41,7 @@ pub struct ScalingOptions {
     #[arg(long, value_name = "HOURS", default_value_t = 24.0, value_parser = hours, requires = "scaling")]
     pub warm_up_hours: f64,
     /// Whom to compare: names separated by commas.
-    #[arg(long, value_name = "NAME,...", default_value = "showar,vpa-hpa,autopilot,static", value_parser = scalers, requires = "scaling")]
+    #[arg(long, value_name = "NAME,...", default_value = "showar,vpa-hpa,hpa-vpa-memory,autopilot,static", value_parser = scalers, requires = "scaling")]
     pub scalers: Scalers,
     /// What a request may take, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 200.0, value_parser = positive, requires = "scaling")]
@@ -52,7 +52,7 @@ pub struct ScalingOptions {
     /// showar: window of the vertical half, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u32).range(30..=86_400), requires = "scaling")]
     pub window: u32,
-    /// vpa-hpa: share of the request that pods should use.
+    /// vpa-hpa, hpa-vpa-memory: share of the request that pods should use.
     #[arg(long, value_name = "SHARE", default_value_t = 0.8, value_parser = positive, requires = "scaling")]
     pub hpa_target: f64,
     /// Seconds until a new replica serves.
@@ -62,7 +62,7 @@ pub struct ScalingOptions {
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=3_600), requires = "scaling")]
     pub resize: u32,
     /// CPU limits are so many times the requests.
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = burst, requires = "scaling")]
+    #[arg(long, value_name = "FACTOR", default_value_t = 2.0, value_parser = burst, requires = "scaling")]
     pub burst: f64,
 }
 
@@ -202,14 +202,15 @@ fn in_parallel<T: Sync, R: Send>(tasks: &[T], work: impl Fn(&T) -> R + Sync) -> 
 
 /// What decides: the targets that people set, and how fast replicas and sizes are there.
 fn sweeps(scenarios: &[Scenario], progress: &Progress) -> Vec<Sweep> {
-    let both = &[ScalerKind::Showar, ScalerKind::VpaHpa][..];
+    let all = &[ScalerKind::Showar, ScalerKind::VpaHpa, ScalerKind::HpaVpaMemory][..];
+    let (showar, hpas) = all.split_at(1);
     type Change = fn(&mut Tuning, f64);
     let varied: [(&str, &[ScalerKind], &[f64], Change); 5] = [
-        ("vpa-hpa: target utilisation", &both[1..], &[0.5, 0.6, 0.7, 0.8, 0.9], |t, x| t.hpa_target = x),
-        ("showar: setpoint", &both[..1], &[2.0, 3.0, 5.0, 8.0, 12.0, 20.0], |t, x| t.setpoint = x),
-        ("showar: window, s", &both[..1], &[120.0, 300.0, 900.0], |t, x| t.window_s = x as i64),
-        ("startup, s", both, &[5.0, 30.0, 120.0], |t, x| t.rules.startup_s = x as u32),
-        ("limits, times the requests", both, &[1.0, 1.5, 2.0], |t, x| t.rules.burst = x),
+        ("HPA: target utilisation", hpas, &[0.5, 0.6, 0.7, 0.8, 0.9], |t, x| t.hpa_target = x),
+        ("showar: setpoint", showar, &[2.0, 3.0, 5.0, 8.0, 12.0, 20.0], |t, x| t.setpoint = x),
+        ("showar: window, s", showar, &[120.0, 300.0, 900.0], |t, x| t.window_s = x as i64),
+        ("startup, s", all, &[5.0, 30.0, 120.0], |t, x| t.rules.startup_s = x as u32),
+        ("limits, times the requests", all, &[1.0, 1.5, 2.0], |t, x| t.rules.burst = x),
     ];
     let runs: u64 = varied.iter().map(|(_, kinds, values, _)| (kinds.len() * values.len()) as u64).sum();
     with_progress(progress, "varied", work(scenarios) * runs, |advance| {

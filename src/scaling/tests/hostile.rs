@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::super::horizontal::Controller;
+use super::super::horizontal::{Controller, Worst};
 use super::super::vertical::{Peak, Peaks};
 use super::super::*;
 
@@ -83,13 +83,13 @@ prop_compose! {
         (sigmas, change, throttled_at, oom_bump_ratio) in (number(), number(), number(), number()),
         points_min in 0_usize..30,
         bounds in (amount(), amount(), amount(), amount()),
-        (cpu_cap_milli, oom_min_bump) in (amount(), amount()),
+        (cpu_cap_milli, oom_min_bump, memory_room) in (amount(), amount(), number()),
     ) -> Vertical {
         Vertical {
             cpu, memory, window_s, every_s, sigmas, change, points_min, stale_s,
             cpu_bounds: Bounds { min: bounds.0, max: bounds.1 },
             memory_bounds: Bounds { min: bounds.2, max: bounds.3 },
-            cpu_cap_milli, throttled_at, oom_bump_ratio, oom_min_bump, peak_hours,
+            cpu_cap_milli, throttled_at, oom_bump_ratio, oom_min_bump, memory_room, peak_hours,
         }
     }
 }
@@ -122,7 +122,8 @@ prop_compose! {
             sized_s: times.0,
             scaled_s: times.1,
             grown_s: times.2,
-            controller: Controller { integral, error, worst, worst_s: times.1 },
+            need: Worst { value: worst, time_s: times.0 },
+            controller: Controller { integral, error, worst: Worst { value: worst, time_s: times.1 } },
             peaks: BTreeMap::from([("a".to_owned(), peaks)]),
         }
     }

@@ -166,14 +166,16 @@ fn place(outcomes: &[Outcome], scaler: &str) -> usize {
 
 /// What a core buys: latency against CPU, for all settings of the two scalers' targets.
 fn frontier(report: &Report) -> String {
-    let alone = report.sweeps.iter().filter(|sweep| sweep.points.iter().all(|(_, all)| all.len() == 1));
+    let targets = |sweep: &&Sweep| sweep.what.contains("target") || sweep.what.contains("setpoint");
     let mut lines: Vec<(usize, &str, Vec<(f64, f64)>)> = Vec::new();
-    for sweep in alone.filter(|sweep| sweep.what.contains("target") || sweep.what.contains("setpoint")) {
-        let Some(name) = sweep.points.first().map(|(_, all)| all[0].scaler.as_str()) else { continue };
-        let mut points: Vec<_> =
-            sweep.points.iter().map(|(_, all)| (all[0].cpu_cores, all[0].p99_ms)).collect();
-        points.sort_by(|a, b| a.0.total_cmp(&b.0));
-        lines.push((place(&report.outcomes, name), name, points));
+    for sweep in report.sweeps.iter().filter(targets) {
+        let Some((_, first)) = sweep.points.first() else { continue };
+        for (at, of) in first.iter().enumerate() {
+            let both = |(_, all): &(f64, Vec<Figures>)| all.get(at).map(|of| (of.cpu_cores, of.p99_ms));
+            let mut points: Vec<_> = sweep.points.iter().filter_map(both).collect();
+            points.sort_by(|a, b| a.0.total_cmp(&b.0));
+            lines.push((place(&report.outcomes, &of.scaler), &of.scaler, points));
+        }
     }
     let all = || lines.iter().flat_map(|(_, _, points)| points);
     let values: Vec<f64> = all().map(|point| point.1).collect();

@@ -61,20 +61,30 @@ pub struct Tuning {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ScalerKind {
+    /// berth's.
     Showar,
+    /// Both on CPU, of which upstream warns.
     VpaHpa,
+    /// The HPA on CPU, the VPA for memory only: as upstream tells to combine them.
+    HpaVpaMemory,
     Autopilot,
     Static,
 }
 
 impl ScalerKind {
-    pub const ALL: [ScalerKind; 4] =
-        [ScalerKind::Showar, ScalerKind::VpaHpa, ScalerKind::Autopilot, ScalerKind::Static];
+    pub const ALL: [ScalerKind; 5] = [
+        ScalerKind::Showar,
+        ScalerKind::VpaHpa,
+        ScalerKind::HpaVpaMemory,
+        ScalerKind::Autopilot,
+        ScalerKind::Static,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
             ScalerKind::Showar => "showar",
             ScalerKind::VpaHpa => "vpa-hpa",
+            ScalerKind::HpaVpaMemory => "hpa-vpa-memory",
             ScalerKind::Autopilot => "autopilot",
             ScalerKind::Static => "static",
         }
@@ -84,7 +94,10 @@ impl ScalerKind {
     pub fn build(self, start: Plan, tuning: &Tuning) -> Box<dyn Scaler> {
         match self {
             ScalerKind::Showar => Box::new(showar::Showar::new(tuning)),
-            ScalerKind::VpaHpa => Box::new(VpaHpa { vpa: vpa::Vpa::new(), hpa: hpa::Hpa::new(tuning) }),
+            ScalerKind::VpaHpa | ScalerKind::HpaVpaMemory => {
+                let vpa = vpa::Vpa::new(self == ScalerKind::VpaHpa);
+                Box::new(VpaHpa { vpa, hpa: hpa::Hpa::new(tuning) })
+            }
             ScalerKind::Autopilot => Box::new(autopilot::Autopilot::new(start, tuning)),
             ScalerKind::Static => Box::new(Static(start)),
         }

@@ -5,7 +5,7 @@ use crate::recommend::estimate::{Estimate, estimate};
 use crate::recommend::{Aggregate, ContainerState, Settings};
 use crate::scaling::Size;
 
-use super::{Scrape, mean};
+use super::Scrape;
 
 /// Between two samples, and two looks of the updater.
 const EVERY_S: i64 = 60;
@@ -16,6 +16,8 @@ const LIFETIME_S: i64 = 12 * 3_600;
 const QUICK_KILL_S: i64 = 600;
 
 pub struct Vpa {
+    /// Whether CPU is among the controlled resources.
+    with_cpu: bool,
     settings: Settings,
     aggregate: Option<Aggregate>,
     pods: Vec<ContainerState>,
@@ -26,10 +28,11 @@ pub struct Vpa {
 }
 
 impl Vpa {
-    pub fn new() -> Self {
+    pub fn new(with_cpu: bool) -> Self {
         let settings = Settings::default();
         let aggregate = settings.shapes().ok().map(|shapes| Aggregate::new(&shapes, 0));
         Self {
+            with_cpu,
             settings,
             aggregate,
             pods: Vec::new(),
@@ -70,19 +73,22 @@ impl Vpa {
             return scrape.size;
         }
         let estimates = estimate(aggregate, &self.settings, 1);
-        let (cpu, memory) = (estimates.cpu, estimates.memory);
-        let outside = |estimate: Estimate, has: i64| has < estimate.lower || has > estimate.upper;
-        let apart = |estimate: Estimate, has: i64| (has - estimate.target).abs() as f64 / has.max(1) as f64;
         let has = scrape.size;
+        let mut resources = vec![(estimates.memory, has.memory_bytes)];
+        if self.with_cpu {
+            resources.push((estimates.cpu, has.cpu_milli));
+        }
+        let outside = |(estimate, has): &(Estimate, i64)| *has < estimate.lower || *has > estimate.upper;
+        let apart =
+            |(estimate, has): &(Estimate, i64)| (has - estimate.target).abs() as f64 / (*has).max(1) as f64;
         let old = self.changed_s.is_none_or(|before| scrape.time_s - before >= LIFETIME_S);
-        let differs = mean(&[apart(cpu, has.cpu_milli), apart(memory, has.memory_bytes)]) * 2.0;
-        let due = outside(cpu, has.cpu_milli)
-            || outside(memory, has.memory_bytes)
-            || old && differs >= DIFFERENCE_MIN;
+        let differs: f64 = resources.iter().map(apart).sum();
+        let due = resources.iter().any(outside) || old && differs >= DIFFERENCE_MIN;
         if !due && !(quick && differs > 0.0) {
             return has;
         }
-        let size = Size { cpu_milli: cpu.target, memory_bytes: memory.target };
+        let cpu_milli = if self.with_cpu { estimates.cpu.target } else { has.cpu_milli };
+        let size = Size { cpu_milli, memory_bytes: estimates.memory.target };
         if size != has {
             self.changed_s = Some(scrape.time_s);
         }
