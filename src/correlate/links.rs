@@ -63,10 +63,10 @@ impl Correlations {
     /// Takes in the next window. One that begins before the last one ended (by more than half a step) would count what is known
     /// already as confirmation, and is refused.
     pub fn observe(&mut self, window: &Window) -> Result<Pass, WindowError> {
-        if self.until_s.is_some_and(|until_s| window.from_s() < until_s - window.step_s() / 2.0) {
+        if self.until_s.is_some_and(|until_s| window.begin_s() < until_s - window.step_s() / 2.0) {
             return Err(WindowError::Overlaps);
         }
-        self.until_s = Some(window.until_s());
+        self.until_s = Some(window.end_s());
         let chosen = window.largest(self.settings.services());
         let mut pass = Pass {
             services: chosen.len(),

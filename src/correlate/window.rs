@@ -77,12 +77,12 @@ impl Window {
         &self.services
     }
 
-    pub(super) fn from_s(&self) -> f64 {
+    pub(super) fn begin_s(&self) -> f64 {
         self.from_s
     }
 
     /// The end of the time that its last point stands for.
-    pub(super) fn until_s(&self) -> f64 {
+    pub(super) fn end_s(&self) -> f64 {
         self.from_s + self.step_s * self.points as f64
     }
 

@@ -98,32 +98,32 @@ fn resize(
     settings: &Settings,
     containers: usize,
 ) {
-    let held = before.map_or(recommendation.target, |before| before.uncapped);
-    let said = sizes.targets().zip(sizes.is_settled()).zip(held).zip(settings.resources());
-    let said =
-        said.map(|(((said, is_settled), held), resource): (((Option<Amount>, bool), Option<Amount>), _)| {
-            let floor = minimum(resource.pod_minimum, containers);
-            let said =
-                said.map(|said| amount::round_up(said.max(floor), resource.round_to.max(1)).unwrap_or(said));
-            let target = if is_settled { said.or(held) } else { said.max(held) };
-            (target, is_settled)
-        });
-    let Recommendation { target, lower, upper, .. } = recommendation;
-    let parts = target.zip(*lower).zip(*upper).zip(said);
-    type Bounds = (Option<Amount>, Option<Amount>, Option<Amount>);
-    let parts = parts.map(|(((target, lower), upper), (said, is_settled))| -> Bounds {
-        match (target, said) {
-            (Some(_), Some(said)) if is_settled => {
-                (Some(said), Some(amount::scale(said, 1.0 - BOUND)), Some(amount::scale(said, 1.0 + BOUND)))
-            }
-            (Some(_), Some(said)) => (Some(said), lower.min(Some(said)), upper.max(Some(said))),
-            _ => (target, lower, upper),
+    type Of = fn(&mut Amounts) -> &mut Option<Amount>;
+    let mut held = before.map_or(recommendation.target, |before| before.uncapped);
+    let (said, is_settled) = (sizes.targets(), sizes.is_settled());
+    let parts: [(Of, _, _, _); 2] = [
+        (|amounts| &mut amounts.cpu, said.cpu, is_settled.cpu, &settings.cpu),
+        (|amounts| &mut amounts.memory, said.memory, is_settled.memory, &settings.memory),
+    ];
+    for (of, said, is_settled, resource) in parts {
+        let (held, floor) = (*of(&mut held), minimum(resource.pod_minimum, containers));
+        let rounded = |amount| amount::round_up(amount, resource.round_to.max(1)).unwrap_or(amount);
+        let said = said.map(|said| rounded(said.max(floor)));
+        let size = if is_settled { said.or(held) } else { said.max(held) };
+        let Recommendation { target, lower, upper, uncapped, .. } = &mut *recommendation;
+        let (target, lower, upper) = (of(target), of(lower), of(upper));
+        // What is not recommended stays so.
+        let Some(size) = size.filter(|_| target.is_some()) else { continue };
+        if is_settled {
+            *lower = Some(amount::scale(size, 1.0 - BOUND));
+            *upper = Some(amount::scale(size, 1.0 + BOUND));
+        } else {
+            *lower = lower.map(|lower| lower.min(size));
+            *upper = upper.map(|upper| upper.max(size));
         }
-    });
-    recommendation.target = parts.map(|(target, ..)| target);
-    recommendation.lower = parts.map(|(_, lower, _)| lower);
-    recommendation.upper = parts.map(|(.., upper)| upper);
-    recommendation.uncapped = recommendation.target;
+        *target = Some(size);
+        *of(uncapped) = Some(size);
+    }
 }
 
 /// Without samples of a resource there is nothing to say about it; upstream recommends its floor.

@@ -98,7 +98,8 @@ struct World {
 
 impl World {
     fn new(templates: Vec<(PodSpec, Peer)>, limits: CacheLimits, placement: Placement) -> Self {
-        let mut classifier = Classifier::new(placement.into());
+        let placement = Arc::new(placement);
+        let mut classifier = Classifier::new(placement.clone());
         templates.iter().for_each(|(spec, _)| {
             classifier.note_terms(&spec.pod_affinity);
         });
@@ -114,8 +115,13 @@ impl World {
         World {
             nodes: BTreeMap::new(),
             pods: BTreeMap::new(),
-            classes: (templates.into_iter())
-                .map(|(spec, peer)| classifier.classify(&Arc::new(spec), &peer.identity, 0))
+            classes: (templates.into_iter().enumerate())
+                .map(|(at, (spec, peer))| {
+                    // Every other class has its preferred terms once more, as hints.
+                    let hints = spec.pod_affinity.preferred.iter().filter(|_| at % 2 == 1).cloned().collect();
+                    let (placement, spec) = (placement.clone(), Arc::new(spec));
+                    classifier.classify_hinted(placement, hints, &spec, &peer.identity, 0)
+                })
                 .collect(),
             holdings,
             ledger: Ledger::default(),
