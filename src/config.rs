@@ -28,7 +28,7 @@ pub use dimension::Dimension;
 pub use duration::{ConfigDuration, DurationError};
 pub use fragmentation::Fragmentation;
 pub use load::ConfigError;
-pub use recommender::{AutoCreate, Estimation, Recommender, StatusThresholds, Storage};
+pub use recommender::{Apply, AutoCreate, Estimation, Recommender, StatusThresholds, Storage};
 pub use serving::{Extender, Guard, Serving};
 pub use spread::{DefaultConstraint, DefaultingType, PodTopologySpread};
 pub use validate::InvalidField;

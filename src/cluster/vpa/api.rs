@@ -190,7 +190,7 @@ impl Recommending {
         }
     }
 
-    pub(super) async fn get(&self, path: &str, accept: &str) -> Result<Answer, ApiError> {
+    pub(in crate::cluster) async fn get(&self, path: &str, accept: &str) -> Result<Answer, ApiError> {
         let request = Request::builder()
             .method(Method::GET)
             // What the API server has in its cache is new enough, and costs etcd nothing.
@@ -201,7 +201,7 @@ impl Recommending {
     }
 
     /// Hands every object to `take`, as JSON.
-    pub(super) async fn list(&self, path: &str, take: impl FnMut(&str)) -> Result<(), ApiError> {
+    pub(in crate::cluster) async fn list(&self, path: &str, take: impl FnMut(&str)) -> Result<(), ApiError> {
         self.list_as(path, "", "application/json", take).await
     }
 

@@ -52,7 +52,7 @@ struct Watch {
 impl Watch {
     fn start<K>(client: Client) -> Watch
     where
-        K: OptionalKind + Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + Sync + 'static,
+        K: OptionalKind + LeanObject + Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + Sync + 'static,
     {
         let seen: Arc<Mutex<Seen>> = Arc::default();
         let version: Arc<Mutex<String>> = Arc::default();
