@@ -4,7 +4,7 @@
 //! `pkg/updater/restriction`. A round is made for one VPA and asked for each candidate in turn, as what is done with one decides
 //! about the next.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::budget::Budget;
 use super::change::{Change, changes, recommended};
@@ -138,6 +138,13 @@ impl<'a> Round<'a> {
             of_b.is_scale_up.cmp(&of_a.is_scale_up).then_with(by_share).then_with(|| name(a).cmp(name(b)))
         });
         (candidates, held)
+    }
+
+    /// The controllers of candidates whose number of pods decides about them, and is not known.
+    pub fn unknown_replicas(&self) -> BTreeSet<Owner> {
+        let (candidates, _) = self.candidates();
+        let owners = candidates.iter().filter_map(|candidate| self.pods[candidate.pod].owner.as_ref());
+        owners.filter(|owner| self.groups.get(owner) == Some(&Err(Hold::UnknownReplicas))).cloned().collect()
     }
 
     /// How far the pod is off, if that is far enough now, and whether it is killed for want of memory.

@@ -6,6 +6,7 @@ mod evictions;
 mod fragmentation;
 mod leadership;
 mod recommender;
+mod resizing;
 mod self_check;
 mod serving;
 mod sink;

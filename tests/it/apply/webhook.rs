@@ -74,7 +74,7 @@ async fn new_pods_get_what_is_recommended_and_no_failure_keeps_them_away() {
     let made = create_until(&client, &first, "pods are patched", is_patched).await;
     assert_eq!(
         *resources(&made),
-        json!({"requests": {"cpu": "250m", "memory": "300Mi"}, "limits": {"cpu": "500m"}})
+        json!({"requests": {"cpu": "250m", "memory": "314572800"}, "limits": {"cpu": "500m"}})
     );
     let annotations = &made["metadata"]["annotations"];
     let text = "Pod resources updated by web: container 0: cpu request, memory request, cpu limit";
