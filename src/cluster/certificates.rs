@@ -158,15 +158,16 @@ impl Rotation {
 
     /// Keeps the `caBundle`s as `authorities`.
     async fn tell_webhooks(&self, authorities: &str) -> Result<()> {
+        let mut told = Ok(());
         for (kind, plural, setting, name) in &self.webhooks {
             if !name.is_empty() {
                 let resource =
                     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(GROUP, "v1", kind), plural);
                 let webhooks: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
-                tell(&webhooks, (kind, setting, name), authorities).await?;
+                told = told.and(tell(&webhooks, (kind, setting, name), authorities).await);
             }
         }
-        Ok(())
+        told
     }
 
     fn warn(&mut self, error: &anyhow::Error) {

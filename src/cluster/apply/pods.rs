@@ -28,7 +28,6 @@ struct Meta {
     name: String,
     namespace: String,
     uid: String,
-    creation_timestamp: Option<String>,
     deletion_timestamp: Option<String>,
     #[serde(deserialize_with = "nullable")]
     labels: BTreeMap<String, String>,
@@ -153,7 +152,6 @@ fn pod(Object { metadata, spec, status }: Object) -> Pod {
         owner: controller(metadata.owner_references),
         template_hash: metadata.labels.get("pod-template-hash").cloned(),
         node: spec.node_name.filter(|name| !name.is_empty()).map(Arc::from),
-        created: time(metadata.creation_timestamp).unwrap_or(0),
         started: time(status.start_time),
         is_pending: status.phase.as_deref() != Some("Running"),
         is_deleting: metadata.deletion_timestamp.is_some(),
@@ -232,7 +230,7 @@ mod tests {
     fn a_running_pod_is_read_with_what_it_has_and_how_it_was_killed() {
         let json = json!({
             "metadata": {
-                "name": "web-5d4f8-x", "namespace": "shop", "uid": "u", "creationTimestamp": "1970-01-01T00:00:01Z",
+                "name": "web-5d4f8-x", "namespace": "shop", "uid": "u",
                 "labels": {"pod-template-hash": "5d4f8"}, "annotations": {OBSERVED: "app, proxy"},
                 "ownerReferences": [
                     {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-5d4f8", "controller": true}],

@@ -1,11 +1,15 @@
 //! Pods that run get what is recommended: in place, by eviction, or not at all.
 
+use ::berth::control_plane::{Options, User};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::DeleteParams;
+use kube::core::{ApiResource, GroupVersionKind};
 
 use super::*;
+use crate::chart::rendered;
 
+const BERTH: &str = "system:serviceaccount:berth-system:berth";
 const CONFIG: &str = "recommender: {apply: {webhook: true, updater: true, interval: 1s}}";
 
 /// Two running pods of a workload, which a VPA of this mode wants to be larger.
@@ -73,12 +77,27 @@ async fn reasons(client: &Client, name: &str, index: usize) -> Vec<String> {
     events_of(client, &pod).await.into_iter().filter_map(|event| event.reason).collect()
 }
 
+/// A control plane whose user [`BERTH`] may what the chart allows for this, and nothing else.
 async fn prepare() -> (TestControlPlane, Client, Certificate) {
-    let control_plane = start_control_plane().await;
+    let user = User { name: BERTH.to_owned(), groups: vec!["system:serviceaccounts".to_owned()] };
+    let control_plane = start_control_plane_with(Options { users: vec![user], ..Options::default() }).await;
     let client = control_plane.client();
+    for object in rendered("apply: {webhook: {enabled: true}, updater: {enabled: true}}") {
+        let kind = object["kind"].as_str().unwrap_or_default();
+        if ["ClusterRole", "ClusterRoleBinding"].contains(&kind) {
+            let gvk = GroupVersionKind::gvk("rbac.authorization.k8s.io", "v1", kind);
+            let api: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::from_gvk(&gvk));
+            create(&api, object).await;
+        }
+    }
     create_nodes(&client, &Nodes::default()).await;
     create_crds(&client).await;
     (control_plane, client, Certificate::new())
+}
+
+fn start(control_plane: &TestControlPlane, certificate: &Certificate) -> Berth {
+    let kubeconfig = control_plane.kubeconfig_for(BERTH).expect("a kubeconfig");
+    Berth::start(&kubeconfig, &certificate.config(CONFIG))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -90,7 +109,7 @@ async fn pods_are_resized_in_place_and_never_beyond_their_node() {
     for (name, mode) in [("off", "Off"), ("first", "Initial")] {
         create_running(&client, name, mode, target.clone()).await;
     }
-    let berth = Berth::start(&control_plane.kubeconfig(), &certificate.config(CONFIG));
+    let berth = start(&control_plane, &certificate);
     berth.await_ready().await;
     await_until(SOON, "both pods are resized", async || requests(&client, "web").await == ["500m"; 2]).await;
     let pod = get(&client, "web", 0).await.expect("it is there");
@@ -123,6 +142,7 @@ async fn pods_are_resized_in_place_and_never_beyond_their_node() {
     rounds(&berth, 3.0).await;
     assert_eq!(updates(&berth, "resized").await, 3.0);
     assert_no_overcommit(&client).await;
+    assert!(!berth.log().contains("forbidden"), "{}", berth.log());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -132,7 +152,7 @@ async fn what_cannot_be_in_place_is_evicted_only_where_the_mode_allows_it() {
     for (name, mode) in [("either", "InPlaceOrRecreate"), ("place", "InPlace")] {
         create_running(&client, name, mode, target.clone()).await;
     }
-    let berth = Berth::start(&control_plane.kubeconfig(), &certificate.config(CONFIG));
+    let berth = start(&control_plane, &certificate);
     berth.await_ready().await;
     for name in ["either", "place"] {
         await_until(SOON, "both are asked", async || requests(&client, name).await == ["300m"; 2]).await;
@@ -164,6 +184,7 @@ async fn what_cannot_be_in_place_is_evicted_only_where_the_mode_allows_it() {
         requests(&client, "place").await.contains(&"250m".to_owned())
     })
     .await;
+    assert!(!berth.log().contains("forbidden"), "{}", berth.log());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -190,7 +211,7 @@ async fn a_disruption_budget_is_asked_once_and_upstreams_updater_is_left_alone()
     let lease = serde_json::from_value(lease).expect("a lease");
     leases.create(&PostParams::default(), &lease).await.expect("created");
 
-    let berth = Berth::start(&control_plane.kubeconfig(), &certificate.config(CONFIG));
+    let berth = start(&control_plane, &certificate);
     berth.await_ready().await;
     let failed = r#"berth_updater_rounds_total{result="failed"}"#;
     await_until(SOON, "it leaves pods alone", async || {
