@@ -266,6 +266,7 @@ where
 async fn list_served<K>(client: &Client, dump: &mut Dump)
 where
     K: OptionalKind
+        + LeanObject
         + kube::Resource<DynamicType: Default>
         + Clone
         + serde::de::DeserializeOwned

@@ -1,15 +1,18 @@
 //! `berth run`: the scheduler in a cluster.
 
+mod applying;
 mod estimates;
 mod evictions;
 mod fragmentation;
 mod leadership;
 mod recommender;
+mod resizing;
 mod scaler;
 mod self_check;
 mod serving;
 mod sink;
 mod tasks;
+mod updater;
 mod upstream;
 
 use std::collections::BTreeSet;
@@ -41,7 +44,7 @@ use crate::queue::BackoffLimits;
 use crate::quota::QuotaStatus;
 use crate::scheduler::{Eviction, Sample, SchedulerConfig};
 use crate::serve::metrics::{Histograms, RecommenderMetrics, Sources};
-use crate::serve::{Access, Health, Secure, listen, secure_routes, serve};
+use crate::serve::{Access, Health, Secure, Served, listen, secure_routes, serve};
 use evictions::{Order, carry_out_evictions};
 use tasks::Tasks;
 
@@ -217,6 +220,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         self_checks: Arc::default(),
         serving: secure.as_ref().map(|(_, secure)| (secure.counters(), access.clone())),
         recommender: config.recommender.enabled.then(|| Arc::new(RecommenderMetrics::default())),
+        updater: config.recommender.apply.updater.then(Arc::default),
         fragmentation: config.fragmentation.every().map(|_| Arc::default()),
     };
     let health = Health::default();
@@ -230,7 +234,9 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     let store = KubeStore::new(cluster.clone(), leadership.fence.as_ref())?;
     let asked = serving::Asked { engine: &engine, cluster: &cluster, store: &store, leadership: &leadership };
     let trust = serving::trust(&config, secure.as_ref().map(|(_, secure)| secure.clone()));
+    let (index, mutate) = applying::webhook(&mut tasks, &config, &client, (&histograms, &sources));
     let routes = serving::routes(&mut tasks, &config, asked, &health, (&histograms, &sources), trust)?;
+    let routes = Served { mutate, ..routes };
     if let Some((listener, secure)) = secure {
         follow_certificates(&mut tasks, &client, &config, &secure);
         serve_https(&mut tasks, listener, secure, secure_routes(routes.clone(), &access), telling.clone());
@@ -255,6 +261,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         sources.recommender.clone(),
     )?;
     scaler::scale(&mut tasks, &cluster, &config, (&engine, &leadership))?;
+    applying::update(&mut tasks, &config, &cluster, (&engine, &leadership), index, &sources)?;
     let in_flight = config.binds_in_flight as usize;
     let claims = KubeClaims::new(cluster.clone(), leadership.fence.as_ref())?;
     let leads = {

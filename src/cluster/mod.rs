@@ -3,6 +3,7 @@
 //! May not know: how decisions are made. Objects come in as JSON and leave as `model` values.
 
 mod allocations;
+pub mod apply;
 mod backlog;
 pub mod certificates;
 pub mod client;

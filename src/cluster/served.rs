@@ -13,7 +13,6 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
 use super::client::{Answer, exchange, request};
-use super::objects::LeanObject;
 use super::watch::{Change, WatchCounters, watch_while_served};
 
 const LOOK_EVERY: Duration = Duration::from_secs(30);
@@ -21,7 +20,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_secs(2);
 
 /// A kind that a server need not have.
-pub trait OptionalKind: LeanObject + Resource<DynamicType: Copy + Send + Sync + 'static> {
+pub trait OptionalKind: Resource<DynamicType: Copy + Send + Sync + 'static> {
     /// The best one first. Not empty.
     const VERSIONS: &'static [Self::DynamicType];
 }

@@ -1,5 +1,6 @@
 //! The recommender: which VPAs it looks after, where usage comes from, and how requests are estimated.
 
+mod apply;
 mod scope;
 
 use std::ops::RangeInclusive;
@@ -15,6 +16,7 @@ use crate::model::Quantity;
 use crate::recommend::post::Amounts;
 use crate::recommend::{PerResource, ResourceSettings, Settings, Thresholds};
 use crate::usage::PrometheusConfig;
+pub use apply::Apply;
 pub use scope::AutoCreate;
 
 /// Recommends requests in the status of VerticalPodAutoscalers. Defaults are those of the upstream recommender.
@@ -102,6 +104,8 @@ pub struct Recommender {
     /// What is measured besides CPU and memory, from `prometheus`, and told in the annotation `berth.dev/usage` of VPAs.
     #[schemars(length(max = 16))]
     pub dimensions: Vec<Dimension>,
+    /// Whether and how recommendations are applied to pods.
+    pub apply: Apply,
 }
 
 /// Where the past is read from.
@@ -189,6 +193,7 @@ impl Default for Recommender {
             oom_min_bump_up_bytes: 100 << 20,
             strict_upstream: false,
             dimensions: Vec::new(),
+            apply: Apply::default(),
         }
     }
 }
@@ -197,6 +202,7 @@ const HOUR: ConfigDuration = ConfigDuration::from_secs(3_600);
 pub(super) const MONTH: ConfigDuration = ConfigDuration::from_secs(30 * 86_400);
 
 pub(super) fn validate(config: &Config) -> Result<(), InvalidField> {
+    apply::validate(config)?;
     let it = &config.recommender;
     if it.name.is_empty() || it.name.len() > 253 || it.name.chars().any(char::is_control) {
         return refuse("recommender.name", format!("`{}` is not a recommender's name", it.name));

@@ -10,7 +10,7 @@ use super::validate::{InvalidField, MILLISECOND, SECOND, lasts, refuse, within};
 use super::values::{names, optional_socket_address, whole_number};
 use super::{Config, ConfigDuration};
 
-/// HTTPS: `/metrics`, `/explain` and `/fragmentation`, and with the features below `/extender/…` and `/guard`.
+/// HTTPS: `/metrics`, `/explain` and `/fragmentation`, and with the features below `/extender/…`, `/guard` and `/mutate-pods`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Serving {
@@ -37,6 +37,9 @@ pub struct Serving {
     /// The ValidatingWebhookConfiguration whose `caBundle`s berth keeps equal to the CA in `secret`. Empty: none.
     #[schemars(regex(pattern = "^([a-z0-9]([a-z0-9.-]*[a-z0-9])?)?$"))]
     pub webhook_configuration: String,
+    /// The MutatingWebhookConfiguration, likewise. Empty: none.
+    #[schemars(regex(pattern = "^([a-z0-9]([a-z0-9.-]*[a-z0-9])?)?$"))]
+    pub mutating_webhook_configuration: String,
     /// Connections at the same time; further ones are closed at once.
     #[serde(deserialize_with = "whole_number")]
     #[schemars(range(min = 1, max = 65536))]
@@ -89,6 +92,7 @@ impl Default for Serving {
             names: Vec::new(),
             secret: String::new(),
             webhook_configuration: String::new(),
+            mutating_webhook_configuration: String::new(),
             max_connections: 1_024,
         }
     }
@@ -126,6 +130,12 @@ pub(super) fn validate(config: &Config) -> Result<(), InvalidField> {
     if !serving.webhook_configuration.is_empty() && serving.secret.is_empty() {
         return refuse(
             "serving.webhookConfiguration",
+            "the CA it shall name is kept in serving.secret, which is empty",
+        );
+    }
+    if !serving.mutating_webhook_configuration.is_empty() && serving.secret.is_empty() {
+        return refuse(
+            "serving.mutatingWebhookConfiguration",
             "the CA it shall name is kept in serving.secret, which is empty",
         );
     }

@@ -70,6 +70,7 @@ serving:
   names: [berth.berth-system.svc]
   secret: berth-tls
   webhookConfiguration: berth
+  mutatingWebhookConfiguration: mutating
   maxConnections: 64
 extender: {enabled: true, clients: [kube-scheduler], maxBodyBytes: 2097152}
 guard: {enabled: true, requireClientCertificate: true, patience: 100ms, hold: 90s}
@@ -146,6 +147,7 @@ logFormat: json
             names: vec!["berth.berth-system.svc".into()],
             secret: "berth-tls".into(),
             webhook_configuration: "berth".into(),
+            mutating_webhook_configuration: "mutating".into(),
             max_connections: 64,
         },
         extender: Extender {

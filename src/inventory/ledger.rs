@@ -230,6 +230,15 @@ impl Ledger {
         }
     }
 
+    /// The pod requests this from now on, where it is. Returns what it did before; `None`: it is not charged.
+    pub fn resize(&mut self, uid: &Arc<str>, usage: Arc<Usage>) -> Option<Arc<Usage>> {
+        let charge = self.charges.get(uid)?;
+        let (node, before) = (charge.node, charge.holding.usage.clone());
+        let holding = Holding { usage, ..charge.holding.clone() };
+        self.rehold_one(uid.clone(), node, holding);
+        Some(before)
+    }
+
     /// The pods that use this claim hold what `news` says.
     pub fn rehold_users(&mut self, claim: &ClaimName, mut news: impl FnMut(&Holding) -> Holding) {
         for uid in self.users.get(claim).cloned().unwrap_or_default() {

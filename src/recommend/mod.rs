@@ -55,7 +55,7 @@ pub use settings::{ResourceSettings, Settings};
 pub use status::{Condition, Findings, Status, Thresholds};
 pub use store::{Store, Workload};
 pub use time::UnixNanos;
-pub use vpa::{ContainerPolicy, Owner, Vpa};
+pub use vpa::{ContainerPolicy, EvictionRequirement, Owner, UpdatePolicy, Vpa};
 
 /// One value for each resource that is rightsized.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

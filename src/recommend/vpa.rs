@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::PerResource;
 use super::amount::Amount;
 use super::container::MemoryRules;
 use super::estimate::{self, Controlled};
@@ -36,6 +37,8 @@ pub struct Vpa {
     /// Names of `spec.recommenders`.
     pub recommenders: Vec<String>,
     pub update_mode: String,
+    /// What else it says of how its pods are updated.
+    pub update: UpdatePolicy,
     /// It has the label of VPAs that berth makes itself.
     pub is_managed: bool,
     /// Changes with every change of the object.
@@ -59,6 +62,25 @@ pub struct Owner {
     pub name: String,
 }
 
+/// How the pods of a VPA may be updated, beside the mode.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UpdatePolicy {
+    /// `None`: what the updater is configured with.
+    pub min_replicas: Option<i64>,
+    /// All of them must be fulfilled before a pod is updated.
+    pub requirements: Vec<EvictionRequirement>,
+    /// A container that was killed for want of memory within so many seconds is updated at once.
+    pub evict_after_oom_s: Option<i64>,
+}
+
+/// A direction in which at least one of these resources must change.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EvictionRequirement {
+    pub resources: PerResource<bool>,
+    /// `TargetHigherThanRequests` or `TargetLowerThanRequests`; nothing fulfils another one.
+    pub change: String,
+}
+
 /// What a VPA says of one container, or of all that it does not name.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ContainerPolicy {
@@ -66,6 +88,8 @@ pub struct ContainerPolicy {
     pub container: String,
     /// It gets no recommendation.
     pub off: bool,
+    /// Limits stay as they are.
+    pub requests_only: bool,
     pub allowed: Allowed,
     /// `None`: both resources.
     pub controlled: Option<Controlled>,

@@ -4,6 +4,7 @@ mod claims;
 mod contention;
 mod gang_preemption;
 mod gangs;
+mod growth;
 mod hints;
 mod others;
 mod policies;

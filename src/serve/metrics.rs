@@ -9,6 +9,7 @@ mod dimensions;
 mod quality;
 mod quotas;
 mod recommender;
+mod updater;
 
 use std::fmt;
 use std::sync::Arc;
@@ -34,6 +35,7 @@ use crate::scheduler::{AttemptResult, Sample};
 pub use dimensions::{DimensionMetrics, DimensionRead};
 pub use quality::{Quality, Resource, Usage};
 pub use recommender::{RecommenderMetrics, VpaKind};
+pub use updater::UpdaterMetrics;
 
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -56,6 +58,7 @@ pub enum Verb {
     Preempt,
     Bind,
     Guard,
+    Mutate,
 }
 
 impl Verb {
@@ -66,6 +69,7 @@ impl Verb {
             Verb::Preempt => "preempt",
             Verb::Bind => "bind",
             Verb::Guard => "guard",
+            Verb::Mutate => "mutate",
         }
     }
 }
@@ -157,6 +161,8 @@ pub struct Sources {
     /// Nothing while it is switched off.
     pub recommender: Option<Arc<RecommenderMetrics>>,
     /// Nothing while it is switched off.
+    pub updater: Option<Arc<UpdaterMetrics>>,
+    /// Nothing while it is switched off.
     pub fragmentation: Option<Arc<Latest>>,
 }
 
@@ -205,7 +211,7 @@ impl Metrics {
         );
         registry.register(
             "berth_request_duration_seconds",
-            "Requests of kube-scheduler (extender) and of the API server (guard) until their answer, by result",
+            "Requests of kube-scheduler (extender) and of the API server (guard, mutate) until their answer, by result",
             histograms.requests.clone(),
         );
         if let Some(recommender) = &sources.recommender {
@@ -275,6 +281,9 @@ impl Collector for Scrape {
         }
         if let Some(recommender) = &self.0.recommender {
             recommender.encode(&mut to)?;
+        }
+        if let Some(updater) = &self.0.updater {
+            updater.encode(&mut to)?;
         }
         process(&mut to)
     }
@@ -425,6 +434,7 @@ impl Scrape {
             serving: _,
             recommender: _,
             fragmentation: _,
+            updater: _,
         } = &self.0;
         let pending = engine.pending_binds().load(Relaxed);
         gauges(to, "berth_binds_pending", "Binds decided and not settled", &[(&[], pending)])?;

@@ -10,6 +10,7 @@ pub mod fragmentation;
 pub mod guard;
 mod health;
 pub mod metrics;
+pub mod mutate;
 pub mod secure;
 
 use std::net::SocketAddr;
@@ -27,6 +28,7 @@ use extender::{Extender, Judge};
 use guard::Guard;
 pub use health::Health;
 use metrics::Metrics;
+use mutate::Mutate;
 pub use secure::Secure;
 
 /// What the handlers need.
@@ -37,6 +39,7 @@ pub struct Served {
     pub judge: Arc<Judge>,
     pub extender: Option<Arc<Extender>>,
     pub guard: Option<Arc<Guard>>,
+    pub mutate: Option<Arc<Mutate>>,
     /// Nothing while it is switched off.
     pub fragmentation: Option<Arc<fragmentation::Latest>>,
 }
@@ -89,7 +92,9 @@ pub fn secure_routes(served: Served, access: &Access) -> Router {
         let routes = Router::new().nest("/guard", guard::router(guard));
         if certified { access.admit_clients(routes, Arc::default()) } else { routes }
     });
-    access.guard(inspection(&served)).merge(extender.unwrap_or_default()).merge(guard.unwrap_or_default())
+    let mutate = served.mutate.clone().map(mutate::router).unwrap_or_default();
+    let asked = extender.unwrap_or_default().merge(guard.unwrap_or_default()).merge(mutate);
+    access.guard(inspection(&served)).merge(asked)
 }
 
 /// What people and Prometheus look at.
@@ -187,7 +192,8 @@ mod tests {
         testing::with_engine(|engine, agent| {
             let judge = Arc::new(Judge::new(engine.clone(), agent));
             let (metrics, health) = (Metrics::default(), Health::default());
-            let served = Served { metrics, health, judge, extender: None, guard: None, fragmentation: None };
+            let (extender, guard, mutate) = (None, None, None);
+            let served = Served { metrics, health, judge, extender, guard, mutate, fragmentation: None };
             for (is_local, path, status) in [
                 (true, "/metrics", StatusCode::OK),
                 (true, "/explain?pod=nobody", StatusCode::NOT_FOUND),

@@ -69,7 +69,7 @@ pub(super) fn routes(
     }
     let (metrics, health) = (Metrics::new(histograms, sources.clone()), health.clone());
     let fragmentation = sources.fragmentation.clone();
-    Ok(Served { metrics, health, judge, extender, guard, fragmentation })
+    Ok(Served { metrics, health, judge, extender, guard, mutate: None, fragmentation })
 }
 
 /// How replicas know each other: by the CA of the certificate that they share.

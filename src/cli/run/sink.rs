@@ -115,7 +115,7 @@ fn watch_optional<K>(
     health: &Health,
     chosen: impl Fn(K::DynamicType) + Send + Sync + 'static,
 ) where
-    K: OptionalKind + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+    K: OptionalKind + LeanObject + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
 {
     let (to, client, counters, healthy) =
         (engine.clone(), client.clone(), sources.object_watches.clone(), health.clone());

@@ -11,7 +11,9 @@ use crate::recommend::amount::to_quantity;
 use crate::recommend::create::{self, Candidate};
 use crate::recommend::method::Method;
 use crate::recommend::post::{Allowed, Amounts, Recommendation};
-use crate::recommend::{Condition, ContainerPolicy, Owner, PerResource, Status, Vpa, time};
+use crate::recommend::{
+    self, Condition, ContainerPolicy, EvictionRequirement, Owner, PerResource, Status, Vpa, time,
+};
 
 /// The label that says who makes an object, and what it says on those that berth makes.
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
@@ -22,7 +24,7 @@ pub const USAGE: &str = "berth.dev/usage";
 const ESTIMATOR: &str = "berth.dev/estimator";
 
 /// Amounts by resource, as they are written.
-pub(in crate::cluster) type Quantities = BTreeMap<String, Value>;
+pub(crate) type Quantities = BTreeMap<String, Value>;
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -74,6 +76,20 @@ struct TargetRef {
 #[serde(default, rename_all = "camelCase")]
 struct UpdatePolicy {
     update_mode: Option<String>,
+    min_replicas: Option<i64>,
+    #[serde(deserialize_with = "nullable")]
+    eviction_requirements: Vec<WireRequirement>,
+    #[serde(rename = "evictAfterOOMSeconds")]
+    evict_after_oom_seconds: Option<i64>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct WireRequirement {
+    #[serde(deserialize_with = "nullable")]
+    resources: Vec<String>,
+    #[serde(deserialize_with = "nullable")]
+    change_requirement: String,
 }
 
 #[derive(Default, Deserialize)]
@@ -99,6 +115,7 @@ struct WirePolicy {
     #[serde(deserialize_with = "nullable")]
     max_allowed: Quantities,
     controlled_resources: Option<Vec<String>>,
+    controlled_values: Option<String>,
     oom_bump_up_ratio: Value,
     oom_min_bump_up: Value,
     memory_aggregation_interval_seconds: Option<i64>,
@@ -151,7 +168,7 @@ struct WireCondition {
 }
 
 /// Reads a VPA. Amounts in it that are no quantities count as not said.
-pub(super) fn read_vpa(json: &str) -> Result<Vpa, String> {
+pub(crate) fn read_vpa(json: &str) -> Result<Vpa, String> {
     let Object { mut metadata, spec, status } =
         serde_json::from_str(json).map_err(|error| error.to_string())?;
     let named = |name: &str| format!("it has no {name}");
@@ -176,6 +193,11 @@ pub(super) fn read_vpa(json: &str) -> Result<Vpa, String> {
         uid: metadata.uid,
         target: has_target.then_some(Owner { api_version, kind, name }),
         recommenders: spec.recommenders.into_iter().map(|named| named.name).collect(),
+        update: recommend::UpdatePolicy {
+            min_replicas: spec.update_policy.min_replicas,
+            requirements: spec.update_policy.eviction_requirements.into_iter().map(requirement).collect(),
+            evict_after_oom_s: spec.update_policy.evict_after_oom_seconds,
+        },
         update_mode: spec.update_policy.update_mode.unwrap_or_else(|| "Recreate".to_owned()),
         policies: spec.resource_policy.container_policies.into_iter().map(policy).collect(),
         status: Status {
@@ -187,14 +209,21 @@ pub(super) fn read_vpa(json: &str) -> Result<Vpa, String> {
     })
 }
 
+fn named_resources(list: &[String]) -> PerResource<bool> {
+    let has = |name: &str| list.iter().any(|resource| resource == name);
+    PerResource { cpu: has("cpu"), memory: has("memory") }
+}
+
+fn requirement(wire: WireRequirement) -> EvictionRequirement {
+    EvictionRequirement { resources: named_resources(&wire.resources), change: wire.change_requirement }
+}
+
 fn policy(wire: WirePolicy) -> ContainerPolicy {
-    let controlled = wire.controlled_resources.map(|list| {
-        let has = |name: &str| list.iter().any(|resource| resource == name);
-        PerResource { cpu: has("cpu"), memory: has("memory") }
-    });
+    let controlled = wire.controlled_resources.map(|list| named_resources(&list));
     ContainerPolicy {
         container: wire.container_name,
         off: wire.mode.as_deref() == Some("Off"),
+        requests_only: wire.controlled_values.as_deref() == Some("RequestsOnly"),
         allowed: Allowed { min: amounts(&wire.min_allowed), max: amounts(&wire.max_allowed) },
         controlled,
         oom_bump_ratio: quantity(&wire.oom_bump_up_ratio).map(|ratio| ratio.nano() as f64 / 1e9),
@@ -205,7 +234,7 @@ fn policy(wire: WirePolicy) -> ContainerPolicy {
 }
 
 /// A quantity, which may be written as a number.
-pub(super) fn quantity(value: &Value) -> Option<Quantity> {
+pub(crate) fn quantity(value: &Value) -> Option<Quantity> {
     match value {
         Value::String(text) => Quantity::parse(text).ok(),
         Value::Number(number) => Quantity::parse(&number.to_string()).ok(),
@@ -213,7 +242,7 @@ pub(super) fn quantity(value: &Value) -> Option<Quantity> {
     }
 }
 
-pub(in crate::cluster) fn amounts(quantities: &Quantities) -> Amounts {
+pub(crate) fn amounts(quantities: &Quantities) -> Amounts {
     PerResource {
         cpu: quantities.get("cpu").and_then(quantity).map(Quantity::milli_value),
         memory: quantities.get("memory").and_then(quantity).map(Quantity::value),
@@ -383,6 +412,30 @@ mod tests {
         assert_eq!(vpa.target, Some(candidate.owner));
         let owner = &object["metadata"]["ownerReferences"][0];
         assert_eq!((&owner["uid"], &owner["controller"]), (&json!("of-web"), &Value::Null));
+    }
+
+    #[test]
+    fn a_vpa_is_read_with_what_it_says_of_updates() {
+        let text = json!({
+            "metadata": {"name": "web", "namespace": "shop"},
+            "spec": {
+                "updatePolicy": {
+                    "updateMode": "InPlaceOrRecreate", "minReplicas": 1, "evictAfterOOMSeconds": 60,
+                    "evictionRequirements": [
+                        {"resources": ["memory"], "changeRequirement": "TargetHigherThanRequests"}, {},
+                    ],
+                },
+                "resourcePolicy": {"containerPolicies": [
+                    {"containerName": "app", "controlledValues": "RequestsOnly"}]},
+            },
+        });
+        let vpa = read_vpa(&text.to_string()).unwrap();
+        assert_eq!((vpa.update.min_replicas, vpa.update.evict_after_oom_s), (Some(1), Some(60)));
+        let [first, empty] = &vpa.update.requirements[..] else { panic!("{:?}", vpa.update) };
+        assert_eq!(first.resources, PerResource { cpu: false, memory: true });
+        assert_eq!(first.change, "TargetHigherThanRequests");
+        assert_eq!(*empty, EvictionRequirement::default());
+        assert!(vpa.policies[0].requests_only);
     }
 
     #[test]

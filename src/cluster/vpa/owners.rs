@@ -290,7 +290,7 @@ impl Owners {
 }
 
 /// Where the API server has the objects of a kind that Kubernetes itself has: the group's path and the plural.
-fn built_in(owner: &Owner) -> Option<(&'static str, &'static str)> {
+pub(in crate::cluster) fn built_in(owner: &Owner) -> Option<(&'static str, &'static str)> {
     if !owner.is_built_in() {
         return None;
     }

@@ -70,7 +70,7 @@ struct Meta {
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct OwnerReference {
+pub(crate) struct OwnerReference {
     api_version: String,
     kind: String,
     name: String,
@@ -78,7 +78,7 @@ pub(super) struct OwnerReference {
 }
 
 /// The one among these that is the controller.
-pub(super) fn controller(owners: Vec<OwnerReference>) -> Option<Owner> {
+pub(crate) fn controller(owners: Vec<OwnerReference>) -> Option<Owner> {
     let owner = owners.into_iter().find(|owner| owner.controller == Some(true))?;
     Some(Owner { api_version: owner.api_version, kind: owner.kind, name: owner.name })
 }

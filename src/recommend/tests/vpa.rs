@@ -21,6 +21,7 @@ pub fn vpa(name: &str, created: i64, target: &str) -> Vpa {
         target: Some(owner("apps/v1", "Deployment", target)),
         recommenders: vec!["berth".into()],
         update_mode: "Off".into(),
+        update: Default::default(),
         is_managed: false,
         resource_version: String::new(),
         policies: Vec::new(),

@@ -41,6 +41,7 @@ fn scrape() -> String {
             self_checks: Arc::default(),
             serving: None,
             recommender: Some(recommender),
+            updater: Some(Arc::default()),
             fragmentation: Some(Arc::default()),
         };
         text = Metrics::new(&histograms, sources).encode().unwrap();

@@ -1,0 +1,87 @@
+//! What to do with a pod that may be resized in place, from how its last resize stands.
+//!
+//! Upstream: `pkg/updater/restriction/pods_inplace_restriction.go`. What is infeasible is remembered by the pod itself: its spec.
+
+use super::change::Change;
+use super::hold::Hold;
+use super::memory::OfPod;
+use super::mode::Mode;
+use super::pod::{Pod, Resize};
+use crate::recommend::{Amounts, UnixNanos};
+
+const MINUTE_NS: i64 = 60_000_000_000;
+/// A kubelet that waits for room for so long waits in vain.
+pub const DEFERRED_MAX: i64 = 5 * MINUTE_NS;
+/// One that is at it for so long does not come to an end.
+pub const IN_PROGRESS_MAX: i64 = 60 * MINUTE_NS;
+/// A pod is not resized again before so long: what is recommended may swing.
+pub const REST: i64 = 5 * MINUTE_NS;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Advice {
+    Resize,
+    /// In place it does not work.
+    Evict,
+    Hold(Hold),
+}
+
+/// `is_urgent`: the pod is killed again and again for want of memory.
+pub(super) fn advise(
+    mode: Mode,
+    pod: &Pod,
+    changes: &[Change],
+    is_urgent: bool,
+    known: &mut OfPod,
+    now: UnixNanos,
+) -> Advice {
+    if pod.is_pending {
+        return Advice::Hold(Hold::Pending);
+    }
+    let Some(resize) = pod.resize else {
+        known.resizing = None;
+        return rested(pod, changes, is_urgent, known, now);
+    };
+    let began = *known.resizing.get_or_insert(known.asked.unwrap_or(now));
+    let lasted = now.saturating_sub(began);
+    if mode == Mode::InPlace {
+        return match resize {
+            Resize::Infeasible | Resize::Error if is_less(pod, changes) => Advice::Resize,
+            Resize::Infeasible | Resize::Error => Advice::Hold(Hold::Infeasible),
+            _ => Advice::Hold(Hold::Resizing),
+        };
+    }
+    let is_over = match resize {
+        Resize::Infeasible | Resize::Error | Resize::Unknown => true,
+        Resize::Deferred => lasted > DEFERRED_MAX,
+        Resize::InProgress => lasted > IN_PROGRESS_MAX,
+    };
+    if is_over { Advice::Evict } else { Advice::Hold(Hold::Resizing) }
+}
+
+/// No resize is under way that a kubelet knows of.
+fn rested(pod: &Pod, changes: &[Change], is_urgent: bool, known: &OfPod, now: UnixNanos) -> Advice {
+    let is_in = |change: &Change| {
+        pod.containers.get(change.container).is_none_or(|container| change.is_in(container.wanted))
+    };
+    if changes.iter().all(is_in) {
+        return Advice::Hold(Hold::Asked);
+    }
+    match known.asked {
+        Some(asked) if now.saturating_sub(asked) < REST && !is_urgent => Advice::Hold(Hold::JustResized),
+        _ => Advice::Resize,
+    }
+}
+
+/// Whether some request would be lower than the one that its node cannot hold.
+fn is_less(pod: &Pod, changes: &[Change]) -> bool {
+    let lower = |now: Amounts, before: Amounts| {
+        let lower = now.zip(before).map(|(now, before): (Option<i64>, Option<i64>)| {
+            now.zip(before).is_some_and(|(now, before)| now < before)
+        });
+        lower.cpu || lower.memory
+    };
+    changes.iter().any(|change| {
+        let container = pod.containers.get(change.container);
+        container.is_some_and(|container| lower(change.requests, container.wanted.requests))
+    })
+}

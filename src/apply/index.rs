@@ -1,0 +1,204 @@
+//! What is known while a pod is created: VPAs, who owns whom, and LimitRanges. Kept by watches, so that an answer needs no request.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::limit_range::Ranges;
+use super::mode::Mode;
+use super::pod::Pod;
+use crate::recommend::store::Workload;
+use crate::recommend::{Owner, UnixNanos, Vpa};
+
+/// Chains of owners are short; a circle of them is an error of somebody.
+const DEPTH_MAX: usize = 8;
+
+/// An object's namespace and name.
+pub type Name = (Arc<str>, Arc<str>);
+
+/// The kinds of which it is known who owns them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    Vpa,
+    LimitRange,
+    ReplicaSet,
+    Deployment,
+    StatefulSet,
+    Job,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 6] =
+        [Kind::Vpa, Kind::LimitRange, Kind::ReplicaSet, Kind::Deployment, Kind::StatefulSet, Kind::Job];
+
+    fn of(owner: &Owner) -> Option<Kind> {
+        Some(match (owner.group(), owner.kind.as_str()) {
+            ("apps", "ReplicaSet") => Kind::ReplicaSet,
+            ("apps", "Deployment") => Kind::Deployment,
+            ("apps", "StatefulSet") => Kind::StatefulSet,
+            ("batch", "Job") => Kind::Job,
+            _ => return None,
+        })
+    }
+}
+
+/// An object that a watch has told of.
+#[derive(Debug)]
+pub enum Object {
+    Vpa(Box<Vpa>),
+    LimitRange(Ranges),
+    /// One of the others, and its controller.
+    Owned(Option<Owner>),
+}
+
+/// What decides about a pod.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Governed {
+    pub vpa: Arc<Vpa>,
+    pub mode: Mode,
+    pub ranges: Arc<Ranges>,
+}
+
+/// All of it.
+#[derive(Debug, Default)]
+pub struct Index {
+    vpas: BTreeMap<Name, Arc<Vpa>>,
+    /// The VPAs that target each workload, the oldest first.
+    targeting: BTreeMap<Workload, BTreeSet<(UnixNanos, Name)>>,
+    owned: BTreeMap<(Kind, Name), Option<Owner>>,
+    /// By namespace, then by name; and all of a namespace together.
+    ranges: BTreeMap<Arc<str>, (BTreeMap<Arc<str>, Ranges>, Arc<Ranges>)>,
+    listed: BTreeSet<Kind>,
+}
+
+impl Index {
+    /// Whether all that is there has been seen once.
+    pub fn is_complete(&self) -> bool {
+        Kind::ALL.iter().all(|kind| self.listed.contains(kind))
+    }
+
+    pub fn apply(&mut self, kind: Kind, name: Name, object: Object) {
+        match object {
+            Object::Vpa(vpa) => {
+                self.delete(Kind::Vpa, &name);
+                if let Some(workload) = vpa.workload() {
+                    self.targeting.entry(workload).or_default().insert((vpa.created, name.clone()));
+                }
+                self.vpas.insert(name, Arc::from(vpa));
+            }
+            Object::LimitRange(ranges) => {
+                let (all, joined) = self.ranges.entry(name.0).or_default();
+                all.insert(name.1, ranges);
+                *joined = join(all);
+            }
+            Object::Owned(owner) => drop(self.owned.insert((kind, name), owner)),
+        }
+    }
+
+    pub fn delete(&mut self, kind: Kind, name: &Name) {
+        match kind {
+            Kind::Vpa => {
+                let Some(vpa) = self.vpas.remove(name) else { return };
+                let Some(workload) = vpa.workload() else { return };
+                if let Some(vpas) = self.targeting.get_mut(&workload) {
+                    vpas.remove(&(vpa.created, name.clone()));
+                    if vpas.is_empty() {
+                        self.targeting.remove(&workload);
+                    }
+                }
+            }
+            Kind::LimitRange => {
+                if let Some((all, joined)) = self.ranges.get_mut(&name.0) {
+                    all.remove(&name.1);
+                    *joined = join(all);
+                    if all.is_empty() {
+                        self.ranges.remove(&name.0);
+                    }
+                }
+            }
+            kind => drop(self.owned.remove(&(kind, name.clone()))),
+        }
+    }
+
+    /// A list of a kind was complete, and had exactly these.
+    pub fn retain(&mut self, kind: Kind, listed: &BTreeSet<Name>) {
+        self.listed.insert(kind);
+        let gone: Vec<Name> = match kind {
+            Kind::Vpa => self.vpas.keys().filter(|name| !listed.contains(*name)).cloned().collect(),
+            Kind::LimitRange => self
+                .ranges
+                .iter()
+                .flat_map(|(namespace, (all, _))| all.keys().map(|name| (namespace.clone(), name.clone())))
+                .filter(|name| !listed.contains(name))
+                .collect(),
+            kind => {
+                let of_kind = self.owned.keys().filter(|(of, name)| *of == kind && !listed.contains(name));
+                of_kind.map(|(_, name)| name.clone()).collect()
+            }
+        };
+        for name in gone {
+            self.delete(kind, &name);
+        }
+    }
+
+    pub fn vpas(&self) -> impl Iterator<Item = &Arc<Vpa>> {
+        self.vpas.values()
+    }
+
+    /// What all LimitRanges of a namespace say together.
+    pub fn ranges(&self, namespace: &str) -> Arc<Ranges> {
+        self.ranges.get(namespace).map(|(_, joined)| joined.clone()).unwrap_or_default()
+    }
+
+    /// The VPA that controls a pod, if any that is not off does: of the highest in the chain of its owners, the oldest.
+    pub fn govern(&self, pod: &Pod) -> Option<Governed> {
+        let vpa = self.chain(pod).iter().rev().find_map(|owner| {
+            let vpas = self.targeting.get(&owner.workload(&pod.namespace))?;
+            let on = |(_, name): &(UnixNanos, Name)| {
+                self.vpas.get(name).filter(|vpa| Mode::of(&vpa.update_mode) != Mode::Off)
+            };
+            vpas.iter().find_map(on).cloned()
+        })?;
+        let mode = Mode::of(&vpa.update_mode);
+        Some(Governed { vpa, mode, ranges: self.ranges(&pod.namespace) })
+    }
+
+    /// The pod's controller, its controller, and so on.
+    fn chain(&self, pod: &Pod) -> Vec<Owner> {
+        let mut chain: Vec<Owner> = pod.owner.iter().cloned().collect();
+        while let Some(last) = chain.last()
+            && chain.len() < DEPTH_MAX
+        {
+            let name: Name = (pod.namespace.clone(), last.name.as_str().into());
+            let known = Kind::of(last).and_then(|kind| self.owned.get(&(kind, name)));
+            let next = match known {
+                Some(owner) => owner.clone(),
+                // The pods of a new ReplicaSet come milliseconds after it.
+                None => by_template_hash(pod, last),
+            };
+            match next {
+                Some(next) => chain.push(next),
+                None => break,
+            }
+        }
+        chain
+    }
+}
+
+/// The Deployment that made a ReplicaSet that has not been heard of: the name of its pods' template is in both.
+fn by_template_hash(pod: &Pod, owner: &Owner) -> Option<Owner> {
+    if Kind::of(owner) != Some(Kind::ReplicaSet) {
+        return None;
+    }
+    let hash = pod.template_hash.as_deref().filter(|hash| !hash.is_empty())?;
+    let name = owner.name.strip_suffix(hash)?.strip_suffix('-').filter(|name| !name.is_empty())?;
+    Some(Owner { api_version: "apps/v1".into(), kind: "Deployment".into(), name: name.into() })
+}
+
+fn join(all: &BTreeMap<Arc<str>, Ranges>) -> Arc<Ranges> {
+    let mut joined = Ranges::default();
+    for ranges in all.values() {
+        joined.container.join(&ranges.container);
+        joined.pod.join(&ranges.pod);
+    }
+    Arc::new(joined)
+}

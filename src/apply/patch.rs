@@ -1,0 +1,89 @@
+//! JSON patches (RFC 6902) of pods: those of upstream's webhook and updater.
+
+use serde_json::{Value, json};
+
+use super::change::Change;
+use super::pod::Pod;
+use crate::recommend::Amounts;
+use crate::recommend::amount::to_quantity;
+
+/// Which resources were changed, by which VPA.
+pub const UPDATES: &str = "vpaUpdates";
+/// The containers that the webhook has seen: others came later, from other webhooks.
+pub const OBSERVED: &str = "vpaObservedContainers";
+
+fn add(path: String, value: impl Into<Value>) -> Value {
+    json!({"op": "add", "path": path, "value": value.into()})
+}
+
+/// Of a pod that is being created.
+pub fn at_creation(pod: &Pod, vpa: &str, changes: &[Change]) -> Vec<Value> {
+    let mut operations = Vec::new();
+    if !pod.has_annotations {
+        operations.push(add("/metadata/annotations".to_owned(), json!({})));
+    }
+    operations.extend(resources(pod, changes));
+    let texts: Vec<String> = changes.iter().map(text).collect();
+    let annotation = |name: &str, text: String| add(format!("/metadata/annotations/{name}"), text);
+    if !texts.is_empty() {
+        let text = format!("Pod resources updated by {vpa}: {}", texts.join("; "));
+        operations.push(annotation(UPDATES, text));
+    }
+    let names: Vec<&str> = pod.containers.iter().map(|container| container.name.as_str()).collect();
+    operations.push(annotation(OBSERVED, names.join(", ")));
+    operations
+}
+
+/// Of a pod that runs, through `pods/resize`: if it is still this pod with these containers.
+pub fn in_place(pod: &Pod, changes: &[Change]) -> Vec<Value> {
+    let test = |path: String, value: &str| json!({"op": "test", "path": path, "value": value});
+    let mut operations = vec![test("/metadata/uid".to_owned(), &pod.uid)];
+    for change in changes {
+        if let Some(container) = pod.containers.get(change.container) {
+            operations.push(test(format!("/spec/containers/{}/name", change.container), &container.name));
+        }
+    }
+    operations.extend(resources(pod, changes));
+    operations
+}
+
+/// Requests and limits as they shall be.
+fn resources(pod: &Pod, changes: &[Change]) -> Vec<Value> {
+    let mut operations = Vec::new();
+    for change in changes {
+        let Some(container) = pod.containers.get(change.container) else { continue };
+        let folder = format!("/spec/containers/{}/resources", change.container);
+        if !container.has.requests && !container.has.limits {
+            operations.push(add(folder.clone(), json!({})));
+        }
+        let both = [
+            ("requests", change.requests, container.has.requests),
+            ("limits", change.limits, container.has.limits),
+        ];
+        for (what, amounts, is_there) in both {
+            let values = quantities(amounts);
+            if !is_there && !values.is_empty() {
+                operations.push(add(format!("{folder}/{what}"), json!({})));
+            }
+            for (resource, text) in values {
+                operations.push(add(format!("{folder}/{what}/{resource}"), text));
+            }
+        }
+    }
+    operations
+}
+
+fn quantities(amounts: Amounts) -> Vec<(&'static str, String)> {
+    let cpu = amounts.cpu.map(|milli| ("cpu", to_quantity(milli, true)));
+    let memory = amounts.memory.map(|bytes| ("memory", to_quantity(bytes, false)));
+    cpu.into_iter().chain(memory).collect()
+}
+
+/// `container 0: cpu request, memory request`, after what was done to the recommendation.
+fn text(change: &Change) -> String {
+    let mut texts = change.notes.clone();
+    for (amounts, what) in [(change.requests, "request"), (change.limits, "limit")] {
+        texts.extend(quantities(amounts).into_iter().map(|(resource, _)| format!("{resource} {what}")));
+    }
+    format!("container {}: {}", change.container, texts.join(", "))
+}

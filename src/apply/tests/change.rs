@@ -1,0 +1,213 @@
+//! What becomes of requests and limits. Figures as upstream's tests of its admission controller and of capping have them.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::apply::patch;
+use crate::recommend::{Allowed, ContainerPolicy};
+
+fn one(requests: Amounts, limits: Amounts, target: Amounts) -> (Pod, Vpa) {
+    (pod("p", vec![container("app", requests, limits)]), vpa("Initial", vec![recommendation("app", target)]))
+}
+
+fn changed(pod: &Pod, vpa: &Vpa, ranges: &Ranges) -> (Amounts, Amounts) {
+    let changes = changes(pod, vpa, ranges).expect("it changes");
+    (changes[0].requests, changes[0].limits)
+}
+
+#[test]
+fn requests_become_targets_and_limits_keep_their_proportion() {
+    let (pod, vpa) = one(amounts(1_500, 150), amounts(2_000, 200), amounts(1_000, 100));
+    let expected = (amounts(1_000, 100), amounts(1_333, 133));
+    assert_eq!(changed(&pod, &vpa, &Ranges::default()), expected);
+    let (pod, vpa) = one(amounts(None, None), amounts(2_000, None), amounts(500, 100));
+    assert_eq!(changed(&pod, &vpa, &Ranges::default()), (amounts(500, 100), amounts(500, None)));
+}
+
+#[test]
+fn limits_stay_when_only_requests_are_controlled_and_bound_them() {
+    let (pod, mut vpa) = one(amounts(100, 10 * MI), amounts(400, 40 * MI), amounts(200, 90 * MI));
+    vpa.policies =
+        vec![ContainerPolicy { container: "*".into(), requests_only: true, ..ContainerPolicy::default() }];
+    let changes = changes(&pod, &vpa, &Ranges::default()).unwrap();
+    assert_eq!((changes[0].requests, changes[0].limits), (amounts(200, 40 * MI), Amounts::default()));
+    assert_eq!(changes[0].notes, ["memory capped to container limit"]);
+}
+
+#[test]
+fn what_the_policy_allows_holds_for_what_is_applied() {
+    let (pod, mut vpa) = one(amounts(100, MI), Amounts::default(), amounts(50, 900 * MI));
+    let allowed = Allowed { min: amounts(80, None), max: amounts(None, 500 * MI) };
+    vpa.policies = vec![ContainerPolicy { container: "app".into(), allowed, ..ContainerPolicy::default() }];
+    let changes = changes(&pod, &vpa, &Ranges::default()).unwrap();
+    assert_eq!(changes[0].requests, amounts(80, 500 * MI));
+    assert_eq!(changes[0].notes, ["cpu capped to minAllowed", "memory capped to maxAllowed"]);
+    vpa.policies[0].off = true;
+    assert_eq!(super::changes(&pod, &vpa, &Ranges::default()), Err(Hold::NoRecommendation));
+}
+
+#[test]
+fn a_limit_stays_within_the_range_of_containers() {
+    let (pod, vpa) = one(amounts(1_000, 500 * MI), amounts(2_000, 1_000 * MI), amounts(3_000, 100 * MI));
+    let container = Range { max: amounts(4_000, None), min: amounts(None, 400 * MI), ..Range::default() };
+    let ranges = Ranges { container, pod: Range::default() };
+    // The request may be half of the largest limit at most, and half of the smallest at least; the request itself must not be
+    // below the smallest.
+    assert_eq!(
+        changes(&pod, &vpa, &ranges),
+        Err(Hold::LimitRange),
+        "a request of 200Mi is below the minimum"
+    );
+    let ranges = Ranges { container: Range { min: Amounts::default(), ..container }, pod: Range::default() };
+    assert_eq!(changed(&pod, &vpa, &ranges), (amounts(2_000, 100 * MI), amounts(4_000, 200 * MI)));
+    let notes = &changes(&pod, &vpa, &ranges).unwrap()[0].notes;
+    assert_eq!(*notes, ["cpu capped to fit Max in container LimitRange"]);
+}
+
+#[test]
+fn limits_of_a_pod_together_stay_within_the_range_of_pods() {
+    let containers = vec![
+        container("a", amounts(1_000, None), amounts(1_000, None)),
+        container("b", amounts(1_000, None), amounts(1_000, None)),
+    ];
+    let pod = pod("p", containers);
+    let recommendations =
+        vec![recommendation("a", amounts(3_000, None)), recommendation("b", amounts(1_000, None))];
+    let vpa = vpa("Initial", recommendations);
+    let of = |min, max| Ranges {
+        container: Range::default(),
+        pod: Range { min: amounts(min, None), max: amounts(max, None), ..Range::default() },
+    };
+    let targets = |ranges: &Ranges| -> Vec<_> {
+        changes(&pod, &vpa, ranges).unwrap().iter().map(|change| change.requests.cpu.unwrap()).collect()
+    };
+    assert_eq!(targets(&of(None, Some(2_000))), [1_500, 500]);
+    assert_eq!(targets(&of(Some(8_000), None)), [6_000, 2_000]);
+    assert_eq!(targets(&of(Some(1_000), Some(9_000))), [3_000, 1_000]);
+}
+
+#[test]
+fn a_limit_is_no_larger_a_multiple_of_the_request_than_is_allowed() {
+    let (pod, mut vpa) = one(amounts(500, None), amounts(1_000, None), amounts(100, None));
+    let container = Range { ratio_milli: amounts(2_000, None), ..Range::default() };
+    let ranges = Ranges { container, pod: Range::default() };
+    assert_eq!(changed(&pod, &vpa, &ranges), (amounts(100, None), amounts(200, None)));
+    vpa.policies =
+        vec![ContainerPolicy { container: "*".into(), requests_only: true, ..ContainerPolicy::default() }];
+    assert_eq!(changed(&pod, &vpa, &ranges), (amounts(500, None), Amounts::default()));
+}
+
+#[test]
+fn a_pod_with_resources_of_its_own_or_without_recommendation_stays_as_it_is() {
+    let (mut pod, mut vpa) = one(amounts(100, MI), Amounts::default(), amounts(50, MI));
+    pod.is_sized_as_a_whole = true;
+    assert_eq!(changes(&pod, &vpa, &Ranges::default()), Err(Hold::PodLevelResources));
+    pod.is_sized_as_a_whole = false;
+    vpa.status.recommendation = None;
+    assert_eq!(changes(&pod, &vpa, &Ranges::default()), Err(Hold::NoRecommendation));
+    vpa.status.recommendation =
+        Some(vec![recommendation("app", amounts(0, -5)), recommendation("x", amounts(1, 1))]);
+    assert_eq!(changes(&pod, &vpa, &Ranges::default()), Err(Hold::NoRecommendation));
+}
+
+/// What operations make of an object; every `test` must hold.
+fn applied(mut object: Value, operations: &[Value]) -> Value {
+    for operation in operations {
+        let path = operation["path"].as_str().unwrap();
+        if operation["op"] == "test" {
+            assert_eq!(object.pointer(path), Some(&operation["value"]), "{path}");
+            continue;
+        }
+        let (parent, key) = path.rsplit_once('/').unwrap();
+        let parent = object.pointer_mut(parent).unwrap_or_else(|| panic!("nothing holds {path}"));
+        parent[key] = operation["value"].clone();
+    }
+    object
+}
+
+#[test]
+fn a_pod_that_is_created_is_patched_and_annotated_as_by_upstream() {
+    let containers = vec![
+        container("app", amounts(100, None), amounts(200, None)),
+        container("bare", Amounts::default(), Amounts::default()),
+        container("other", Amounts::default(), Amounts::default()),
+    ];
+    let pod = pod("p", containers);
+    let mut vpa = vpa(
+        "Initial",
+        vec![recommendation("app", amounts(150, 262_144_000)), recommendation("bare", amounts(1_000, None))],
+    );
+    let allowed = Allowed { max: amounts(500, None), ..Allowed::default() };
+    vpa.policies = vec![ContainerPolicy { container: "bare".into(), allowed, ..ContainerPolicy::default() }];
+    let changes = changes(&pod, &vpa, &Ranges::default()).unwrap();
+    let object = json!({
+        "metadata": {"name": "p"},
+        "spec": {"containers": [
+            {"name": "app", "resources": {"requests": {"cpu": "100m"}, "limits": {"cpu": "200m", "x/y": "1"}}},
+            {"name": "bare"},
+            {"name": "other"},
+        ]},
+    });
+    assert_eq!(
+        applied(object, &patch::at_creation(&pod, "web", &changes)),
+        json!({
+            "metadata": {"name": "p", "annotations": {
+                "vpaUpdates": "Pod resources updated by web: container 0: cpu request, memory request, cpu limit; \
+                               container 1: cpu capped to maxAllowed, cpu request",
+                "vpaObservedContainers": "app, bare, other",
+            }},
+            "spec": {"containers": [
+                {"name": "app", "resources": {
+                    "requests": {"cpu": "150m", "memory": "262144k"}, "limits": {"cpu": "300m", "x/y": "1"}}},
+                {"name": "bare", "resources": {"requests": {"cpu": "500m"}}},
+                {"name": "other"},
+            ]},
+        })
+    );
+}
+
+#[test]
+fn a_resize_is_for_this_pod_with_these_containers_only() {
+    let pod = pod("p", vec![container("app", amounts(100, None), Amounts::default())]);
+    let vpa = vpa("InPlace", vec![recommendation("app", amounts(150, None))]);
+    let changes = changes(&pod, &vpa, &Ranges::default()).unwrap();
+    assert_eq!(
+        Value::from(patch::in_place(&pod, &changes)),
+        json!([
+            {"op": "test", "path": "/metadata/uid", "value": "u-p"},
+            {"op": "test", "path": "/spec/containers/0/name", "value": "app"},
+            {"op": "add", "path": "/spec/containers/0/resources/requests/cpu", "value": "150m"},
+        ])
+    );
+}
+
+proptest::proptest! {
+    /// Whatever is recommended and allowed: a request is never above its limit, and what a LimitRange forbids is never asked for.
+    #[test]
+    fn what_is_applied_is_always_allowed(
+        request in 0_i64..5_000, more in 0_i64..5_000, target in -5_i64..20_000,
+        min in 0_i64..3_000, max in 1_i64..9_000, ratio in 0_i64..5_000, only_requests: bool, huge: bool,
+    ) {
+        let limit = (more > 0).then_some(request + more);
+        let target = if huge { i64::MAX } else { target };
+        let (pod, mut vpa) = one(amounts(request, None), amounts(limit, None), amounts(target, None));
+        let policy = ContainerPolicy { container: "*".into(), requests_only: only_requests, ..Default::default() };
+        vpa.policies = vec![policy];
+        let range = Range {
+            min: amounts(min, None),
+            max: amounts(max, None),
+            ratio_milli: amounts((ratio >= 1_000).then_some(ratio), None),
+            ..Range::default()
+        };
+        let ranges = Ranges { container: range, pod: Range::default() };
+        if let Ok(changes) = changes(&pod, &vpa, &ranges) {
+            let after = changes[0].applied_to(pod.containers[0].wanted);
+            let cpu = after.requests.cpu.unwrap();
+            proptest::prop_assert!((min..=max).contains(&cpu) && cpu > 0);
+            if let Some(limit) = after.limits.cpu {
+                proptest::prop_assert!(cpu <= limit && limit <= max);
+                proptest::prop_assert!(ratio < 1_000 || limit * 1_000 <= cpu * ratio);
+            }
+        }
+    }
+}

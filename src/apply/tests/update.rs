@@ -1,0 +1,329 @@
+//! Which pods are updated, and how.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::apply::update::Candidate;
+use crate::recommend::EvictionRequirement;
+
+const MINUTE: i64 = 60_000_000_000;
+const HOUR: i64 = 60 * MINUTE;
+/// Some time after which all pods were started.
+const NOW: i64 = 1_000 * HOUR;
+
+fn running(name: &str, cpu: i64) -> Pod {
+    let started = Some(NOW - 24 * HOUR);
+    Pod { started, ..pod(name, vec![container("app", amounts(cpu, MI), Amounts::default())]) }
+}
+
+fn for_cpu(mode: &str, target: i64, bounds: (i64, i64)) -> Vpa {
+    let it = recommendation("app", amounts(target, None));
+    vpa(mode, vec![Recommendation { lower: amounts(bounds.0, None), upper: amounts(bounds.1, None), ..it }])
+}
+
+/// A round of these pods, of which the controller wants as many.
+fn with_round<R>(
+    vpa: &Vpa,
+    pods: &[Pod],
+    memory: &mut Memory,
+    (rules, now): (Rules, i64),
+    body: impl FnOnce(&mut Round) -> R,
+) -> R {
+    let replicas = BTreeMap::from([(owner("ReplicaSet", "web-5d4f8"), pods.len())]);
+    let ranges = Ranges::default();
+    body(&mut Round::new((vpa, pods), &ranges, &replicas, rules, memory, now))
+}
+
+/// The steps of a round, by pod, if each step succeeds.
+fn steps_at(vpa: &Vpa, pods: &[Pod], memory: &mut Memory, at: (Rules, i64)) -> Vec<(String, Step)> {
+    with_round(vpa, pods, memory, at, |round| {
+        let (candidates, held) = round.candidates();
+        let mut steps = Vec::new();
+        for candidate in candidates {
+            let step = round.step(&candidate);
+            match step {
+                Step::Resize => round.resized(&candidate),
+                Step::Evict => round.evicted(&candidate),
+                Step::Hold(_) => {}
+            }
+            steps.push((pods[candidate.pod].name.to_string(), step));
+        }
+        steps.extend(held.into_iter().map(|(pod, why)| (pods[pod].name.to_string(), Step::Hold(why))));
+        steps
+    })
+}
+
+fn steps(vpa: &Vpa, pods: &[Pod]) -> Vec<Step> {
+    let at = (Rules::default(), NOW);
+    steps_at(vpa, pods, &mut Memory::default(), at).into_iter().map(|(_, step)| step).collect()
+}
+
+fn candidates(vpa: &Vpa, pods: &[Pod]) -> Vec<Candidate> {
+    let at = (Rules::default(), NOW);
+    with_round(vpa, pods, &mut Memory::default(), at, |round| round.candidates().0)
+}
+
+#[test]
+fn those_outside_of_the_bounds_and_old_ones_that_are_far_off_are_due() {
+    let inside = for_cpu("Recreate", 1_000, (500, 2_000));
+    assert_eq!(candidates(&inside, &[running("a", 950)]).len(), 0, "5 % off");
+    assert_eq!(candidates(&inside, &[running("a", 900)]).len(), 1, "11 % off");
+    let young = Pod { started: Some(NOW - 11 * HOUR), ..running("a", 600) };
+    assert_eq!(candidates(&inside, std::slice::from_ref(&young)).len(), 0);
+    assert_eq!(candidates(&for_cpu("Recreate", 1_000, (700, 2_000)), &[young]).len(), 1, "below the bound");
+    assert_eq!(candidates(&inside, &[Pod { started: None, ..running("a", 600) }]).len(), 0);
+    let leaving = Pod { is_deleting: true, ..running("a", 100) };
+    assert_eq!(candidates(&inside, &[leaving]).len(), 0);
+    for mode in ["Off", "Initial", "Whatever"] {
+        assert_eq!(candidates(&for_cpu(mode, 1_000, (500, 2_000)), &[running("a", 100)]).len(), 0, "{mode}");
+    }
+}
+
+#[test]
+fn a_container_that_was_killed_soon_after_its_start_is_due_if_something_would_change() {
+    let killed = |after: i64, cpu: i64| {
+        let mut pod = Pod { started: Some(NOW - MINUTE), ..running("a", cpu) };
+        pod.containers[0].oom_after = Some(after);
+        pod
+    };
+    let vpa = for_cpu("Recreate", 1_000, (500, 2_000));
+    assert_eq!(candidates(&vpa, &[killed(9 * MINUTE, 980)]).len(), 1);
+    assert_eq!(candidates(&vpa, &[killed(10 * MINUTE, 980)]).len(), 0);
+    assert_eq!(candidates(&vpa, &[killed(MINUTE, 1_000)]).len(), 0);
+    let mut shorter = vpa.clone();
+    shorter.update.evict_after_oom_s = Some(30);
+    assert_eq!(candidates(&shorter, &[killed(MINUTE, 980)]).len(), 0);
+    let unseen = Pod { observed: Some(vec!["other".into()]), ..killed(MINUTE, 100) };
+    assert_eq!(candidates(&vpa, &[unseen]).len(), 0, "added after the webhook");
+}
+
+#[test]
+fn those_that_need_more_come_first_then_those_that_are_farther_off() {
+    let vpa = for_cpu("Recreate", 1_000, (1_000, 1_000));
+    let pods = [running("high", 9_000), running("low", 900), running("lowest", 100), running("low-too", 900)];
+    let order: Vec<&str> = candidates(&vpa, &pods).iter().map(|it| &*pods[it.pod].name).collect();
+    assert_eq!(order, ["lowest", "low", "low-too", "high"]);
+}
+
+#[test]
+fn so_many_are_evicted_that_half_of_the_pods_stay() {
+    let vpa = for_cpu("Auto", 1_000, (500, 2_000));
+    let pods: Vec<Pod> = (0..5).map(|index| running(&index.to_string(), 100)).collect();
+    let of = |step: Step, steps: &[Step]| steps.iter().filter(|it| **it == step).count();
+    let steps_of_5 = steps(&vpa, &pods);
+    assert_eq!((of(Step::Evict, &steps_of_5), of(Step::Hold(Hold::Budget), &steps_of_5)), (2, 3));
+    assert_eq!(steps(&vpa, &pods[..2]), [Step::Evict, Step::Hold(Hold::Budget)]);
+    assert_eq!(steps(&vpa, &pods[..1]), [Step::Hold(Hold::TooFewReplicas)]);
+    let mut single = vpa.clone();
+    single.update.min_replicas = Some(1);
+    assert_eq!(steps(&single, &pods[..1]), [Step::Evict]);
+    let lonely = Pod { owner: None, ..running("a", 100) };
+    assert_eq!(steps(&vpa, &[lonely]), [Step::Hold(Hold::NoController)]);
+    let elsewhere = Pod { owner: Some(owner("StatefulSet", "db")), ..running("a", 100) };
+    assert_eq!(steps(&vpa, &[elsewhere.clone(), elsewhere]), [Step::Hold(Hold::UnknownReplicas); 2]);
+}
+
+#[test]
+fn requirements_of_a_vpa_decide_about_the_direction() {
+    let mut vpa = for_cpu("Recreate", 1_000, (500, 2_000));
+    let cpu = PerResource { cpu: true, memory: false };
+    let requirement = |resources, change: &str| EvictionRequirement { resources, change: change.into() };
+    vpa.update.requirements = vec![requirement(cpu, "TargetHigherThanRequests")];
+    let first = |vpa: &Vpa, cpu: i64| steps(vpa, &[running("a", cpu), running("b", cpu)])[0];
+    assert_eq!(first(&vpa, 100), Step::Evict);
+    assert_eq!(first(&vpa, 9_000), Step::Hold(Hold::Requirements));
+    vpa.update
+        .requirements
+        .push(requirement(PerResource { cpu: false, memory: true }, "TargetHigherThanRequests"));
+    assert_eq!(first(&vpa, 100), Step::Hold(Hold::Requirements), "all of them");
+    vpa.update.requirements =
+        vec![requirement(PerResource { cpu: true, memory: true }, "TargetHigherThanRequests")];
+    assert_eq!(first(&vpa, 100), Step::Evict, "one of the resources");
+    vpa.update.requirements = vec![requirement(cpu, "Sideways")];
+    assert_eq!(first(&vpa, 100), Step::Hold(Hold::Requirements));
+}
+
+#[test]
+fn in_place_is_tried_first_and_the_budget_holds_for_it_too() {
+    let pods = [running("a", 100), running("b", 100)];
+    for mode in ["InPlace", "InPlaceOrRecreate"] {
+        let vpa = for_cpu(mode, 1_000, (500, 2_000));
+        assert_eq!(steps(&vpa, &pods), [Step::Resize, Step::Hold(Hold::Budget)], "{mode}");
+        let pending = Pod { is_pending: true, ..running("a", 100) };
+        assert_eq!(steps(&vpa, &[pending.clone(), pending]), [Step::Hold(Hold::Pending); 2], "{mode}");
+    }
+    let vpa = for_cpu("InPlace", 1_000, (500, 2_000));
+    let free = Rules { free_in_place: true, ..Rules::default() };
+    let steps = |pods: &[Pod]| steps_at(&vpa, pods, &mut Memory::default(), (free, NOW));
+    assert!(steps(&pods).iter().all(|(_, step)| *step == Step::Resize));
+    let mut restarting = pods.clone();
+    restarting.iter_mut().for_each(|pod| pod.containers[0].restarts.memory = true);
+    assert_eq!(steps(&restarting)[1].1, Step::Hold(Hold::Budget));
+}
+
+/// The first step for two pods that are all in this state, after so long in it.
+fn after(mode: &str, resize: Resize, lasted: i64, target: i64) -> Step {
+    let vpa = for_cpu(mode, target, (target, target));
+    let mut pods = [running("a", 4_000), running("b", 4_000)];
+    for pod in &mut pods {
+        pod.resize = Some(resize);
+        pod.containers[0].actual = Some(Resources { requests: amounts(100, MI), limits: Amounts::default() });
+    }
+    let mut memory = Memory::default();
+    steps_at(&vpa, &pods, &mut memory, (Rules::default(), NOW));
+    steps_at(&vpa, &pods, &mut memory, (Rules::default(), NOW + lasted))[0].1
+}
+
+#[test]
+fn a_resize_that_does_not_come_to_an_end_becomes_an_eviction_if_that_is_allowed() {
+    let or_recreate = |resize, lasted| after("InPlaceOrRecreate", resize, lasted, 4_000);
+    let waits = Step::Hold(Hold::Resizing);
+    for (resize, lasted, step) in [
+        (Resize::Deferred, 5 * MINUTE, waits),
+        (Resize::Deferred, 5 * MINUTE + 1, Step::Evict),
+        (Resize::InProgress, HOUR, waits),
+        (Resize::InProgress, HOUR + 1, Step::Evict),
+        (Resize::Infeasible, 0, Step::Evict),
+        (Resize::Error, 0, Step::Evict),
+        (Resize::Unknown, 0, Step::Evict),
+    ] {
+        assert_eq!(or_recreate(resize, lasted), step, "{resize:?} {lasted}");
+    }
+    for resize in [Resize::Deferred, Resize::InProgress, Resize::Unknown] {
+        assert_eq!(after("InPlace", resize, 48 * HOUR, 4_000), waits, "{resize:?}");
+    }
+}
+
+#[test]
+fn what_is_infeasible_in_place_is_tried_again_only_when_less_is_recommended() {
+    for resize in [Resize::Infeasible, Resize::Error] {
+        assert_eq!(after("InPlace", resize, 0, 4_000), Step::Hold(Hold::Infeasible));
+        assert_eq!(after("InPlace", resize, 0, 5_000), Step::Hold(Hold::Infeasible));
+        assert_eq!(after("InPlace", resize, 0, 3_999), Step::Resize);
+    }
+}
+
+#[test]
+fn a_pod_that_changes_all_the_time_is_resized_every_five_minutes_at_most() {
+    let mut memory = Memory::default();
+    let mut resizes = 0;
+    for minute in 0..60 {
+        // What is recommended swings, and the kubelet does at once what it is told.
+        let vpa = for_cpu("InPlace", [500, 2_000][minute % 2], (0, 1));
+        let pods = [running("a", 100), running("b", 100)];
+        let now = NOW + minute as i64 * MINUTE;
+        let steps = steps_at(&vpa, &pods, &mut memory, (Rules::default(), now));
+        resizes += steps.iter().filter(|(name, step)| name == "a" && *step == Step::Resize).count();
+    }
+    assert!(resizes <= 12, "{resizes}");
+}
+
+#[test]
+fn what_the_spec_says_already_is_not_asked_for_again() {
+    let vpa = for_cpu("InPlace", 1_000, (500, 2_000));
+    let mut pods = [running("a", 1_000), running("b", 1_000)];
+    for pod in &mut pods {
+        pod.containers[0].actual = Some(Resources { requests: amounts(100, MI), ..Resources::default() });
+    }
+    assert_eq!(steps(&vpa, &pods), [Step::Hold(Hold::Asked); 2]);
+}
+
+#[test]
+fn a_qos_class_never_changes_in_place() {
+    let guaranteed = |name: &str| {
+        let both = amounts(100, MI);
+        let started = Some(NOW - 24 * HOUR);
+        Pod { started, ..pod(name, vec![container("app", both, both)]) }
+    };
+    let pods = [guaranteed("a"), guaranteed("b")];
+    let mut vpa = for_cpu("InPlace", 200, (200, 200));
+    assert_eq!(steps(&vpa, &pods)[0], Step::Resize, "its limit follows");
+    let only = crate::recommend::ContainerPolicy {
+        container: "*".into(),
+        requests_only: true,
+        ..Default::default()
+    };
+    vpa.policies = vec![only];
+    vpa.status.recommendation.as_mut().unwrap()[0].target.cpu = Some(50);
+    assert_eq!(steps(&vpa, &pods)[0], Step::Hold(Hold::QosClass));
+    vpa.update_mode = "InPlaceOrRecreate".into();
+    assert_eq!(steps(&vpa, &pods)[0], Step::Evict);
+    let best_effort = |name: &str| pod(name, vec![container("app", Amounts::default(), Amounts::default())]);
+    vpa.update_mode = "InPlace".into();
+    assert_eq!(steps(&vpa, &[best_effort("a"), best_effort("b")])[0], Step::Hold(Hold::QosClass));
+}
+
+#[test]
+fn a_node_without_room_is_waited_for_and_a_refused_resize_is_an_eviction_if_that_is_allowed() {
+    let pods = [running("a", 100), running("b", 100)];
+    for (mode, at_last) in [("InPlace", Step::Hold(Hold::NodeRoom)), ("InPlaceOrRecreate", Step::Evict)] {
+        let vpa = for_cpu(mode, 1_000, (500, 2_000));
+        let mut memory = Memory::default();
+        let mut without_room = |now| {
+            with_round(&vpa, &pods, &mut memory, (Rules::default(), now), |round| {
+                let candidate = round.candidates().0.remove(0);
+                assert_eq!(round.step(&candidate), Step::Resize);
+                round.without_room(&candidate)
+            })
+        };
+        assert_eq!(without_room(NOW), Step::Hold(Hold::NodeRoom));
+        assert_eq!(without_room(NOW + 5 * MINUTE), Step::Hold(Hold::NodeRoom));
+        assert_eq!(without_room(NOW + 6 * MINUTE), at_last, "{mode}");
+        let refused = with_round(&vpa, &pods, &mut Memory::default(), (Rules::default(), NOW), |round| {
+            let candidate = round.candidates().0.remove(0);
+            round.refused(&candidate)
+        });
+        let expected = if mode == "InPlace" { Step::Hold(Hold::Refused) } else { Step::Evict };
+        assert_eq!(refused, expected, "{mode}");
+    }
+}
+
+#[test]
+fn nothing_is_evicted_while_no_webhook_would_change_what_comes_after() {
+    let vpa = for_cpu("Recreate", 1_000, (500, 2_000));
+    let pods = [running("a", 100), running("b", 100)];
+    let without = Rules { has_webhook: false, ..Rules::default() };
+    let steps = steps_at(&vpa, &pods, &mut Memory::default(), (without, NOW));
+    assert_eq!(steps[0].1, Step::Hold(Hold::NoWebhook));
+
+    // It is configured, but the API server does not reach it.
+    let mut memory = Memory::default();
+    let first = steps_at(&vpa, &pods, &mut memory, (Rules::default(), NOW));
+    assert_eq!(first[0].1, Step::Evict);
+    let back = |observed: Option<Vec<String>>| {
+        let again = Pod { observed, started: Some(NOW + 2), ..running("c", 100) };
+        [again, running("b", 100)]
+    };
+    let mut first = |pods: &[Pod], now| steps_at(&vpa, pods, &mut memory, (Rules::default(), now))[0].1;
+    assert_eq!(first(&back(None), NOW + MINUTE), Step::Hold(Hold::WebhookNotCalled));
+    assert_eq!(first(&back(None), NOW + 59 * MINUTE), Step::Hold(Hold::WebhookNotCalled));
+    assert_eq!(first(&back(None), NOW + HOUR), Step::Evict, "it may work again");
+    let seen = [Pod { observed: Some(vec!["app".into()]), ..running("d", 100) }, running("b", 100)];
+    assert_eq!(first(&seen, NOW + HOUR + MINUTE), Step::Evict, "it works, and more is recommended now");
+}
+
+#[test]
+fn after_a_disruption_budget_has_refused_nothing_is_evicted_for_five_minutes() {
+    let vpa = for_cpu("Recreate", 1_000, (500, 2_000));
+    let pods = [running("a", 100), running("b", 100)];
+    let mut memory = Memory::default();
+    let mut first = |now| {
+        with_round(&vpa, &pods, &mut memory, (Rules::default(), now), |round| {
+            let candidates = round.candidates().0;
+            let step = round.step(&candidates[0]);
+            round.eviction_refused();
+            assert_ne!(round.step(&candidates[1]), Step::Evict);
+            step
+        })
+    };
+    assert_eq!(first(NOW), Step::Evict);
+    memory.retain(&Default::default(), &["v".to_owned()].into());
+    let mut at = |now| {
+        with_round(&vpa, &pods, &mut memory, (Rules::default(), now), |round| {
+            let candidates = round.candidates().0;
+            round.step(&candidates[0])
+        })
+    };
+    assert_eq!(at(NOW + 4 * MINUTE), Step::Hold(Hold::DisruptionBudget));
+    assert_eq!(at(NOW + 5 * MINUTE), Step::Evict);
+}

@@ -1,0 +1,327 @@
+//! Which pods of a VPA are updated now, in which order, and how.
+//!
+//! Upstream: `pkg/updater/priority/update_priority_calculator.go`, `scaling_direction_pod_eviction_admission.go` and
+//! `pkg/updater/restriction`. A round is made for one VPA and asked for each candidate in turn, as what is done with one decides
+//! about the next.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::budget::Budget;
+use super::change::{Change, changes, recommended};
+use super::hold::Hold;
+use super::in_place::{self, Advice, DEFERRED_MAX};
+use super::limit_range::Ranges;
+use super::memory::Memory;
+use super::mode::Mode;
+use super::pod::Pod;
+use super::qos;
+use crate::recommend::amount::Amount;
+use crate::recommend::change::{Difference, difference};
+use crate::recommend::{Amounts, Owner, Recommendation, UnixNanos, Vpa};
+
+const SECOND_NS: i64 = 1_000_000_000;
+/// After a PodDisruptionBudget has refused an eviction, none is asked for so long.
+const REFUSED_REST: i64 = 5 * 60 * SECOND_NS;
+
+/// After pods have come back from an eviction unchanged, no other one is tried for so long.
+const UNCHANGED_REST: i64 = 3_600 * SECOND_NS;
+
+/// When and how far pods may be disturbed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rules {
+    /// Controllers with fewer pods are left alone.
+    pub min_replicas: i64,
+    /// The share of a controller's pods that may be missing.
+    pub tolerance: f64,
+    /// Within the bounds, only pods of this age are updated, in nanoseconds,
+    pub min_age: i64,
+    /// and only when they are off by this share.
+    pub min_difference: f64,
+    /// A container that was killed for want of memory within so long is updated at once, in nanoseconds.
+    pub quick_oom: i64,
+    /// Resizes that restart nothing need no budget.
+    pub free_in_place: bool,
+    /// Some webhook gives new pods what is recommended.
+    pub has_webhook: bool,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Rules {
+            min_replicas: 2,
+            tolerance: 0.5,
+            min_age: 12 * 3_600 * SECOND_NS,
+            min_difference: 0.1,
+            quick_oom: 600 * SECOND_NS,
+            free_in_place: false,
+            has_webhook: true,
+        }
+    }
+}
+
+/// A pod that should be updated.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Candidate {
+    /// Its place among the pods of the round.
+    pub pod: usize,
+    pub difference: Difference,
+    /// It is killed again and again for want of memory.
+    pub is_urgent: bool,
+    pub changes: Vec<Change>,
+}
+
+/// What to do with a candidate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    Resize,
+    Evict,
+    Hold(Hold),
+}
+
+/// The pods of one VPA, now.
+pub struct Round<'a> {
+    vpa: &'a Vpa,
+    mode: Mode,
+    pods: &'a [Pod],
+    ranges: &'a Ranges,
+    rules: Rules,
+    memory: &'a mut Memory,
+    now: UnixNanos,
+    groups: BTreeMap<&'a Owner, Result<Budget, Hold>>,
+}
+
+impl<'a> Round<'a> {
+    /// `pods`: those that the VPA controls and that are not finished. `replicas`: what controllers want, where that is known.
+    pub fn new(
+        (vpa, pods): (&'a Vpa, &'a [Pod]),
+        ranges: &'a Ranges,
+        replicas: &BTreeMap<Owner, usize>,
+        rules: Rules,
+        memory: &'a mut Memory,
+        now: UnixNanos,
+    ) -> Round<'a> {
+        let mut counts: BTreeMap<&Owner, (usize, usize)> = BTreeMap::new();
+        for pod in pods.iter().filter(|pod| !pod.is_deleting) {
+            if let Some(owner) = &pod.owner {
+                let (there, running) = counts.entry(owner).or_default();
+                *there += 1;
+                *running += usize::from(!pod.is_pending);
+            }
+        }
+        let least = vpa.update.min_replicas.unwrap_or(rules.min_replicas);
+        let budget = |owner: &Owner, (there, running): (usize, usize)| {
+            if i64::try_from(there).is_ok_and(|there| there < least) {
+                return Err(Hold::TooFewReplicas);
+            }
+            let configured = replicas.get(owner).ok_or(Hold::UnknownReplicas)?;
+            Ok(Budget::new(*configured, running, rules.tolerance))
+        };
+        let groups = counts.into_iter().map(|(owner, counts)| (owner, budget(owner, counts))).collect();
+        Round { vpa, mode: Mode::of(&vpa.update_mode), pods, ranges, rules, memory, now, groups }
+    }
+
+    /// The pods to update, first those that need more, then those that are farther off; and pods that should be, and why
+    /// they cannot.
+    pub fn candidates(&self) -> (Vec<Candidate>, Vec<(usize, Hold)>) {
+        let (mut candidates, mut held) = (Vec::new(), Vec::new());
+        if !self.mode.updates() {
+            return (candidates, held);
+        }
+        for (index, pod) in self.pods.iter().enumerate().filter(|(_, pod)| !pod.is_deleting) {
+            let Some((difference, is_urgent)) = self.is_due(pod) else { continue };
+            match changes(pod, self.vpa, self.ranges) {
+                Ok(changes) => candidates.push(Candidate { pod: index, difference, is_urgent, changes }),
+                Err(why) => held.push((index, why)),
+            }
+        }
+        let name = |it: &Candidate| &self.pods[it.pod].name;
+        candidates.sort_by(|a, b| {
+            let (of_a, of_b) = (&a.difference, &b.difference);
+            let by_share = || of_b.share.total_cmp(&of_a.share);
+            of_b.is_scale_up.cmp(&of_a.is_scale_up).then_with(by_share).then_with(|| name(a).cmp(name(b)))
+        });
+        (candidates, held)
+    }
+
+    /// The controllers of candidates whose number of pods decides about them, and is not known.
+    pub fn unknown_replicas(&self) -> BTreeSet<Owner> {
+        let (candidates, _) = self.candidates();
+        let owners = candidates.iter().filter_map(|candidate| self.pods[candidate.pod].owner.as_ref());
+        owners.filter(|owner| self.groups.get(owner) == Some(&Err(Hold::UnknownReplicas))).cloned().collect()
+    }
+
+    /// How far the pod is off, if that is far enough now, and whether it is killed for want of memory.
+    fn is_due(&self, pod: &Pod) -> Option<(Difference, bool)> {
+        let recommended = recommended(pod, self.vpa, self.ranges);
+        let seen = recommended.iter().filter_map(|(index, recommendation, _)| {
+            let container = pod.containers.get(*index)?;
+            pod.is_observed(&container.name).then_some((container.now().requests, recommendation))
+        });
+        let difference = difference(seen);
+        if difference.share == 0.0 && !difference.is_outside {
+            return None;
+        }
+        let is_urgent = self.is_killed(pod) && difference.share > 0.0;
+        let is_old = || pod.started.is_some_and(|at| self.now.saturating_sub(at) >= self.rules.min_age);
+        let is_far = difference.share >= self.rules.min_difference;
+        (difference.is_outside || is_urgent || (is_far && is_old())).then_some((difference, is_urgent))
+    }
+
+    fn is_killed(&self, pod: &Pod) -> bool {
+        let own = self.vpa.update.evict_after_oom_s.filter(|seconds| *seconds > 0);
+        let within = own.map_or(self.rules.quick_oom, |seconds| seconds.saturating_mul(SECOND_NS));
+        pod.containers.iter().any(|container| {
+            pod.is_observed(&container.name)
+                && self.vpa.controlled(&container.name).is_some()
+                && container.oom_after.is_some_and(|after| after < within)
+        })
+    }
+
+    /// What to do with this candidate now.
+    pub fn step(&mut self, candidate: &Candidate) -> Step {
+        let pods = self.pods;
+        let pod = &pods[candidate.pod];
+        if let Err(why) = self.budget(pod) {
+            return Step::Hold(why);
+        }
+        if !self.is_wanted(pod) {
+            return Step::Hold(Hold::Requirements);
+        }
+        if self.mode == Mode::Recreate {
+            return self.evict(candidate);
+        }
+        let (mode, now) = (self.mode, self.now);
+        let known = self.memory.pod(&pod.uid);
+        match in_place::advise(mode, pod, &candidate.changes, candidate.is_urgent, known, now) {
+            Advice::Hold(why) => Step::Hold(why),
+            Advice::Evict => self.evict(candidate),
+            Advice::Resize if !qos::is_kept(pod, &candidate.changes) => {
+                self.instead(candidate, Hold::QosClass)
+            }
+            Advice::Resize if self.is_free(pod, &candidate.changes) => Step::Resize,
+            Advice::Resize => match self.budget(pod) {
+                Ok(budget) if budget.allows() => Step::Resize,
+                Ok(_) => Step::Hold(Hold::Budget),
+                Err(why) => Step::Hold(why),
+            },
+        }
+    }
+
+    /// What to do when the node has no room for the resize. Nothing was sent.
+    pub fn without_room(&mut self, candidate: &Candidate) -> Step {
+        let (pods, now) = (self.pods, self.now);
+        let since = *self.memory.pod(&pods[candidate.pod].uid).without_room.get_or_insert(now);
+        match now.saturating_sub(since) > DEFERRED_MAX {
+            true => self.instead(candidate, Hold::NodeRoom),
+            false => Step::Hold(Hold::NodeRoom),
+        }
+    }
+
+    /// What to do when the API server refused the resize.
+    pub fn refused(&mut self, candidate: &Candidate) -> Step {
+        self.note_asked(candidate);
+        self.instead(candidate, Hold::Refused)
+    }
+
+    /// The pod was told its new size.
+    pub fn resized(&mut self, candidate: &Candidate) {
+        self.note_asked(candidate);
+        self.note_disturbed(candidate);
+    }
+
+    /// The pod leaves.
+    pub fn evicted(&mut self, candidate: &Candidate) {
+        let there = self.pods.iter().map(|pod| pod.uid.clone()).collect();
+        self.memory.vpa(&self.vpa.uid).evicted = Some((self.now, there));
+        self.note_disturbed(candidate);
+    }
+
+    /// A PodDisruptionBudget keeps the pod.
+    pub fn eviction_refused(&mut self) {
+        self.memory.vpa(&self.vpa.uid).refused = Some(self.now);
+    }
+
+    fn note_asked(&mut self, candidate: &Candidate) {
+        let (pods, now) = (self.pods, self.now);
+        let known = self.memory.pod(&pods[candidate.pod].uid);
+        (known.asked, known.without_room) = (Some(now), None);
+    }
+
+    fn note_disturbed(&mut self, candidate: &Candidate) {
+        let pods = self.pods;
+        if let Some(Ok(budget)) = pods[candidate.pod].owner.as_ref().and_then(|it| self.groups.get_mut(it)) {
+            budget.disturbed += 1;
+        }
+    }
+
+    fn budget(&self, pod: &Pod) -> Result<Budget, Hold> {
+        let owner = pod.owner.as_ref().ok_or(Hold::NoController)?;
+        self.groups.get(owner).copied().unwrap_or(Err(Hold::UnknownReplicas))
+    }
+
+    /// In place it cannot be: the pod is evicted, or left alone for this reason.
+    fn instead(&mut self, candidate: &Candidate, why: Hold) -> Step {
+        if self.mode.evicts() { self.evict(candidate) } else { Step::Hold(why) }
+    }
+
+    fn evict(&mut self, candidate: &Candidate) -> Step {
+        let (pods, now) = (self.pods, self.now);
+        let pod = &pods[candidate.pod];
+        if !self.rules.has_webhook {
+            return Step::Hold(Hold::NoWebhook);
+        }
+        let known = self.memory.vpa(&self.vpa.uid).clone();
+        if known.refused.is_some_and(|at| now.saturating_sub(at) < REFUSED_REST) {
+            return Step::Hold(Hold::DisruptionBudget);
+        }
+        let is_recent = |at: UnixNanos| now.saturating_sub(at) < UNCHANGED_REST;
+        if known.evicted.is_some_and(|(at, there)| is_recent(at) && self.came_back_unchanged(&there)) {
+            return Step::Hold(Hold::WebhookNotCalled);
+        }
+        match self.budget(pod) {
+            Err(why) => Step::Hold(why),
+            Ok(budget) if budget.allows() || pod.is_pending => Step::Evict,
+            Ok(_) => Step::Hold(Hold::Budget),
+        }
+    }
+
+    /// Whether pods came that no webhook has looked at, beside these, and none that one has.
+    fn came_back_unchanged(&self, there: &BTreeSet<Arc<str>>) -> bool {
+        let mut new = self.pods.iter().filter(|pod| !there.contains(&pod.uid)).peekable();
+        new.peek().is_some() && new.all(|pod| pod.observed.is_none())
+    }
+
+    /// Whether nothing that the resize changes restarts a container, and that is enough.
+    fn is_free(&self, pod: &Pod, changes: &[Change]) -> bool {
+        let restarts = |change: &Change| {
+            pod.containers.get(change.container).is_none_or(|it| it.restarts.cpu || it.restarts.memory)
+        };
+        self.rules.free_in_place && !changes.iter().any(restarts)
+    }
+
+    /// Whether the VPA's requirements are fulfilled for some container.
+    fn is_wanted(&self, pod: &Pod) -> bool {
+        if self.vpa.update.requirements.is_empty() {
+            return true;
+        }
+        recommended(pod, self.vpa, self.ranges).iter().any(|(index, recommendation, _)| {
+            let Some(container) = pod.containers.get(*index) else { return false };
+            self.fulfils(container.now().requests, recommendation)
+        })
+    }
+
+    fn fulfils(&self, requests: Amounts, recommendation: &Recommendation) -> bool {
+        let (Some(cpu), Some(memory)) = (requests.cpu, requests.memory) else { return true };
+        let target = recommendation.target.map(Option::unwrap_or_default);
+        let changes = |change: &str, target: Amount, request: Amount| match change {
+            "TargetHigherThanRequests" => target > request,
+            "TargetLowerThanRequests" => target < request,
+            _ => false,
+        };
+        self.vpa.update.requirements.iter().all(|it| {
+            (it.resources.cpu && changes(&it.change, target.cpu, cpu))
+                || (it.resources.memory && changes(&it.change, target.memory, memory))
+        })
+    }
+}

@@ -1,0 +1,67 @@
+//! Applying recommendations: what is watched for it, the webhook, and the updater.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use kube::Client;
+use parking_lot::RwLock;
+
+use super::leadership::Leadership;
+use super::tasks::Tasks;
+use super::{host_name, updater};
+use crate::apply::Index;
+use crate::cluster::apply::{PodWriter, follow};
+use crate::cluster::client::without_retries;
+use crate::cluster::vpa::Recommending;
+use crate::config::Config;
+use crate::engine::Engine;
+use crate::serve::metrics::{Histograms, Sources};
+use crate::serve::mutate::Mutate;
+
+/// Follows what decides about pods, and returns the webhook if it is switched on. Every replica has this.
+pub(super) fn webhook(
+    tasks: &mut Tasks,
+    config: &Config,
+    client: &Client,
+    (histograms, sources): (&Histograms, &Sources),
+) -> (Option<Arc<RwLock<Index>>>, Option<Arc<Mutate>>) {
+    let apply = &config.recommender.apply;
+    if !apply.is_on() {
+        return (None, None);
+    }
+    let index: Arc<RwLock<Index>> = Arc::default();
+    let (to, client, counters) = (index.clone(), client.clone(), sources.object_watches.clone());
+    tasks.spawn("watch of what is applied", async move { follow(client, &counters, &to).await });
+    let mutate =
+        apply.webhook.then(|| Arc::new(Mutate::new(index.clone(), histograms.clone(), &config.recommender)));
+    (Some(index), mutate)
+}
+
+/// Starts the updater, if it is switched on.
+pub(super) fn update(
+    tasks: &mut Tasks,
+    config: &Config,
+    cluster: &kube::Config,
+    (engine, leadership): (&Engine, &Leadership),
+    index: Option<Arc<RwLock<Index>>>,
+    sources: &Sources,
+) -> Result<()> {
+    let (Some(index), Some(metrics)) = (index, sources.updater.clone()) else { return Ok(()) };
+    let client = without_retries(cluster.clone())?;
+    // A process that was frozen past its lease resizes and evicts nothing when it goes on.
+    let fenced = match &leadership.fence {
+        Some(fence) => fence.client(cluster.clone())?,
+        None => client.clone(),
+    };
+    let updater = updater::Updater {
+        config: Arc::new(config.recommender.clone()),
+        api: Recommending::new(client),
+        writer: PodWriter::new(fenced, host_name()),
+        index,
+        engine: engine.clone(),
+        leadership: leadership.clone(),
+        metrics,
+    };
+    tasks.spawn("updater", updater.run());
+    Ok(())
+}

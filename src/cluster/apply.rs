@@ -1,0 +1,14 @@
+//! What applying recommendations reads and writes: pods with their requests and limits, who owns whom, LimitRanges; resizes and
+//! evictions.
+
+mod events;
+mod pods;
+mod reads;
+mod watched;
+mod writer;
+
+pub use events::PodEvent;
+pub use pods::{read_pod, read_running};
+pub use reads::Replicas;
+pub use watched::{Follows, follow};
+pub use writer::{Evicted, PodId, PodWriter, ResizeError};
