@@ -54,8 +54,8 @@ pub struct ServiceScalerSpec {
     #[schemars(length(min = 1, max = 3), extend("x-kubernetes-list-type" = "set"))]
     pub dimensions: Option<Vec<Dimension>>,
 
-    /// How sizes are estimated. `showar`: the mean of the last five minutes and three standard deviations; `vpa`: as the Vertical
-    /// Pod Autoscaler; `autopilot-window` and `autopilot-ensemble`: as Google's Autopilot.
+    /// How sizes are estimated. `showar`: the mean of the last five minutes and three standard deviations. `autopilot-window` and
+    /// `autopilot-ensemble`: as Google's Autopilot; they begin anew with each leader, and shrink nothing before they have seen a day.
     #[serde(default)]
     pub estimator: SizeEstimator,
 
@@ -106,7 +106,6 @@ pub enum Dimension {
 pub enum SizeEstimator {
     #[default]
     Showar,
-    Vpa,
     AutopilotWindow,
     AutopilotEnsemble,
 }

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::horizontal::{self, Controller, Wish, Worst, step};
 use super::observation::{Container, Observation, Seconds, Size};
-use super::settings::{Horizontal, Settings};
+use super::settings::{Horizontal, Settings, Vertical};
 use super::vertical::{Peaks, Usage, after_kill, differs, usage};
 use crate::recommend::amount::{from_float, scale};
 
@@ -96,7 +96,9 @@ pub fn decide(settings: &Settings, memory: &mut Memory, seen: &Observation, now:
     let sizes: Vec<_> = round.sizes(containers);
     let replicas = round.replicas();
     let mut sizes = round.spread_over(replicas, sizes);
-    sizes.iter_mut().for_each(|(_, size)| *size = round.within_bounds(*size));
+    for (name, size) in &mut sizes {
+        *size = round.within_bounds(name, *size);
+    }
     let mut reason = round.reason;
     if reason.len() > REASON_MAX {
         let end = (0..=REASON_MAX).rev().find(|at| reason.is_char_boundary(*at)).unwrap_or(0);
@@ -207,7 +209,9 @@ impl<'a> Round<'a> {
             let memory_bytes = self.memory_size(container, due);
             let busy = busiest == Some(at);
             let cpu_milli = match &usages[at] {
-                _ if !self.settings.vertical.cpu || self.seen.frozen.is_some() => container.size.cpu_milli,
+                _ if !self.settings.of(&container.name).cpu || self.seen.frozen.is_some() => {
+                    container.size.cpu_milli
+                }
                 Err(unknown) => {
                     let answered = busy.then(|| self.answer(container)).flatten();
                     if due && answered.is_none() {
@@ -226,13 +230,13 @@ impl<'a> Round<'a> {
     }
 
     fn cpu_usage(&self, container: &Container) -> Result<Usage, super::vertical::Unknown> {
-        let vertical = &self.settings.vertical;
+        let vertical = self.settings.of(&container.name);
         let throttle = container.size.cpu_milli as f64 * vertical.throttled_at;
         usage(&container.cpu, self.now, throttle, vertical)
     }
 
     fn memory_size(&mut self, container: &Container, due: bool) -> i64 {
-        let vertical = &self.settings.vertical;
+        let vertical = self.settings.of(&container.name);
         let current = container.size.memory_bytes;
         if !vertical.memory {
             return current;
@@ -248,7 +252,7 @@ impl<'a> Round<'a> {
         }
         let peak = peaks.highest().unwrap_or(0);
         let needed = match &usage {
-            Ok(usage) => usage.size(vertical.sigmas).max(peak),
+            Ok(usage) => container.estimate.memory.unwrap_or_else(|| usage.size(vertical.sigmas)).max(peak),
             Err(_) if container.oom_kills > 0 => peak.max(current),
             Err(unknown) => {
                 if due {
@@ -281,9 +285,9 @@ impl<'a> Round<'a> {
         (at, busy): (usize, bool),
         due: bool,
     ) -> i64 {
-        let vertical = &self.settings.vertical;
+        let vertical = self.settings.of(&container.name);
         let (current, cap) = (container.size.cpu_milli, vertical.cpu_cap_milli.max(1));
-        let wanted = usage.size(vertical.sigmas);
+        let wanted = container.estimate.cpu.unwrap_or_else(|| usage.size(vertical.sigmas));
         if busy {
             self.need = Some((at, self.lately(wanted)));
             if let Some(answered) = self.answer(container) {
@@ -355,7 +359,7 @@ impl<'a> Round<'a> {
     /// Answers saturation by the size of the busiest container, when there is room below the cap.
     fn answer(&mut self, container: &Container) -> Option<i64> {
         let current = container.size.cpu_milli;
-        let vertical = &self.settings.vertical;
+        let vertical = self.settings.of(&container.name);
         let most = vertical.cpu_bounds.clamp(vertical.cpu_cap_milli.max(1));
         if current <= 0 || current >= most {
             return None;
@@ -400,16 +404,22 @@ impl<'a> Round<'a> {
         Some(each * f64::from(self.seen.replicas) / f64::from(replicas.max(1)))
     }
 
+    /// How the busiest container is sized, if one is known.
+    fn busiest(&self) -> &Vertical {
+        let name = self.need.and_then(|(at, _)| self.seen.containers.get(at)).map(|it| it.name.as_str());
+        name.map_or(&self.settings.vertical, |name| self.settings.of(name))
+    }
+
     /// Whether so many replicas could do it, with some room below the cap.
     fn fits(&self, settings: &Horizontal, replicas: u32) -> bool {
-        let vertical = &self.settings.vertical;
+        let vertical = self.busiest();
         let room = vertical.cpu_cap_milli as f64 * (1.0 - vertical.change.clamp(0.0, 1.0));
         replicas > 0 && self.needed(settings, replicas).is_some_and(|needed| needed <= room)
     }
 
     /// Bounds hold for what is set, also when nothing else is known; what is not ours stays as it is.
-    fn within_bounds(&self, size: Size) -> Size {
-        let vertical = &self.settings.vertical;
+    fn within_bounds(&self, name: &str, size: Size) -> Size {
+        let vertical = self.settings.of(name);
         let cpu = vertical.cpu && self.seen.frozen.is_none() && size.cpu_milli > 0;
         let memory = vertical.memory && size.memory_bytes > 0;
         Size {
@@ -458,7 +468,8 @@ impl<'a> Round<'a> {
                 self.say(format_args!("{:.2} % of requests succeed", success * 100.0));
                 Some(settings.step)
             }
-            _ if self.scale_out => {
+            // Without a signal nobody would notice that it was too much.
+            _ if self.scale_out && self.signal.is_some() => {
                 self.say(format_args!("scale out for CPU"));
                 Some(settings.step)
             }
@@ -503,7 +514,7 @@ impl<'a> Round<'a> {
     /// Whether so many replicas can do it. Sizes that are not ours stay as they are.
     fn can_do(&self, settings: &Horizontal, replicas: u32) -> bool {
         match self.need {
-            Some(_) if self.settings.vertical.cpu => self.fits(settings, replicas),
+            Some(_) if self.busiest().cpu => self.fits(settings, replicas),
             _ => {
                 let left = f64::from(replicas) / f64::from(self.seen.replicas.max(1));
                 left >= self.memory.controller.enough(settings)
@@ -514,10 +525,10 @@ impl<'a> Round<'a> {
     /// When there are fewer replicas, each must be able to do more.
     fn spread_over(&mut self, replicas: u32, mut sizes: Vec<(String, Size)>) -> Vec<(String, Size)> {
         let (Some(settings), Some((at, _))) = (self.horizontal(), self.need) else { return sizes };
-        if replicas >= self.seen.replicas || !self.settings.vertical.cpu {
+        let vertical = self.busiest();
+        if replicas >= self.seen.replicas || !vertical.cpu {
             return sizes;
         }
-        let vertical = &self.settings.vertical;
         let each = self.needed(settings, replicas).map_or(0, from_float);
         let wanted = vertical.cpu_bounds.clamp(each.min(vertical.cpu_cap_milli.max(1)));
         let (name, size) = &mut sizes[at];

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::recommend::PerResource;
+
 /// Seconds since the Unix epoch.
 pub type Seconds = i64;
 
@@ -34,6 +36,8 @@ pub struct Container {
     pub cpu: Vec<Point>,
     /// Memory in bytes (working set), as CPU.
     pub memory: Vec<Point>,
+    /// What another estimator would set; without it the size is the mean and some deviations of what was used.
+    pub estimate: PerResource<Option<i64>>,
     /// Kills for want of memory since the last decision.
     pub oom_kills: u32,
 }

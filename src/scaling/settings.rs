@@ -1,5 +1,7 @@
 //! What can be set.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::observation::Seconds;
@@ -12,7 +14,16 @@ const MI: i64 = 1 << 20;
 #[serde(rename_all = "camelCase", default)]
 pub struct Settings {
     pub vertical: Vertical,
+    /// For containers that are not sized as the others.
+    pub containers: BTreeMap<String, Vertical>,
     pub horizontal: Option<Horizontal>,
+}
+
+impl Settings {
+    /// How a container is sized.
+    pub fn of(&self, container: &str) -> &Vertical {
+        self.containers.get(container).unwrap_or(&self.vertical)
+    }
 }
 
 /// The least and the most of something. A least above the most counts as the most.

@@ -28,7 +28,6 @@ use crate::config::Config;
 use crate::engine::Engine;
 use crate::scaling::Windows;
 use crate::usage::PrometheusSource;
-use act::Granted;
 use hints::Affinity;
 use settle::Remembered;
 
@@ -113,8 +112,6 @@ struct Scaler {
     affinity: Option<Affinity>,
     /// By uid of the ServiceScaler.
     remembered: BTreeMap<String, Remembered>,
-    /// In this round.
-    granted: Granted,
 }
 
 impl Scaler {
@@ -123,13 +120,12 @@ impl Scaler {
         let windows = Windows::new(place.interval);
         let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
         let affinity = place.hints_window.map(|window| Affinity::new(seconds(window), seconds(place.interval)));
-        Scaler { place, term, owners, windows, affinity, remembered: BTreeMap::new(), granted: Granted::new() }
+        Scaler { place, term, owners, windows, affinity, remembered: BTreeMap::new() }
     }
 
     async fn round(&mut self) -> Result<(), ApiError> {
         let now = Timestamp::now();
         self.owners.next_round();
-        self.granted.clear();
         let mut services = match self.place.api.services().await {
             Ok(services) => services,
             Err(ApiError::NotFound(_)) => {

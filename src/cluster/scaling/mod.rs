@@ -6,5 +6,5 @@ mod objects;
 mod pods;
 
 pub use api::{Change, Scale};
-pub use objects::{Known, Other, Plan, Query, Service, Sizing, same_target};
+pub use objects::{Known, Other, Plan, Query, Service, same_target};
 pub use pods::{ServiceContainer, ServicePod};

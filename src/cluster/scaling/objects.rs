@@ -13,6 +13,7 @@ use crate::api::service_scaler::{
 use crate::cluster::lean::nullable;
 use crate::model::{LabelSelector, Operator, Quantity, Requirement};
 use crate::recommend::Owner;
+use crate::recommend::method::Method;
 use crate::scaling::behavior::{Amount as Step, Behavior, Policy, Rules, Select};
 use crate::scaling::{Bounds, Horizontal, Settings, Vertical};
 use crate::usage::SignalKind;
@@ -43,9 +44,8 @@ pub type Known = Option<ServiceScalerStatus>;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     pub settings: Settings,
-    /// How containers are sized that have bounds of their own.
-    pub containers: BTreeMap<String, Vertical>,
-    pub sizing: Sizing,
+    /// How sizes are estimated, if not as SHOWAR does.
+    pub estimator: Option<Method>,
     /// What replicas follow, when they are scaled.
     pub signal: Option<Query>,
     /// The share of requests that succeed.
@@ -61,9 +61,6 @@ pub enum Query {
     SuccessRate,
     Custom(String),
 }
-
-/// How sizes are estimated.
-pub type Sizing = SizeEstimator;
 
 /// Somebody else who decides about the replicas of a workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,7 +85,7 @@ impl Service {
         });
         let plan =
             settings(&dimensions, spec.objectives.as_ref(), spec.bounds.as_ref(), spec.behavior.as_ref());
-        let plan = plan.map(|(settings, containers)| {
+        let plan = plan.map(|settings| {
             let objectives = spec.objectives.as_ref().filter(|_| settings.horizontal.is_some());
             Plan {
                 signal: objectives.map(|it| query(&it.signal)),
@@ -97,8 +94,11 @@ impl Service {
                     None => Query::SuccessRate,
                 }),
                 settings,
-                containers,
-                sizing: spec.estimator,
+                estimator: match spec.estimator {
+                    SizeEstimator::Showar => None,
+                    SizeEstimator::AutopilotWindow => Some(Method::AutopilotWindow),
+                    SizeEstimator::AutopilotEnsemble => Some(Method::AutopilotEnsemble),
+                },
                 behavior: behavior(spec.behavior.as_ref()),
                 dry_run: spec.dry_run,
             }
@@ -133,7 +133,7 @@ fn settings(
     objectives: Option<&Objectives>,
     bounds: Option<&ApiBounds>,
     behavior: Option<&ApiBehavior>,
-) -> Result<(Settings, BTreeMap<String, Vertical>), String> {
+) -> Result<Settings, String> {
     let seconds = |given: Option<i32>, else_: i64| given.map_or(else_, |it| i64::from(it.max(1)));
     let pace = behavior.and_then(|it| it.period_seconds);
     let default = Vertical::default();
@@ -164,7 +164,7 @@ fn settings(
         None if scales => return Err("spec.objectives: needed to scale replicas".to_owned()),
         None => None,
     };
-    Ok((Settings { vertical, horizontal, ..Settings::default() }, containers))
+    Ok(Settings { vertical, containers, horizontal })
 }
 
 fn bounded(base: &Vertical, of: &crate::api::service_scaler::ContainerBounds) -> Result<Vertical, String> {
@@ -357,10 +357,10 @@ mod tests {
         let spec = r#","dimensions":["CPU"],"bounds":{"containers":[
             {"name":"*","minAllowed":{"cpu":"200m"},"maxAllowed":{"cpu":2,"memory":"4Gi"}},
             {"name":"proxy","mode":"Off"}]}"#;
-        let Plan { settings, containers, .. } = service(spec).plan.unwrap();
+        let settings = service(spec).plan.unwrap().settings;
         assert_eq!(settings.vertical.cpu_bounds, Bounds { min: 200, max: 2_000 });
         assert_eq!((settings.vertical.cpu_cap_milli, settings.vertical.memory), (2_000, false));
-        let proxy = &containers["proxy"];
+        let proxy = &settings.containers["proxy"];
         assert!(!proxy.cpu && !proxy.memory);
     }
 

@@ -38,7 +38,8 @@ prop_compose! {
         memory in points(),
         oom_kills in 0_u32..3,
     ) -> Container {
-        Container { name, size: Size { cpu_milli, memory_bytes }, cpu, memory, oom_kills }
+        let size = Size { cpu_milli, memory_bytes };
+        Container { name, size, cpu, memory, oom_kills, ..Container::default() }
     }
 }
 
@@ -104,7 +105,7 @@ prop_compose! {
             let horizontal = Horizontal { setpoint: 100.0, min_replicas: 2, max_replicas: 30, ..Horizontal::default() };
             return Settings { horizontal: Some(horizontal), ..Settings::default() };
         }
-        Settings { vertical, horizontal }
+        Settings { vertical, horizontal, ..Settings::default() }
     }
 }
 

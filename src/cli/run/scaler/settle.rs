@@ -7,12 +7,16 @@ use serde::{Deserialize, Serialize};
 
 use super::look::Look;
 use crate::cluster::scaling::{Plan, Service, ServicePod};
-use crate::recommend::{Amount, PerResource, UnixNanos, change};
+use crate::recommend::method::{Method, Sizes};
+use crate::recommend::{self, Amount, PerResource, UnixNanos, change};
+use crate::rules::hash_of;
 use crate::scaling::behavior::{Allowed, History};
 use crate::scaling::{Container, Decision, Kind, Memory, Observation, Point, Size, Windows, decide};
 
+const SECOND_NS: i64 = 1_000_000_000;
+
 /// What is remembered of a service from round to round, and over a restart in its status.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Remembered {
     pub memory: Memory,
@@ -21,9 +25,20 @@ pub(super) struct Remembered {
     pub sizes: BTreeMap<String, Size>,
     /// Kills for want of memory up to this time were counted.
     pub killed_until: Option<UnixNanos>,
+    /// By container, for another estimator than SHOWAR's.
+    #[serde(skip)]
+    estimates: BTreeMap<String, Estimate>,
     /// When the status was written last.
     #[serde(skip)]
     pub told_at: Option<Timestamp>,
+}
+
+/// What another estimator knows of one container.
+#[derive(Debug, Clone)]
+struct Estimate {
+    sizes: Sizes,
+    /// It has the samples up to this time.
+    seen_s: i64,
 }
 
 /// What is to be done.
@@ -38,7 +53,6 @@ pub(super) struct Settled {
 pub(super) struct Resize {
     pub pod: String,
     pub uid: std::sync::Arc<str>,
-    pub node: Option<std::sync::Arc<str>>,
     pub containers: Vec<Resources>,
 }
 
@@ -72,9 +86,15 @@ impl Remembered {
         let pods: Vec<&ServicePod> = look.pods.iter().filter(|pod| !pod.deleting).collect();
         let names: BTreeSet<&str> =
             pods.iter().flat_map(|pod| &pod.containers).map(|container| container.name.as_str()).collect();
-        let sized = |name: &&&str| plan.containers.get(**name).is_none_or(|own| own.cpu || own.memory);
         let kills = self.new_kills(&pods, now);
-        let containers = names.iter().filter(sized).map(|name| {
+        let estimates: BTreeMap<&str, PerResource<Option<Amount>>> = match plan.estimator {
+            Some(method) => names
+                .iter()
+                .map(|name| (*name, self.estimate(method, (&service.namespace, name), &pods, windows, now)))
+                .collect(),
+            None => BTreeMap::new(),
+        };
+        let containers = names.iter().map(|name| {
             let samples = |kind| {
                 let of = |pod: &&ServicePod| windows.of((&service.namespace, &pod.name, name), kind);
                 pods.iter().flat_map(of).collect::<Vec<Point>>()
@@ -84,6 +104,7 @@ impl Remembered {
                 size: self.size_of(name, &pods, plan.dry_run),
                 cpu: samples(Kind::Cpu),
                 memory: samples(Kind::Memory),
+                estimate: estimates.get(name).copied().unwrap_or_default(),
                 oom_kills: kills.get(name).copied().unwrap_or(0),
             }
         });
@@ -105,6 +126,42 @@ impl Remembered {
         let sized = |pod: &&ServicePod| resize(pod, &decision.sizes);
         let resizes = if plan.dry_run { Vec::new() } else { pods.iter().filter_map(sized).collect() };
         Settled { decision, allowed, resizes }
+    }
+
+    /// What another estimator would give a container. It shrinks nothing before it has seen a day.
+    fn estimate(
+        &mut self,
+        method: Method,
+        (namespace, name): (&str, &str),
+        pods: &[&ServicePod],
+        windows: &Windows,
+        now: Timestamp,
+    ) -> PerResource<Option<Amount>> {
+        let current = self.size_of(name, pods, false);
+        self.estimates.retain(|_, known| known.sizes.method() == method);
+        if !self.estimates.contains_key(name) {
+            let Ok(shapes) = recommend::Settings::default().shapes() else { return PerResource::default() };
+            let fresh = Estimate { sizes: Sizes::new(method, &shapes), seen_s: i64::MIN };
+            self.estimates.insert(name.to_owned(), fresh);
+        }
+        let Some(Estimate { sizes, seen_s }) = self.estimates.get_mut(name) else {
+            return PerResource::default();
+        };
+        for pod in pods {
+            let (key, number) = ((namespace, pod.name.as_str(), name), hash_of(&pod.uid));
+            let new = |kind| windows.of(key, kind).filter(|point| point.time_s > *seen_s);
+            let amount = |point: &Point| (point.time_s.saturating_mul(SECOND_NS), point.value as Amount);
+            new(Kind::Cpu).map(|point| amount(&point)).for_each(|(at, used)| sizes.add_cpu(number, at, used));
+            new(Kind::Memory).map(|point| amount(&point)).for_each(|(at, used)| sizes.add_memory(number, at, used));
+        }
+        *seen_s = now.as_second();
+        sizes.advance(UnixNanos::try_from(now.as_nanosecond()).unwrap_or(UnixNanos::MAX));
+        let current = PerResource { cpu: current.cpu_milli, memory: current.memory_bytes };
+        let targets = sizes.targets().zip(sizes.is_settled()).zip(current);
+        targets.map(|((target, settled), current)| match settled {
+            true => target,
+            false => Some(target.unwrap_or(0).max(current)),
+        })
     }
 
     /// Kills since the last round, by container.
@@ -164,8 +221,8 @@ fn resize(pod: &ServicePod, sizes: &[(String, Size)]) -> Option<Resize> {
     if pod.resize_pending.is_some() && !containers.iter().any(less) {
         return None;
     }
-    let (pod_name, uid, node) = (pod.name.clone(), pod.uid.clone(), pod.node.clone());
-    (!containers.is_empty()).then_some(Resize { pod: pod_name, uid, node, containers })
+    let (name, uid) = (pod.name.clone(), pod.uid.clone());
+    (!containers.is_empty()).then_some(Resize { pod: name, uid, containers })
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::Scaler;
 use super::act::Done;
@@ -57,8 +57,7 @@ impl Scaler {
                 let done = match plan.dry_run {
                     true => Done { replicas: look.scale.replicas, ..Done::default() },
                     false => {
-                        let kept = (&mut remembered, &mut self.granted);
-                        self.place.act(service, &look, &settled, kept, now).await
+                        self.place.act(service, &look, &settled, &mut remembered, now).await
                     }
                 };
                 Told::scaled(plan, owner, settled, done, missing)
@@ -70,11 +69,13 @@ impl Scaler {
 
     async fn tell(&self, service: &Service, remembered: &mut Remembered, told: Told, now: Timestamp) {
         let api = &self.place.api;
-        for (change, note) in &told.changes {
+        for (at, (change, note)) in told.changes.iter().enumerate() {
             tracing::info!(
                 namespace = &*service.namespace, scaler = &*service.name, ?change, note, "a service was scaled"
             );
-            let event = (now, &*self.place.instance);
+            // The time is a part of its name.
+            let time = now.saturating_add(SignedDuration::from_micros(at as i64)).unwrap_or(now);
+            let event = (time, &*self.place.instance);
             if let Err(error) = api.tell_change(service, *change, note, event).await {
                 tracing::warn!(scaler = &*service.name, %error, "an event cannot be written");
             }

@@ -47,6 +47,7 @@ impl Scaler for Showar {
             cpu: self.cpu.iter().copied().collect(),
             memory: self.bytes.iter().copied().collect(),
             oom_kills: scrape.kills,
+            ..Container::default()
         };
         let seen = Observation {
             replicas: scrape.replicas,
