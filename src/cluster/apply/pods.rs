@@ -252,10 +252,7 @@ mod tests {
             },
         });
         let pod = read_running(&json.to_string()).unwrap().unwrap();
-        assert_eq!(
-            (&*pod.name, pod.created, pod.started),
-            ("web-5d4f8-x", 1_000_000_000, Some(2_000_000_000))
-        );
+        assert_eq!((&*pod.name, pod.started), ("web-5d4f8-x", Some(2_000_000_000)));
         assert_eq!(pod.owner.as_ref().unwrap().name, "web-5d4f8");
         assert_eq!((pod.template_hash.as_deref(), pod.node.as_deref()), (Some("5d4f8"), Some("n")));
         assert_eq!((pod.is_pending, pod.is_deleting, pod.resize), (false, false, Some(Resize::Deferred)));
