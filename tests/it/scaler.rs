@@ -32,8 +32,8 @@ const MEMORY: u64 = 200 << 20;
 /// A service whose pods share the load equally, and are throttled at their CPU request.
 #[derive(Default)]
 struct Model {
-    /// Cores.
-    demand: f64,
+    /// Cores, by service.
+    demand: BTreeMap<&'static str, f64>,
     pods: BTreeMap<String, Counters>,
 }
 
@@ -70,7 +70,7 @@ impl Load {
             let mut ticks = tokio::time::interval(STEP);
             loop {
                 ticks.tick().await;
-                if let Ok(pods) = api.list(&ListParams::default().labels("app=web")).await {
+                if let Ok(pods) = api.list(&ListParams::default()).await {
                     run(&of, &api, pods.items).await;
                 }
             }
@@ -78,8 +78,8 @@ impl Load {
         Load { model, address, tasks: [serves, runs] }
     }
 
-    fn set(&self, demand: f64) {
-        self.model.lock().demand = demand;
+    fn set(&self, service: &'static str, demand: f64) {
+        self.model.lock().demand.insert(service, demand);
     }
 }
 
@@ -91,8 +91,10 @@ async fn run(model: &Mutex<Model>, api: &Api<Pod>, pods: Vec<Pod>) {
         let _ = api.patch_status(name_of(pod), &PatchParams::default(), &Patch::Strategic(ready)).await;
     }
     let mut model = model.lock();
-    let each = model.demand / pods.len().max(1) as f64;
     for pod in &pods {
+        let service = service_of(pod);
+        let sharing = pods.iter().filter(|other| service_of(other) == service).count();
+        let each = model.demand.get(service).copied().unwrap_or(0.0) / sharing as f64;
         let size = cpu_of(pod) as f64 / 1_000.0;
         let counters = model.pods.entry(name_of(pod).to_owned()).or_default();
         counters.cpu_seconds += each.min(size) * STEP.as_secs_f64();
@@ -118,6 +120,10 @@ async fn metrics(State(model): State<Arc<Mutex<Model>>>) -> String {
     text
 }
 
+fn service_of(pod: &Pod) -> &str {
+    pod.metadata.labels.as_ref().and_then(|labels| labels.get("app")).map_or("", String::as_str)
+}
+
 fn leaves(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
 }
@@ -135,16 +141,18 @@ fn cpu_of(pod: &Pod) -> i64 {
     cpu.map_or(0, |cpu| Quantity::parse(&cpu.0).expect("a quantity").milli_value())
 }
 
-async fn create_deployment(client: &Client) {
+async fn create_deployment(client: &Client, name: &str, replicas: u32, node: Option<&str>) {
+    let selector = node.map_or(json!({}), |node| json!({"kubernetes.io/hostname": node}));
     let deployment = json!({
-        "metadata": {"name": "web"},
+        "metadata": {"name": name},
         "spec": {
-            "replicas": 2,
-            "selector": {"matchLabels": {"app": "web"}},
+            "replicas": replicas,
+            "selector": {"matchLabels": {"app": name}},
             "template": {
-                "metadata": {"labels": {"app": "web"}},
+                "metadata": {"labels": {"app": name}},
                 "spec": {
                     "schedulerName": "berth",
+                    "nodeSelector": selector,
                     "terminationGracePeriodSeconds": 0,
                     "containers": [{"name": "app", "image": "web", "resources": {
                         "requests": {"cpu": "900m", "memory": "512Mi"},
@@ -159,13 +167,13 @@ async fn create_deployment(client: &Client) {
     api.create(&PostParams::default(), &deployment).await.expect("it is created");
 }
 
-async fn create_scaler(client: &Client, more: Value) {
+async fn create_scaler(client: &Client, name: &str, more: Value) {
     let mut scaler = json!({
         "apiVersion": "berth.dev/v1alpha1",
         "kind": "ServiceScaler",
-        "metadata": {"name": "web"},
+        "metadata": {"name": name},
         "spec": {
-            "target": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+            "target": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
             "objectives": {"signal": {"type": "CpuThrottling", "target": "0.1"}},
             "bounds": {"minReplicas": 2, "maxReplicas": 8},
             "behavior": {
@@ -204,7 +212,7 @@ async fn replicas(client: &Client) -> i32 {
 
 fn berth_for(control_plane: &TestControlPlane, prometheus: &usage::Prometheus) -> Berth {
     let config = format!(
-        "scaling: {{enabled: true, interval: 1s}}\nrecommender: {{prometheus: {{url: '{}', liveWindow: 5s}}}}",
+        "scaling: {{enabled: true, interval: 1s, hintsWindow: 20s}}\nrecommender: {{prometheus: {{url: '{}', liveWindow: 5s}}}}",
         prometheus.url
     );
     Berth::start(&control_plane.kubeconfig(), &config)
@@ -221,12 +229,12 @@ async fn a_service_grows_and_shrinks_through_a_spike_and_its_pods_are_resized_in
         control_plane.start_controller_manager(&["deployment", "replicaset"]).await.expect("controllers");
     let load = Load::start(&client).await;
     let prometheus = usage::start_scraping(load.address).await;
-    load.set(0.6);
+    load.set("web", 0.6);
     let berth = berth_for(&control_plane, &prometheus);
-    create_deployment(&client).await;
+    create_deployment(&client, "web", 2, None).await;
     await_bound(&client, SOON, 2, |_| true).await;
     let first: Vec<_> = web_pods(&client).await.into_iter().map(|pod| pod.metadata.uid).collect();
-    create_scaler(&client, json!({})).await;
+    create_scaler(&client, "web", json!({})).await;
 
     // 0.3 cores each: 900m are too many, and the limit shrinks in proportion.
     let small = async || web_pods(&client).await.iter().all(|pod| (250..600).contains(&cpu_of(pod)));
@@ -238,7 +246,7 @@ async fn a_service_grows_and_shrinks_through_a_spike_and_its_pods_are_resized_in
     assert_no_overcommit(&client).await;
 
     // 4 cores: what pods may grow to is not enough.
-    load.set(4.0);
+    load.set("web", 4.0);
     await_until(SOON, "there are more replicas", async || replicas(&client).await >= 5).await;
     await_until(SOON, "all of them are placed and large", async || {
         let pods = web_pods(&client).await;
@@ -247,7 +255,7 @@ async fn a_service_grows_and_shrinks_through_a_spike_and_its_pods_are_resized_in
     .await;
     assert_no_overcommit(&client).await;
 
-    load.set(0.3);
+    load.set("web", 0.3);
     await_until(SOON, "the service is small again", async || {
         let pods = web_pods(&client).await;
         replicas(&client).await == 2 && pods.len() == 2 && pods.iter().all(|pod| cpu_of(pod) < 400)
@@ -272,7 +280,7 @@ async fn what_others_scale_or_cannot_be_measured_is_left_alone_and_said() {
         control_plane.start_controller_manager(&["deployment", "replicaset"]).await.expect("controllers");
     let load = Load::start(&client).await;
     let prometheus = usage::start_scraping(load.address).await;
-    load.set(4.0);
+    load.set("web", 4.0);
     let hpa = json!({
         "metadata": {"name": "web"},
         "spec": {
@@ -283,9 +291,9 @@ async fn what_others_scale_or_cannot_be_measured_is_left_alone_and_said() {
     let hpas: Api<HorizontalPodAutoscaler> = Api::default_namespaced(client.clone());
     let hpa = serde_json::from_value(hpa).expect("an autoscaler");
     hpas.create(&PostParams::default(), &hpa).await.expect("it is created");
-    create_deployment(&client).await;
+    create_deployment(&client, "web", 2, None).await;
     let _berth = berth_for(&control_plane, &prometheus);
-    create_scaler(&client, json!({})).await;
+    create_scaler(&client, "web", json!({})).await;
     await_until(SOON, "the conflict is said", async || {
         let status = status(&client).await;
         condition(&status, "Active").is_some_and(|(_, reason)| reason == "Conflict")
@@ -311,6 +319,50 @@ async fn what_others_scale_or_cannot_be_measured_is_left_alone_and_said() {
     await_until(until + STEP, "some time passes without a change", async || {
         assert_eq!(replicas(&client).await, held, "nothing is known, and it is scaled");
         began.elapsed() > until
+    })
+    .await;
+}
+
+/// Three windows of twenty seconds.
+const COMPARED: Duration = Duration::from_secs(150);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn services_that_peak_together_are_placed_apart_from_then_on() {
+    let control_plane = start_control_plane().await;
+    let client = control_plane.client();
+    Kubectl::new(&control_plane).await.install_kinds().await;
+    create_nodes(&client, &Nodes { prefix: "large", cpu: "16", ..Nodes::default() }).await;
+    create_nodes(&client, &Nodes { prefix: "small", cpu: "2", ..Nodes::default() }).await;
+    let _controllers =
+        control_plane.start_controller_manager(&["deployment", "replicaset"]).await.expect("controllers");
+    let load = Load::start(&client).await;
+    let prometheus = usage::start_scraping(load.address).await;
+    let berth = berth_for(&control_plane, &prometheus);
+    create_deployment(&client, "web", 1, Some("large-0")).await;
+    create_deployment(&client, "cart", 1, None).await;
+    await_bound(&client, SOON, 2, |_| true).await;
+    // The larger node has more room, and nothing says anything against it yet.
+    let cart = async || {
+        let pods = all_pods(&client).await;
+        let pod = pods.into_iter().find(|pod| service_of(pod) == "cart" && !leaves(pod));
+        pod.and_then(|pod| Some((name_of(&pod).to_owned(), node_of(&pod)?.to_owned())))
+    };
+    let (name, node) = cart().await.expect("it is placed");
+    assert_eq!(node, "large-0");
+    for service in ["web", "cart"] {
+        create_scaler(&client, service, json!({"dimensions": ["Memory"]})).await;
+    }
+    let began = std::time::Instant::now();
+    await_until(COMPARED, "the services are known to peak together", async || {
+        let wave = 0.3 + 0.2 * (began.elapsed().as_secs_f64() * 0.8).sin();
+        load.set("web", wave);
+        load.set("cart", wave);
+        berth.log().contains("services that peak together")
+    })
+    .await;
+    delete_pods(&client, [name.clone()]).await;
+    await_until(SOON, "the next pod is on the other node", async || {
+        cart().await.is_some_and(|(next, node)| next != name && node == "small-0")
     })
     .await;
 }

@@ -75,6 +75,9 @@ impl Scaler {
         }
         let seen: Vec<(Arc<str>, &Service, &Look)> = (services.iter().zip(looks))
             .filter_map(|(service, look)| {
+                if service.plan.as_ref().is_ok_and(|plan| plan.dry_run) {
+                    return None;
+                }
                 let name = format!("{}/{}", service.namespace, service.name);
                 Some((Arc::from(name), service, look.as_ref().ok()?))
             })
