@@ -73,7 +73,7 @@ pub struct Vertical {
     pub oom_bump_ratio: f64,
     /// … or so many bytes are added, if that is more.
     pub oom_min_bump: i64,
-    /// So large a share more memory than the mean and the deviations, or the peak.
+    /// So large a share more memory than the mean and the deviations, or the peak; the VPA's margin.
     pub memory_room: f64,
     /// Memory is not less than the highest of so many hours, at most 48.
     pub peak_hours: i64,
@@ -96,7 +96,7 @@ impl Default for Vertical {
             throttled_at: 0.95,
             oom_bump_ratio: 1.2,
             oom_min_bump: 100 * MI,
-            memory_room: 0.1,
+            memory_room: 0.15,
             peak_hours: 24,
         }
     }

@@ -112,7 +112,7 @@ fn look(index: usize) -> Look {
     Look { index, strong: index == 0 }
 }
 
-fn names<'a>(outcomes: &'a [Outcome]) -> impl Iterator<Item = (Look, &'a str)> {
+fn names(outcomes: &[Outcome]) -> impl Iterator<Item = (Look, &str)> {
     outcomes.iter().enumerate().map(|(at, outcome)| (look(at), outcome.figures.scaler.as_str()))
 }
 
@@ -164,10 +164,12 @@ fn place(outcomes: &[Outcome], scaler: &str) -> usize {
     outcomes.iter().position(|outcome| outcome.figures.scaler == scaler).unwrap_or(outcomes.len())
 }
 
+type Points = Vec<(f64, f64)>;
+
 /// What a core buys: latency against CPU, for all settings of the two scalers' targets.
 fn frontier(report: &Report) -> String {
     let targets = |sweep: &&Sweep| sweep.what.contains("target") || sweep.what.contains("setpoint");
-    let mut lines: Vec<(usize, &str, Vec<(f64, f64)>)> = Vec::new();
+    let mut lines: Vec<(usize, &str, Points)> = Vec::new();
     for sweep in report.sweeps.iter().filter(targets) {
         let Some((_, first)) = sweep.points.first() else { continue };
         for (at, of) in first.iter().enumerate() {

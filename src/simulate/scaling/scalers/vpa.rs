@@ -84,7 +84,8 @@ impl Vpa {
         let old = self.changed_s.is_none_or(|before| scrape.time_s - before >= LIFETIME_S);
         let differs: f64 = resources.iter().map(apart).sum();
         let due = resources.iter().any(outside) || old && differs >= DIFFERENCE_MIN;
-        if !due && !(quick && differs > 0.0) {
+        let killed_soon = quick && differs > 0.0;
+        if !due && !killed_soon {
             return has;
         }
         let cpu_milli = if self.with_cpu { estimates.cpu.target } else { has.cpu_milli };
