@@ -1,10 +1,11 @@
 //! Classes: pods that every rule treats alike.
 //!
-//! The key of a class is the whole [`PodSpec`] in canonical form, which holds exactly what rules read of the pod itself,
-//! and of the pod's namespace and labels as much as affinity terms of other pods could read: labels that no such term
-//! names are left out, so that the pods of a StatefulSet, each labelled with its own name, are one class. Each cached rule
-//! has a trait, the part of the spec it reads; classes with an equal trait share that rule's answers. What the policy of a pod
-//! says is part of its class, too, and what hints add: when these change, the pods are of other classes, so that no list can be wrong.
+//! The key of a class is the whole [`PodSpec`] in canonical form, which holds exactly what rules read of the pod itself, and
+//! of the pod's namespace and labels as much as affinity terms of other pods could read: labels that no such term names are
+//! left out, so that the pods of a StatefulSet, each labelled with its own name, are one class. Each cached rule has a trait,
+//! the part of the spec it reads; classes with an equal trait share that rule's answers. What the policy of a pod says is
+//! part of its class, too, and what hints add: when these change, the pods are of other classes, so that no list can be
+//! wrong.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -189,8 +190,8 @@ impl Classifier {
         news
     }
 
-    /// Notes that room is kept for pods somewhere. Returns whether that is news, as for [`Classifier::note_terms`]. It stays so: under
-    /// load there is such room now and then.
+    /// Notes that room is kept for pods somewhere. Returns whether that is news, as for [`Classifier::note_terms`]. It stays
+    /// so: under load there is such room now and then.
     pub fn note_reservations(&mut self) -> bool {
         !std::mem::replace(&mut self.reservations, true)
     }

@@ -43,8 +43,8 @@ struct Link {
     weight: u8,
 }
 
-/// What is known of all pairs. Memory: 16 bytes for each pair and resource that is correlated, and the same again while a window is
-/// looked at; with 500 services at most 15 MB.
+/// What is known of all pairs. Memory: 16 bytes for each pair and resource that is correlated, and the same again while a
+/// window is looked at; with 500 services at most 15 MB.
 #[derive(Debug, Clone)]
 pub struct Correlations {
     settings: Settings,
@@ -90,7 +90,8 @@ impl Correlations {
         Ok(pass)
     }
 
-    /// Makes the list of services that of the window, and of those that something is known of; tells for each where it is in the window.
+    /// Makes the list of services that of the window, and of those that something is known of; tells for each where it is in
+    /// the window.
     fn follow(&mut self, window: &Window, chosen: &[usize]) -> Vec<Option<usize>> {
         let mut used = vec![false; self.services.len()];
         for link in self.links.iter().filter(|link| link.in_force) {

@@ -2,8 +2,8 @@
 //!
 //! Every few minutes the usage of all services is looked at on one grid of times (a [`Window`]), and Pearson's correlation is
 //! computed for each pair, of CPU, memory and network each. A pair that stays correlated window after window becomes a
-//! [`Hint`]: peaks at the same time are to be kept apart, peaks at opposite times fit together, which weighs half. Few points correlate easily by
-//! chance, so one window alone says nothing; and a hint that is not confirmed any more fades, and goes.
+//! [`Hint`]: peaks at the same time are to be kept apart, peaks at opposite times fit together, which weighs half. Few points
+//! correlate easily by chance, so one window alone says nothing; and a hint that is not confirmed any more fades, and goes.
 //!
 //! Whoever has the usage makes one window after the other, gives each to [`Correlations::observe`], and hands
 //! [`Correlations::hints`] on to the scheduler as [`crate::hints::Hint`]s (`Scheduler::hints_changed`), with the selectors of the

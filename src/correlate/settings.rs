@@ -21,8 +21,8 @@ pub struct Settings {
     pub lag_points: usize,
     /// Of more services, those are looked at that use the most CPU.
     pub services_max: usize,
-    /// What being together weighs against being apart by the same correlation. At 1, pods of two services that fit together gather on few
-    /// nodes, where each meets its own kind.
+    /// What being together weighs against being apart by the same correlation. At 1, pods of two services that fit together
+    /// gather on few nodes, where each meets its own kind.
     pub together_share: f64,
     /// Hints for one service, the strongest first.
     pub hints_max: usize,

@@ -36,8 +36,8 @@ pub struct Window {
 }
 
 impl Window {
-    /// An empty window of these services, each by whatever name its caller has for it. Its points are at `from_s`, in seconds since
-    /// 1970, and each `step_s` after.
+    /// An empty window of these services, each by whatever name its caller has for it. Its points are at `from_s`, in seconds
+    /// since 1970, and each `step_s` after.
     pub fn new(
         from_s: f64,
         step_s: f64,
@@ -57,8 +57,8 @@ impl Window {
         Ok(Window { from_s, step_s, points, services, sums: vec![0.0; cells], counts: vec![0; cells] })
     }
 
-    /// A pod of the service used so much (cores, bytes, or bytes a second) at this time. Returns whether that was taken: not when the
-    /// service is not of this window, the time is beyond it, or no usage can be so.
+    /// A pod of the service used so much (cores, bytes, or bytes a second) at this time. Returns whether that was taken: not
+    /// when the service is not of this window, the time is beyond it, or no usage can be so.
     pub fn add(&mut self, service: &str, resource: Resource, at_s: f64, value: f64) -> bool {
         let point = ((at_s - self.from_s) / self.step_s).round();
         let Ok(service) = self.services.binary_search_by(|known| (**known).cmp(service)) else {
@@ -117,8 +117,8 @@ impl Window {
     }
 }
 
-/// The series of one resource, each brought to mean 0 and length 1 over the points that it has, so that the correlation of two that
-/// have the same points is their scalar product.
+/// The series of one resource, each brought to mean 0 and length 1 over the points that it has, so that the correlation of
+/// two that have the same points is their scalar product.
 pub(super) struct Scored {
     stride: usize,
     points_min: u32,
@@ -164,7 +164,8 @@ impl Scored {
         scored
     }
 
-    /// Pearson's correlation of two services, over the points that both have; `None`: one of them is flat there, or there are too few.
+    /// Pearson's correlation of two services, over the points that both have; `None`: one of them is flat there, or there are
+    /// too few.
     pub fn correlation(&self, a: usize, b: usize) -> Option<f32> {
         let (a_mask, b_mask) = (self.masks[a], self.masks[b]);
         if a_mask == 0 || b_mask == 0 {

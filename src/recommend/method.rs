@@ -1,8 +1,8 @@
-//! Other ways to size a container than that of the Vertical Pod Autoscaler: Autopilot's and SHOWAR's, for backtests, and for VPAs that ask
-//! for one by the annotation `berth.dev/estimator`.
+//! Other ways to size a container than that of the Vertical Pod Autoscaler: Autopilot's and SHOWAR's, for backtests, and for
+//! VPAs that ask for one by the annotation `berth.dev/estimator`.
 //!
-//! What such a method knows is not kept over a restart or a change of leadership: it starts anew. So a target is not lowered before the
-//! method has seen a day ([`Sizes::is_settled`]); until then the last recommendation holds, unless more is needed.
+//! What such a method knows is not kept over a restart or a change of leadership: it starts anew. So a target is not lowered
+//! before the method has seen a day ([`Sizes::is_settled`]); until then the last recommendation holds, unless more is needed.
 
 use std::sync::Arc;
 

@@ -1,8 +1,9 @@
 //! The vertical size of SHOWAR (SoCC'21): the mean of the last minutes and three standard deviations.
 //!
-//! A size is kept while the new one is within 15 % of it. Memory never goes below the highest usage of the last day, since what is in
-//! use cannot be taken away. That CPU beyond a core makes replicas instead is for whoever scales, not for an estimator.
-//! Memory for one container and resource: 16 bytes a sample of the window (at most [`SAMPLES_MAX`]), and 400 bytes.
+//! A size is kept while the new one is within 15 % of it. Memory never goes below the highest usage of the last day, since
+//! what is in use cannot be taken away. That CPU beyond a core makes replicas instead is for whoever scales, not for an
+//! estimator. Memory for one container and resource: 16 bytes a sample of the window (at most [`SAMPLES_MAX`]), and 400
+//! bytes.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -87,8 +88,8 @@ impl Showar {
         self.size
     }
 
-    /// Sets a new size if it is time for one; `None` before the first sample. The window ends with the newest sample, so that what is not
-    /// measured changes nothing.
+    /// Sets a new size if it is time for one; `None` before the first sample. The window ends with the newest sample, so that
+    /// what is not measured changes nothing.
     pub fn decide(&mut self) -> Option<Amount> {
         let count = self.samples.len() as f64;
         let floor =

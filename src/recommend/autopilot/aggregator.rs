@@ -51,8 +51,8 @@ impl Aggregator {
         Aggregator { buckets: buckets.clone(), peaks_only, open: None }
     }
 
-    /// Takes in what a pod used (cores or bytes; others are left out), and answers the interval that ended before it, if one did. A sample
-    /// of an interval that has ended is left out.
+    /// Takes in what a pod used (cores or bytes; others are left out), and answers the interval that ended before it, if one
+    /// did. A sample of an interval that has ended is left out.
     pub fn add(&mut self, pod: u64, time: UnixNanos, value: f64) -> Option<Interval> {
         if !crate::recommend::amount::is_usage(value) {
             return None;

@@ -1,10 +1,11 @@
-//! The ensemble (section 3.2.2): simple models that each forget at their own pace and add their own margin. The one that would have cost
-//! least lately is followed.
+//! The ensemble (section 3.2.2): simple models that each forget at their own pace and add their own margin. The one that
+//! would have cost least lately is followed.
 //!
-//! A model's limit is the end of the bucket with the least cost of what was above and below it. Only buckets with any weight, and the
-//! limit that it has, can be that: any other has as much above it as the next lower one with weight, and more below.
-//! Where the paper's margin is an amount, here it is a share, rounded up to the end of a bucket. And what is above and below a limit are
-//! shares of all that is remembered, not counts, so that weights mean the same for one pod and for a thousand, on the first day and later.
+//! A model's limit is the end of the bucket with the least cost of what was above and below it. Only buckets with any weight,
+//! and the limit that it has, can be that: any other has as much above it as the next lower one with weight, and more below.
+//! Where the paper's margin is an amount, here it is a share, rounded up to the end of a bucket. And what is above and below
+//! a limit are shares of all that is remembered, not counts, so that weights mean the same for one pod and for a thousand, on
+//! the first day and later.
 
 use std::sync::Arc;
 
@@ -56,8 +57,8 @@ impl Ensemble {
         }
     }
 
-    /// Takes in the next interval. One that is not later than the last is left out. Intervals without samples count for nothing: they are
-    /// neither remembered, nor do they forget.
+    /// Takes in the next interval. One that is not later than the last is left out. Intervals without samples count for
+    /// nothing: they are neither remembered, nor do they forget.
     pub fn take(&mut self, interval: &Interval) {
         if self.latest.is_some_and(|latest| interval.number <= latest) {
             return;

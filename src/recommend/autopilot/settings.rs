@@ -11,8 +11,8 @@ const HOUR: Duration = Duration::from_secs(3600);
 pub enum Statistic {
     /// The mean, newer usage weighing more: batch jobs.
     Average,
-    /// The percentile (0 to 1) of the load: a bucket weighs as much as was used there, not as long. Serving jobs: 0.95, or 0.9 where
-    /// latency matters less; memory with low tolerance of kills: 0.98.
+    /// The percentile (0 to 1) of the load: a bucket weighs as much as was used there, not as long. Serving jobs: 0.95, or
+    /// 0.9 where latency matters less; memory with low tolerance of kills: 0.98.
     Percentile(f64),
     /// The highest of the last so many intervals: memory with the least tolerance.
     Max,
@@ -38,8 +38,8 @@ pub struct WindowSettings {
     pub hold: Duration,
 }
 
-/// Of the ensemble, for one resource. Weights are against shares of samples: 1 is what it costs when all of them are above the limit.
-/// What matters is their proportion.
+/// Of the ensemble, for one resource. Weights are against shares of samples: 1 is what it costs when all of them are above
+/// the limit. What matters is their proportion.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EnsembleSettings {
     /// A model for each of these half-lives (the paper's `d_m`: `1 - 2^(-5 min / half-life)`)…

@@ -85,8 +85,8 @@ fn intervals(duration: Duration) -> i64 {
     (time::nanos(duration) / INTERVAL_NS).max(1)
 }
 
-/// The highest of the last so many intervals: what is followed by something higher is not kept, so of 16 bits there are never more
-/// than there are buckets.
+/// The highest of the last so many intervals: what is followed by something higher is not kept, so of 16 bits there are never
+/// more than there are buckets.
 #[derive(Debug, Clone)]
 struct Maxima<T>(VecDeque<(i64, T)>);
 
