@@ -33,7 +33,7 @@ pub enum Hold {
     Asked,
     /// It was resized a moment ago.
     JustResized,
-    /// The API server refused the resize.
+    /// The API server refused it.
     Refused,
     /// Pods that were evicted came back without what is recommended.
     WebhookNotCalled,
@@ -116,7 +116,7 @@ impl Hold {
             Hold::NodeRoom => "its node has no room for it now",
             Hold::Asked => "its spec says it already, and its kubelet has not answered yet",
             Hold::JustResized => "it was resized a moment ago",
-            Hold::Refused => "the API server refused the resize",
+            Hold::Refused => "the API server refused it",
             Hold::WebhookNotCalled => {
                 "pods that were evicted came back unchanged: check the MutatingWebhookConfiguration and its caBundle"
             }

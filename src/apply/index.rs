@@ -58,6 +58,9 @@ pub struct Governed {
     pub ranges: Arc<Ranges>,
 }
 
+/// The LimitRanges of a namespace by name, and all of them together.
+type RangesOf = (BTreeMap<Arc<str>, Ranges>, Arc<Ranges>);
+
 /// All of it.
 #[derive(Debug, Default)]
 pub struct Index {
@@ -65,8 +68,8 @@ pub struct Index {
     /// The VPAs that target each workload, the oldest first.
     targeting: BTreeMap<Workload, BTreeSet<(UnixNanos, Name)>>,
     owned: BTreeMap<(Kind, Name), Option<Owner>>,
-    /// By namespace, then by name; and all of a namespace together.
-    ranges: BTreeMap<Arc<str>, (BTreeMap<Arc<str>, Ranges>, Arc<Ranges>)>,
+    /// By namespace.
+    ranges: BTreeMap<Arc<str>, RangesOf>,
     listed: BTreeSet<Kind>,
 }
 

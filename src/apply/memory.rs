@@ -24,10 +24,10 @@ pub(super) struct OfPod {
     pub without_room: Option<UnixNanos>,
 }
 
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct OfVpa {
-    /// When a pod of it was last evicted.
-    pub evicted: Option<UnixNanos>,
+    /// When a pod of it was last evicted, and the pods that were there then, by uid.
+    pub evicted: Option<(UnixNanos, BTreeSet<Arc<str>>)>,
     /// When an eviction was last refused.
     pub refused: Option<UnixNanos>,
 }

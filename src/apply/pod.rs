@@ -22,7 +22,6 @@ pub struct Pod {
     /// The label `pod-template-hash`.
     pub template_hash: Option<String>,
     pub node: Option<Arc<str>>,
-    pub created: UnixNanos,
     /// When a kubelet took it.
     pub started: Option<UnixNanos>,
     pub is_pending: bool,

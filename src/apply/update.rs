@@ -4,7 +4,8 @@
 //! `pkg/updater/restriction`. A round is made for one VPA and asked for each candidate in turn, as what is done with one decides
 //! about the next.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::budget::Budget;
 use super::change::{Change, changes, recommended};
@@ -22,6 +23,9 @@ use crate::recommend::{Amounts, Owner, Recommendation, UnixNanos, Vpa};
 const SECOND_NS: i64 = 1_000_000_000;
 /// After a PodDisruptionBudget has refused an eviction, none is asked for so long.
 const REFUSED_REST: i64 = 5 * 60 * SECOND_NS;
+
+/// After pods have come back from an eviction unchanged, no other one is tried for so long.
+const UNCHANGED_REST: i64 = 3_600 * SECOND_NS;
 
 /// When and how far pods may be disturbed.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -140,6 +144,13 @@ impl<'a> Round<'a> {
         (candidates, held)
     }
 
+    /// The controllers of candidates whose number of pods decides about them, and is not known.
+    pub fn unknown_replicas(&self) -> BTreeSet<Owner> {
+        let (candidates, _) = self.candidates();
+        let owners = candidates.iter().filter_map(|candidate| self.pods[candidate.pod].owner.as_ref());
+        owners.filter(|owner| self.groups.get(owner) == Some(&Err(Hold::UnknownReplicas))).cloned().collect()
+    }
+
     /// How far the pod is off, if that is far enough now, and whether it is killed for want of memory.
     fn is_due(&self, pod: &Pod) -> Option<(Difference, bool)> {
         let recommended = recommended(pod, self.vpa, self.ranges);
@@ -221,7 +232,8 @@ impl<'a> Round<'a> {
 
     /// The pod leaves.
     pub fn evicted(&mut self, candidate: &Candidate) {
-        self.memory.vpa(&self.vpa.uid).evicted = Some(self.now);
+        let there = self.pods.iter().map(|pod| pod.uid.clone()).collect();
+        self.memory.vpa(&self.vpa.uid).evicted = Some((self.now, there));
         self.note_disturbed(candidate);
     }
 
@@ -259,11 +271,12 @@ impl<'a> Round<'a> {
         if !self.rules.has_webhook {
             return Step::Hold(Hold::NoWebhook);
         }
-        let known = *self.memory.vpa(&self.vpa.uid);
+        let known = self.memory.vpa(&self.vpa.uid).clone();
         if known.refused.is_some_and(|at| now.saturating_sub(at) < REFUSED_REST) {
             return Step::Hold(Hold::DisruptionBudget);
         }
-        if known.evicted.is_some_and(|at| self.came_back_unchanged(at)) {
+        let is_recent = |at: UnixNanos| now.saturating_sub(at) < UNCHANGED_REST;
+        if known.evicted.is_some_and(|(at, there)| is_recent(at) && self.came_back_unchanged(&there)) {
             return Step::Hold(Hold::WebhookNotCalled);
         }
         match self.budget(pod) {
@@ -273,10 +286,10 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Whether a pod was made since then that no webhook has looked at, and none that one has.
-    fn came_back_unchanged(&self, evicted: UnixNanos) -> bool {
-        let mut since = self.pods.iter().filter(|pod| pod.created >= evicted).peekable();
-        since.peek().is_some() && since.all(|pod| pod.observed.is_none())
+    /// Whether pods came that no webhook has looked at, beside these, and none that one has.
+    fn came_back_unchanged(&self, there: &BTreeSet<Arc<str>>) -> bool {
+        let mut new = self.pods.iter().filter(|pod| !there.contains(&pod.uid)).peekable();
+        new.peek().is_some() && new.all(|pod| pod.observed.is_none())
     }
 
     /// Whether nothing that the resize changes restarts a container, and that is enough.

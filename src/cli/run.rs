@@ -6,6 +6,7 @@ mod evictions;
 mod fragmentation;
 mod leadership;
 mod recommender;
+mod resizing;
 mod self_check;
 mod serving;
 mod sink;
@@ -237,7 +238,10 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     let routes = Served { mutate, ..routes };
     if let Some((listener, secure)) = secure {
         follow_certificates(&mut tasks, &client, &config, &secure);
-        serve_https(&mut tasks, listener, secure, secure_routes(routes.clone(), &access), telling.clone());
+        let server = (listener, secure_routes(routes.clone(), &access));
+        // A review of a new pod does not wait for what else the process does.
+        let own_thread = config.recommender.apply.webhook;
+        serve_https(&mut tasks, server, secure, telling.clone(), own_thread)?;
     }
     let plaintext = config.extender.plaintext;
     tasks.spawn("http server", async move {
@@ -358,14 +362,34 @@ fn follow_certificates(tasks: &mut Tasks, client: &Client, config: &Config, secu
 
 fn serve_https(
     tasks: &mut Tasks,
-    listener: TcpListener,
+    (listener, routes): (TcpListener, axum::Router),
     secure: Secure,
-    routes: axum::Router,
     telling: watch::Receiver<bool>,
-) {
+    own_thread: bool,
+) -> Result<()> {
     let files = secure.clone();
     tasks.spawn("files of certificates", async move { files.watch_files().await });
-    tasks.spawn("https server", async move { secure.serve(listener, routes, ended(telling)).await });
+    if !own_thread {
+        tasks.spawn("https server", async move { secure.serve(listener, routes, ended(telling)).await });
+        return Ok(());
+    }
+    let listener = listener.into_std()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    // Dropped at the end, also by a panic.
+    let (serves, ends) = tokio::sync::oneshot::channel::<()>();
+    std::thread::Builder::new().name("https".to_owned()).spawn(move || {
+        let _serves = serves;
+        runtime.block_on(async {
+            match TcpListener::from_std(listener) {
+                Ok(listener) => secure.serve(listener, routes, ended(telling)).await,
+                Err(error) => tracing::error!(%error, "the HTTPS server failed"),
+            }
+        });
+    })?;
+    tasks.spawn("https server", async move {
+        let _ = ends.await;
+    });
+    Ok(())
 }
 
 fn cores() -> usize {

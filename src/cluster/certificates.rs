@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
-use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
+use kube::api::{DynamicObject, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
 use serde_json::json;
 
@@ -33,30 +33,44 @@ const WRITE_TRIES: usize = 5;
 const RETRY: Duration = Duration::from_secs(2);
 /// What does not work is told at most this often.
 const WARN_EVERY: Duration = Duration::from_secs(300);
+const GROUP: &str = "admissionregistration.k8s.io";
 /// The keys of the Secret: the first three as tools expect them, the last is ours alone.
 const KEYS: [&str; 4] = ["tls.crt", "tls.key", "ca.crt", "ca.key"];
 
 /// Keeps a Secret, and whoever follows it, supplied with valid certificates.
 pub struct Rotation {
     secrets: Api<Secret>,
-    webhooks: Api<ValidatingWebhookConfiguration>,
+    client: Client,
     namespace: String,
     secret: String,
-    /// Empty: none.
-    webhook_configuration: String,
+    /// Kinds of webhook configurations, their plurals, the settings that name them, and the names; empty: none.
+    webhooks: [(&'static str, &'static str, &'static str, String); 2],
     names: Vec<String>,
     last_warning: Option<(String, Instant)>,
 }
 
 impl Rotation {
-    /// For `serving.secret` in this namespace, and `serving.webhookConfiguration`.
+    /// For `serving.secret` in this namespace, `serving.webhookConfiguration` and `serving.mutatingWebhookConfiguration`.
     pub fn new(client: Client, namespace: &str, serving: &Serving) -> Rotation {
         Rotation {
             secrets: Api::namespaced(client.clone(), namespace),
-            webhooks: Api::all(client),
+            client,
             namespace: namespace.to_owned(),
             secret: serving.secret.clone(),
-            webhook_configuration: serving.webhook_configuration.clone(),
+            webhooks: [
+                (
+                    "ValidatingWebhookConfiguration",
+                    "validatingwebhookconfigurations",
+                    "serving.webhookConfiguration",
+                    serving.webhook_configuration.clone(),
+                ),
+                (
+                    "MutatingWebhookConfiguration",
+                    "mutatingwebhookconfigurations",
+                    "serving.mutatingWebhookConfiguration",
+                    serving.mutating_webhook_configuration.clone(),
+                ),
+            ],
             names: serving.names.clone(),
             last_warning: None,
         }
@@ -144,41 +158,16 @@ impl Rotation {
 
     /// Keeps the `caBundle`s as `authorities`.
     async fn tell_webhooks(&self, authorities: &str) -> Result<()> {
-        let name = &self.webhook_configuration;
-        if name.is_empty() {
-            return Ok(());
-        }
-        let explain = |error: kube::Error| {
-            anyhow::anyhow!(
-                "the caBundle of the ValidatingWebhookConfiguration {name} cannot be kept: check that berth's service account may \
-                 get and patch it: {}",
-                with_causes(&error)
-            )
-        };
-        let Some(found) = self.webhooks.get_opt(name).await.map_err(explain)? else {
-            bail!(
-                "there is no ValidatingWebhookConfiguration {name}: create it, or leave serving.webhookConfiguration out"
-            );
-        };
-        let bundle = ByteString(authorities.as_bytes().to_vec());
-        let webhooks = found.webhooks.unwrap_or_default();
-        let other = webhooks.iter().filter(|it| it.client_config.ca_bundle.as_ref() != Some(&bundle));
-        let changes: Vec<_> =
-            other.map(|it| json!({"name": it.name, "clientConfig": {"caBundle": bundle}})).collect();
-        if changes.is_empty() {
-            return Ok(());
-        }
-        let count = changes.len();
-        // With the version: what somebody else just changed is read again first.
-        let patch =
-            json!({"metadata": {"resourceVersion": found.metadata.resource_version}, "webhooks": changes});
-        match self.webhooks.patch(name, &PatchParams::default(), &Patch::Strategic(patch)).await {
-            Ok(_) => {
-                tracing::info!(configuration = name, webhooks = count, "wrote the CA into caBundle");
-                Ok(())
+        let mut told = Ok(());
+        for (kind, plural, setting, name) in &self.webhooks {
+            if !name.is_empty() {
+                let resource =
+                    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(GROUP, "v1", kind), plural);
+                let webhooks: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
+                told = told.and(tell(&webhooks, (kind, setting, name), authorities).await);
             }
-            Err(error) => Err(explain(error)),
         }
+        told
     }
 
     fn warn(&mut self, error: &anyhow::Error) {
@@ -189,6 +178,43 @@ impl Rotation {
             tracing::warn!(error = text, "certificates; trying again");
             self.last_warning = Some((text, now));
         }
+    }
+}
+
+/// Writes `authorities` into each `caBundle` of a webhook configuration that has something else. `named`: its kind, the setting that
+/// names it, and its name.
+async fn tell(
+    webhooks: &Api<DynamicObject>,
+    (kind, setting, name): (&str, &str, &str),
+    authorities: &str,
+) -> Result<()> {
+    let explain = |error: kube::Error| {
+        anyhow::anyhow!(
+            "the caBundle of the {kind} {name} cannot be kept: check that berth's service account may get and patch it: {}",
+            with_causes(&error)
+        )
+    };
+    let Some(found) = webhooks.get_opt(name).await.map_err(explain)? else {
+        bail!("there is no {kind} {name}: create it, or leave {setting} out");
+    };
+    let bundle = json!(ByteString(authorities.as_bytes().to_vec()));
+    let all = found.data["webhooks"].as_array().map_or(&[][..], Vec::as_slice);
+    let other = all.iter().filter(|it| it["clientConfig"]["caBundle"] != bundle);
+    let changes: Vec<_> =
+        other.map(|it| json!({"name": it["name"], "clientConfig": {"caBundle": bundle}})).collect();
+    if changes.is_empty() {
+        return Ok(());
+    }
+    let count = changes.len();
+    // With the version: what somebody else just changed is read again first.
+    let patch =
+        json!({"metadata": {"resourceVersion": found.metadata.resource_version}, "webhooks": changes});
+    match webhooks.patch(name, &PatchParams::default(), &Patch::Strategic(patch)).await {
+        Ok(_) => {
+            tracing::info!(kind, configuration = name, webhooks = count, "wrote the CA into caBundle");
+            Ok(())
+        }
+        Err(error) => Err(explain(error)),
     }
 }
 

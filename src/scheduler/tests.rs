@@ -3,6 +3,7 @@ mod between_pods;
 mod claims;
 mod gang_preemption;
 mod gangs;
+mod growth;
 mod others;
 mod policies;
 mod preemption;

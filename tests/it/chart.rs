@@ -18,7 +18,7 @@ use tempfile::TempDir;
 pub(crate) const NAMESPACE: &str = "berth-system";
 
 /// What users do with the chart: a name, and their values.
-const VALUES: [(&str, &str); 11] = [
+const VALUES: [(&str, &str); 12] = [
     ("defaults", ""),
     ("single", "replicas: 1\nconfig: {leaderElection: {enabled: false}}\n"),
     ("service-monitor", "serviceMonitor: {enabled: true, interval: 15s, labels: {release: prometheus}}\n"),
@@ -32,11 +32,13 @@ const VALUES: [(&str, &str); 11] = [
     ),
     ("active-active", ACTIVE_ACTIVE),
     ("recommender", RECOMMENDER),
+    ("apply", APPLY),
     ("dashboard", "dashboard: {enabled: true, labels: {team: platform}}\n"),
 ];
 
 const EXTENDER: &str = "extender: {enabled: true, clientCaSecret: kube-scheduler-client-ca}\n";
 const RECOMMENDER: &str = "recommender: {enabled: true}\n";
+const APPLY: &str = "apply: {webhook: {enabled: true}, updater: {enabled: true}}\n";
 const GUARD: &str = "guard: {enabled: true}\n";
 const ACTIVE_ACTIVE: &str =
     "config: {leaderElection: {activeActive: true}}\nguard: {enabled: true, failurePolicy: Fail}\n";
@@ -302,6 +304,10 @@ fn the_file_that_the_chart_writes_is_read_by_berth() {
     assert!(everything.extender.enabled && everything.guard.enabled);
     assert_eq!(configs["without-https"].serving.address, None);
     assert!(configs["recommender"].recommender.enabled && !everything.recommender.enabled);
+    let applies = &configs["apply"];
+    assert!(applies.recommender.apply.webhook && applies.recommender.apply.updater);
+    assert_eq!(applies.serving.mutating_webhook_configuration, "berth-system-berth");
+    assert_eq!(applies.serving.webhook_configuration, "");
     let managed = &configs["guard-cert-manager"].serving;
     assert_eq!(managed.ca_file.as_deref(), Some(Path::new("/etc/berth-tls/ca.crt")));
     assert_eq!((managed.secret.as_str(), managed.webhook_configuration.as_str()), ("", ""));
@@ -364,6 +370,11 @@ fn values_that_are_unknown_or_wrong_are_refused_with_their_name() {
             "guard: {enabled: true}\nservice: {enabled: false}",
             "guard.enabled needs service.enabled and config.serving.address",
         ),
+        (
+            "apply: {webhook: {enabled: true}}\nservice: {enabled: false}",
+            "apply.webhook.enabled needs service.enabled and config.serving.address",
+        ),
+        ("apply: {webhook: {timeoutSeconds: 30}}", "/apply/webhook/timeoutSeconds"),
         ("config: {leaderElection: {activeActive: true}}", "activeActive needs guard.enabled"),
         (
             "config: {leaderElection: {activeActive: true}}\nguard: {enabled: true}",

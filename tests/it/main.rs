@@ -4,6 +4,7 @@ mod support;
 
 mod agent_lists;
 mod allocations;
+mod apply;
 mod chart;
 mod cluster_io;
 mod control_plane;

@@ -66,7 +66,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- define "berth.certManager" -}}
 {{- $wanted := .Values.guard.certManager.enabled | toString }}
 {{- $there := .Capabilities.APIVersions.Has "cert-manager.io/v1" }}
-{{- if and .Values.guard.enabled .Values.config.serving.address (not .Values.config.serving.certFile) (or (eq $wanted "true") (and (eq $wanted "auto") $there)) }}
+{{- if and (or .Values.guard.enabled .Values.apply.webhook.enabled) .Values.config.serving.address (not .Values.config.serving.certFile) (or (eq $wanted "true") (and (eq $wanted "auto") $there)) }}
 {{- "true" }}
 {{- end }}
 {{- end }}
@@ -91,6 +91,14 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 
+{{/* The mutating one, likewise. */}}
+{{- define "berth.ownMutatingWebhooks" -}}
+{{- if include "berth.ownSecret" . }}
+{{- $default := ternary (include "berth.clusterName" .) "" .Values.apply.webhook.enabled }}
+{{- default $default .Values.config.serving.mutatingWebhookConfiguration }}
+{{- end }}
+{{- end }}
+
 {{/* The file of berth: .Values.config, with what follows from the other values. */}}
 {{- define "berth.config" -}}
 {{- $config := deepCopy .Values.config }}
@@ -105,6 +113,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- $_ := set $serving "secret" (include "berth.ownSecret" .) }}
 {{- $_ := set $serving "webhookConfiguration" (include "berth.ownWebhooks" .) }}
+{{- $_ := set $serving "mutatingWebhookConfiguration" (include "berth.ownMutatingWebhooks" .) }}
 {{- if .Values.extender.enabled }}
 {{- $_ := set $config.extender "enabled" true }}
 {{- if .Values.extender.clientCaSecret }}
@@ -116,6 +125,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- if .Values.recommender.enabled }}
 {{- $_ := set $config.recommender "enabled" true }}
+{{- end }}
+{{- if .Values.apply.webhook.enabled }}
+{{- $_ := set $config.recommender.apply "webhook" true }}
+{{- end }}
+{{- if .Values.apply.updater.enabled }}
+{{- $_ := set $config.recommender.apply "updater" true }}
 {{- end }}
 {{- toYaml $config }}
 {{- end }}

@@ -290,16 +290,16 @@ fn nothing_is_evicted_while_no_webhook_would_change_what_comes_after() {
     let mut memory = Memory::default();
     let first = steps_at(&vpa, &pods, &mut memory, (Rules::default(), NOW));
     assert_eq!(first[0].1, Step::Evict);
-    let later = NOW + MINUTE;
     let back = |observed: Option<Vec<String>>| {
-        let again = Pod { created: NOW + 1, observed, started: Some(NOW + 2), ..running("c", 100) };
+        let again = Pod { observed, started: Some(NOW + 2), ..running("c", 100) };
         [again, running("b", 100)]
     };
-    let unchanged = steps_at(&vpa, &back(None), &mut memory, (Rules::default(), later));
-    assert_eq!(unchanged[0].1, Step::Hold(Hold::WebhookNotCalled));
-    let seen = back(Some(vec!["app".into()]));
-    let seen = steps_at(&vpa, &seen, &mut memory, (Rules::default(), later));
-    assert_eq!(seen[0].1, Step::Evict, "the webhook works, more is recommended now");
+    let mut first = |pods: &[Pod], now| steps_at(&vpa, pods, &mut memory, (Rules::default(), now))[0].1;
+    assert_eq!(first(&back(None), NOW + MINUTE), Step::Hold(Hold::WebhookNotCalled));
+    assert_eq!(first(&back(None), NOW + 59 * MINUTE), Step::Hold(Hold::WebhookNotCalled));
+    assert_eq!(first(&back(None), NOW + HOUR), Step::Evict, "it may work again");
+    let seen = [Pod { observed: Some(vec!["app".into()]), ..running("d", 100) }, running("b", 100)];
+    assert_eq!(first(&seen, NOW + HOUR + MINUTE), Step::Evict, "it works, and more is recommended now");
 }
 
 #[test]

@@ -48,10 +48,15 @@ pub(super) fn update(
 ) -> Result<()> {
     let (Some(index), Some(metrics)) = (index, sources.updater.clone()) else { return Ok(()) };
     let client = without_retries(cluster.clone())?;
+    // A process that was frozen past its lease resizes and evicts nothing when it goes on.
+    let fenced = match &leadership.fence {
+        Some(fence) => fence.client(cluster.clone())?,
+        None => client.clone(),
+    };
     let updater = updater::Updater {
         config: Arc::new(config.recommender.clone()),
-        api: Recommending::new(client.clone()),
-        writer: PodWriter::new(client, host_name()),
+        api: Recommending::new(client),
+        writer: PodWriter::new(fenced, host_name()),
         index,
         engine: engine.clone(),
         leadership: leadership.clone(),

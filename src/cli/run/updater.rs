@@ -10,10 +10,10 @@ use parking_lot::RwLock;
 use tokio::time::MissedTickBehavior;
 
 use super::leadership::Leadership;
-use crate::apply::change::growth;
+use super::resizing::{Resized, resize_pod};
 use crate::apply::update::Candidate;
-use crate::apply::{Hold, Index, Memory, Mode, Pod, Ranges, Round, Rules, Step, patch};
-use crate::cluster::apply::{Evicted, PodEvent, PodId, PodWriter, Replicas, ResizeError};
+use crate::apply::{Hold, Index, Memory, Mode, Pod, Ranges, Round, Rules, Step};
+use crate::cluster::apply::{Evicted, PodEvent, PodId, PodWriter, Replicas};
 use crate::cluster::vpa::{ApiError, Recommending};
 use crate::config;
 use crate::engine::Engine;
@@ -197,8 +197,8 @@ impl Updater {
         let Group { vpa, ranges, pods } = group;
         let looked = (&**vpa, &pods[..]);
         let nobody = BTreeMap::new();
-        let (due, _) = Round::new(looked, ranges, &nobody, rules, &mut known.memory, now).candidates();
-        let replicas = self.replicas(group, &due).await;
+        let unknown = Round::new(looked, ranges, &nobody, rules, &mut known.memory, now).unknown_replicas();
+        let replicas = self.replicas(group, &unknown).await;
         let mut memory = std::mem::take(&mut known.memory);
         let mut round = Round::new(looked, ranges, &replicas, rules, &mut memory, now);
         let (candidates, held) = round.candidates();
@@ -226,10 +226,8 @@ impl Updater {
         known.memory = memory;
     }
 
-    /// What the controllers of these candidates want, as far as it can be told.
-    async fn replicas(&self, group: &Group, due: &[Candidate]) -> BTreeMap<Owner, usize> {
-        let owners: BTreeSet<&Owner> =
-            due.iter().filter_map(|candidate| group.pods[candidate.pod].owner.as_ref()).collect();
+    /// What these controllers want, as far as it can be told.
+    async fn replicas(&self, group: &Group, owners: &BTreeSet<Owner>) -> BTreeMap<Owner, usize> {
         let mut replicas = BTreeMap::new();
         for owner in owners {
             let there = || group.pods.iter().filter(|pod| pod.owner.as_ref() == Some(owner)).count();
@@ -255,39 +253,29 @@ impl Updater {
         candidate: &Candidate,
         round: &mut Round<'_>,
     ) -> (Step, Option<String>) {
-        let more = growth(pod, &candidate.changes);
-        let grown = self.engine.with(|scheduler, _| scheduler.grow_in_place(&pod.uid, more));
-        let grown = match grown {
-            Ok(grown) => grown,
-            Err(why) => return (round.without_room(candidate), Some(why)),
-        };
-        let operations = patch::in_place(pod, &candidate.changes);
-        let resized = self.writer.resize_pod(id(pod), &operations).await;
-        if matches!(resized, Err(ResizeError::Gone | ResizeError::Refused(_))) {
-            self.engine.with(|scheduler, _| scheduler.take_growth_back(&pod.uid, &grown));
+        let resized = resize_pod(&self.engine, &self.writer, pod, &candidate.changes).await;
+        if let Resized::Refused(error) | Resized::Unknown(error) = &resized {
+            tracing::warn!(
+                error, namespace = %pod.namespace, pod = %pod.name,
+                "a pod could not be resized in place; if it was forbidden, berth's ClusterRole has to allow: patch pods/resize"
+            );
+            self.metrics.update("resize_failed");
         }
         match resized {
-            Ok(()) => {
+            Resized::Asked => {
                 tracing::info!(namespace = %pod.namespace, pod = %pod.name, vpa = %vpa.name, "resized a pod in place");
                 self.metrics.update("resized");
                 round.resized(candidate);
                 self.writer.tell(PodEvent::resized(id(pod), &vpa.name)).await;
                 (Step::Resize, None)
             }
-            Err(ResizeError::Gone) => {
+            Resized::Gone => {
                 self.metrics.update("gone");
                 (Step::Resize, None)
             }
-            Err(error) => {
-                tracing::warn!(%error, namespace = %pod.namespace, pod = %pod.name, "a pod could not be resized in place");
-                self.metrics.update("resize_failed");
-                let step = match error {
-                    ResizeError::Refused(_) => round.refused(candidate),
-                    // Whether it was carried out is seen in the next round.
-                    _ => Step::Hold(Hold::Resizing),
-                };
-                (step, Some(error.to_string()))
-            }
+            Resized::NoRoom(why) => (round.without_room(candidate), Some(why)),
+            Resized::Refused(why) => (round.refused(candidate), Some(why)),
+            Resized::Unknown(why) => (Step::Hold(Hold::Resizing), Some(why)),
         }
     }
 

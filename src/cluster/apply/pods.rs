@@ -28,7 +28,6 @@ struct Meta {
     name: String,
     namespace: String,
     uid: String,
-    creation_timestamp: Option<String>,
     deletion_timestamp: Option<String>,
     #[serde(deserialize_with = "nullable")]
     labels: BTreeMap<String, String>,
@@ -153,7 +152,6 @@ fn pod(Object { metadata, spec, status }: Object) -> Pod {
         owner: controller(metadata.owner_references),
         template_hash: metadata.labels.get("pod-template-hash").cloned(),
         node: spec.node_name.filter(|name| !name.is_empty()).map(Arc::from),
-        created: time(metadata.creation_timestamp).unwrap_or(0),
         started: time(status.start_time),
         is_pending: status.phase.as_deref() != Some("Running"),
         is_deleting: metadata.deletion_timestamp.is_some(),
@@ -232,7 +230,7 @@ mod tests {
     fn a_running_pod_is_read_with_what_it_has_and_how_it_was_killed() {
         let json = json!({
             "metadata": {
-                "name": "web-5d4f8-x", "namespace": "shop", "uid": "u", "creationTimestamp": "1970-01-01T00:00:01Z",
+                "name": "web-5d4f8-x", "namespace": "shop", "uid": "u",
                 "labels": {"pod-template-hash": "5d4f8"}, "annotations": {OBSERVED: "app, proxy"},
                 "ownerReferences": [
                     {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-5d4f8", "controller": true}],
@@ -254,10 +252,7 @@ mod tests {
             },
         });
         let pod = read_running(&json.to_string()).unwrap().unwrap();
-        assert_eq!(
-            (&*pod.name, pod.created, pod.started),
-            ("web-5d4f8-x", 1_000_000_000, Some(2_000_000_000))
-        );
+        assert_eq!((&*pod.name, pod.started), ("web-5d4f8-x", Some(2_000_000_000)));
         assert_eq!(pod.owner.as_ref().unwrap().name, "web-5d4f8");
         assert_eq!((pod.template_hash.as_deref(), pod.node.as_deref()), (Some("5d4f8"), Some("n")));
         assert_eq!((pod.is_pending, pod.is_deleting, pod.resize), (false, false, Some(Resize::Deferred)));
@@ -284,7 +279,7 @@ mod tests {
         let pod = pod.unwrap();
         assert_eq!((&*pod.namespace, &*pod.name, pod.has_annotations), ("shop", "", false));
         assert!(pod.is_sized_as_a_whole && pod.is_pending && pod.owner.is_none());
-        for bad in ["[]", "7", r#"{"spec":{"containers":"none"}}"#] {
+        for bad in ["7", r#"{"spec":{"containers":"none"}}"#] {
             assert!(read_pod(bad, "shop").is_err(), "{bad}");
         }
     }

@@ -62,3 +62,49 @@ fn a_pod_of_a_vpa_is_patched_and_any_doubt_leaves_it_as_it_is() {
     let ignoring = config::Recommender { ignored_namespaces: vec!["shop".into()], ..config };
     assert_eq!(outcome(&mutate(true, &ignoring), "shop", pod("StatefulSet", "app")), "no_vpa");
 }
+
+/// `cargo test --lib -- --nocapture a_review_costs` shows the times.
+#[tokio::test]
+async fn a_review_costs_little_also_among_ten_thousand_vpas() {
+    let config = config::Recommender::default();
+    let mutate = mutate(true, &config);
+    for at in 0..10_000 {
+        let name = format!("other-{at}");
+        let target = Owner { api_version: "apps/v1".into(), kind: "Deployment".into(), name: name.clone() };
+        let vpa = Vpa {
+            namespace: "shop".into(),
+            name: name.as_str().into(),
+            target: Some(target),
+            ..Vpa::default()
+        };
+        let object = Object::Vpa(Box::new(vpa));
+        mutate.index.write().apply(Kind::Vpa, ("shop".into(), name.into()), object);
+    }
+    let env: Vec<Value> =
+        (0..50).map(|at| json!({"name": format!("VARIABLE_{at}"), "value": "x".repeat(40)})).collect();
+    let review = json!({
+        "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+        "request": {
+            "uid": "r", "namespace": "shop", "operation": "CREATE",
+            "resource": {"group": "", "version": "v1", "resource": "pods"},
+            "object": {
+                "metadata": {"name": "db-0", "ownerReferences": [
+                    {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "controller": true}]},
+                "spec": {"containers": [{"name": "app", "env": env}, {"name": "proxy", "env": env}]},
+            },
+        },
+    });
+    let (router, body) = (router(Arc::new(mutate)), review.to_string());
+    let mut took = Vec::new();
+    for _ in 0..1_000 {
+        let request = axum::http::Request::post(PATH).body(Body::from(body.clone())).unwrap();
+        let began = Instant::now();
+        let answer = tower::ServiceExt::oneshot(router.clone(), request).await.unwrap();
+        let answer = axum::body::to_bytes(answer.into_body(), MAX_BODY).await.unwrap();
+        took.push(began.elapsed());
+        assert!(String::from_utf8_lossy(&answer).contains("JSONPatch"));
+    }
+    took.sort();
+    println!("half within {:?}, 99 % within {:?}", took[500], took[990]);
+    assert!(took[500] < Duration::from_millis(5), "{:?}", took[500]);
+}

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use ::berth::cluster::{
-    Change, LeanAllocation, LeanCoschedulingPodGroup, LeanPodGroup, ObjectIndex, ObjectSink, OptionalKind,
-    PodGroupVersion, WatchCounters, watch_if_served,
+    Change, LeanAllocation, LeanCoschedulingPodGroup, LeanObject, LeanPodGroup, ObjectIndex, ObjectSink,
+    OptionalKind, PodGroupVersion, WatchCounters, watch_if_served,
 };
 use ::berth::gang::Allocation;
 use ::berth::objects::{Kind, Object, ObjectName};
@@ -52,7 +52,14 @@ struct Watch {
 impl Watch {
     fn start<K>(client: Client) -> Watch
     where
-        K: OptionalKind + LeanObject + Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + Sync + 'static,
+        K: OptionalKind
+            + LeanObject
+            + Clone
+            + serde::de::DeserializeOwned
+            + std::fmt::Debug
+            + Send
+            + Sync
+            + 'static,
     {
         let seen: Arc<Mutex<Seen>> = Arc::default();
         let version: Arc<Mutex<String>> = Arc::default();

@@ -179,6 +179,7 @@ async fn apply(client: &Client, object: &Value, dry_run: bool) -> kube::Result<D
         | "ClusterRole"
         | "ClusterRoleBinding"
         | "CustomResourceDefinition"
+        | "MutatingWebhookConfiguration"
         | "ValidatingWebhookConfiguration" => Api::all_with(client.clone(), &resource),
         _ => {
             let namespace = object["metadata"]["namespace"].as_str().unwrap_or("default");

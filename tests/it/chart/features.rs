@@ -51,6 +51,26 @@ fn the_guard_leaves_the_cluster_and_berth_itself_a_way_to_start() {
 }
 
 #[test]
+fn the_webhook_of_pods_never_keeps_them_away() {
+    let objects = rendered(APPLY);
+    let webhooks = the("MutatingWebhookConfiguration", &objects)["webhooks"].as_array().unwrap();
+    let [webhook] = &webhooks[..] else { panic!("{webhooks:?}") };
+    assert_eq!((&webhook["failurePolicy"], &webhook["timeoutSeconds"]), (&json!("Ignore"), &json!(2)));
+    assert_eq!(webhook["rules"][0]["operations"], json!(["CREATE"]));
+    assert_eq!(webhook["rules"][0]["resources"], json!(["pods"]));
+    let selector = &webhook["namespaceSelector"]["matchExpressions"][0];
+    assert_eq!(
+        (&selector["operator"], &selector["values"]),
+        (&json!("NotIn"), &json!(["kube-system", NAMESPACE]))
+    );
+    let service = the("Service", &objects);
+    let called = &webhook["clientConfig"]["service"];
+    assert_eq!(called["name"], service["metadata"]["name"]);
+    assert_eq!(called["port"], service["spec"]["ports"][0]["port"]);
+    assert_eq!(called["path"], ::berth::serve::mutate::PATH);
+}
+
+#[test]
 fn the_definitions_of_kinds_are_those_that_berth_prints_and_can_be_left_to_others() {
     let by_name = |crds: Vec<Value>| -> BTreeMap<String, Value> {
         let of_kinds = crds.into_iter().filter(|it| it["kind"] == "CustomResourceDefinition");

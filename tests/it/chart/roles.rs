@@ -111,6 +111,29 @@ const RECOMMENDING: [&str; 13] = [
     "+ClusterRole metrics.k8s.io/pods [list]",
 ];
 
+/// What a pod that is created gets: which VPA it belongs to, and how large it may be.
+const APPLYING: [&str; 4] = [
+    "+ClusterRole /limitranges [list,watch]",
+    "+ClusterRole apps/deployments [list,watch]",
+    "+ClusterRole autoscaling.k8s.io/verticalpodautoscalers [list,watch]",
+    "+ClusterRole batch/jobs [list,watch]",
+];
+
+/// What the updater adds to that: resizes, evictions, how many pods are wanted, and whether upstream's components run.
+const UPDATING: [&str; 11] = [
+    APPLYING[0],
+    "+ClusterRole /pods/eviction [create]",
+    "+ClusterRole /pods/resize [patch]",
+    "+ClusterRole /replicationcontrollers [get]",
+    "+ClusterRole apps/daemonsets [get]",
+    APPLYING[1],
+    "+ClusterRole apps/replicasets [get]",
+    "+ClusterRole apps/statefulsets [get]",
+    APPLYING[2],
+    APPLYING[3],
+    "+ClusterRole coordination.k8s.io/leases:vpa-updater,vpa-admission-controller [get]",
+];
+
 /// What the roles allow: the kind of the role, what is accessed with the names it is limited to, and the verbs.
 fn rules(objects: &[Value]) -> Vec<(String, String, Vec<String>)> {
     let mut found = Vec::new();
@@ -165,9 +188,11 @@ fn each_feature_adds_or_takes_away_its_own_rules() {
     let with_vpas = |verbs: &'static str| {
         RECOMMENDING.map(|rule| if rule.ends_with("/verticalpodautoscalers [list]") { verbs } else { rule })
     };
+    let mutating = webhook.replace("validating", "mutating");
+    let with_webhook = [APPLYING[0], mutating.as_str(), APPLYING[1], APPLYING[2], APPLYING[3]];
     let makes_vpas = with_vpas("+ClusterRole autoscaling.k8s.io/verticalpodautoscalers [create,delete,list]");
     let with_dimensions = with_vpas("+ClusterRole autoscaling.k8s.io/verticalpodautoscalers [list,patch]");
-    let cases: [(&str, &[&str]); 10] = [
+    let cases: [(&str, &[&str]); 12] = [
         (
             "config: {serving: {address: null}}",
             &[
@@ -190,6 +215,8 @@ fn each_feature_adds_or_takes_away_its_own_rules() {
             "config: {recommender: {enabled: true, prometheus: {url: 'http://prometheus'}, dimensions: [{name: diskRead}]}}",
             &with_dimensions[..RECOMMENDING.len() - 1],
         ),
+        ("apply: {webhook: {enabled: true}}", &with_webhook),
+        ("apply: {updater: {enabled: true}}", &UPDATING),
         (GUARD, &[&webhook]),
         ("guard: {enabled: true, certManager: {enabled: true}}", &secrets),
         (

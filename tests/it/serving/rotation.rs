@@ -9,7 +9,9 @@ use ::berth::serve::Secure;
 use axum::http::StatusCode;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::ByteString;
-use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
+};
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client as ApiClient};
@@ -106,7 +108,8 @@ async fn replicas_share_certificates_and_mend_what_becomes_of_them() {
 async fn the_webhooks_are_told_the_authority_and_the_log_says_when_they_are_missing() {
     let cluster = start_control_plane().await;
     let client = cluster.client();
-    let config = "serving: {address: '127.0.0.1:0', secret: berth-tls, webhookConfiguration: guard}\n\
+    let config = "serving: {address: '127.0.0.1:0', secret: berth-tls, webhookConfiguration: guard, \
+                  mutatingWebhookConfiguration: pods}\n\
                   leaderElection: {namespace: default}";
     let berth = Berth::start(&cluster.kubeconfig(), config);
     let address = berth.secure_address().await;
@@ -120,6 +123,24 @@ async fn the_webhooks_are_told_the_authority_and_the_log_says_when_they_are_miss
     .await;
     await_until(SOON, "the log says what is missing", async || {
         berth.log().contains("there is no ValidatingWebhookConfiguration guard")
+    })
+    .await;
+
+    // One that is missing does not stand in the way of the other.
+    let mutating: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    let of_pods = json!({"metadata": {"name": "pods"}, "webhooks": [{
+        "name": "vpa.berth.dev",
+        "clientConfig": {"url": format!("https://{address}/mutate-pods")},
+        "rules": [],
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    }]});
+    let of_pods = serde_json::from_value(of_pods).expect("a configuration");
+    mutating.create(&PostParams::default(), &of_pods).await.expect("created");
+    await_until(SOON, "it knows the CA", async || {
+        let ca = ByteString(value(&secrets, "ca.crt").await.into_bytes());
+        let found = mutating.get("pods").await.expect("it exists").webhooks.unwrap_or_default();
+        found.iter().all(|it| it.client_config.ca_bundle.as_ref() == Some(&ca))
     })
     .await;
 

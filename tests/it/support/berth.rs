@@ -88,6 +88,12 @@ impl Berth {
         value_in(&text, name).unwrap_or_else(|| panic!("no metric {name} in\n{text}"))
     }
 
+    /// The value of a metric, or `None` when there is none of this name.
+    pub async fn find_metric(&self, name: &str) -> Option<f64> {
+        let (_, text) = self.get("/metrics").await;
+        value_in(&text, name)
+    }
+
     /// The value of a metric, or `None` when it cannot be read: the process is stopped, gone or not there yet.
     async fn try_metric(&self, name: &str) -> Option<f64> {
         let url = format!("http://{}/metrics", self.find_address()?);

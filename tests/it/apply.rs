@@ -1,0 +1,127 @@
+//! Recommendations are applied to pods, by berth on a real API server with the VPA CRDs. There is no kubelet: what one would say of a
+//! resize is written by the tests.
+
+mod updater;
+mod webhook;
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::recommender::{api, create, create_crds, vpas};
+use crate::serving::client::{Ca, in_seconds};
+use crate::support::*;
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// The certificate of HTTPS, as files, and the CA that others know it by.
+struct Certificate {
+    folder: TempDir,
+    ca: Value,
+}
+
+impl Certificate {
+    fn new() -> Certificate {
+        let ca = Ca::new("berths");
+        let server = ca.server(in_seconds(7_200));
+        let folder = tempfile::tempdir().expect("a folder");
+        for (name, text) in [("tls.crt", &server.certificate), ("tls.key", &server.key)] {
+            std::fs::write(folder.path().join(name), text).expect("written");
+        }
+        Certificate { folder, ca: bundle(&ca.certificate) }
+    }
+
+    /// A configuration that serves HTTPS with it.
+    fn config(&self, more: &str) -> String {
+        let file = |name: &str| self.folder.path().join(name).display().to_string();
+        let (certificate, key) = (file("tls.crt"), file("tls.key"));
+        format!("serving: {{address: '127.0.0.1:0', certFile: {certificate}, keyFile: {key}}}\n{more}")
+    }
+}
+
+/// A `caBundle`.
+fn bundle(ca: &str) -> Value {
+    serde_json::to_value(k8s_openapi::ByteString(ca.as_bytes().to_vec())).expect("a text")
+}
+
+/// A Deployment and its ReplicaSet of so many pods; returns the owner references of its pods.
+async fn create_workload(client: &Client, name: &str, replicas: usize) -> Value {
+    let (deployments, replica_sets) = (
+        api(client, "apps", "v1", "Deployment", "deployments"),
+        api(client, "apps", "v1", "ReplicaSet", "replicasets"),
+    );
+    let template = json!({
+        "metadata": {"labels": {"app": name}}, "spec": {"containers": [{"name": "app", "image": "pause"}]},
+    });
+    let spec =
+        json!({"replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": template});
+    let owner = |kind: &str, object: &DynamicObject| {
+        let (name, uid) = (&object.metadata.name, &object.metadata.uid);
+        json!([{"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": uid, "controller": true}])
+    };
+    let metadata = json!({"name": name});
+    let deployment =
+        json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec});
+    let deployment = create(&deployments, deployment).await;
+    let metadata =
+        json!({"name": format!("{name}-5d4f8"), "ownerReferences": owner("Deployment", &deployment)});
+    let replica_set =
+        json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": metadata, "spec": spec});
+    owner("ReplicaSet", &create(&replica_sets, replica_set).await)
+}
+
+/// A pod of this workload, as its ReplicaSet makes it.
+fn pod_of(name: &str, index: usize, owners: &Value, resources: Value) -> Value {
+    json!({
+        "metadata": {
+            "name": format!("{name}-5d4f8-{index}"),
+            "labels": {"app": name, "pod-template-hash": "5d4f8"},
+            "ownerReferences": owners,
+        },
+        "spec": {
+            "schedulerName": "nobody",
+            "containers": [{"name": "app", "image": "pause", "resources": resources}],
+        },
+    })
+}
+
+async fn create_pod(client: &Client, pod: &Value) -> Value {
+    let pods: Api<Pod> = Api::default_namespaced(client.clone());
+    let pod = serde_json::from_value(pod.clone()).expect("a pod");
+    let made = pods.create(&PostParams::default(), &pod).await.expect("the pod is created");
+    serde_json::to_value(made).expect("JSON")
+}
+
+/// A VPA of the Deployment of the same name, with this target for the container `app`, if any.
+async fn create_vpa(client: &Client, name: &str, mode: &str, target: Option<Value>) {
+    let vpa = json!({
+        "apiVersion": "autoscaling.k8s.io/v1", "kind": "VerticalPodAutoscaler",
+        "metadata": {"name": name},
+        "spec": {
+            "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
+            "updatePolicy": {"updateMode": mode},
+        },
+    });
+    create(&vpas(client), vpa).await;
+    if let Some(target) = target {
+        recommend(client, name, target).await;
+    }
+}
+
+/// Recommends exactly this.
+async fn recommend(client: &Client, name: &str, target: Value) {
+    let recommendation =
+        json!({"containerName": "app", "target": target, "lowerBound": target, "upperBound": target});
+    let status = json!({"status": {"recommendation": {"containerRecommendations": [recommendation]}}});
+    let params = PatchParams::default();
+    vpas(client).patch_status(name, &params, &Patch::Merge(&status)).await.expect("it is recommended");
+}
+
+/// Requests and limits of the first container.
+fn resources(pod: &Value) -> &Value {
+    &pod["spec"]["containers"][0]["resources"]
+}
