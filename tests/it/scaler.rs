@@ -256,7 +256,13 @@ async fn a_service_grows_and_shrinks_through_a_spike_and_its_pods_are_resized_in
     assert_no_overcommit(&client).await;
 
     load.set("web", 0.3);
+    let mut decision = String::new();
     await_until(SOON, "the service is small again", async || {
+        let now = status(&client).await.decision;
+        if now != decision {
+            println!("{now}");
+            decision = now;
+        }
         let pods = web_pods(&client).await;
         replicas(&client).await == 2 && pods.len() == 2 && pods.iter().all(|pod| cpu_of(pod) < 400)
     })
