@@ -84,7 +84,7 @@ fn a_size_is_the_mean_and_three_deviations_of_the_window() {
     bench.uses(&[300.0, 340.0], &[300.0, 340.0]);
     let decision = bench.decide();
     assert_eq!(bench.size().cpu_milli, 380, "{}", decision.reason);
-    assert_eq!(bench.size().memory_bytes / MI, 437, "and some room");
+    assert_eq!(bench.size().memory_bytes / MI, 436, "and some room");
     assert!(decision.sizes_changed && decision.reason.contains("900m -> 380m"), "{}", decision.reason);
     assert!(!decision.reason.contains('\n'));
 }
@@ -174,7 +174,7 @@ fn memory_stays_above_the_peak_of_the_day_and_shrinks_after_it() {
     bench.signal(10.0);
     bench.uses(&[190.0], &[200.0]);
     bench.decide();
-    assert_eq!(bench.size().memory_bytes / MI, 230);
+    assert_eq!(bench.size().memory_bytes / MI, 229);
 }
 
 #[test]
@@ -268,7 +268,7 @@ fn replicas_shrink_one_step_a_minute_but_not_soon_after_growth() {
 
 #[test]
 fn memory_grows_before_it_is_used_up() {
-    let mut bench = Bench::new(2, 200, 200);
+    let mut bench = Bench::new(2, 200, 250);
     bench.uses(&[190.0], &[150.0]);
     bench.decide();
     assert_eq!(bench.size().memory_bytes / MI, 172);
