@@ -21,7 +21,12 @@ pub const GROUP: &str = "berth.dev";
 
 /// All kinds of ours.
 pub fn crds() -> Vec<CustomResourceDefinition> {
-    vec![Allocation::crd(), policy::AllocationPolicy::crd(), quota::Quota::crd(), service_scaler::ServiceScaler::crd()]
+    vec![
+        Allocation::crd(),
+        policy::AllocationPolicy::crd(),
+        quota::Quota::crd(),
+        service_scaler::ServiceScaler::crd(),
+    ]
 }
 
 /// One CustomResourceDefinition as a YAML document.

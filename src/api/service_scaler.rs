@@ -234,8 +234,8 @@ pub struct Behavior {
 #[derive(KubeSchema, Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ScalingRules {
-    /// Of all that was wanted in so many seconds the most careful counts: the least when growing, the most when shrinking; and nothing
-    /// shrinks for so long after something grew. Without it 0 when growing and 300 when shrinking.
+    /// No change in this direction for so long after one in the other. Without it 0 for more replicas and 300 for fewer; the latter
+    /// holds for sizes, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 3600))]
     pub stabilization_window_seconds: Option<i32>,

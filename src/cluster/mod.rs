@@ -52,6 +52,6 @@ pub use policies::{LeanAllocationPolicy, PolicyWriter};
 pub use quotas::{LeanQuota, QuotaWriter};
 pub use reporter::{ReportCounters, Reporter};
 pub use self_check::{list_all, list_cluster, list_version};
-pub(crate) use status_writer::conditions;
 pub use served::{OptionalKind, watch_if_served};
+pub(crate) use status_writer::conditions;
 pub use watch::{Change, LIVE_PODS, WatchCounters, watch};

@@ -30,7 +30,12 @@ pub struct Scaling {
 
 impl Default for Scaling {
     fn default() -> Self {
-        Self { enabled: false, interval: ConfigDuration::from_secs(15), hints: true, hints_window: ConfigDuration::from_secs(300) }
+        Self {
+            enabled: false,
+            interval: ConfigDuration::from_secs(15),
+            hints: true,
+            hints_window: ConfigDuration::from_secs(300),
+        }
     }
 }
 
@@ -41,7 +46,10 @@ pub(super) fn validate(config: &Config) -> Result<(), InvalidField> {
         lasts("scaling.hintsWindow", config.scaling.hints_window, shortest..=HINTS_WINDOW_MAX)?;
     }
     if config.scaling.enabled && config.recommender.prometheus.is_none() {
-        return refuse("scaling.enabled", "needs recommender.prometheus.url: usage and signals are read there");
+        return refuse(
+            "scaling.enabled",
+            "needs recommender.prometheus.url: usage and signals are read there",
+        );
     }
     Ok(())
 }

@@ -105,7 +105,12 @@ logFormat: json
         node_taints_policy: InclusionPolicy::Honor,
     };
     let expected = Config {
-        scaling: Scaling { enabled: true, interval: ConfigDuration::from_secs(30), hints: false, hints_window: ConfigDuration::from_secs(60) },
+        scaling: Scaling {
+            enabled: true,
+            interval: ConfigDuration::from_secs(30),
+            hints: false,
+            hints_window: ConfigDuration::from_secs(60),
+        },
         scheduler_names: vec!["berth".into(), "berth-batch".into()],
         agents: 2,
         cache_memory_mib: 512,

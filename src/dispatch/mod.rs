@@ -296,7 +296,8 @@ impl Dispatcher {
             DispatcherKind::Protean => !self.lanes[*at].called || self.shared.is_empty(),
             _ => true,
         };
-        let idle = || self.lanes_of(allowed).find(|(_, lane)| lane.is_idle() && !lane.called).map(|(at, _)| at);
+        let idle =
+            || self.lanes_of(allowed).find(|(_, lane)| lane.is_idle() && !lane.called).map(|(at, _)| at);
         let wake = lane.filter(comes_for_it).or_else(idle).or(lane).unwrap_or(0);
         self.lanes[wake].called = true;
         wake

@@ -1,7 +1,7 @@
 //! How fast replicas may change: the behaviour of a HorizontalPodAutoscaler v2, on top of what the controller wants.
 //!
-//! Upstream: `pkg/controller/podautoscaler/horizontal.go` (`stabilizeRecommendationWithBehaviors`,
-//! `convertDesiredReplicasWithBehaviorRate`).
+//! Upstream: `pkg/controller/podautoscaler/horizontal.go` (`convertDesiredReplicasWithBehaviorRate`). Its stabilisation looks at the numbers
+//! that were wanted before. A controller that goes step by step wants no number: here a direction rests after a change in the other.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::observation::Seconds;
 
-/// What is remembered of wishes and changes, at most; older ones go.
+/// What is remembered of changes, at most; older ones go.
 const MOST_KEPT: usize = 240;
 
 /// Rules for both directions; without rules of a direction it is not limited.
@@ -22,7 +22,7 @@ pub struct Behavior {
 /// Rules for one direction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules {
-    /// Of what was wanted in so long a time the most careful counts.
+    /// No change in this direction for so long after one in the other.
     pub stabilization_s: Seconds,
     pub select: Select,
     pub policies: Vec<Policy>,
@@ -52,11 +52,10 @@ pub enum Amount {
     Percent(u32),
 }
 
-/// What was wanted and done, to look back at.
+/// What was done, to look back at.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct History {
-    wanted: VecDeque<(Seconds, u32)>,
     /// Positive: replicas that came.
     changes: VecDeque<(Seconds, i64)>,
 }
@@ -73,7 +72,10 @@ impl History {
     /// Replicas were changed.
     pub fn changed(&mut self, now: Seconds, from: u32, to: u32) {
         if from != to {
-            push(&mut self.changes, (now, i64::from(to) - i64::from(from)));
+            if self.changes.len() >= MOST_KEPT {
+                self.changes.pop_front();
+            }
+            self.changes.push_back((now, i64::from(to) - i64::from(from)));
         }
     }
 
@@ -84,47 +86,29 @@ impl History {
     }
 }
 
-fn push<T>(queue: &mut VecDeque<T>, value: T) {
-    if queue.len() >= MOST_KEPT {
-        queue.pop_front();
-    }
-    queue.push_back(value);
-}
-
 impl Behavior {
     /// What may be done now, of `replicas` that there are, when so many are wanted.
-    pub fn allow(&self, history: &mut History, now: Seconds, replicas: u32, wanted: u32) -> Allowed {
-        let longest = [&self.up, &self.down].into_iter().flatten().map(|rules| rules.stabilization_s);
-        let longest = longest.max().unwrap_or(0);
-        // A clock that was set back makes the old ones worthless.
-        history.wanted.retain(|(at, _)| *at <= now && now - *at <= longest);
-        if longest > 0 {
-            push(&mut history.wanted, (now, wanted));
+    pub fn allow(&self, history: &History, now: Seconds, replicas: u32, wanted: u32) -> Allowed {
+        let rests = |rules: &Option<Rules>, other: fn((i64, i64)) -> i64| {
+            let window = rules.as_ref().map_or(0, |rules| rules.stabilization_s);
+            other(history.recent(now, window)) > 0
+        };
+        let allowed = match wanted {
+            wanted if wanted > replicas && rests(&self.up, |(_, down)| down) => None,
+            wanted if wanted < replicas && rests(&self.down, |(up, _)| up) => None,
+            wanted if wanted > replicas => Some(self.up_to(history, now, replicas, wanted)),
+            wanted if wanted < replicas => Some(self.down_to(history, now, replicas, wanted)),
+            wanted => Some(wanted),
+        };
+        match allowed {
+            None => {
+                Allowed { replicas, because: Some("behavior waits after a change in the other direction") }
+            }
+            Some(allowed) => {
+                let because = (allowed != wanted).then_some("behavior allows no larger change now");
+                Allowed { replicas: allowed, because }
+            }
         }
-        let steady = self.stabilized(history, now, replicas, wanted);
-        let rated = match steady {
-            steady if steady > replicas => self.up_to(history, now, replicas, steady),
-            steady if steady < replicas => self.down_to(history, now, replicas, steady),
-            steady => steady,
-        };
-        let because = match () {
-            () if rated == wanted => None,
-            () if rated != steady => Some("behavior allows no larger change now"),
-            () => Some("stabilization looks back at what was wanted before"),
-        };
-        Allowed { replicas: rated, because }
-    }
-
-    fn stabilized(&self, history: &History, now: Seconds, replicas: u32, wanted: u32) -> u32 {
-        let within = |window: Seconds| {
-            let recent = history.wanted.iter().filter(move |(at, _)| now - at <= window);
-            recent.map(|(_, wanted)| *wanted)
-        };
-        let window = |rules: &Option<Rules>| rules.as_ref().map_or(0, |rules| rules.stabilization_s);
-        let least = within(window(&self.up)).chain([wanted]).min().unwrap_or(wanted);
-        let most = within(window(&self.down)).chain([wanted]).max().unwrap_or(wanted);
-        // Grow to the least that was wanted, shrink to the most.
-        replicas.clamp(least, most)
     }
 
     fn up_to(&self, history: &History, now: Seconds, replicas: u32, wanted: u32) -> u32 {
@@ -178,18 +162,18 @@ mod tests {
     use super::*;
 
     fn rules(stabilization_s: Seconds, select: Select, policies: &[(Amount, Seconds)]) -> Option<Rules> {
-        let policies = policies.iter().map(|(amount, period_s)| Policy { amount: *amount, period_s: *period_s });
+        let policies =
+            policies.iter().map(|(amount, period_s)| Policy { amount: *amount, period_s: *period_s });
         Some(Rules { stabilization_s, select, policies: policies.collect() })
     }
 
     #[test]
     fn without_rules_everything_is_allowed() {
-        let mut history = History::default();
+        let history = History::default();
         for wanted in [1, 3, 400] {
-            let allowed = Behavior::default().allow(&mut history, 0, 3, wanted);
+            let allowed = Behavior::default().allow(&history, 0, 3, wanted);
             assert_eq!(allowed, Allowed { replicas: wanted, because: None });
         }
-        assert_eq!(history, History::default());
     }
 
     #[test]
@@ -197,14 +181,14 @@ mod tests {
         let policies = [(Amount::Percent(100), 15), (Amount::Pods(4), 15)];
         let of = |select| Behavior { up: rules(0, select, &policies), down: None };
         let mut history = History::default();
-        assert_eq!(of(Select::Max).allow(&mut history, 0, 2, 50).replicas, 6);
-        assert_eq!(of(Select::Min).allow(&mut history, 0, 2, 50).replicas, 4);
-        let disabled = of(Select::Disabled).allow(&mut history, 0, 2, 50);
+        assert_eq!(of(Select::Max).allow(&history, 0, 2, 50).replicas, 6);
+        assert_eq!(of(Select::Min).allow(&history, 0, 2, 50).replicas, 4);
+        let disabled = of(Select::Disabled).allow(&history, 0, 2, 50);
         assert_eq!((disabled.replicas, disabled.because), (2, Some("behavior allows no larger change now")));
         // What came in the period counts: it began with 2.
         history.changed(1, 2, 6);
-        assert_eq!(of(Select::Max).allow(&mut history, 10, 6, 50).replicas, 6);
-        assert_eq!(of(Select::Max).allow(&mut history, 16, 6, 50).replicas, 12);
+        assert_eq!(of(Select::Max).allow(&history, 10, 6, 50).replicas, 6);
+        assert_eq!(of(Select::Max).allow(&history, 16, 6, 50).replicas, 12);
     }
 
     #[test]
@@ -212,27 +196,25 @@ mod tests {
         let policies = [(Amount::Percent(10), 60), (Amount::Pods(2), 60)];
         let of = |select| Behavior { up: None, down: rules(0, select, &policies) };
         let mut history = History::default();
-        assert_eq!(of(Select::Max).allow(&mut history, 0, 50, 1).replicas, 45);
-        assert_eq!(of(Select::Min).allow(&mut history, 0, 50, 1).replicas, 48);
-        assert_eq!(of(Select::Disabled).allow(&mut history, 0, 50, 1).replicas, 50);
+        assert_eq!(of(Select::Max).allow(&history, 0, 50, 1).replicas, 45);
+        assert_eq!(of(Select::Min).allow(&history, 0, 50, 1).replicas, 48);
+        assert_eq!(of(Select::Disabled).allow(&history, 0, 50, 1).replicas, 50);
         history.changed(1, 50, 45);
-        assert_eq!(of(Select::Max).allow(&mut history, 30, 45, 1).replicas, 45);
-        assert_eq!(of(Select::Max).allow(&mut history, 61, 45, 1).replicas, 40);
+        assert_eq!(of(Select::Max).allow(&history, 30, 45, 1).replicas, 45);
+        assert_eq!(of(Select::Max).allow(&history, 61, 45, 1).replicas, 40);
     }
 
     #[test]
-    fn stabilization_takes_the_most_careful_of_what_was_wanted() {
+    fn a_direction_rests_after_a_change_in_the_other() {
         let behavior = Behavior { up: rules(60, Select::Max, &[]), down: rules(300, Select::Max, &[]) };
         let mut history = History::default();
-        let mut ask = |now, replicas, wanted| behavior.allow(&mut history, now, replicas, wanted).replicas;
-        assert_eq!(ask(0, 5, 5), 5);
-        // Not more than what was wanted a minute ago at least.
-        assert_eq!(ask(30, 5, 9), 5);
-        assert_eq!(ask(61, 5, 8), 8);
-        // Not less than the most of five minutes.
-        assert_eq!(ask(100, 8, 2), 8);
-        assert_eq!(ask(331, 8, 2), 8);
-        assert_eq!(ask(362, 8, 2), 2);
+        history.changed(0, 5, 8);
+        let ask = |history: &History, now, wanted| behavior.allow(history, now, 8, wanted).replicas;
+        assert_eq!((ask(&history, 299, 7), ask(&history, 299, 9)), (8, 9));
+        assert_eq!(ask(&history, 300, 7), 7);
+        history.changed(300, 9, 8);
+        assert_eq!((ask(&history, 359, 9), ask(&history, 359, 7)), (8, 7));
+        assert_eq!(ask(&history, 360, 9), 9);
     }
 
     proptest! {
@@ -248,7 +230,7 @@ mod tests {
             let (mut history, mut now, mut replicas) = (History::default(), 0, 5);
             for (pause, wanted) in steps {
                 now += pause;
-                let allowed = behavior.allow(&mut history, now, replicas, wanted).replicas;
+                let allowed = behavior.allow(&history, now, replicas, wanted).replicas;
                 let (low, high) = (replicas.min(wanted), replicas.max(wanted));
                 prop_assert!((low..=high).contains(&allowed), "{allowed} of {wanted} from {replicas}");
                 history.changed(now, replicas, allowed);

@@ -78,7 +78,8 @@ impl Windows {
 
     /// Forgets what is too old, and times that a clock had which was set back since.
     pub fn forget(&mut self, now: Seconds) {
-        let keep = |point: &Point| (now.saturating_sub(KEPT_S)..=now.saturating_add(KEPT_S)).contains(&point.time_s);
+        let keep =
+            |point: &Point| (now.saturating_sub(KEPT_S)..=now.saturating_add(KEPT_S)).contains(&point.time_s);
         self.samples.retain(|_, samples| {
             samples.retain(keep);
             !samples.is_empty()

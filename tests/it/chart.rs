@@ -18,7 +18,7 @@ use tempfile::TempDir;
 pub(crate) const NAMESPACE: &str = "berth-system";
 
 /// What users do with the chart: a name, and their values.
-const VALUES: [(&str, &str); 12] = [
+const VALUES: [(&str, &str); 13] = [
     ("defaults", ""),
     ("single", "replicas: 1\nconfig: {leaderElection: {enabled: false}}\n"),
     ("service-monitor", "serviceMonitor: {enabled: true, interval: 15s, labels: {release: prometheus}}\n"),
@@ -33,12 +33,15 @@ const VALUES: [(&str, &str); 12] = [
     ("active-active", ACTIVE_ACTIVE),
     ("recommender", RECOMMENDER),
     ("apply", APPLY),
+    ("scaling", SCALING),
     ("dashboard", "dashboard: {enabled: true, labels: {team: platform}}\n"),
 ];
 
 const EXTENDER: &str = "extender: {enabled: true, clientCaSecret: kube-scheduler-client-ca}\n";
 const RECOMMENDER: &str = "recommender: {enabled: true}\n";
 const APPLY: &str = "apply: {webhook: {enabled: true}, updater: {enabled: true}}\n";
+pub(crate) const SCALING: &str =
+    "config: {scaling: {enabled: true}, recommender: {prometheus: {url: 'http://prometheus'}}}\n";
 const GUARD: &str = "guard: {enabled: true}\n";
 const ACTIVE_ACTIVE: &str =
     "config: {leaderElection: {activeActive: true}}\nguard: {enabled: true, failurePolicy: Fail}\n";

@@ -18,8 +18,8 @@ use anyhow::{Context, Result};
 use jiff::Timestamp;
 use tokio::time::MissedTickBehavior;
 
-use super::leadership::Leadership;
 use super::host_name;
+use super::leadership::Leadership;
 use super::tasks::Tasks;
 use crate::cluster::client::without_retries;
 use crate::cluster::scaling::{Other, Service, same_target};
@@ -119,7 +119,8 @@ impl Scaler {
         let owners = Owners::new(place.api.clone(), None);
         let windows = Windows::new(place.interval);
         let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
-        let affinity = place.hints_window.map(|window| Affinity::new(seconds(window), seconds(place.interval)));
+        let affinity =
+            place.hints_window.map(|window| Affinity::new(seconds(window), seconds(place.interval)));
         Scaler { place, term, owners, windows, affinity, remembered: BTreeMap::new() }
     }
 
@@ -137,7 +138,11 @@ impl Scaler {
         services.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
         if services.len() > SERVICES_MAX {
             let left_out = services.len() - SERVICES_MAX;
-            tracing::warn!(left_out, most = SERVICES_MAX, "there are more ServiceScalers than can be looked after");
+            tracing::warn!(
+                left_out,
+                most = SERVICES_MAX,
+                "there are more ServiceScalers than can be looked after"
+            );
             services.truncate(SERVICES_MAX);
         }
         self.remembered.retain(|uid, _| services.iter().any(|service| service.uid == *uid));

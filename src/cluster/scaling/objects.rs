@@ -146,7 +146,8 @@ fn settings(
     };
     let (mut vertical, mut containers) = (base.clone(), BTreeMap::new());
     for of in bounds.map_or(&[][..], |bounds| &bounds.containers) {
-        let bounded = bounded(&base, of).map_err(|error| format!("spec.bounds.containers[{}].{error}", of.name))?;
+        let bounded =
+            bounded(&base, of).map_err(|error| format!("spec.bounds.containers[{}].{error}", of.name))?;
         match of.name.as_str() {
             "*" => vertical = bounded,
             name => drop(containers.insert(name.to_owned(), bounded)),
@@ -172,8 +173,8 @@ fn bounded(base: &Vertical, of: &crate::api::service_scaler::ContainerBounds) ->
     let mut vertical = Vertical { cpu: base.cpu && is_on, memory: base.memory && is_on, ..base.clone() };
     let amount = |field: &str, amounts: &BTreeMap<String, Amount>, resource: &str| {
         let Some(amount) = amounts.get(resource) else { return Ok(None) };
-        let quantity = Quantity::parse(&amount.to_string())
-            .map_err(|error| format!("{field}[{resource}]: {error}"))?;
+        let quantity =
+            Quantity::parse(&amount.to_string()).map_err(|error| format!("{field}[{resource}]: {error}"))?;
         Ok::<_, String>(Some(if resource == "cpu" { quantity.milli_value() } else { quantity.value() }))
     };
     for name in of.min_allowed.keys().chain(of.max_allowed.keys()) {

@@ -176,7 +176,10 @@ impl Recommending {
         self.send(json_request(Method::PATCH, &path, MERGE_PATCH, &usage_patch(uid, text))).await.map(drop)
     }
 
-    pub(in crate::cluster) async fn send(&self, request: Result<Request<Body>, String>) -> Result<Answer, ApiError> {
+    pub(in crate::cluster) async fn send(
+        &self,
+        request: Result<Request<Body>, String>,
+    ) -> Result<Answer, ApiError> {
         let answer = client::exchange(&self.client, request.map_err(ApiError::Other)?);
         let answer = answer.await.map_err(ApiError::Other)?;
         let message = || answer.message();

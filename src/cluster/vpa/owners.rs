@@ -139,10 +139,12 @@ impl Owners {
             let path = || format!("{prefix}/namespaces/{namespace}/{plural}/{}/scale", owner.name);
             return Ok(scales.then(path).ok_or_else(no_scale));
         }
-        let parts = owner.api_version.split_once('/').filter(|(group, version)| is_name(group) && is_name(version));
+        let parts =
+            owner.api_version.split_once('/').filter(|(group, version)| is_name(group) && is_name(version));
         let Some((group, version)) = parts else { return Ok(Err(no_scale())) };
         let plural = self.scalable(&owner.api_version).await?.get(&owner.kind);
-        let path = |plural| format!("/apis/{group}/{version}/namespaces/{namespace}/{plural}/{}/scale", owner.name);
+        let path =
+            |plural| format!("/apis/{group}/{version}/namespaces/{namespace}/{plural}/{}/scale", owner.name);
         Ok(plural.map(path).ok_or_else(no_scale))
     }
 

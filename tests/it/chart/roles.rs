@@ -134,6 +134,16 @@ const UPDATING: [&str; 11] = [
     "+ClusterRole coordination.k8s.io/leases:vpa-updater,vpa-admission-controller [get]",
 ];
 
+/// What scaling of services adds.
+const FOR_SCALING: [&str; 6] = [
+    "+ClusterRole */*/scale [get,patch]",
+    "+ClusterRole /pods/resize [patch]",
+    "+ClusterRole autoscaling/horizontalpodautoscalers [list]",
+    "+ClusterRole berth.dev/servicescalers [list]",
+    "+ClusterRole berth.dev/servicescalers/status [patch]",
+    "+ClusterRole keda.sh/scaledobjects [list]",
+];
+
 /// What the roles allow: the kind of the role, what is accessed with the names it is limited to, and the verbs.
 fn rules(objects: &[Value]) -> Vec<(String, String, Vec<String>)> {
     let mut found = Vec::new();
@@ -192,7 +202,8 @@ fn each_feature_adds_or_takes_away_its_own_rules() {
     let with_webhook = [APPLYING[0], mutating.as_str(), APPLYING[1], APPLYING[2], APPLYING[3]];
     let makes_vpas = with_vpas("+ClusterRole autoscaling.k8s.io/verticalpodautoscalers [create,delete,list]");
     let with_dimensions = with_vpas("+ClusterRole autoscaling.k8s.io/verticalpodautoscalers [list,patch]");
-    let cases: [(&str, &[&str]); 12] = [
+    let cases: [(&str, &[&str]); 13] = [
+        (SCALING, &FOR_SCALING),
         (
             "config: {serving: {address: null}}",
             &[

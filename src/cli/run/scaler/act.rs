@@ -38,9 +38,12 @@ impl Place {
                     remembered.memory.replicas = Some(to);
                     remembered.history.changed(now.as_second(), from, to);
                     let change = if to > from { Change::ScaledUp } else { Change::ScaledDown };
-                    done.changes.push((change, format!("{from} -> {to} replicas: {}", settled.decision.reason)));
+                    done.changes
+                        .push((change, format!("{from} -> {to} replicas: {}", settled.decision.reason)));
                 }
-                Err(error) => done.changes.push((Change::Failed, format!("{to} replicas could not be set: {error}"))),
+                Err(error) => {
+                    done.changes.push((Change::Failed, format!("{to} replicas could not be set: {error}")))
+                }
             }
         }
         for resize in &settled.resizes {

@@ -127,7 +127,10 @@ impl Scaler {
         }
         let taken = self.place.engine.with(|scheduler, _| scheduler.hints_changed(told.clone()));
         tracing::info!(
-            services = seen.len(), hints = taken.in_force, refused = taken.refused, concerned = taken.concerned,
+            services = seen.len(),
+            hints = taken.in_force,
+            refused = taken.refused,
+            concerned = taken.concerned,
             "services that peak together, or in turn, are placed by it"
         );
         affinity.told = told;

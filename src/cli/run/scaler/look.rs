@@ -60,7 +60,11 @@ impl Scaler {
     }
 
     /// Looks at some services, several at a time.
-    pub(super) async fn look_at(&mut self, services: &[Service], now: Timestamp) -> Vec<Result<Look, String>> {
+    pub(super) async fn look_at(
+        &mut self,
+        services: &[Service],
+        now: Timestamp,
+    ) -> Vec<Result<Look, String>> {
         let mut paths = Vec::new();
         for service in services {
             let path = self.owners.scale_path(&service.namespace, &service.target).await;
@@ -71,7 +75,12 @@ impl Scaler {
         futures::stream::iter(looks).buffered(LOOKS_IN_FLIGHT).collect().await
     }
 
-    async fn look(&self, service: &Service, path: Result<String, String>, now: Timestamp) -> Result<Look, String> {
+    async fn look(
+        &self,
+        service: &Service,
+        path: Result<String, String>,
+        now: Timestamp,
+    ) -> Result<Look, String> {
         let api = &self.place.api;
         let Owner { kind, name, .. } = &service.target;
         let target = |error: String| format!("{kind} {name}: {error}");
@@ -81,7 +90,8 @@ impl Scaler {
         }
         let pods = api.service_pods(&service.namespace, &scale.selector).await;
         let pods = pods.map_err(|error| format!("the pods of {kind} {name}: {error}"))?;
-        let query = |of: fn(&Plan) -> &Option<Query>| service.plan.as_ref().ok().and_then(|plan| of(plan).as_ref());
+        let query =
+            |of: fn(&Plan) -> &Option<Query>| service.plan.as_ref().ok().and_then(|plan| of(plan).as_ref());
         let (signal, success) = futures::join!(
             self.measure(service, query(|plan| &plan.signal), now),
             self.measure(service, query(|plan| &plan.success), now)

@@ -117,7 +117,7 @@ impl Remembered {
             frozen: owner,
         };
         let decision = decide(&plan.settings, &mut self.memory, &seen, now_s);
-        let allowed = plan.behavior.allow(&mut self.history, now_s, replicas, decision.replicas);
+        let allowed = plan.behavior.allow(&self.history, now_s, replicas, decision.replicas);
         // What is set is what counts; `act` says when it was changed.
         self.memory.replicas = (replicas > 0).then_some(replicas);
         if !plan.dry_run {
@@ -152,7 +152,9 @@ impl Remembered {
             let new = |kind| windows.of(key, kind).filter(|point| point.time_s > *seen_s);
             let amount = |point: &Point| (point.time_s.saturating_mul(SECOND_NS), point.value as Amount);
             new(Kind::Cpu).map(|point| amount(&point)).for_each(|(at, used)| sizes.add_cpu(number, at, used));
-            new(Kind::Memory).map(|point| amount(&point)).for_each(|(at, used)| sizes.add_memory(number, at, used));
+            new(Kind::Memory)
+                .map(|point| amount(&point))
+                .for_each(|(at, used)| sizes.add_memory(number, at, used));
         }
         *seen_s = now.as_second();
         sizes.advance(UnixNanos::try_from(now.as_nanosecond()).unwrap_or(UnixNanos::MAX));
@@ -183,7 +185,8 @@ impl Remembered {
         if let Some(decided) = self.sizes.get(name).filter(|_| !dry_run) {
             return *decided;
         }
-        let containers = pods.iter().flat_map(|pod| &pod.containers).filter(|container| container.name == name);
+        let containers =
+            pods.iter().flat_map(|pod| &pod.containers).filter(|container| container.name == name);
         let requests: Vec<_> = containers.map(|container| container.requests).collect();
         let median = |of: fn(&PerResource<Option<Amount>>) -> Option<Amount>| {
             let mut amounts: Vec<Amount> = requests.iter().map(|it| of(it).unwrap_or(0)).collect();
@@ -210,9 +213,10 @@ fn resize(pod: &ServicePod, sizes: &[(String, Size)]) -> Option<Resize> {
         if requests == has {
             return None;
         }
-        let limits = limits.zip(has).zip(requests).map(|((limit, has), request)| {
-            change::proportional_limit(limit, has, request).or(limit)
-        });
+        let limits = limits
+            .zip(has)
+            .zip(requests)
+            .map(|((limit, has), request)| change::proportional_limit(limit, has, request).or(limit));
         let growth = requests.zip(has).map(|(request, has)| request.unwrap_or(0) - has.unwrap_or(0));
         Some(Resources { name: name.clone(), requests, limits, growth })
     };

@@ -30,7 +30,8 @@ struct Told {
     replicas: Option<u32>,
     desired: Option<u32>,
     sizes: Vec<(String, Size)>,
-    decision: String,
+    /// `None`: nothing new was decided.
+    decision: Option<String>,
     changes: Vec<(Change, String)>,
 }
 
@@ -52,13 +53,10 @@ impl Scaler {
             (_, _, Err(problem)) => Told::not_scaled("TargetUnreadable", problem),
             (Ok(plan), Ok(owner), Ok(look)) => {
                 let missing = missing(plan, &look, usage_error);
-                let settled =
-                    remembered.settle((service, plan), &look, owner.clone(), &self.windows, now);
+                let settled = remembered.settle((service, plan), &look, owner.clone(), &self.windows, now);
                 let done = match plan.dry_run {
                     true => Done { replicas: look.scale.replicas, ..Done::default() },
-                    false => {
-                        self.place.act(service, &look, &settled, &mut remembered, now).await
-                    }
+                    false => self.place.act(service, &look, &settled, &mut remembered, now).await,
                 };
                 Told::scaled(plan, owner, settled, done, missing)
             }
@@ -71,7 +69,11 @@ impl Scaler {
         let api = &self.place.api;
         for (at, (change, note)) in told.changes.iter().enumerate() {
             tracing::info!(
-                namespace = &*service.namespace, scaler = &*service.name, ?change, note, "a service was scaled"
+                namespace = &*service.namespace,
+                scaler = &*service.name,
+                ?change,
+                note,
+                "a service was scaled"
             );
             // The time is a part of its name.
             let time = now.saturating_add(SignedDuration::from_micros(at as i64)).unwrap_or(now);
@@ -87,7 +89,8 @@ impl Scaler {
         if unchanged && !due {
             return;
         }
-        status.memory = serde_json::to_string(remembered).ok().filter(|text| text.len() <= REMEMBERED_BYTES_MAX);
+        status.memory =
+            serde_json::to_string(remembered).ok().filter(|text| text.len() <= REMEMBERED_BYTES_MAX);
         if status == before {
             return;
         }
@@ -121,7 +124,7 @@ fn missing(plan: &Plan, look: &Look, usage_error: Option<&str>) -> Option<String
 impl Told {
     fn not_scaled(reason: &'static str, why: String) -> Told {
         Told {
-            decision: format!("nothing is changed: {why}"),
+            decision: Some(format!("nothing is changed: {why}")),
             active: (false, reason, why),
             missing: None,
             limited: None,
@@ -132,7 +135,13 @@ impl Told {
         }
     }
 
-    fn scaled(plan: &Plan, owner: Option<String>, settled: Settled, done: Done, missing: Option<String>) -> Told {
+    fn scaled(
+        plan: &Plan,
+        owner: Option<String>,
+        settled: Settled,
+        done: Done,
+        missing: Option<String>,
+    ) -> Told {
         let Settled { decision, allowed, .. } = settled;
         let active = match owner {
             Some(owner) => (
@@ -153,7 +162,7 @@ impl Told {
             limited: (!limited.is_empty()).then(|| limited.join("; ")),
             replicas: Some(done.replicas),
             desired: Some(allowed.replicas),
-            decision: if decision.reason.is_empty() { "all is as it should be".to_owned() } else { decision.reason },
+            decision: Some(decision.reason).filter(|reason| !reason.is_empty()),
             sizes: decision.sizes,
             changes: done.changes,
         }
@@ -179,10 +188,10 @@ impl Told {
                 limited.unwrap_or("nothing keeps the service from what it should be"),
             ),
         ];
-        let sized = self.sizes.iter().map(|(name, size)| ContainerStatus {
-            name: name.clone(),
-            target: target(*size),
-        });
+        let sized = self
+            .sizes
+            .iter()
+            .map(|(name, size)| ContainerStatus { name: name.clone(), target: target(*size) });
         let changed = self.changes.iter().any(|(change, _)| !matches!(change, Change::Failed));
         ServiceScalerStatus {
             observed_generation: service.generation,
@@ -190,11 +199,17 @@ impl Told {
             replicas: self.replicas.map(i64::from),
             desired_replicas: self.desired.map(i64::from),
             containers: sized.filter(|container| !container.target.is_empty()).collect(),
-            decision: self.decision.clone(),
+            decision: self.decision.clone().unwrap_or_else(|| last_decision(before)),
             last_change_time: if changed { Some(now) } else { before.last_change_time.clone() },
             memory: None,
         }
     }
+}
+
+/// What was decided while the service was scaled.
+fn last_decision(before: &ServiceScalerStatus) -> String {
+    let scaled = before.desired_replicas.is_some() && !before.decision.is_empty();
+    if scaled { before.decision.clone() } else { "all is as it should be".to_owned() }
 }
 
 /// As people write it; what is not set is left out.
