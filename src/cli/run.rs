@@ -221,6 +221,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         serving: secure.as_ref().map(|(_, secure)| (secure.counters(), access.clone())),
         recommender: config.recommender.enabled.then(|| Arc::new(RecommenderMetrics::default())),
         updater: config.recommender.apply.updater.then(Arc::default),
+        scaler: config.scaling.enabled.then(Arc::default),
         fragmentation: config.fragmentation.every().map(|_| Arc::default()),
     };
     let health = Health::default();
@@ -263,7 +264,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         (&engine, &leadership),
         sources.recommender.clone(),
     )?;
-    scaler::scale(&mut tasks, &cluster, &config, (&engine, &leadership))?;
+    scaler::scale(&mut tasks, &cluster, &config, (&engine, &leadership), sources.scaler.clone())?;
     applying::update(&mut tasks, &config, &cluster, (&engine, &leadership), index, &sources)?;
     let in_flight = config.binds_in_flight as usize;
     let claims = KubeClaims::new(cluster.clone(), leadership.fence.as_ref())?;

@@ -9,6 +9,7 @@ mod dimensions;
 mod quality;
 mod quotas;
 mod recommender;
+mod scaler;
 mod updater;
 
 use std::fmt;
@@ -35,6 +36,7 @@ use crate::scheduler::{AttemptResult, Sample};
 pub use dimensions::{DimensionMetrics, DimensionRead};
 pub use quality::{Quality, Resource, Usage};
 pub use recommender::{RecommenderMetrics, VpaKind};
+pub use scaler::ScalerMetrics;
 pub use updater::UpdaterMetrics;
 
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -163,6 +165,8 @@ pub struct Sources {
     /// Nothing while it is switched off.
     pub updater: Option<Arc<UpdaterMetrics>>,
     /// Nothing while it is switched off.
+    pub scaler: Option<Arc<ScalerMetrics>>,
+    /// Nothing while it is switched off.
     pub fragmentation: Option<Arc<Latest>>,
 }
 
@@ -284,6 +288,9 @@ impl Collector for Scrape {
         }
         if let Some(updater) = &self.0.updater {
             updater.encode(&mut to)?;
+        }
+        if let Some(scaler) = &self.0.scaler {
+            scaler.encode(&mut to)?;
         }
         process(&mut to)
     }
@@ -435,6 +442,7 @@ impl Scrape {
             recommender: _,
             fragmentation: _,
             updater: _,
+            scaler: _,
         } = &self.0;
         let pending = engine.pending_binds().load(Relaxed);
         gauges(to, "berth_binds_pending", "Binds decided and not settled", &[(&[], pending)])?;

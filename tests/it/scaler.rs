@@ -288,6 +288,11 @@ async fn a_service_grows_and_shrinks_through_a_spike_and_its_pods_are_resized_in
     for expected in ["ScaledUp", "ScaledDown", "Resized", "Decision:", "Scaling"] {
         assert!(told.contains(expected), "{expected} is not in\n{told}\n{}", berth.log());
     }
+    for change in ["Resized", "ScaledUp", "ScaledDown"] {
+        let counted = berth.metric(&format!(r#"berth_scaler_changes_total{{change="{change}"}}"#)).await;
+        assert!(counted > 0.0, "{change}");
+    }
+    assert_eq!(berth.metric(r#"berth_scaler_services{reason="Scaling"}"#).await, 1.0);
     let columns = kubectl.must(&["get", "servicescalers"], "").await;
     assert!(columns.contains("web") && columns.contains("Scaling"), "{columns}");
 }

@@ -12,7 +12,7 @@ mod tell;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
@@ -27,6 +27,7 @@ use crate::cluster::vpa::{ApiError, Owners, Recommending};
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::scaling::Windows;
+use crate::serve::metrics::ScalerMetrics;
 use crate::usage::PrometheusSource;
 use hints::Affinity;
 use settle::Remembered;
@@ -50,6 +51,7 @@ struct Place {
     leadership: Leadership,
     /// This process, for events.
     instance: Arc<str>,
+    metrics: Arc<ScalerMetrics>,
 }
 
 /// Starts it, if it is switched on.
@@ -58,10 +60,9 @@ pub(super) fn scale(
     cluster: &kube::Config,
     config: &Config,
     (engine, leadership): (&Engine, &Leadership),
+    metrics: Option<Arc<ScalerMetrics>>,
 ) -> Result<()> {
-    if !config.scaling.enabled {
-        return Ok(());
-    }
+    let Some(metrics) = metrics else { return Ok(()) };
     let prometheus = config.recommender.prometheus.clone();
     let place = Place {
         interval: config.scaling.interval.get(),
@@ -71,6 +72,7 @@ pub(super) fn scale(
         engine: engine.clone(),
         leadership: leadership.clone(),
         instance: host_name().into(),
+        metrics,
     };
     tasks.spawn("scaler", async move { place.run().await });
     Ok(())
@@ -89,12 +91,16 @@ impl Place {
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             while self.leads(term) {
                 ticks.tick().await;
-                if self.leads(term)
-                    && let Err(error) = scaler.round().await
-                {
-                    tracing::warn!(%error, "services are not scaled in this round");
+                if self.leads(term) {
+                    let began = Instant::now();
+                    let round = scaler.round().await;
+                    self.metrics.round(round.is_ok(), began.elapsed(), std::mem::take(&mut scaler.standings));
+                    if let Err(error) = round {
+                        tracing::warn!(%error, "services are not scaled in this round");
+                    }
                 }
             }
+            self.metrics.rests();
         }
     }
 
@@ -112,6 +118,8 @@ struct Scaler {
     affinity: Option<Affinity>,
     /// By uid of the ServiceScaler.
     remembered: BTreeMap<String, Remembered>,
+    /// Services by why they are scaled or not, in this round.
+    standings: BTreeMap<&'static str, usize>,
 }
 
 impl Scaler {
@@ -121,7 +129,15 @@ impl Scaler {
         let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
         let affinity =
             place.hints_window.map(|window| Affinity::new(seconds(window), seconds(place.interval)));
-        Scaler { place, term, owners, windows, affinity, remembered: BTreeMap::new() }
+        Scaler {
+            place,
+            term,
+            owners,
+            windows,
+            affinity,
+            remembered: BTreeMap::new(),
+            standings: BTreeMap::new(),
+        }
     }
 
     async fn round(&mut self) -> Result<(), ApiError> {
@@ -171,12 +187,19 @@ impl Scaler {
     }
 }
 
-/// Who else decides about the replicas of a service: an older ServiceScaler (`Err`: it is not ours at all), or an autoscaler.
+/// Who else decides about a service.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct InTheWay {
+    replicas: Option<String>,
+    sizes: Option<String>,
+}
+
+/// Who else decides about a service. `Err`: an older ServiceScaler decides about all of it.
 fn in_the_way(
     service: &Service,
     services: &[Service],
     others: &BTreeMap<Arc<str>, Result<Vec<Other>, String>>,
-) -> Result<Option<String>, String> {
+) -> Result<InTheWay, String> {
     let same = |other: &&Service| {
         other.namespace == service.namespace && same_target(&other.target, &service.target)
     };
@@ -186,10 +209,17 @@ fn in_the_way(
     }
     match others.get(&service.namespace) {
         Some(Ok(others)) => {
-            let other = others.iter().find(|other| same_target(&other.target, &service.target));
-            Ok(other.map(|other| other.name.clone()))
+            let of = |sizes: bool| {
+                let same =
+                    |other: &&Other| other.sizes == sizes && same_target(&other.target, &service.target);
+                others.iter().find(same).map(|other| other.name.clone())
+            };
+            Ok(InTheWay { replicas: of(false), sizes: of(true) })
         }
-        Some(Err(error)) => Ok(Some(format!("an autoscaler, perhaps ({error})"))),
-        None => Ok(None),
+        Some(Err(error)) => {
+            let unknown = Some(format!("an autoscaler, perhaps ({error})"));
+            Ok(InTheWay { replicas: unknown.clone(), sizes: unknown })
+        }
+        None => Ok(InTheWay::default()),
     }
 }

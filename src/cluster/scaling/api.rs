@@ -6,7 +6,7 @@ use http::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::objects::{Other, Service, read_other, read_selector};
+use super::objects::{Other, Service, read_other, read_selector, sizing};
 use super::pods::{ServicePod, read_pod};
 use crate::api::service_scaler::ServiceScalerStatus;
 use crate::cluster::client::json_request;
@@ -49,7 +49,8 @@ pub enum Change {
 }
 
 impl Change {
-    fn reason(self) -> &'static str {
+    /// Of its event.
+    pub fn reason(self) -> &'static str {
         match self {
             Change::ScaledUp => "ScaledUp",
             Change::ScaledDown => "ScaledDown",
@@ -157,7 +158,7 @@ impl Recommending {
         Ok(pods)
     }
 
-    /// Who else decides about replicas in a namespace. Kinds that the server does not have have no objects.
+    /// Who else decides about replicas and sizes in a namespace. Kinds that the server does not have have no objects.
     ///
     /// # Errors
     /// It cannot be known.
@@ -169,6 +170,11 @@ impl Recommending {
                 Ok(()) | Err(ApiError::NotFound(_)) => {}
                 Err(error) => return Err(error),
             }
+        }
+        match self.vpas(Some(namespace)).await {
+            Ok(vpas) => others.extend(vpas.into_iter().filter_map(sizing)),
+            Err(ApiError::NotFound(_)) => {}
+            Err(error) => return Err(error),
         }
         Ok(others)
     }

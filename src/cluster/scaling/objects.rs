@@ -10,10 +10,11 @@ use crate::api::service_scaler::{
     Behavior as ApiBehavior, Bounds as ApiBounds, ContainerMode, Dimension, Objectives, PolicyType,
     ScalingRules, SelectPolicy, ServiceScaler, ServiceScalerStatus, Signal, SignalType, SizeEstimator,
 };
+use crate::apply::Mode;
 use crate::cluster::lean::nullable;
 use crate::model::{LabelSelector, Operator, Quantity, Requirement};
-use crate::recommend::Owner;
 use crate::recommend::method::Method;
+use crate::recommend::{Owner, Vpa};
 use crate::scaling::behavior::{Amount as Step, Behavior, Policy, Rules, Select};
 use crate::scaling::{Bounds, Horizontal, Settings, Vertical};
 use crate::usage::SignalKind;
@@ -62,12 +63,14 @@ pub enum Query {
     Custom(String),
 }
 
-/// Somebody else who decides about the replicas of a workload.
+/// Somebody else who decides about the replicas of a workload, or about the sizes of its containers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Other {
     pub target: Owner,
     /// Such as `HorizontalPodAutoscaler web`.
     pub name: String,
+    /// It decides about sizes.
+    pub sizes: bool,
 }
 
 impl Service {
@@ -245,6 +248,12 @@ fn behavior(behavior: Option<&ApiBehavior>) -> Behavior {
     Behavior { up: up.map(|it| rules(it, 0)), down: down.map(|it| rules(it, SCALE_DOWN_WINDOW_S)) }
 }
 
+/// A VerticalPodAutoscaler that changes pods, or gives new ones their size.
+pub(super) fn sizing(vpa: Vpa) -> Option<Other> {
+    let target = vpa.target.filter(|_| Mode::of(&vpa.update_mode) != Mode::Off)?;
+    Some(Other { target, name: format!("VerticalPodAutoscaler {}", vpa.name), sizes: true })
+}
+
 /// Reads a HorizontalPodAutoscaler or a ScaledObject; the kind is for people.
 pub(super) fn read_other(json: &str, kind: &str) -> Option<Other> {
     #[derive(Deserialize)]
@@ -275,7 +284,7 @@ pub(super) fn read_other(json: &str, kind: &str) -> Option<Other> {
     // KEDA's defaults.
     let or = |text: String, default: &str| if text.is_empty() { default.to_owned() } else { text };
     let target = Owner { api_version: or(api_version, "apps/v1"), kind: or(of, "Deployment"), name };
-    Some(Other { target, name: format!("{kind} {}", metadata.name) })
+    Some(Other { target, name: format!("{kind} {}", metadata.name), sizes: false })
 }
 
 /// Reads a selector as the `scale` of a workload has it, `app=web,tier in (a,b)`; `None`: it is empty, or not understood.
@@ -384,6 +393,23 @@ mod tests {
         ] {
             let problem = service(spec).plan.unwrap_err();
             assert!(problem.contains(expected), "{problem}");
+        }
+    }
+
+    #[test]
+    fn a_vpa_that_leaves_pods_alone_is_in_nobodys_way() {
+        let of = |mode: &str| {
+            let json = format!(
+                r#"{{"metadata":{{"namespace":"shop","name":"v","uid":"u"}},"spec":{{"updatePolicy":{{"updateMode":"{mode}"}},
+                    "targetRef":{{"apiVersion":"apps/v1","kind":"Deployment","name":"web"}}}}}}"#
+            );
+            sizing(crate::cluster::vpa::read_vpa(&json).expect(&json))
+        };
+        assert_eq!(of("Off"), None);
+        for mode in ["Initial", "Auto", "InPlaceOrRecreate"] {
+            let other = of(mode).expect(mode);
+            assert!(other.sizes && same_target(&other.target, &service("").target));
+            assert_eq!(other.name, "VerticalPodAutoscaler v");
         }
     }
 

@@ -42,6 +42,7 @@ fn scrape() -> String {
             serving: None,
             recommender: Some(recommender),
             updater: Some(Arc::default()),
+            scaler: Some(Arc::default()),
             fragmentation: Some(Arc::default()),
         };
         text = Metrics::new(&histograms, sources).encode().unwrap();

@@ -135,9 +135,10 @@ const UPDATING: [&str; 11] = [
 ];
 
 /// What scaling of services adds.
-const FOR_SCALING: [&str; 6] = [
+const FOR_SCALING: [&str; 7] = [
     "+ClusterRole */*/scale [get,patch]",
     "+ClusterRole /pods/resize [patch]",
+    "+ClusterRole autoscaling.k8s.io/verticalpodautoscalers [list]",
     "+ClusterRole autoscaling/horizontalpodautoscalers [list]",
     "+ClusterRole berth.dev/servicescalers [list]",
     "+ClusterRole berth.dev/servicescalers/status [patch]",

@@ -133,6 +133,7 @@ impl Scaler {
             concerned = taken.concerned,
             "services that peak together, or in turn, are placed by it"
         );
+        self.place.metrics.hints(taken.in_force);
         affinity.told = told;
     }
 }

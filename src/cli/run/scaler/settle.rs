@@ -5,13 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::InTheWay;
 use super::look::Look;
 use crate::cluster::scaling::{Plan, Service, ServicePod};
 use crate::recommend::method::{Method, Sizes};
 use crate::recommend::{self, Amount, PerResource, UnixNanos, change};
 use crate::rules::hash_of;
 use crate::scaling::behavior::{Allowed, History};
-use crate::scaling::{Container, Decision, Kind, Memory, Observation, Point, Size, Windows, decide};
+use crate::scaling::{
+    Container, Decision, Kind, Memory, Observation, Point, Settings, Size, Vertical, Windows, decide,
+};
 
 const SECOND_NS: i64 = 1_000_000_000;
 
@@ -73,12 +76,12 @@ impl Remembered {
         text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
     }
 
-    /// Decides about a service. `owner`: who else decides about its replicas.
+    /// Decides about a service.
     pub fn settle(
         &mut self,
         (service, plan): (&Service, &Plan),
         look: &Look,
-        owner: Option<String>,
+        others: &InTheWay,
         windows: &Windows,
         now: Timestamp,
     ) -> Settled {
@@ -114,17 +117,24 @@ impl Remembered {
             containers: containers.collect(),
             signal: look.signal.as_ref().ok().copied().flatten(),
             success: look.success.as_ref().ok().copied().flatten(),
-            frozen: owner,
+            frozen: others.replicas.clone(),
         };
-        let decision = decide(&plan.settings, &mut self.memory, &seen, now_s);
+        let decision = match &others.sizes {
+            Some(_) => decide(&replicas_only(&plan.settings), &mut self.memory, &seen, now_s),
+            None => decide(&plan.settings, &mut self.memory, &seen, now_s),
+        };
         let allowed = plan.behavior.allow(&self.history, now_s, replicas, decision.replicas);
         // What is set is what counts; `act` says when it was changed.
         self.memory.replicas = (replicas > 0).then_some(replicas);
-        if !plan.dry_run {
+        if !plan.dry_run && others.sizes.is_none() {
             self.sizes = decision.sizes.iter().cloned().collect();
         }
         let sized = |pod: &&ServicePod| resize(pod, &decision.sizes);
-        let resizes = if plan.dry_run { Vec::new() } else { pods.iter().filter_map(sized).collect() };
+        let resizes = if plan.dry_run || others.sizes.is_some() {
+            Vec::new()
+        } else {
+            pods.iter().filter_map(sized).collect()
+        };
         Settled { decision, allowed, resizes }
     }
 
@@ -195,6 +205,12 @@ impl Remembered {
         };
         Size { cpu_milli: median(|it| it.cpu), memory_bytes: median(|it| it.memory) }
     }
+}
+
+/// Sizes are somebody else's.
+fn replicas_only(settings: &Settings) -> Settings {
+    let vertical = Vertical { cpu: false, memory: false, ..settings.vertical.clone() };
+    Settings { vertical, containers: BTreeMap::new(), horizontal: settings.horizontal.clone() }
 }
 
 /// What differs between what a pod requests and what it should; `None`: nothing. A pod that waits for a node is resized when it has

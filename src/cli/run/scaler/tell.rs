@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::Scaler;
 use super::act::Done;
 use super::look::Look;
 use super::settle::{Remembered, Settled};
+use super::{InTheWay, Scaler};
 use crate::api::service_scaler::{ContainerStatus, ServiceScalerStatus};
 use crate::cluster::conditions;
 use crate::cluster::scaling::{Change, Plan, Service};
@@ -41,7 +41,7 @@ impl Scaler {
         &mut self,
         service: &Service,
         look: Result<Look, String>,
-        in_the_way: Result<Option<String>, String>,
+        in_the_way: Result<InTheWay, String>,
         usage_error: Option<&str>,
         now: Timestamp,
     ) {
@@ -51,16 +51,17 @@ impl Scaler {
             (Err(problem), _, _) => Told::not_scaled("InvalidSpec", problem.clone()),
             (_, Err(overruled), _) => Told::not_scaled("Overruled", overruled),
             (_, _, Err(problem)) => Told::not_scaled("TargetUnreadable", problem),
-            (Ok(plan), Ok(owner), Ok(look)) => {
+            (Ok(plan), Ok(others), Ok(look)) => {
                 let missing = missing(plan, &look, usage_error);
-                let settled = remembered.settle((service, plan), &look, owner.clone(), &self.windows, now);
+                let settled = remembered.settle((service, plan), &look, &others, &self.windows, now);
                 let done = match plan.dry_run {
                     true => Done { replicas: look.scale.replicas, ..Done::default() },
                     false => self.place.act(service, &look, &settled, &mut remembered, now).await,
                 };
-                Told::scaled(plan, owner, settled, done, missing)
+                Told::scaled(plan, others, settled, done, missing)
             }
         };
+        *self.standings.entry(told.active.1).or_default() += 1;
         self.tell(service, &mut remembered, told, now).await;
         self.remembered.insert(uid, remembered);
     }
@@ -78,6 +79,7 @@ impl Scaler {
             // The time is a part of its name.
             let time = now.saturating_add(SignedDuration::from_micros(at as i64)).unwrap_or(now);
             let event = (time, &*self.place.instance);
+            self.place.metrics.change(change.reason());
             if let Err(error) = api.tell_change(service, *change, note, event).await {
                 tracing::warn!(scaler = &*service.name, %error, "an event cannot be written");
             }
@@ -135,23 +137,28 @@ impl Told {
         }
     }
 
-    fn scaled(
-        plan: &Plan,
-        owner: Option<String>,
-        settled: Settled,
-        done: Done,
-        missing: Option<String>,
-    ) -> Told {
+    fn scaled(plan: &Plan, others: InTheWay, settled: Settled, done: Done, missing: Option<String>) -> Told {
         let Settled { decision, allowed, .. } = settled;
-        let active = match owner {
-            Some(owner) => (
+        let active = match others {
+            InTheWay { replicas: Some(replicas), sizes: Some(sizes) } => {
+                let why = format!(
+                    "{replicas} decides about the replicas and {sizes} about the sizes: nothing is left"
+                );
+                (false, "Conflict", why)
+            }
+            InTheWay { replicas: Some(owner), .. } => (
                 plan.settings.vertical.memory,
                 "Conflict",
                 format!("{owner} decides about the replicas: they and the CPU size are left alone"),
             ),
-            None if plan.dry_run => (false, "DryRun", "nothing is changed: spec.dryRun".to_owned()),
-            None if decision.replicas == 0 => (false, "SwitchedOff", "the target has 0 replicas".to_owned()),
-            None => (true, "Scaling", "the service is scaled".to_owned()),
+            InTheWay { sizes: Some(owner), .. } => (
+                plan.settings.horizontal.is_some(),
+                "Conflict",
+                format!("{owner} decides about the sizes: they are left alone"),
+            ),
+            _ if plan.dry_run => (false, "DryRun", "nothing is changed: spec.dryRun".to_owned()),
+            _ if decision.replicas == 0 => (false, "SwitchedOff", "the target has 0 replicas".to_owned()),
+            _ => (true, "Scaling", "the service is scaled".to_owned()),
         };
         let mut limited = Vec::new();
         limited.extend(allowed.because.map(str::to_owned));
