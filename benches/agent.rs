@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use berth::agent::{Agent, AgentConfig, CacheLimits, Choice, Rng};
 use berth::class::{Class, Classifier};
 use berth::cluster::Interner;
+use berth::correlate::{Correlations, Resource, Settings, Window};
 use berth::dispatch::Estimator;
 use berth::inventory::{Ledger, NodeId, Row};
 use berth::model::{
@@ -33,6 +34,7 @@ fn main() {
     };
     println!("{:>7}  {:<54} {:>10} {:>24}", "nodes", "", "target", "measured");
     println!("{:>7}  {:<54} {:>10} {:>24}", "", "the clock itself", "", nanos(clock()));
+    correlations(if quick { 5 } else { 31 });
     for &nodes in sizes {
         let mut bench = Bench::new(nodes);
         bench.hits(repeat);
@@ -44,6 +46,36 @@ fn main() {
             end_to_end(nodes, classes, if quick { 2_000 } else { 20_000 });
         }
     }
+}
+
+/// One pass over all pairs of 500 services, which wander at random: CPU, memory and network in windows of five minutes.
+fn correlations(repeat: usize) {
+    const SERVICES: usize = 500;
+    const POINTS: usize = 20;
+    let names: Vec<Arc<str>> = (0..SERVICES).map(|at| format!("service-{at}").into()).collect();
+    let mut random = Rng(1);
+    let mut known = Correlations::new(Settings::default());
+    let mut pass = |number: usize| {
+        let from = (number * POINTS * 15) as f64;
+        let mut window = Window::new(from, 15.0, POINTS, names.iter().cloned()).expect("a window");
+        for name in &names {
+            for resource in Resource::ALL {
+                let mut value = 1e6;
+                for point in 0..POINTS {
+                    value += (random.next() % 1_000) as f64 - 500.0;
+                    window.add(name, resource, from + point as f64 * 15.0, value);
+                }
+            }
+        }
+        let began = Instant::now();
+        black_box(known.observe(&window)).expect("it is the next one");
+        black_box(known.hints());
+        began.elapsed()
+    };
+    let mut times: Vec<Duration> = (0..repeat).map(&mut pass).collect();
+    let median = quantile(&mut times, 0.5) / 1e6;
+    let what = "correlations of 500 services x 3, target in ms";
+    report(SERVICES, what, Some(100.0), median, &format!("{median:.1} ms, {} KiB", known.heap_bytes() >> 10));
 }
 
 /// A preemption that finds nothing, on full nodes with 30 pods each of three priorities: the class's list is there and empty.
