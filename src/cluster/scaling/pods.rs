@@ -30,6 +30,8 @@ pub struct ServiceContainer {
     /// As the spec says: what a resize asks for stands there at once.
     pub requests: PerResource<Option<Amount>>,
     pub limits: PerResource<Option<Amount>>,
+    /// A resize in place of this would restart it.
+    pub restarts: PerResource<bool>,
     /// When it was last killed for want of memory, if that was its last end.
     pub oom_killed: Option<UnixNanos>,
 }
@@ -61,11 +63,31 @@ struct Spec {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 struct Container {
     name: String,
     #[serde(deserialize_with = "nullable")]
     resources: Resources,
+    #[serde(deserialize_with = "nullable")]
+    resize_policy: Vec<ResizePolicy>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct ResizePolicy {
+    resource_name: String,
+    restart_policy: String,
+}
+
+impl Container {
+    fn restarts(&self) -> PerResource<bool> {
+        let of = |resource: &str| {
+            let is =
+                |it: &&ResizePolicy| it.resource_name == resource && it.restart_policy == "RestartContainer";
+            self.resize_policy.iter().any(|it| is(&it))
+        };
+        PerResource { cpu: of("cpu"), memory: of("memory") }
+    }
 }
 
 #[derive(Default, Deserialize)]
@@ -134,6 +156,7 @@ pub(super) fn read_pod(json: &str) -> Result<Option<ServicePod>, String> {
         .collect();
     let containers = spec.containers.into_iter().map(|container| ServiceContainer {
         oom_killed: kills.get(container.name.as_str()).copied(),
+        restarts: container.restarts(),
         name: container.name,
         requests: amounts(&container.resources.requests),
         limits: amounts(&container.resources.limits),
@@ -164,7 +187,7 @@ mod tests {
     fn a_pod_is_read_with_what_scaling_needs() {
         let json = r#"{"metadata":{"name":"web-0","uid":"u"},
             "spec":{"nodeName":"n","containers":[{"name":"app","resources":{
-                "requests":{"cpu":"250m","memory":"1Gi"},"limits":{"memory":"2Gi"}}},{"name":"proxy"}]},
+                "requests":{"cpu":"250m","memory":"1Gi"},"limits":{"memory":"2Gi"}},"resizePolicy":[{"resourceName":"memory","restartPolicy":"RestartContainer"}]},{"name":"proxy"}]},
             "status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"},
                 {"type":"PodResizePending","status":"True","reason":"Deferred"}],
                 "containerStatuses":[{"name":"app","lastState":{"terminated":{
@@ -176,6 +199,7 @@ mod tests {
         assert_eq!(app.requests, PerResource { cpu: Some(250), memory: Some(1 << 30) });
         assert_eq!(app.limits, PerResource { cpu: None, memory: Some(2 << 30) });
         assert!(app.oom_killed.is_some());
+        assert_eq!(app.restarts, PerResource { cpu: false, memory: true });
         assert_eq!(pod.containers[1].requests, PerResource::default());
     }
 

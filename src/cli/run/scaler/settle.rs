@@ -31,6 +31,9 @@ pub(super) struct Remembered {
     /// By container, for another estimator than SHOWAR's.
     #[serde(skip)]
     estimates: BTreeMap<String, Estimate>,
+    /// What could not be done in the last round: it is told once.
+    #[serde(skip)]
+    pub failed: Option<String>,
     /// When the status was written last.
     #[serde(skip)]
     pub told_at: Option<Timestamp>,
@@ -224,8 +227,13 @@ fn resize(pod: &ServicePod, sizes: &[(String, Size)]) -> Option<Resize> {
             cpu: Some(size.cpu_milli).filter(|it| *it > 0),
             memory: Some(size.memory_bytes).filter(|it| *it > 0),
         };
-        // Without a request there is nothing to size: setting one would change the pod's quality of service.
-        let requests = has.zip(wanted).map(|(has, wanted)| has.and(wanted.or(has)));
+        // Without a request there is nothing to size: setting one would change the pod's quality of service. And nothing is restarted
+        // for its size.
+        let requests =
+            has.zip(wanted).zip(container.restarts).map(|((has, wanted), restarts)| match restarts {
+                true => has,
+                false => has.and(wanted.or(has)),
+            });
         if requests == has {
             return None;
         }
@@ -263,6 +271,7 @@ mod tests {
                 name: "app".into(),
                 requests: PerResource { cpu, memory: Some(1 << 30) },
                 limits: PerResource { cpu: limit, memory: None },
+                restarts: PerResource::default(),
                 oom_killed: None,
             }],
         }
@@ -290,6 +299,16 @@ mod tests {
         let pending = ServicePod { resize_pending: Some("Deferred".into()), ..pod(Some(200), None) };
         assert_eq!(resize(&pending, &sizes(300)), None);
         assert!(resize(&pending, &sizes(150)).is_some());
+    }
+
+    #[test]
+    fn a_container_is_never_restarted_for_its_size() {
+        let mut pod = pod(Some(200), None);
+        pod.containers[0].restarts.cpu = true;
+        assert_eq!(resize(&pod, &sizes(300)), None);
+        let more_memory = [("app".to_owned(), Size { cpu_milli: 300, memory_bytes: 2 << 30 })];
+        let resize = resize(&pod, &more_memory).unwrap();
+        assert_eq!(resize.containers[0].requests, PerResource { cpu: Some(200), memory: Some(2 << 30) });
     }
 
     #[test]

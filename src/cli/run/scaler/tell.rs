@@ -68,7 +68,13 @@ impl Scaler {
 
     async fn tell(&self, service: &Service, remembered: &mut Remembered, told: Told, now: Timestamp) {
         let api = &self.place.api;
-        for (at, (change, note)) in told.changes.iter().enumerate() {
+        let failure = told.changes.iter().find(|(change, _)| *change == Change::Failed);
+        let failure = failure.map(|(_, note)| note.clone());
+        let known = std::mem::replace(&mut remembered.failed, failure);
+        let is_new = |(change, note): &&(Change, String)| {
+            *change != Change::Failed || known.as_deref() != Some(note.as_str())
+        };
+        for (at, (change, note)) in told.changes.iter().filter(is_new).enumerate() {
             tracing::info!(
                 namespace = &*service.namespace,
                 scaler = &*service.name,
