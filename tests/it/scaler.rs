@@ -29,7 +29,7 @@ use crate::chart::{SCALING, rendered};
 use crate::support::*;
 use crate::usage;
 
-const SOON: Duration = Duration::from_secs(120);
+const SOON: Duration = Duration::from_secs(180);
 const BERTH: &str = "system:serviceaccount:berth-system:berth";
 const STEP: Duration = Duration::from_millis(500);
 const MEMORY: u64 = 200 << 20;
@@ -349,7 +349,7 @@ async fn what_others_scale_or_cannot_be_measured_is_left_alone_and_said() {
 }
 
 /// Three windows of twenty seconds.
-const COMPARED: Duration = Duration::from_secs(150);
+const COMPARED: Duration = Duration::from_secs(240);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn services_that_peak_together_are_placed_apart_from_then_on() {
