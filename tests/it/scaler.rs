@@ -235,12 +235,15 @@ async fn prepare() -> (TestControlPlane, Client, Kubectl) {
     (control_plane, client, kubectl)
 }
 
-fn berth_for(control_plane: &TestControlPlane, prometheus: &usage::Prometheus) -> Berth {
-    let config = format!(
+fn config(prometheus: &usage::Prometheus) -> String {
+    format!(
         "scaling: {{enabled: true, interval: 1s, hintsWindow: 20s}}\nrecommender: {{prometheus: {{url: '{}', liveWindow: 5s}}}}",
         prometheus.url
-    );
-    Berth::start(&control_plane.kubeconfig_for(BERTH).expect("a kubeconfig"), &config)
+    )
+}
+
+fn berth_for(control_plane: &TestControlPlane, prometheus: &usage::Prometheus) -> Berth {
+    Berth::start(&control_plane.kubeconfig_for(BERTH).expect("a kubeconfig"), &config(prometheus))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -360,7 +363,9 @@ async fn services_that_peak_together_are_placed_apart_from_then_on() {
         control_plane.start_controller_manager(&["deployment", "replicaset"]).await.expect("controllers");
     let load = Load::start(&client).await;
     let prometheus = usage::start_scraping(load.address).await;
-    let berth = berth_for(&control_plane, &prometheus);
+    // A leader asks through its fence.
+    let elected = format!("{}\nleaderElection: {{namespace: default}}", config(&prometheus));
+    let berth = Berth::start(&control_plane.kubeconfig(), &elected);
     create_deployment(&client, "web", 1, Some("large-0")).await;
     create_deployment(&client, "cart", 1, None).await;
     await_bound(&client, SOON, 2, |_| true).await;

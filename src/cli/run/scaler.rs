@@ -64,10 +64,15 @@ pub(super) fn scale(
 ) -> Result<()> {
     let Some(metrics) = metrics else { return Ok(()) };
     let prometheus = config.recommender.prometheus.clone();
+    // A process that was frozen past its lease scales nothing when it goes on.
+    let client = match &leadership.fence {
+        Some(fence) => fence.client(cluster.clone())?,
+        None => without_retries(cluster.clone())?,
+    };
     let place = Place {
         interval: config.scaling.interval.get(),
         hints_window: config.scaling.hints.then(|| config.scaling.hints_window.get()),
-        api: Recommending::new(without_retries(cluster.clone())?),
+        api: Recommending::new(client),
         source: PrometheusSource::new(prometheus.context("scaling needs recommender.prometheus")?)?,
         engine: engine.clone(),
         leadership: leadership.clone(),
