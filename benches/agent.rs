@@ -60,7 +60,7 @@ fn correlations(repeat: usize) {
         let mut window = Window::new(from, 15.0, POINTS, names.iter().cloned()).expect("a window");
         for name in &names {
             for resource in Resource::ALL {
-                let mut value = 2e4;
+                let mut value = 1e4;
                 for point in 0..POINTS {
                     value += (random.next() % 1_000) as f64 - 500.0;
                     window.add(name, resource, from + point as f64 * 15.0, value);
@@ -71,7 +71,8 @@ fn correlations(repeat: usize) {
         let pass = black_box(known.observe(&window)).expect("it is the next one");
         black_box(known.hints());
         let took = began.elapsed();
-        assert_eq!(pass.defined, 3 * SERVICES * (SERVICES - 1) / 2, "no series is flat");
+        let all = 3 * SERVICES * (SERVICES - 1) / 2;
+        assert!(pass.defined > all / 10 * 9, "flat series cost nothing: {pass:?}");
         took
     };
     let mut times: Vec<Duration> = (0..repeat).map(&mut pass).collect();
