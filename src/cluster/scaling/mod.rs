@@ -6,5 +6,5 @@ mod objects;
 mod pods;
 
 pub use api::{Change, Scale};
-pub use objects::{Known, Other, Plan, Query, Service, same_target};
+pub use objects::{Other, Plan, Query, Service, same_target};
 pub use pods::{ServiceContainer, ServicePod};

@@ -35,11 +35,9 @@ pub struct Service {
     pub target: Owner,
     /// What it asks for, or what is wrong with it.
     pub plan: Result<Plan, String>,
-    pub known: Known,
+    /// What its status said when it was read.
+    pub known: Option<ServiceScalerStatus>,
 }
-
-/// What its status said when it was read.
-pub type Known = Option<ServiceScalerStatus>;
 
 /// What a ServiceScaler asks for.
 #[derive(Debug, Clone, PartialEq)]

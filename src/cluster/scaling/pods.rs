@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use crate::cluster::lean::nullable;
-use crate::cluster::vpa::{Quantities, amounts};
-use crate::recommend::{Amount, PerResource, UnixNanos, time};
+use crate::cluster::vpa::{ContainerStatus, Quantities, amounts};
+use crate::recommend::{Amount, PerResource, UnixNanos};
 
 /// A pod that is not finished.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,29 +119,6 @@ struct Condition {
     reason: String,
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct ContainerStatus {
-    name: String,
-    #[serde(deserialize_with = "nullable")]
-    state: State,
-    #[serde(deserialize_with = "nullable")]
-    last_state: State,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct State {
-    terminated: Option<Terminated>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Terminated {
-    reason: Option<String>,
-    finished_at: Option<String>,
-}
-
 /// Reads a pod; `None` when it is finished.
 pub(super) fn read_pod(json: &str) -> Result<Option<ServicePod>, String> {
     let Object { metadata, spec, status } = serde_json::from_str(json).map_err(|error| error.to_string())?;
@@ -152,7 +129,7 @@ pub(super) fn read_pod(json: &str) -> Result<Option<ServicePod>, String> {
         return Err(format!("pod `{}` has no uid", metadata.name));
     }
     let kills: BTreeMap<&str, UnixNanos> = (status.container_statuses.iter())
-        .filter_map(|it| Some((it.name.as_str(), oom_kill(&it.state).or_else(|| oom_kill(&it.last_state))?)))
+        .filter_map(|it| Some((it.name.as_str(), it.oom_killed()?)))
         .collect();
     let containers = spec.containers.into_iter().map(|container| ServiceContainer {
         oom_killed: kills.get(container.name.as_str()).copied(),
@@ -171,12 +148,6 @@ pub(super) fn read_pod(json: &str) -> Result<Option<ServicePod>, String> {
         resize_pending: is("PodResizePending").map(|it| it.reason.clone()),
         containers: containers.collect(),
     }))
-}
-
-fn oom_kill(state: &State) -> Option<UnixNanos> {
-    let terminated = state.terminated.as_ref()?;
-    let is_oom = terminated.reason.as_deref() == Some("OOMKilled");
-    time::from_text(terminated.finished_at.as_deref().filter(|_| is_oom)?).ok()
 }
 
 #[cfg(test)]

@@ -115,8 +115,8 @@ struct PodStatus {
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct ContainerStatus {
-    name: String,
+pub(in crate::cluster) struct ContainerStatus {
+    pub name: String,
     restart_count: i64,
     #[serde(deserialize_with = "nullable")]
     state: ContainerState,
@@ -158,8 +158,7 @@ pub(super) fn read_pod(json: &str) -> Result<Option<OwnedPod>, String> {
             name: container.name,
             requests: requests.map(Option::unwrap_or_default),
             restarts: status.restart_count,
-            // Between its end and its restart, the kill is its present state.
-            oom_killed: oom_kill(&status.state).or_else(|| oom_kill(&status.last_state)),
+            oom_killed: status.oom_killed(),
         }
     });
     Ok(Some(OwnedPod {
@@ -181,6 +180,14 @@ impl OwnedPod {
     pub fn spec(&self) -> Option<Arc<PodSpec>> {
         let pod: LeanPod = serde_json::from_str(self.json.as_deref()?).ok()?;
         pod.into_pod(&mut Interner::default()).spec.ok()
+    }
+}
+
+impl ContainerStatus {
+    /// When it was last killed for want of memory, if that was its last end.
+    pub fn oom_killed(&self) -> Option<UnixNanos> {
+        // Between its end and its restart, the kill is its present state.
+        oom_kill(&self.state).or_else(|| oom_kill(&self.last_state))
     }
 }
 
