@@ -294,8 +294,14 @@ pub struct ServiceScalerStatus {
     /// Replicas that it should have.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub desired_replicas: Option<i64>,
-    /// Sizes that containers should have.
+    /// Selects the pods of the target, as its `scale` says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub selector: Option<String>,
+    /// Sizes that containers should have; of what somebody else decides about, nothing.
     pub containers: Vec<ContainerStatus>,
+    /// Services whose pods the next pods had better be near to, or far from: a preference of the scheduler.
+    #[schemars(length(max = 64))]
+    pub hints: Vec<HintStatus>,
     /// The last decision, with what it was made from, in one line.
     pub decision: String,
     /// When replicas or sizes last were changed.
@@ -305,6 +311,37 @@ pub struct ServiceScalerStatus {
     /// What is remembered from decision to decision; not for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<String>,
+}
+
+/// Where the next pods had better be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct HintStatus {
+    /// The other service: namespace and name of its ServiceScaler. Its own pods peak together, too.
+    pub service: String,
+    /// Selects the pods of the other service, in that namespace.
+    pub selector: String,
+    /// `Apart`: not on a node with them. `Together`: with them.
+    pub placement: HintPlacement,
+    /// From 1 to 100.
+    pub weight: i32,
+    /// Of what the usage peaks at the same time, or in turn.
+    pub resource: HintResource,
+}
+
+/// Where pods of two services had better be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum HintPlacement {
+    Apart,
+    Together,
+}
+
+/// What was compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum HintResource {
+    #[serde(rename = "CPU")]
+    Cpu,
+    Memory,
+    Network,
 }
 
 /// What one container should have.

@@ -1,4 +1,5 @@
-//! What is known while a pod is created: VPAs, who owns whom, and LimitRanges. Kept by watches, so that an answer needs no request.
+//! What is known while a pod is created: VPAs, the sizes of ServiceScalers, who owns whom, and LimitRanges. Kept by watches, so that
+//! an answer needs no request.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,6 +20,7 @@ pub type Name = (Arc<str>, Arc<str>);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     Vpa,
+    ServiceScaler,
     LimitRange,
     ReplicaSet,
     Deployment,
@@ -27,8 +29,15 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Kind; 6] =
-        [Kind::Vpa, Kind::LimitRange, Kind::ReplicaSet, Kind::Deployment, Kind::StatefulSet, Kind::Job];
+    pub const ALL: [Kind; 7] = [
+        Kind::Vpa,
+        Kind::ServiceScaler,
+        Kind::LimitRange,
+        Kind::ReplicaSet,
+        Kind::Deployment,
+        Kind::StatefulSet,
+        Kind::Job,
+    ];
 
     fn of(owner: &Owner) -> Option<Kind> {
         Some(match (owner.group(), owner.kind.as_str()) {
@@ -45,6 +54,8 @@ impl Kind {
 #[derive(Debug)]
 pub enum Object {
     Vpa(Box<Vpa>),
+    /// The sizes of a ServiceScaler, as a VPA would say them; `None`: it sets none now.
+    ServiceScaler(Option<Box<Vpa>>),
     LimitRange(Ranges),
     /// One of the others, and its controller.
     Owned(Option<Owner>),
@@ -61,12 +72,51 @@ pub struct Governed {
 /// The LimitRanges of a namespace by name, and all of them together.
 type RangesOf = (BTreeMap<Arc<str>, Ranges>, Arc<Ranges>);
 
+/// Objects that say sizes, by what they target.
+#[derive(Debug, Default)]
+struct Sizing {
+    objects: BTreeMap<Name, Arc<Vpa>>,
+    /// Those that target each workload, the oldest first.
+    targeting: BTreeMap<Workload, BTreeSet<(UnixNanos, Name)>>,
+}
+
+impl Sizing {
+    fn apply(&mut self, name: Name, vpa: Vpa) {
+        self.delete(&name);
+        if let Some(workload) = vpa.workload() {
+            self.targeting.entry(workload).or_default().insert((vpa.created, name.clone()));
+        }
+        self.objects.insert(name, Arc::new(vpa));
+    }
+
+    fn delete(&mut self, name: &Name) {
+        let Some(vpa) = self.objects.remove(name) else { return };
+        let Some(workload) = vpa.workload() else { return };
+        if let Some(targeting) = self.targeting.get_mut(&workload) {
+            targeting.remove(&(vpa.created, name.clone()));
+            if targeting.is_empty() {
+                self.targeting.remove(&workload);
+            }
+        }
+    }
+
+    /// The oldest that is not off, of the highest in a chain of owners.
+    fn of(&self, chain: &[Owner], namespace: &Arc<str>) -> Option<Arc<Vpa>> {
+        chain.iter().rev().find_map(|owner| {
+            let targeting = self.targeting.get(&owner.workload(namespace))?;
+            let on = |(_, name): &(UnixNanos, Name)| {
+                self.objects.get(name).filter(|vpa| Mode::of(&vpa.update_mode) != Mode::Off)
+            };
+            targeting.iter().find_map(on).cloned()
+        })
+    }
+}
+
 /// All of it.
 #[derive(Debug, Default)]
 pub struct Index {
-    vpas: BTreeMap<Name, Arc<Vpa>>,
-    /// The VPAs that target each workload, the oldest first.
-    targeting: BTreeMap<Workload, BTreeSet<(UnixNanos, Name)>>,
+    vpas: Sizing,
+    scalers: Sizing,
     owned: BTreeMap<(Kind, Name), Option<Owner>>,
     /// By namespace.
     ranges: BTreeMap<Arc<str>, RangesOf>,
@@ -81,13 +131,9 @@ impl Index {
 
     pub fn apply(&mut self, kind: Kind, name: Name, object: Object) {
         match object {
-            Object::Vpa(vpa) => {
-                self.delete(Kind::Vpa, &name);
-                if let Some(workload) = vpa.workload() {
-                    self.targeting.entry(workload).or_default().insert((vpa.created, name.clone()));
-                }
-                self.vpas.insert(name, Arc::from(vpa));
-            }
+            Object::Vpa(vpa) => self.vpas.apply(name, *vpa),
+            Object::ServiceScaler(Some(sizes)) => self.scalers.apply(name, *sizes),
+            Object::ServiceScaler(None) => self.scalers.delete(&name),
             Object::LimitRange(ranges) => {
                 let (all, joined) = self.ranges.entry(name.0).or_default();
                 all.insert(name.1, ranges);
@@ -99,16 +145,8 @@ impl Index {
 
     pub fn delete(&mut self, kind: Kind, name: &Name) {
         match kind {
-            Kind::Vpa => {
-                let Some(vpa) = self.vpas.remove(name) else { return };
-                let Some(workload) = vpa.workload() else { return };
-                if let Some(vpas) = self.targeting.get_mut(&workload) {
-                    vpas.remove(&(vpa.created, name.clone()));
-                    if vpas.is_empty() {
-                        self.targeting.remove(&workload);
-                    }
-                }
-            }
+            Kind::Vpa => self.vpas.delete(name),
+            Kind::ServiceScaler => self.scalers.delete(name),
             Kind::LimitRange => {
                 if let Some((all, joined)) = self.ranges.get_mut(&name.0) {
                     all.remove(&name.1);
@@ -125,8 +163,12 @@ impl Index {
     /// A list of a kind was complete, and had exactly these.
     pub fn retain(&mut self, kind: Kind, listed: &BTreeSet<Name>) {
         self.listed.insert(kind);
+        let of = |sizing: &Sizing| -> Vec<Name> {
+            sizing.objects.keys().filter(|name| !listed.contains(*name)).cloned().collect()
+        };
         let gone: Vec<Name> = match kind {
-            Kind::Vpa => self.vpas.keys().filter(|name| !listed.contains(*name)).cloned().collect(),
+            Kind::Vpa => of(&self.vpas),
+            Kind::ServiceScaler => of(&self.scalers),
             Kind::LimitRange => self
                 .ranges
                 .iter()
@@ -144,7 +186,7 @@ impl Index {
     }
 
     pub fn vpas(&self) -> impl Iterator<Item = &Arc<Vpa>> {
-        self.vpas.values()
+        self.vpas.objects.values()
     }
 
     /// What all LimitRanges of a namespace say together.
@@ -154,15 +196,21 @@ impl Index {
 
     /// The VPA that controls a pod, if any that is not off does: of the highest in the chain of its owners, the oldest.
     pub fn govern(&self, pod: &Pod) -> Option<Governed> {
-        let vpa = self.chain(pod).iter().rev().find_map(|owner| {
-            let vpas = self.targeting.get(&owner.workload(&pod.namespace))?;
-            let on = |(_, name): &(UnixNanos, Name)| {
-                self.vpas.get(name).filter(|vpa| Mode::of(&vpa.update_mode) != Mode::Off)
-            };
-            vpas.iter().find_map(on).cloned()
-        })?;
+        let vpa = self.vpas.of(&self.chain(pod), &pod.namespace)?;
+        Some(self.governed(pod, vpa))
+    }
+
+    /// What says the size of a new pod: the VPA that controls it, else a ServiceScaler.
+    pub fn size_new(&self, pod: &Pod) -> Option<Governed> {
+        let chain = self.chain(pod);
+        let of = |sizing: &Sizing| sizing.of(&chain, &pod.namespace);
+        let vpa = of(&self.vpas).or_else(|| of(&self.scalers))?;
+        Some(self.governed(pod, vpa))
+    }
+
+    fn governed(&self, pod: &Pod, vpa: Arc<Vpa>) -> Governed {
         let mode = Mode::of(&vpa.update_mode);
-        Some(Governed { vpa, mode, ranges: self.ranges(&pod.namespace) })
+        Governed { vpa, mode, ranges: self.ranges(&pod.namespace) }
     }
 
     /// The pod's controller, its controller, and so on.

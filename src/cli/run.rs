@@ -4,6 +4,7 @@ mod applying;
 mod estimates;
 mod evictions;
 mod fragmentation;
+mod hints;
 mod leadership;
 mod recommender;
 mod resizing;
@@ -252,6 +253,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         }
     });
     sink::watch_cluster(&mut tasks, &engine, &client, &sources, &health, &config);
+    hints::follow(&mut tasks, &client, &config, &engine, &sources);
     keep_time(&mut tasks, &engine, &config);
     self_check::self_check(&mut tasks, &engine, &client, &config, sources.self_checks.clone());
     if let (Some(every), Some(latest)) = (config.fragmentation.every(), &sources.fragmentation) {

@@ -60,6 +60,47 @@ impl Correlations {
         Correlations { settings, services: Vec::new(), links: Vec::new(), until_s: None }
     }
 
+    /// Goes on from hints that were in force, such as another process knew them.
+    pub fn resumed(settings: Settings, known: impl IntoIterator<Item = Hint>) -> Self {
+        let mut known: Vec<Hint> = known.into_iter().filter(|hint| hint.service != hint.other).collect();
+        for hint in &mut known {
+            if hint.service > hint.other {
+                std::mem::swap(&mut hint.service, &mut hint.other);
+            }
+        }
+        let mut services: Vec<Arc<str>> =
+            known.iter().flat_map(|hint| [hint.service.clone(), hint.other.clone()]).collect();
+        services.sort();
+        services.dedup();
+        services.truncate(settings.services());
+        let mut resumed = Correlations { settings, services, links: Vec::new(), until_s: None };
+        resumed.links = known.iter().filter_map(|hint| resumed.resumed_link(hint)).collect();
+        // Both of a pair know it; where they disagree it is kept apart.
+        resumed.links.sort_by_key(|link| (link.key(), link.direction, u8::MAX - link.weight));
+        resumed.links.dedup_by_key(|link| link.key());
+        resumed
+    }
+
+    fn resumed_link(&self, hint: &Hint) -> Option<Link> {
+        let place = |name| self.services.binary_search(name).ok().map(|place| place as u16);
+        let share = match hint.direction {
+            Direction::Apart => 1.0,
+            Direction::Together => self.settings.together_share.clamp(0.01, 1.0),
+        };
+        let link = Link {
+            a: place(&hint.service)?,
+            b: place(&hint.other)?,
+            resource: hint.resource,
+            direction: hint.direction,
+            strength: (f64::from(hint.weight) / 100.0 / share).min(1.0) as f32,
+            confirmed: self.settings.confirmations,
+            missed: 0,
+            in_force: true,
+            weight: 0,
+        };
+        Some(link.weighed(0))
+    }
+
     /// Takes in the next window. One that begins before the last one ended (by more than half a step) would count what is known
     /// already as confirmation, and is refused.
     pub fn observe(&mut self, window: &Window) -> Result<Pass, WindowError> {

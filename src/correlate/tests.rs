@@ -243,3 +243,41 @@ fn hints_for_one_service_are_bounded_and_the_strongest_stay() {
     });
     assert!(services.len() > 15, "{}", services.len());
 }
+
+#[test]
+fn whoever_goes_on_from_hints_has_them_until_windows_say_otherwise() {
+    let settings = || Settings { confirmations: 3, ..Settings::default() };
+    let mut before = Correlations::new(at_once());
+    let mut dice = Dice(8);
+    let (one, other) = (wave(&mut dice, false, 0.05), wave(&mut dice, true, 0.05));
+    before.observe(&of_cpu(0, &[&one, &one, &other])).expect("in order");
+    let hints = before.hints();
+    assert!(hints.iter().any(|hint| hint.direction == Direction::Together));
+    // Hints of things that are nobody's any more are as good as others.
+    let mut after = Correlations::resumed(settings(), hints.iter().rev().cloned());
+    assert_eq!(after.hints(), hints);
+    after.observe(&of_cpu(7, &[&one, &one, &other])).expect("in order");
+    assert_eq!(shown(&after.hints()), shown(&hints), "confirmed");
+    // Nothing confirms them.
+    let flat = all([5.0; 16]);
+    for (number, left) in [(8, true), (9, true), (10, false)] {
+        after.observe(&of_cpu(number, &[&one, &flat, &flat])).expect("in order");
+        assert_eq!(!after.hints().is_empty(), left, "window {number}");
+    }
+    let few = Correlations::resumed(Settings { services_max: 2, ..settings() }, hints);
+    assert_eq!(few.hints().len(), 4, "of a and b");
+}
+
+#[test]
+fn of_two_that_say_the_opposite_of_a_pair_it_is_kept_apart() {
+    let hint = |service: &str, other: &str, direction, weight| Hint {
+        service: service.into(),
+        other: other.into(),
+        direction,
+        weight,
+        resource: Resource::Memory,
+    };
+    let hints = [hint("b", "a", Direction::Together, 50), hint("a", "b", Direction::Apart, 70)];
+    let known = Correlations::resumed(Settings::default(), hints);
+    assert!(shown(&known.hints()).contains(&"b Apart a 70".to_owned()));
+}

@@ -1,4 +1,5 @@
-//! The mutating admission webhook for pods that are created: they get what a VPA recommends. It answers from what watches have
+//! The mutating admission webhook for pods that are created: they get what a VPA recommends, or the size that their ServiceScaler
+//! has decided. It answers from what watches have
 //! told, without a request, on every replica; and it never keeps a pod from being created: in doubt the pod stays as it is.
 
 pub mod wire;
@@ -81,7 +82,7 @@ impl Mutate {
             if !index.is_complete() {
                 return Outcome::Unchanged("not_ready");
             }
-            index.govern(pod)
+            index.size_new(pod)
         };
         let Some(governed) = governed else { return Outcome::Unchanged("no_vpa") };
         match changes(pod, &governed.vpa, &governed.ranges) {

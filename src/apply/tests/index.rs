@@ -94,3 +94,30 @@ fn nothing_is_complete_before_every_kind_was_listed() {
     }
     assert!(index.is_complete());
 }
+
+#[test]
+fn a_service_scaler_sizes_new_pods_that_no_vpa_controls_and_updates_none() {
+    let mut index = Index::default();
+    let pod = pod("p", Vec::new());
+    let sizing = |index: &Index| index.size_new(&pod).map(|governed| governed.vpa.name.clone());
+    let scaler = |of: &str, created: i64| {
+        let target = Some(owner("Deployment", "web"));
+        Object::ServiceScaler(Some(Box::new(Vpa { name: of.into(), created, target, ..vpa("Initial", Vec::new()) })))
+    };
+    index.apply(Kind::ServiceScaler, name("second"), scaler("second", 2));
+    index.apply(Kind::ServiceScaler, name("first"), scaler("first", 1));
+    assert_eq!(sizing(&index).as_deref(), Some("first"));
+    assert_eq!(governing(&index, &pod), None, "the updater has nothing to do with it");
+    assert_eq!(index.vpas().count(), 0);
+    index.apply(Kind::ServiceScaler, name("first"), Object::ServiceScaler(None));
+    assert_eq!(sizing(&index).as_deref(), Some("second"), "the other sets no sizes now");
+    index.apply(Kind::Vpa, name("off"), named("off", 1, owner("Deployment", "web"), "Off"));
+    assert_eq!(sizing(&index).as_deref(), Some("second"));
+    index.apply(Kind::Vpa, name("on"), named("on", 3, owner("Deployment", "web"), "Initial"));
+    assert_eq!(sizing(&index).as_deref(), Some("on"));
+    index.delete(Kind::Vpa, &name("on"));
+    index.retain(Kind::ServiceScaler, &BTreeSet::from([name("second")]));
+    assert_eq!(sizing(&index).as_deref(), Some("second"));
+    index.retain(Kind::ServiceScaler, &BTreeSet::new());
+    assert_eq!(sizing(&index), None);
+}

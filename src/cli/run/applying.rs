@@ -31,7 +31,8 @@ pub(super) fn webhook(
     }
     let index: Arc<RwLock<Index>> = Arc::default();
     let (to, client, counters) = (index.clone(), client.clone(), sources.object_watches.clone());
-    tasks.spawn("watch of what is applied", async move { follow(client, &counters, &to).await });
+    let scaled = config.scaling.enabled;
+    tasks.spawn("watch of what is applied", async move { follow(client, &counters, &to, scaled).await });
     let mutate =
         apply.webhook.then(|| Arc::new(Mutate::new(index.clone(), histograms.clone(), &config.recommender)));
     (Some(index), mutate)

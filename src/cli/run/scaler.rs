@@ -174,18 +174,24 @@ impl Scaler {
         let usage_error = self.read_usage(&namespaces, now).await.err();
         let others = self.read_others(&namespaces).await;
         let looks = self.look_at(&services, now).await;
+        let in_the_way: Vec<_> =
+            services.iter().map(|service| in_the_way(service, &services, &others)).collect();
         if self.affinity.is_some() {
             let names: Vec<String> = namespaces.iter().map(|name| name.to_string()).collect();
             if let Err(error) = self.read_network(&names, now).await {
                 tracing::debug!(error, "what pods send and receive is not known");
             }
-            self.correlate(&services, &looks, now);
+            // Of two for one target the second would peak with the first.
+            let counts = services.iter().zip(&in_the_way).map(|(service, in_the_way)| {
+                in_the_way.is_ok() && service.plan.as_ref().is_ok_and(|plan| !plan.dry_run)
+            });
+            let counts: Vec<bool> = counts.collect();
+            self.correlate(&services, &looks, &counts, now);
         }
-        for (service, look) in services.iter().zip(looks) {
+        for ((service, look), in_the_way) in services.iter().zip(looks).zip(in_the_way) {
             if !self.place.leads(self.term) {
                 break;
             }
-            let in_the_way = in_the_way(service, &services, &others);
             self.look_after(service, look, in_the_way, usage_error.as_deref(), now).await;
         }
         Ok(())

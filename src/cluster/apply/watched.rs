@@ -16,6 +16,7 @@ use serde_json::value::RawValue;
 use crate::apply::index::{Kind, Name, Object};
 use crate::apply::{Index, Range, Ranges};
 use crate::cluster::lean::{lean_meta, nullable};
+use crate::cluster::scaling::LeanServiceScaler;
 use crate::cluster::vpa::{Quantities, amounts, quantity, read_vpa};
 use crate::cluster::{Change, OptionalKind, WatchCounters, watch, watch_if_served};
 use crate::recommend::{Owner, PerResource, Vpa};
@@ -27,15 +28,17 @@ pub trait Follows: Resource + Clone + DeserializeOwned + Debug + Send + 'static 
     fn into_object(self) -> Object;
 }
 
-/// Keeps all kinds in the index. Never returns.
-pub async fn follow(client: Client, counters: &WatchCounters, index: &RwLock<Index>) {
-    let vpas = async {
-        let mut listed = Listed::default();
-        let sink = |change: Change<LeanVpa>| listed.take(change, index);
-        watch_if_served(client.clone(), counters, |()| {}, sink).await;
+/// Keeps all kinds in the index; ServiceScalers only if they are `scaled`. Never returns.
+pub async fn follow(client: Client, counters: &WatchCounters, index: &RwLock<Index>, scaled: bool) {
+    let scalers = async {
+        match scaled {
+            true => optional::<LeanServiceScaler>(client.clone(), counters, index).await,
+            false => index.write().retain(Kind::ServiceScaler, &BTreeSet::new()),
+        }
     };
     tokio::join!(
-        vpas,
+        optional::<LeanVpa>(client.clone(), counters, index),
+        scalers,
         one::<LeanLimitRange>(client.clone(), counters, index),
         one::<OwnedReplicaSet>(client.clone(), counters, index),
         one::<OwnedDeployment>(client.clone(), counters, index),
@@ -51,6 +54,15 @@ async fn one<K: Follows<DynamicType: Default>>(
 ) {
     let mut listed = Listed::default();
     watch(client, None, counters, |change: Change<K>| listed.take(change, index)).await;
+}
+
+async fn optional<K: Follows + OptionalKind>(
+    client: Client,
+    counters: &WatchCounters,
+    index: &RwLock<Index>,
+) {
+    let mut listed = Listed::default();
+    watch_if_served(client, counters, |_| {}, |change: Change<K>| listed.take(change, index)).await;
 }
 
 /// What the list that is being read has told of.
@@ -157,6 +169,14 @@ impl Follows for LeanVpa {
 
     fn into_object(self) -> Object {
         Object::Vpa(Box::new(Arc::unwrap_or_clone(self.vpa)))
+    }
+}
+
+impl Follows for LeanServiceScaler {
+    const KIND: Kind = Kind::ServiceScaler;
+
+    fn into_object(self) -> Object {
+        Object::ServiceScaler(self.sizes().map(Box::new))
     }
 }
 

@@ -216,7 +216,7 @@ impl Recommending {
     ) -> Result<(), ApiError> {
         let path = format!("{}/{}/status", folder(&service.namespace), service.name);
         let mut told = serde_json::to_value(status).unwrap_or_default();
-        for field in ["replicas", "desiredReplicas", "lastChangeTime", "memory"] {
+        for field in ["replicas", "desiredReplicas", "selector", "lastChangeTime", "memory"] {
             if told.get(field).is_none() {
                 told[field] = Value::Null;
             }

@@ -72,7 +72,11 @@ pub struct Other {
 }
 
 impl Service {
-    pub(super) fn read(json: &str) -> Result<Service, String> {
+    /// Reads one from JSON.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn read(json: &str) -> Result<Service, String> {
         let object: ServiceScaler = serde_json::from_str(json).map_err(|error| error.to_string())?;
         let (meta, spec) = (object.metadata, object.spec);
         let target = Owner {

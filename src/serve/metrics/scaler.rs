@@ -24,6 +24,7 @@ struct State {
     changes: BTreeMap<&'static str, u64>,
     /// ServiceScalers by how they stand, in the last round.
     services: BTreeMap<&'static str, usize>,
+    /// In force in this process, whoever scales.
     hints: usize,
 }
 
@@ -49,7 +50,7 @@ impl ScalerMetrics {
     pub fn rests(&self) {
         let mut state = self.state.lock();
         state.services.clear();
-        (state.took, state.hints) = (Duration::ZERO, 0);
+        state.took = Duration::ZERO;
     }
 
     pub(super) fn encode(&self, to: &mut DescriptorEncoder) -> fmt::Result {

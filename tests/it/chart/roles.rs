@@ -140,7 +140,7 @@ const FOR_SCALING: [&str; 7] = [
     "+ClusterRole /pods/resize [patch]",
     "+ClusterRole autoscaling.k8s.io/verticalpodautoscalers [list]",
     "+ClusterRole autoscaling/horizontalpodautoscalers [list]",
-    "+ClusterRole berth.dev/servicescalers [list]",
+    "+ClusterRole berth.dev/servicescalers [list,watch]",
     "+ClusterRole berth.dev/servicescalers/status [patch]",
     "+ClusterRole keda.sh/scaledobjects [list]",
 ];

@@ -51,6 +51,8 @@ struct Estimate {
 pub(super) struct Settled {
     pub decision: Decision,
     pub allowed: Allowed,
+    /// Of what was decided, the sizes that are ours to set; 0 where they are not.
+    pub sizes: Vec<(String, Size)>,
     pub resizes: Vec<Resize>,
 }
 
@@ -129,16 +131,15 @@ impl Remembered {
         let allowed = plan.behavior.allow(&self.history, now_s, replicas, decision.replicas);
         // What is set is what counts; `act` says when it was changed.
         self.memory.replicas = (replicas > 0).then_some(replicas);
-        if !plan.dry_run && others.sizes.is_none() {
-            self.sizes = decision.sizes.iter().cloned().collect();
+        let sizes: Vec<_> = (decision.sizes.iter())
+            .map(|(name, size)| (name.clone(), ours(*size, plan.settings.of(name), others)))
+            .collect();
+        let mut resizes = Vec::new();
+        if !plan.dry_run {
+            self.sizes = sizes.iter().cloned().collect();
+            resizes.extend(pods.iter().filter_map(|pod| resize(pod, &sizes)));
         }
-        let sized = |pod: &&ServicePod| resize(pod, &decision.sizes);
-        let resizes = if plan.dry_run || others.sizes.is_some() {
-            Vec::new()
-        } else {
-            pods.iter().filter_map(sized).collect()
-        };
-        Settled { decision, allowed, resizes }
+        Settled { decision, allowed, sizes, resizes }
     }
 
     /// What another estimator would give a container. It shrinks nothing before it has seen a day.
@@ -195,9 +196,7 @@ impl Remembered {
 
     /// What the container has: what was decided last, or what most of its pods request.
     fn size_of(&self, name: &str, pods: &[&ServicePod], dry_run: bool) -> Size {
-        if let Some(decided) = self.sizes.get(name).filter(|_| !dry_run) {
-            return *decided;
-        }
+        let decided = self.sizes.get(name).filter(|_| !dry_run).copied().unwrap_or_default();
         let containers =
             pods.iter().flat_map(|pod| &pod.containers).filter(|container| container.name == name);
         let requests: Vec<_> = containers.map(|container| container.requests).collect();
@@ -206,7 +205,18 @@ impl Remembered {
             amounts.sort_unstable();
             amounts.get(amounts.len() / 2).copied().unwrap_or(0)
         };
-        Size { cpu_milli: median(|it| it.cpu), memory_bytes: median(|it| it.memory) }
+        let or = |decided: Amount, of| if decided > 0 { decided } else { median(of) };
+        Size { cpu_milli: or(decided.cpu_milli, |it| it.cpu), memory_bytes: or(decided.memory_bytes, |it| it.memory) }
+    }
+}
+
+/// What of a size is nobody else's to decide; the rest is 0.
+fn ours(size: Size, settings: &Vertical, others: &InTheWay) -> Size {
+    let sizes = others.sizes.is_none();
+    let amount = |is_ours: bool, amount: Amount| if is_ours && sizes { amount } else { 0 };
+    Size {
+        cpu_milli: amount(settings.cpu && others.replicas.is_none(), size.cpu_milli),
+        memory_bytes: amount(settings.memory, size.memory_bytes),
     }
 }
 
@@ -320,6 +330,26 @@ mod tests {
         assert!(remembered.new_kills(&[&killed], at("2026-11-22T10:00:00Z")).is_empty());
         assert_eq!(remembered.new_kills(&[&killed], at("2026-11-22T10:01:00Z")).get("app"), Some(&1));
         assert!(remembered.new_kills(&[&killed], at("2026-11-22T10:02:00Z")).is_empty());
+    }
+
+    #[test]
+    fn what_is_not_scaled_or_is_somebody_elses_is_not_set() {
+        let size = Size { cpu_milli: 300, memory_bytes: 5 };
+        let both = Vertical::default();
+        let memory = Vertical { cpu: false, ..Vertical::default() };
+        let of = |replicas: bool, sizes: bool| InTheWay {
+            replicas: replicas.then(|| "an HPA".to_owned()),
+            sizes: sizes.then(|| "a VPA".to_owned()),
+        };
+        assert_eq!(ours(size, &both, &of(false, false)), size);
+        let memory_only = Size { cpu_milli: 0, memory_bytes: 5 };
+        assert_eq!(ours(size, &memory, &of(false, false)), memory_only);
+        assert_eq!(ours(size, &both, &of(true, false)), memory_only);
+        assert_eq!(ours(size, &both, &of(false, true)), Size::default());
+        // A template that somebody changes keeps what is not scaled.
+        let sizes = [("app".to_owned(), ours(size, &memory, &of(false, false)))];
+        let resized = resize(&pod(Some(900), None), &sizes).unwrap();
+        assert_eq!(resized.containers[0].requests, PerResource { cpu: Some(900), memory: Some(5) });
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::act::Done;
 use super::look::Look;
 use super::settle::{Remembered, Settled};
 use super::{InTheWay, Scaler};
-use crate::api::service_scaler::{ContainerStatus, ServiceScalerStatus};
+use crate::api::service_scaler::{ContainerStatus, HintStatus, ServiceScalerStatus};
 use crate::cluster::conditions;
 use crate::cluster::scaling::{Change, Plan, Service};
 use crate::cluster::vpa::ApiError;
@@ -30,6 +30,9 @@ struct Told {
     replicas: Option<u32>,
     desired: Option<u32>,
     sizes: Vec<(String, Size)>,
+    /// Of its pods, when it is known.
+    selector: Option<String>,
+    hints: Vec<HintStatus>,
     /// `None`: nothing new was decided.
     decision: Option<String>,
     changes: Vec<(Change, String)>,
@@ -47,7 +50,9 @@ impl Scaler {
     ) {
         let uid = service.uid.clone();
         let mut remembered = self.remembered.remove(&uid).unwrap_or_else(|| Remembered::of(service));
-        let told = match (&service.plan, in_the_way, look) {
+        let selector = look.as_ref().ok().map(|look| look.scale.selector.clone());
+        let hints = self.affinity.as_ref().map(|affinity| affinity.of(service)).unwrap_or_default();
+        let mut told = match (&service.plan, in_the_way, look) {
             (Err(problem), _, _) => Told::not_scaled("InvalidSpec", problem.clone()),
             (_, Err(overruled), _) => Told::not_scaled("Overruled", overruled),
             (_, _, Err(problem)) => Told::not_scaled("TargetUnreadable", problem),
@@ -61,6 +66,7 @@ impl Scaler {
                 Told::scaled(plan, others, settled, done, missing)
             }
         };
+        (told.selector, told.hints) = (selector, hints);
         *self.standings.entry(told.active.1).or_default() += 1;
         self.tell(service, &mut remembered, told, now).await;
         self.remembered.insert(uid, remembered);
@@ -139,12 +145,14 @@ impl Told {
             replicas: None,
             desired: None,
             sizes: Vec::new(),
+            selector: None,
+            hints: Vec::new(),
             changes: Vec::new(),
         }
     }
 
     fn scaled(plan: &Plan, others: InTheWay, settled: Settled, done: Done, missing: Option<String>) -> Told {
-        let Settled { decision, allowed, .. } = settled;
+        let Settled { decision, allowed, sizes, .. } = settled;
         let active = match others {
             InTheWay { replicas: Some(replicas), sizes: Some(sizes) } => {
                 let why = format!(
@@ -176,7 +184,9 @@ impl Told {
             replicas: Some(done.replicas),
             desired: Some(allowed.replicas),
             decision: Some(decision.reason).filter(|reason| !reason.is_empty()),
-            sizes: decision.sizes,
+            sizes,
+            selector: None,
+            hints: Vec::new(),
             changes: done.changes,
         }
     }
@@ -211,6 +221,8 @@ impl Told {
             conditions: conditions(&told, &before.conditions, service.generation, &now),
             replicas: self.replicas.map(i64::from),
             desired_replicas: self.desired.map(i64::from),
+            selector: self.selector.clone().or_else(|| before.selector.clone()),
+            hints: self.hints.clone(),
             containers: sized.filter(|container| !container.target.is_empty()).collect(),
             decision: self.decision.clone().unwrap_or_else(|| last_decision(before)),
             last_change_time: if changed { Some(now) } else { before.last_change_time.clone() },

@@ -1,0 +1,171 @@
+//! What the statuses of ServiceScalers say of where pods had better be, told to the scheduler. In every process that schedules;
+//! the scaler writes it, wherever it runs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+use tokio::sync::watch;
+
+use super::tasks::Tasks;
+use crate::cluster::scaling::LeanServiceScaler;
+use crate::cluster::{Change, watch_if_served};
+use crate::config::Config;
+use crate::engine::Engine;
+use crate::hints::Hint;
+use crate::serve::metrics::Sources;
+
+/// The statuses of many services change at once, when a window ends.
+const GATHER: Duration = Duration::from_secs(1);
+
+/// Namespace and name of a ServiceScaler.
+type Name = (Arc<str>, Arc<str>);
+
+/// The hints of each ServiceScaler that has some.
+#[derive(Debug, Default)]
+struct Known {
+    of: BTreeMap<Name, Vec<Hint>>,
+    /// What the list that is being read has told of.
+    listing: Option<BTreeSet<Name>>,
+}
+
+impl Known {
+    /// Whether anything is different now.
+    fn take(&mut self, change: Change<LeanServiceScaler>) -> bool {
+        match change {
+            Change::ListBegins => {
+                self.listing = Some(BTreeSet::new());
+                false
+            }
+            Change::Apply(Ok(object)) => {
+                let meta = &object.metadata;
+                let name = name_of(meta.namespace.as_deref(), meta.name.as_deref());
+                if let Some(listing) = &mut self.listing {
+                    listing.insert(name.clone());
+                }
+                self.set(name, object.hints())
+            }
+            Change::Apply(Err(bad)) => {
+                self.set(name_of(Some(&bad.id.namespace), Some(&bad.id.name)), Vec::new())
+            }
+            Change::Delete(id) => self.set(name_of(Some(&id.namespace), Some(&id.name)), Vec::new()),
+            Change::ListEnds => {
+                let listed = self.listing.take().unwrap_or_default();
+                let before = self.of.len();
+                self.of.retain(|name, _| listed.contains(name));
+                self.of.len() < before
+            }
+            Change::Refused => false,
+        }
+    }
+
+    fn set(&mut self, name: Name, hints: Vec<Hint>) -> bool {
+        match hints.is_empty() {
+            true => self.of.remove(&name).is_some(),
+            false => self.of.get(&name) != Some(&hints) && {
+                self.of.insert(name, hints);
+                true
+            },
+        }
+    }
+}
+
+fn name_of(namespace: Option<&str>, name: Option<&str>) -> Name {
+    (namespace.unwrap_or_default().into(), name.unwrap_or_default().into())
+}
+
+/// Follows them, if they are switched on.
+pub(super) fn follow(tasks: &mut Tasks, client: &Client, config: &Config, engine: &Engine, sources: &Sources) {
+    let Some(metrics) = sources.scaler.clone().filter(|_| config.scaling.hints) else { return };
+    let (tell, mut told) = watch::channel(Known::default());
+    let (client, counters) = (client.clone(), sources.object_watches.clone());
+    tasks.spawn("watch of hints", async move {
+        let sink = |change| {
+            tell.send_if_modified(|known| known.take(change));
+        };
+        watch_if_served(client, &counters, |()| {}, sink).await;
+    });
+    let engine = engine.clone();
+    tasks.spawn("hints", async move {
+        while told.changed().await.is_ok() {
+            tokio::time::sleep(GATHER).await;
+            let hints: Vec<Hint> = told.borrow_and_update().of.values().flatten().cloned().collect();
+            let taken = engine.with(|scheduler, _| scheduler.hints_changed(hints));
+            metrics.hints(taken.in_force);
+            tracing::info!(
+                in_force = taken.in_force,
+                refused = taken.refused,
+                concerned = taken.concerned,
+                "pods are placed by what services peak together"
+            );
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::cluster::{BadObject, ObjectId};
+
+    fn scaler(name: &str, selector: &str, hints: Value) -> Change<LeanServiceScaler> {
+        let object = json!({
+            "metadata": {"namespace": "shop", "name": name},
+            "spec": {"target": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name}},
+            "status": {"selector": selector, "hints": hints, "memory": "{}"},
+        });
+        Change::Apply(Ok(serde_json::from_value(object).expect("a ServiceScaler")))
+    }
+
+    fn hint(service: &str, selector: &str, placement: &str, weight: i32) -> Value {
+        json!({"service": service, "selector": selector, "placement": placement, "weight": weight, "resource": "CPU"})
+    }
+
+    fn weights(known: &Known) -> Vec<i32> {
+        known.of.values().flatten().map(|hint| hint.weight).collect()
+    }
+
+    #[test]
+    fn hints_follow_the_statuses_and_only_a_difference_is_told() {
+        let mut known = Known::default();
+        let web = || {
+            let hints = [hint("shop/db", "app=db", "Apart", 80), hint("bank/api", "app=api", "Together", 40)];
+            scaler("web", "app=web", json!(hints))
+        };
+        assert!(!known.take(scaler("cart", "app=cart", json!([]))), "it has none");
+        assert!(known.take(web()));
+        assert_eq!(weights(&known), [-80, 40]);
+        let namespaces: Vec<_> = known.of.values().flatten().map(|it| it.other.namespace.clone()).collect();
+        assert_eq!(namespaces, ["shop".into(), "bank".into()]);
+        assert!(!known.take(web()), "it is as it was");
+        assert!(known.take(scaler("web", "app=web", json!([hint("shop/db", "app=db", "Apart", 90)]))));
+        assert_eq!(weights(&known), [-90]);
+        assert!(known.take(scaler("web", "app=web", json!([]))));
+        assert!(known.of.is_empty());
+    }
+
+    #[test]
+    fn what_is_gone_or_cannot_be_understood_gives_no_hints() {
+        let id = || ObjectId { namespace: "shop".into(), name: "web".into(), ..ObjectId::default() };
+        let known = || {
+            let mut known = Known::default();
+            assert!(known.take(scaler("web", "app=web", json!([hint("shop/db", "app=db", "Apart", 80)]))));
+            known
+        };
+        assert!(known().take(Change::Delete(id())));
+        let bad = BadObject { id: id(), error: "bad".into() };
+        assert!(known().take(Change::Apply(Err(bad))));
+        let mut listed_anew = known();
+        assert!(!listed_anew.take(Change::ListBegins));
+        assert!(listed_anew.take(Change::ListEnds), "the list is empty");
+        for (selector, hints) in [
+            ("", json!([hint("shop/db", "app=db", "Apart", 80)])),
+            ("app=web", json!([hint("shop/db", "", "Apart", 80)])),
+            ("app=web", json!([hint("db", "app=db", "Apart", 80)])),
+        ] {
+            assert!(!Known::default().take(scaler("web", selector, hints)));
+        }
+    }
+}
