@@ -1,6 +1,7 @@
 //! Recommendations are applied to pods, by berth on a real API server with the VPA CRDs. There is no kubelet: what one would say of a
 //! resize is written by the tests.
 
+mod scaled;
 mod updater;
 mod webhook;
 

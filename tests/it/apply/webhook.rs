@@ -12,7 +12,7 @@ const CONFIG: &str = "recommender: {apply: {webhook: true}}";
 const UPDATES: &str = "vpaUpdates";
 const OBSERVED: &str = "vpaObservedContainers";
 
-async fn install(client: &Client, address: SocketAddr, ca: &Value) {
+pub(super) async fn install(client: &Client, address: SocketAddr, ca: &Value) {
     let configuration = json!({
         "metadata": {"name": "berth"},
         "webhooks": [{
@@ -37,7 +37,7 @@ async fn reviews(berth: &Berth, result: &str) -> f64 {
 }
 
 /// Makes a pod like this one again and again, until this holds of it; then it stays.
-async fn create_until(client: &Client, pod: &Value, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
+pub(super) async fn create_until(client: &Client, pod: &Value, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
     let mut made = Value::Null;
     await_until(SOON, what, async || {
         made = create_pod(client, pod).await;
