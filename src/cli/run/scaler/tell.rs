@@ -144,9 +144,9 @@ impl Told {
     }
 
     fn scaled(plan: &Plan, others: InTheWay, settled: Settled, done: Done, missing: Option<String>) -> Told {
-        let Settled { decision, allowed, .. } = settled;
+        let Settled { decision, allowed, pending, .. } = settled;
         let active = match others {
-            InTheWay { replicas: Some(replicas), sizes: Some(sizes) } => {
+            InTheWay { replicas: Some(replicas), sizes: Some(sizes), .. } => {
                 let why = format!(
                     "{replicas} decides about the replicas and {sizes} about the sizes: nothing is left"
                 );
@@ -168,6 +168,7 @@ impl Told {
         };
         let mut limited = Vec::new();
         limited.extend(allowed.because.map(str::to_owned));
+        limited.extend(pending);
         limited.extend(done.because.map(|why| format!("{} pods keep their size, {why}", done.held)));
         Told {
             active,
