@@ -1,5 +1,7 @@
 //! ServiceScalers on a real API server, with real Deployments and a real Prometheus that is fed by a model of the load.
 
+mod faults;
+
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::net::SocketAddr;

@@ -152,9 +152,9 @@ impl Told {
     }
 
     fn scaled(plan: &Plan, others: InTheWay, settled: Settled, done: Done, missing: Option<String>) -> Told {
-        let Settled { decision, allowed, sizes, .. } = settled;
+        let Settled { decision, allowed, sizes, pending, .. } = settled;
         let active = match others {
-            InTheWay { replicas: Some(replicas), sizes: Some(sizes) } => {
+            InTheWay { replicas: Some(replicas), sizes: Some(sizes), .. } => {
                 let why = format!(
                     "{replicas} decides about the replicas and {sizes} about the sizes: nothing is left"
                 );
@@ -176,6 +176,7 @@ impl Told {
         };
         let mut limited = Vec::new();
         limited.extend(allowed.because.map(str::to_owned));
+        limited.extend(pending);
         limited.extend(done.because.map(|why| format!("{} pods keep their size, {why}", done.held)));
         Told {
             active,
@@ -184,7 +185,7 @@ impl Told {
             replicas: Some(done.replicas),
             desired: Some(allowed.replicas),
             decision: Some(decision.reason).filter(|reason| !reason.is_empty()),
-            sizes,
+            sizes: sizes.into_iter().collect(),
             selector: None,
             hints: Vec::new(),
             changes: done.changes,
