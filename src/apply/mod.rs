@@ -7,6 +7,7 @@
 //! Whenever anything is in doubt nothing is done, and [`Hold`] says why.
 //! May not know: kube, tokio, clocks, the scheduler.
 
+pub mod affinity;
 pub mod budget;
 pub mod change;
 pub mod hold;

@@ -236,7 +236,8 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     let store = KubeStore::new(cluster.clone(), leadership.fence.as_ref())?;
     let asked = serving::Asked { engine: &engine, cluster: &cluster, store: &store, leadership: &leadership };
     let trust = serving::trust(&config, secure.as_ref().map(|(_, secure)| secure.clone()));
-    let (index, mutate) = applying::webhook(&mut tasks, &config, &client, (&histograms, &sources));
+    let hints = Arc::default();
+    let (index, mutate) = applying::webhook(&mut tasks, &config, &client, (&histograms, &sources), &hints);
     let routes = serving::routes(&mut tasks, &config, asked, &health, (&histograms, &sources), trust)?;
     let routes = Served { mutate, ..routes };
     if let Some((listener, secure)) = secure {
@@ -253,7 +254,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         }
     });
     sink::watch_cluster(&mut tasks, &engine, &client, &sources, &health, &config);
-    hints::follow(&mut tasks, &client, &config, &engine, &sources);
+    hints::follow(&mut tasks, &client, &config, &sources, (&engine, hints));
     keep_time(&mut tasks, &engine, &config);
     self_check::self_check(&mut tasks, &engine, &client, &config, sources.self_checks.clone());
     if let (Some(every), Some(latest)) = (config.fragmentation.every(), &sources.fragmentation) {

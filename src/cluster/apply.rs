@@ -2,12 +2,14 @@
 //! evictions.
 
 mod events;
+mod new_pod;
 mod pods;
 mod reads;
 mod watched;
 mod writer;
 
 pub use events::PodEvent;
+pub use new_pod::NewPod;
 pub use pods::{read_pod, read_running};
 pub use reads::Replicas;
 pub use watched::{Follows, follow};

@@ -23,6 +23,9 @@ pub struct Scaling {
     /// Keep services apart that need much at the same time, and bring together those that do not: preferences of berth's own, when
     /// it places their pods.
     pub hints: bool,
+    /// New pods that other schedulers place get the same as preferred pod affinity. It needs `recommender.apply.webhook`; templates stay
+    /// as they are, and so do pods that exist or say something of other pods themselves.
+    pub hints_in_pods: bool,
     /// Services are compared in windows of so long a time; what holds in three in a row becomes a preference. At least fifteen intervals,
     /// and at most 10m.
     pub hints_window: ConfigDuration,
@@ -34,6 +37,7 @@ impl Default for Scaling {
             enabled: false,
             interval: ConfigDuration::from_secs(15),
             hints: true,
+            hints_in_pods: false,
             hints_window: ConfigDuration::from_secs(300),
         }
     }
@@ -44,6 +48,15 @@ pub(super) fn validate(config: &Config) -> Result<(), InvalidField> {
     if config.scaling.hints {
         let shortest = ConfigDuration::new(config.scaling.interval.get() * SAMPLES_MIN);
         lasts("scaling.hintsWindow", config.scaling.hints_window, shortest..=HINTS_WINDOW_MAX)?;
+    }
+    if config.scaling.hints_in_pods && !config.recommender.apply.webhook {
+        return refuse(
+            "scaling.hintsInPods",
+            "needs recommender.apply.webhook: it writes them into new pods",
+        );
+    }
+    if config.scaling.hints_in_pods && !config.scaling.hints {
+        return refuse("scaling.hintsInPods", "needs scaling.hints");
     }
     if config.scaling.enabled && config.recommender.prometheus.is_none() {
         return refuse(

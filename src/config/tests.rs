@@ -109,6 +109,7 @@ logFormat: json
             enabled: true,
             interval: ConfigDuration::from_secs(30),
             hints: false,
+            hints_in_pods: false,
             hints_window: ConfigDuration::from_secs(60),
         },
         scheduler_names: vec!["berth".into(), "berth-batch".into()],

@@ -1,6 +1,6 @@
 //! The mutating admission webhook for pods that are created: they get what a VPA recommends, or the size that their ServiceScaler
-//! has decided. It answers from what watches have
-//! told, without a request, on every replica; and it never keeps a pod from being created: in doubt the pod stays as it is.
+//! has decided; and if another scheduler places them, hints as preferred affinity. It answers from what watches have told, without
+//! a request, on every replica; and it never keeps a pod from being created: in doubt the pod stays as it is.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,12 +15,14 @@ use parking_lot::{Mutex, RwLock};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
-use super::review::{self, Request};
 use super::body;
 use super::metrics::{Histograms, Verb};
-use crate::apply::{Hold, Index, Pod, changes, patch};
-use crate::cluster::apply::read_pod;
+use super::review::{self, Request};
+use crate::apply::{Hold, Index, Pod, affinity, changes, patch};
+use crate::cluster::apply::{NewPod, read_pod};
 use crate::config;
+use crate::hints::Hints;
+use crate::model::PodAffinity;
 
 /// Where the webhook is.
 pub const PATH: &str = "/mutate-pods";
@@ -36,9 +38,19 @@ pub struct Mutate {
     index: Arc<RwLock<Index>>,
     /// Which namespaces are looked after.
     config: config::Recommender,
+    placing: Option<Placing>,
     histograms: Histograms,
     slots: Semaphore,
     last_warning: Mutex<Option<Instant>>,
+}
+
+/// What pods get that other schedulers place.
+#[derive(Debug, Default)]
+pub struct Placing {
+    /// Those that hold now.
+    pub hints: Arc<RwLock<Hints>>,
+    /// Schedulers that know the hints themselves.
+    pub ours: Vec<String>,
 }
 
 /// What a review comes to.
@@ -50,10 +62,16 @@ enum Outcome {
 }
 
 impl Mutate {
-    pub fn new(index: Arc<RwLock<Index>>, histograms: Histograms, config: &config::Recommender) -> Self {
+    pub fn new(
+        index: Arc<RwLock<Index>>,
+        histograms: Histograms,
+        config: &config::Recommender,
+        placing: Option<Placing>,
+    ) -> Self {
         Mutate {
             index,
             config: config.clone(),
+            placing,
             histograms,
             slots: Semaphore::new(REVIEWS_AT_ONCE),
             last_warning: Mutex::default(),
@@ -73,7 +91,24 @@ impl Mutate {
                 return Outcome::Unchanged("bad_pod");
             }
         };
-        self.decide(&pod)
+        match (self.decide(&pod), self.place(object, &request.namespace)) {
+            (outcome, place) if place.is_empty() => outcome,
+            (Outcome::Patched(mut operations), place) => {
+                operations.extend(place);
+                Outcome::Patched(operations)
+            }
+            (Outcome::Unchanged(_), place) => Outcome::Patched(place),
+        }
+    }
+
+    /// What hints give a pod that another scheduler places.
+    fn place(&self, object: &str, namespace: &str) -> Vec<Value> {
+        let Some(Placing { hints, ours }) = &self.placing else { return Vec::new() };
+        let hints = hints.read();
+        // What cannot be read was told of already.
+        let pod = if hints.is_empty() { None } else { NewPod::read(object, namespace).ok() };
+        let Some(pod) = pod.filter(|pod| !ours.contains(&pod.scheduler)) else { return Vec::new() };
+        affinity::preferred(&hints.terms(&pod.identity, &PodAffinity::default()), pod.affinity)
     }
 
     fn decide(&self, pod: &Pod) -> Outcome {

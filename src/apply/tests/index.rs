@@ -102,7 +102,12 @@ fn a_service_scaler_sizes_new_pods_that_no_vpa_controls_and_updates_none() {
     let sizing = |index: &Index| index.size_new(&pod).map(|governed| governed.vpa.name.clone());
     let scaler = |of: &str, created: i64| {
         let target = Some(owner("Deployment", "web"));
-        Object::ServiceScaler(Some(Box::new(Vpa { name: of.into(), created, target, ..vpa("Initial", Vec::new()) })))
+        Object::ServiceScaler(Some(Box::new(Vpa {
+            name: of.into(),
+            created,
+            target,
+            ..vpa("Initial", Vec::new())
+        })))
     };
     index.apply(Kind::ServiceScaler, name("second"), scaler("second", 2));
     index.apply(Kind::ServiceScaler, name("first"), scaler("first", 1));

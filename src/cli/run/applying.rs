@@ -15,8 +15,9 @@ use crate::cluster::client::without_retries;
 use crate::cluster::vpa::Recommending;
 use crate::config::Config;
 use crate::engine::Engine;
+use crate::hints::Hints;
 use crate::serve::metrics::{Histograms, Sources};
-use crate::serve::mutate::Mutate;
+use crate::serve::mutate::{Mutate, Placing};
 
 /// Follows what decides about pods, and returns the webhook if it is switched on. Every replica has this.
 pub(super) fn webhook(
@@ -24,6 +25,7 @@ pub(super) fn webhook(
     config: &Config,
     client: &Client,
     (histograms, sources): (&Histograms, &Sources),
+    hints: &Arc<RwLock<Hints>>,
 ) -> (Option<Arc<RwLock<Index>>>, Option<Arc<Mutate>>) {
     let apply = &config.recommender.apply;
     if !apply.is_on() {
@@ -33,8 +35,11 @@ pub(super) fn webhook(
     let (to, client, counters) = (index.clone(), client.clone(), sources.object_watches.clone());
     let scaled = config.scaling.enabled;
     tasks.spawn("watch of what is applied", async move { follow(client, &counters, &to, scaled).await });
-    let mutate =
-        apply.webhook.then(|| Arc::new(Mutate::new(index.clone(), histograms.clone(), &config.recommender)));
+    let placing = (config.scaling.enabled && config.scaling.hints_in_pods)
+        .then(|| Placing { hints: hints.clone(), ours: config.scheduler_names.clone() });
+    let mutate = apply
+        .webhook
+        .then(|| Arc::new(Mutate::new(index.clone(), histograms.clone(), &config.recommender, placing)));
     (Some(index), mutate)
 }
 

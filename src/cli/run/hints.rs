@@ -1,4 +1,4 @@
-//! What the statuses of ServiceScalers say of where pods had better be, told to the scheduler. In every process that schedules;
+//! What the statuses of ServiceScalers say of where pods had better be, told to the scheduler and to the webhook. In every process;
 //! the scaler writes it, wherever it runs.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Client;
+use parking_lot::RwLock;
 use tokio::sync::watch;
 
 use super::tasks::Tasks;
@@ -13,7 +14,7 @@ use crate::cluster::scaling::LeanServiceScaler;
 use crate::cluster::{Change, watch_if_served};
 use crate::config::Config;
 use crate::engine::Engine;
-use crate::hints::Hint;
+use crate::hints::{Hint, Hints};
 use crate::serve::metrics::Sources;
 
 /// The statuses of many services change at once, when a window ends.
@@ -63,10 +64,12 @@ impl Known {
     fn set(&mut self, name: Name, hints: Vec<Hint>) -> bool {
         match hints.is_empty() {
             true => self.of.remove(&name).is_some(),
-            false => self.of.get(&name) != Some(&hints) && {
-                self.of.insert(name, hints);
-                true
-            },
+            false => {
+                self.of.get(&name) != Some(&hints) && {
+                    self.of.insert(name, hints);
+                    true
+                }
+            }
         }
     }
 }
@@ -76,7 +79,13 @@ fn name_of(namespace: Option<&str>, name: Option<&str>) -> Name {
 }
 
 /// Follows them, if they are switched on.
-pub(super) fn follow(tasks: &mut Tasks, client: &Client, config: &Config, engine: &Engine, sources: &Sources) {
+pub(super) fn follow(
+    tasks: &mut Tasks,
+    client: &Client,
+    config: &Config,
+    sources: &Sources,
+    (engine, to_webhook): (&Engine, Arc<RwLock<Hints>>),
+) {
     let Some(metrics) = sources.scaler.clone().filter(|_| config.scaling.hints) else { return };
     let (tell, mut told) = watch::channel(Known::default());
     let (client, counters) = (client.clone(), sources.object_watches.clone());
@@ -91,6 +100,7 @@ pub(super) fn follow(tasks: &mut Tasks, client: &Client, config: &Config, engine
         while told.changed().await.is_ok() {
             tokio::time::sleep(GATHER).await;
             let hints: Vec<Hint> = told.borrow_and_update().of.values().flatten().cloned().collect();
+            *to_webhook.write() = Hints::new(hints.iter().cloned()).0;
             let taken = engine.with(|scheduler, _| scheduler.hints_changed(hints));
             metrics.hints(taken.in_force);
             tracing::info!(

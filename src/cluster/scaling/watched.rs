@@ -29,8 +29,10 @@ pub struct LeanServiceScaler {
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
+#[serde(rename_all = "camelCase")]
 struct LeanSpec {
     target: Option<Target>,
+    dry_run: bool,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -42,16 +44,6 @@ struct LeanStatus {
     containers: Vec<ContainerStatus>,
     #[serde(deserialize_with = "nullable")]
     hints: Vec<HintStatus>,
-    #[serde(deserialize_with = "nullable")]
-    conditions: Vec<LeanCondition>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-struct LeanCondition {
-    #[serde(rename = "type")]
-    type_: String,
-    status: String,
 }
 
 impl OptionalKind for LeanServiceScaler {
@@ -81,8 +73,7 @@ impl LeanServiceScaler {
     /// The sizes that new pods get, as a VPA would say it; `None`: it sets none.
     pub fn sizes(&self) -> Option<Vpa> {
         let target = self.spec.target.as_ref()?;
-        let is_active = |it: &LeanCondition| it.type_ == "Active" && it.status == "True";
-        if self.status.containers.is_empty() || !self.status.conditions.iter().any(is_active) {
+        if self.status.containers.is_empty() || self.spec.dry_run {
             return None;
         }
         let recommendation = |it: &ContainerStatus| {
@@ -125,36 +116,30 @@ mod tests {
     use super::*;
     use crate::recommend::PerResource;
 
-    fn read(status: Value) -> LeanServiceScaler {
+    fn read(dry_run: bool, status: Value) -> LeanServiceScaler {
         let object = json!({
             "metadata": {"namespace": "shop", "name": "web", "creationTimestamp": "1970-01-01T00:00:02Z"},
-            "spec": {"target": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}},
+            "spec": {"target": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}, "dryRun": dry_run},
             "status": status,
         });
         serde_json::from_value(object).expect("a ServiceScaler")
     }
 
-    fn sized(active: &str) -> Value {
-        json!({
-            "conditions": [{"type": "Limited", "status": "True"}, {"type": "Active", "status": active}],
-            "containers": [{"name": "app", "target": {"cpu": "300m", "memory": "1048576"}}, {"name": "proxy"}],
-        })
-    }
-
     #[test]
-    fn an_active_service_scaler_says_sizes_as_a_vpa_does() {
-        let sizes = read(sized("True")).sizes().expect("sizes");
-        assert_eq!((&*sizes.namespace, &*sizes.name, sizes.created), ("shop", "ServiceScaler web", 2 * SECOND_NS));
+    fn a_service_scaler_says_sizes_as_a_vpa_does() {
+        let containers =
+            json!([{"name": "app", "target": {"cpu": "300m", "memory": "1048576"}}, {"name": "proxy"}]);
+        let status = json!({"containers": containers});
+        let sizes = read(false, status.clone()).sizes().expect("sizes");
+        assert_eq!(
+            (&*sizes.namespace, &*sizes.name, sizes.created),
+            ("shop", "ServiceScaler web", 2 * SECOND_NS)
+        );
         assert_eq!(sizes.target.as_ref().map(|it| it.name.as_str()), Some("web"));
         let all = sizes.status.recommendation.expect("recommendations");
         assert_eq!(all[0].target, PerResource { cpu: Some(300), memory: Some(1 << 20) });
         assert_eq!(all[1].target, PerResource::default());
-    }
-
-    #[test]
-    fn one_that_rests_or_sets_no_sizes_says_none() {
-        assert!(read(sized("False")).sizes().is_none());
-        assert!(read(json!({"conditions": [{"type": "Active", "status": "True"}]})).sizes().is_none());
-        assert!(read(Value::Null).sizes().is_none());
+        assert!(read(true, status).sizes().is_none(), "it only tells what it would do");
+        assert!(read(false, Value::Null).sizes().is_none());
     }
 }

@@ -19,9 +19,9 @@ use kube::{Api, Client};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
-use super::{body, review};
 use super::forward::{FORWARDED, Forward};
 use super::metrics::{Histograms, Verb};
+use super::{body, review};
 use crate::cluster::PodReader;
 use crate::config;
 use crate::engine::Engine;

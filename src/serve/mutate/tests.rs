@@ -2,6 +2,8 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::apply::index::{Kind, Object};
+use crate::hints::{Hint, Workload};
+use crate::model::{LabelSelector, Operator, Requirement};
 use crate::recommend::{Owner, PerResource, Recommendation, Vpa};
 use serde_json::json;
 
@@ -27,7 +29,7 @@ fn mutate(is_complete: bool, config: &config::Recommender) -> Mutate {
         Kind::ALL.iter().for_each(|kind| index.retain(*kind, &BTreeSet::new()));
     }
     index.apply(Kind::Vpa, ("shop".into(), "db".into()), Object::Vpa(Box::new(vpa)));
-    Mutate::new(Arc::new(RwLock::new(index)), Histograms::default(), config)
+    Mutate::new(Arc::new(RwLock::new(index)), Histograms::default(), config, None)
 }
 
 fn outcome(mutate: &Mutate, namespace: &str, pod: Value) -> &'static str {
@@ -135,4 +137,29 @@ async fn a_review_costs_little_also_among_ten_thousand_vpas() {
     took.sort();
     println!("half within {:?}, 99 % within {:?}", took[500], took[990]);
     assert!(took[500] < Duration::from_millis(5), "{:?}", took[500]);
+}
+
+#[test]
+fn a_pod_that_another_scheduler_places_gets_the_hints_also_when_no_vpa_has_it() {
+    let workload = |app: &str| {
+        let app = Requirement { key: "app".into(), operator: Operator::In([app.into()].into()) };
+        Workload { namespace: "shop".into(), selector: LabelSelector::All([app].into()) }
+    };
+    let hints = Hints::new([Hint { of: workload("web"), other: workload("db"), weight: -80 }]).0;
+    let config = config::Recommender::default();
+    let placing = Placing { hints: Arc::new(RwLock::new(hints)), ours: vec!["berth".into()] };
+    let mutate = Mutate { placing: Some(placing), ..mutate(true, &config) };
+    let pod = |scheduler: &str, app: &str, affinity: Value| {
+        json!({
+            "metadata": {"generateName": "web-", "labels": {"app": app}},
+            "spec": {"schedulerName": scheduler, "affinity": affinity, "containers": [{"name": "app"}]},
+        })
+    };
+    let of_nodes = || json!({"nodeAffinity": {}});
+    assert_eq!(outcome(&mutate, "shop", pod("default-scheduler", "web", of_nodes())), "patched");
+    assert_eq!(outcome(&mutate, "shop", pod("berth", "web", of_nodes())), "no_vpa", "it knows them itself");
+    assert_eq!(outcome(&mutate, "shop", pod("default-scheduler", "cart", of_nodes())), "no_vpa");
+    assert_eq!(outcome(&mutate, "bank", pod("default-scheduler", "web", of_nodes())), "no_vpa");
+    let own = json!({"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{}]}});
+    assert_eq!(outcome(&mutate, "shop", pod("default-scheduler", "web", own)), "no_vpa");
 }

@@ -7,7 +7,7 @@ use super::*;
 use crate::allocations::Kubectl;
 
 /// Nothing can be measured.
-const CONFIG: &str = "scaling: {enabled: true, interval: 1s}\n\
+const CONFIG: &str = "scaling: {enabled: true, interval: 1s, hintsInPods: true}\n\
     recommender: {prometheus: {url: 'http://127.0.0.1:1'}, apply: {webhook: true}}";
 
 /// Of the Deployment of the same name, as another process left it.
@@ -52,12 +52,16 @@ async fn new_pods_have_the_size_and_the_place_that_their_service_scaler_knows_al
     install(&client, berth.secure_address().await, &certificate.ca).await;
     let is_in_force = async |berth: &Berth| berth.find_metric("berth_scaler_hints").await == Some(1.0);
     await_until(SOON, "the hint is in force", async || is_in_force(&berth).await).await;
-    let has_size = |pod: &Value| *resources(pod) == json!({
-        "requests": {"cpu": "300m", "memory": "100Mi"}, "limits": {"cpu": "600m"},
-    });
+    let has_size = |pod: &Value| {
+        *resources(pod)
+            == json!({
+                "requests": {"cpu": "300m", "memory": "100Mi"}, "limits": {"cpu": "600m"},
+            })
+    };
     // Nobody schedules the first ones: they only show that the webhook knows.
     create_until(&client, &pod_of("web", 0, &web, asked.clone()), "new pods have their size", has_size).await;
-    create_until(&client, &pod_of("cart", 0, &cart, asked.clone()), "those of the other, too", has_size).await;
+    create_until(&client, &pod_of("cart", 0, &cart, asked.clone()), "those of the other, too", has_size)
+        .await;
     let scheduled = |name: &str, owners: &Value| {
         let mut pod = pod_of(name, 1, owners, asked.clone());
         pod["spec"]["schedulerName"] = "berth".into();
@@ -76,6 +80,16 @@ async fn new_pods_have_the_size_and_the_place_that_their_service_scaler_knows_al
     .await;
     assert_eq!(node("cart-5d4f8-1").await.as_deref(), Some("large-0"), "there is more room");
     assert_eq!(node("web-5d4f8-1").await.as_deref(), Some("small-0"), "it peaks with what is on the other");
+    let affinity = async |name: &str| {
+        let pod = all_pods(&client).await.into_iter().find(|pod| name_of(pod) == name)?;
+        serde_json::to_value(pod.spec?.affinity?).ok()
+    };
+    let told = affinity("web-5d4f8-0").await.expect("whoever places it is told");
+    let terms = &told["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"];
+    assert_eq!(terms[0]["weight"], 90);
+    assert_eq!(terms[0]["podAffinityTerm"]["labelSelector"]["matchExpressions"][0]["values"], json!(["db"]));
+    assert_eq!(affinity("web-5d4f8-1").await, None, "berth knows it without");
+    assert_eq!(affinity("cart-5d4f8-0").await, None, "there is no hint for it");
     let told = kubectl.must(&["describe", "servicescaler", "web"], "").await;
     for expected in ["Hints:", "default/db", "Apart", "Selector:", "app=web", "300m"] {
         assert!(told.contains(expected), "{expected} is not in\n{told}");

@@ -39,7 +39,12 @@ async fn reviews(berth: &Berth, result: &str) -> f64 {
 }
 
 /// Makes a pod like this one again and again, until this holds of it; then it stays.
-pub(super) async fn create_until(client: &Client, pod: &Value, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
+pub(super) async fn create_until(
+    client: &Client,
+    pod: &Value,
+    what: &str,
+    holds: impl Fn(&Value) -> bool,
+) -> Value {
     let mut made = Value::Null;
     await_until(SOON, what, async || {
         made = create_pod(client, pod).await;
@@ -214,7 +219,9 @@ async fn a_review_takes_a_few_milliseconds_also_among_a_thousand_vpas() {
     let (_, scrape) = berth.get("/metrics").await;
     let (half, most) = (quantile(&scrape, 0.5), quantile(&scrape, 0.99));
     println!("reviews: half within {half} s, 99 % within {most} s");
-    let buckets = scrape.lines().filter(|line| line.contains("request_duration_seconds_bucket") && line.contains("patched"));
+    let buckets = scrape
+        .lines()
+        .filter(|line| line.contains("request_duration_seconds_bucket") && line.contains("patched"));
     buckets.for_each(|line| println!("{line}"));
     // What is tested is a build without optimisation, beside whatever else the machine does.
     let (found, limit) = if std::env::var_os("BERTH_BIN").is_some() { (most, 0.005) } else { (half, 0.05) };

@@ -245,7 +245,8 @@ mod tests {
         };
         let of_web = vec![hint("shop/web", "app=web", 100), hint("shop/db", "app=db", 80)];
         let of_db = vec![hint("shop/db", "app=db", 100), hint("shop/web", "app=web", 80)];
-        let services = [service("db", of_db.clone()), service("new", Vec::new()), service("web", of_web.clone())];
+        let services =
+            [service("db", of_db.clone()), service("new", Vec::new()), service("web", of_web.clone())];
         let mut affinity = Affinity::new(300, 15);
         affinity.resume(&services);
         let found = || services.iter().map(|it| affinity.of(it)).collect::<Vec<_>>();

@@ -55,7 +55,7 @@ struct Estimate {
 pub(super) struct Settled {
     pub decision: Decision,
     pub allowed: Allowed,
-    /// Of what was decided, the sizes that are ours to set; 0 where they are not.
+    /// What pods should have from now on; 0 where that is not ours to say.
     pub sizes: BTreeMap<String, Size>,
     pub resizes: Vec<Resize>,
     /// Pods whose kubelets have not done what they were asked, for people.
@@ -154,9 +154,11 @@ impl Remembered {
             true => Vec::new(),
             false => pods.iter().filter_map(|pod| resize(pod, &sizes)).collect(),
         };
-        if !plan.dry_run && others.sizes.is_none() {
+        // Without pods, or while it is not known who else decides, what was decided stays.
+        if !plan.dry_run && others.sizes.is_none() && !names.is_empty() {
             self.sizes = sizes.clone();
         }
+        let sizes = if plan.dry_run { sizes } else { self.sizes.clone() };
         Settled { decision, allowed, sizes, resizes, pending: pending(&pods) }
     }
 

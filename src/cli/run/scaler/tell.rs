@@ -29,7 +29,8 @@ struct Told {
     limited: Option<String>,
     replicas: Option<u32>,
     desired: Option<u32>,
-    sizes: Vec<(String, Size)>,
+    /// `None`: as they were.
+    sizes: Option<BTreeMap<String, Size>>,
     /// Of its pods, when it is known.
     selector: Option<String>,
     hints: Vec<HintStatus>,
@@ -55,7 +56,7 @@ impl Scaler {
         let mut told = match (&service.plan, in_the_way, look) {
             (Err(problem), _, _) => Told::not_scaled("InvalidSpec", problem.clone()),
             (_, Err(overruled), _) => Told::not_scaled("Overruled", overruled),
-            (_, _, Err(problem)) => Told::not_scaled("TargetUnreadable", problem),
+            (_, _, Err(problem)) => Told { sizes: None, ..Told::not_scaled("TargetUnreadable", problem) },
             (Ok(plan), Ok(others), Ok(look)) => {
                 let missing = missing(plan, &look, usage_error);
                 let settled = remembered.settle((service, plan), &look, &others, &self.windows, now);
@@ -144,7 +145,7 @@ impl Told {
             limited: None,
             replicas: None,
             desired: None,
-            sizes: Vec::new(),
+            sizes: Some(BTreeMap::new()),
             selector: None,
             hints: Vec::new(),
             changes: Vec::new(),
@@ -185,7 +186,7 @@ impl Told {
             replicas: Some(done.replicas),
             desired: Some(allowed.replicas),
             decision: Some(decision.reason).filter(|reason| !reason.is_empty()),
-            sizes: sizes.into_iter().collect(),
+            sizes: Some(sizes),
             selector: None,
             hints: Vec::new(),
             changes: done.changes,
@@ -212,10 +213,12 @@ impl Told {
                 limited.unwrap_or("nothing keeps the service from what it should be"),
             ),
         ];
-        let sized = self
-            .sizes
-            .iter()
-            .map(|(name, size)| ContainerStatus { name: name.clone(), target: target(*size) });
+        let container =
+            |(name, size): (&String, &Size)| ContainerStatus { name: name.clone(), target: target(*size) };
+        let containers = match &self.sizes {
+            Some(sizes) => sizes.iter().map(container).filter(|it| !it.target.is_empty()).collect(),
+            None => before.containers.clone(),
+        };
         let changed = self.changes.iter().any(|(change, _)| !matches!(change, Change::Failed));
         ServiceScalerStatus {
             observed_generation: service.generation,
@@ -224,7 +227,7 @@ impl Told {
             desired_replicas: self.desired.map(i64::from),
             selector: self.selector.clone().or_else(|| before.selector.clone()),
             hints: self.hints.clone(),
-            containers: sized.filter(|container| !container.target.is_empty()).collect(),
+            containers,
             decision: self.decision.clone().unwrap_or_else(|| last_decision(before)),
             last_change_time: if changed { Some(now) } else { before.last_change_time.clone() },
             memory: None,
