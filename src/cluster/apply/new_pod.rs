@@ -101,6 +101,6 @@ mod tests {
         }
         let required = json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{}]}});
         assert_eq!(of(required).affinity, own(true, true));
-        assert!(NewPod::read("[]", "shop").is_err());
+        assert!(NewPod::read("7", "shop").is_err());
     }
 }
