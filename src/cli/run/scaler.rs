@@ -7,6 +7,7 @@
 mod act;
 mod hints;
 mod look;
+mod refusals;
 mod settle;
 mod tell;
 

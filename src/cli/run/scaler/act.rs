@@ -4,20 +4,27 @@ use jiff::Timestamp;
 
 use super::Place;
 use super::look::Look;
-use super::settle::{Remembered, Resize, Settled};
+use super::settle::{Held, Remembered, Resize, Settled};
 use crate::cluster::scaling::{Change, Service};
 use crate::cluster::vpa::ApiError;
 use crate::recommend::{Amount, NodeSize, PerResource};
+use crate::scheduler::Growth;
 
 /// What was done, and what could not be.
 #[derive(Default)]
 pub(super) struct Done {
     pub replicas: u32,
     pub resized: usize,
-    /// Pods that did not get their size, and the first reason.
-    pub held: usize,
-    pub because: Option<String>,
+    pub held: Held,
     pub changes: Vec<(Change, String)>,
+}
+
+/// Why a pod was not resized.
+enum NotResized {
+    /// The API server was not asked.
+    NoRoom(String),
+    /// With the room that stays taken, as it may have been done all the same.
+    Refused(String, Option<Growth>),
 }
 
 impl Place {
@@ -30,7 +37,7 @@ impl Place {
         now: Timestamp,
     ) -> Done {
         let (from, to) = (look.scale.replicas, settled.allowed.replicas);
-        let mut done = Done { replicas: from, ..Done::default() };
+        let mut done = Done { replicas: from, held: settled.held.clone(), ..Done::default() };
         if to != from {
             match self.api.set_replicas(&look.scale, to).await {
                 Ok(()) => {
@@ -46,12 +53,21 @@ impl Place {
                 }
             }
         }
+        for (uid, unused) in remembered.refusals.forget(&settled.resizes, &look.pods) {
+            self.engine.with(|scheduler, _| scheduler.take_growth_back(&uid, &unused));
+        }
         for resize in &settled.resizes {
-            match self.resize(service, resize).await {
+            if let Some(why) = remembered.refusals.pause(resize, now.as_second()) {
+                done.held.add(&resize.pod, why);
+                continue;
+            }
+            let held = remembered.refusals.take_room(&resize.uid);
+            match self.resize(service, resize, held).await {
                 Ok(()) => done.resized += 1,
-                Err(why) => {
-                    done.held += 1;
-                    done.because.get_or_insert(format!("{}: {why}", resize.pod));
+                Err(NotResized::NoRoom(why)) => done.held.add(&resize.pod, &why),
+                Err(NotResized::Refused(why, room)) => {
+                    done.held.add(&resize.pod, &why);
+                    remembered.refusals.add(resize, why, room, now.as_second());
                 }
             }
         }
@@ -62,21 +78,32 @@ impl Place {
         done
     }
 
-    /// Resizes a pod, if its node has room for what it grows by.
-    async fn resize(&self, service: &Service, resize: &Resize) -> Result<(), String> {
+    /// Resizes a pod, if its node has room for what it grows by. `held`: room that an earlier try still holds.
+    async fn resize(
+        &self,
+        service: &Service,
+        resize: &Resize,
+        held: Option<Growth>,
+    ) -> Result<(), NotResized> {
         let grows = |of: fn(&PerResource<Amount>) -> Amount| -> Amount {
             resize.containers.iter().map(|it| of(&it.growth)).fold(0, Amount::saturating_add)
         };
         let more = NodeSize { cpu: grows(|it| it.cpu), memory: grows(|it| it.memory) };
-        let grown = self.engine.with(|scheduler, _| scheduler.grow_in_place(&resize.uid, more))?;
+        let grow = self.engine.with(|scheduler, _| {
+            if let Some(held) = held {
+                scheduler.take_growth_back(&resize.uid, &held);
+            }
+            scheduler.grow_in_place(&resize.uid, more)
+        });
+        let grown = grow.map_err(NotResized::NoRoom)?;
         let containers = resize.containers.iter().map(|it| (it.name.as_str(), it.requests, it.limits));
         match self.api.resize(&service.namespace, (&resize.pod, &resize.uid), containers).await {
             Ok(()) => Ok(()),
             // Whether it was done is not known: the room stays taken until the watch tells.
-            Err(ApiError::Other(error)) => Err(error),
+            Err(ApiError::Other(error)) => Err(NotResized::Refused(error, Some(grown))),
             Err(error) => {
                 self.engine.with(|scheduler, _| scheduler.take_growth_back(&resize.uid, &grown));
-                Err(error.to_string())
+                Err(NotResized::Refused(error.to_string(), None))
             }
         }
     }

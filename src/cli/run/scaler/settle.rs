@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::InTheWay;
 use super::look::Look;
+use super::refusals::Refusals;
 use crate::cluster::scaling::{Plan, Service, ServicePod};
 use crate::recommend::method::{Method, Sizes};
 use crate::recommend::{self, Amount, PerResource, UnixNanos, change};
@@ -31,6 +32,8 @@ pub(super) struct Remembered {
     /// By container, for another estimator than SHOWAR's.
     #[serde(skip)]
     estimates: BTreeMap<String, Estimate>,
+    #[serde(skip)]
+    pub refusals: Refusals,
     /// What could not be done in the last round: it is told once.
     #[serde(skip)]
     pub failed: Option<String>,
@@ -52,6 +55,23 @@ pub(super) struct Settled {
     pub decision: Decision,
     pub allowed: Allowed,
     pub resizes: Vec<Resize>,
+    /// Those whose nodes have not done what was asked last, and are left alone.
+    pub held: Held,
+}
+
+/// Pods that do not get their size.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Held {
+    pub pods: usize,
+    /// The first of them, and its reason.
+    pub because: Option<String>,
+}
+
+impl Held {
+    pub fn add(&mut self, pod: &str, why: &str) {
+        self.pods += 1;
+        self.because.get_or_insert_with(|| format!("{pod}: {why}"));
+    }
 }
 
 /// What one pod should request from now on.
@@ -63,7 +83,7 @@ pub(super) struct Resize {
 }
 
 /// Requests and limits of a container; what is `None` stays unset.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Resources {
     pub name: String,
     pub requests: PerResource<Option<Amount>>,
@@ -132,13 +152,16 @@ impl Remembered {
         if !plan.dry_run && others.sizes.is_none() {
             self.sizes = decision.sizes.iter().cloned().collect();
         }
-        let sized = |pod: &&ServicePod| resize(pod, &decision.sizes);
-        let resizes = if plan.dry_run || others.sizes.is_some() {
-            Vec::new()
-        } else {
-            pods.iter().filter_map(sized).collect()
-        };
-        Settled { decision, allowed, resizes }
+        let (mut resizes, mut held) = (Vec::new(), Held::default());
+        let ours = !plan.dry_run && others.sizes.is_none();
+        for pod in pods.iter().filter(|_| ours) {
+            match (resize(pod, &decision.sizes), &pod.resize_pending) {
+                (Some(resize), _) => resizes.push(resize),
+                (None, Some(reason)) => held.add(&pod.name, &pending(reason)),
+                (None, None) => {}
+            }
+        }
+        Settled { decision, allowed, resizes, held }
     }
 
     /// What another estimator would give a container. It shrinks nothing before it has seen a day.
@@ -214,6 +237,14 @@ impl Remembered {
 fn replicas_only(settings: &Settings) -> Settings {
     let vertical = Vertical { cpu: false, memory: false, ..settings.vertical.clone() };
     Settings { vertical, containers: BTreeMap::new(), horizontal: settings.horizontal.clone() }
+}
+
+/// What a kubelet says of a resize that it has not done.
+fn pending(reason: &str) -> String {
+    match reason {
+        "Infeasible" => "its node can never do the resize that was asked for (Infeasible)".to_owned(),
+        _ => format!("its node cannot do the resize that was asked for yet ({reason})"),
+    }
 }
 
 /// What differs between what a pod requests and what it should; `None`: nothing. A pod that waits for a node is resized when it has

@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::act::Done;
 use super::look::Look;
-use super::settle::{Remembered, Settled};
+use super::settle::{Held, Remembered, Settled};
 use super::{InTheWay, Scaler};
 use crate::api::service_scaler::{ContainerStatus, ServiceScalerStatus};
 use crate::cluster::conditions;
@@ -168,7 +168,11 @@ impl Told {
         };
         let mut limited = Vec::new();
         limited.extend(allowed.because.map(str::to_owned));
-        limited.extend(done.because.map(|why| format!("{} pods keep their size, {why}", done.held)));
+        let Held { pods, because } = done.held;
+        limited.extend(because.map(|why| match pods {
+            1 => format!("a pod keeps its size, {why}"),
+            _ => format!("{pods} pods keep their size, {why}"),
+        }));
         Told {
             active,
             missing,
