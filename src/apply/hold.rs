@@ -121,8 +121,8 @@ impl Hold {
                 "pods that were evicted came back unchanged: check the MutatingWebhookConfiguration and its caBundle"
             }
             Hold::NoWebhook => {
-                "no webhook would change the pod that comes after it: set recommender.apply.webhook, or run upstream's \
-                 admission controller"
+                "no webhook would change the pod that comes after it: set recommender.apply.webhook, with a certificate that has not \
+                 ended, or run upstream's admission controller"
             }
             Hold::DisruptionBudget => "a PodDisruptionBudget refused an eviction a moment ago",
         }

@@ -53,7 +53,8 @@ fn resources(pod: &Pod, changes: &[Change]) -> Vec<Value> {
     for change in changes {
         let Some(container) = pod.containers.get(change.container) else { continue };
         let folder = format!("/spec/containers/{}/resources", change.container);
-        if !container.has.requests && !container.has.limits {
+        // It may also hold claims, which an empty one would take away.
+        if !container.has.resources {
             operations.push(add(folder.clone(), json!({})));
         }
         let both = [

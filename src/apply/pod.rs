@@ -44,7 +44,6 @@ pub struct Container {
     pub wanted: Resources,
     /// What its status says that it has; `None`: nothing.
     pub actual: Option<Resources>,
-    /// It has an object `resources`, and in it `requests`, `limits`.
     pub has: Has,
     /// If it was last killed for want of memory: how long it had run, in nanoseconds.
     pub oom_after: Option<i64>,
@@ -52,8 +51,10 @@ pub struct Container {
     pub restarts: PerResource<bool>,
 }
 
+/// Which objects a container has: `resources`, and in it `requests` and `limits`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Has {
+    pub resources: bool,
     pub requests: bool,
     pub limits: bool,
 }

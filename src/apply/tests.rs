@@ -24,7 +24,11 @@ pub fn container(name: &str, requests: Amounts, limits: Amounts) -> Container {
     Container {
         name: name.into(),
         wanted: Resources { requests, limits },
-        has: Has { requests: is_said(requests), limits: is_said(limits) },
+        has: Has {
+            resources: is_said(requests) || is_said(limits),
+            requests: is_said(requests),
+            limits: is_said(limits),
+        },
         ..Container::default()
     }
 }

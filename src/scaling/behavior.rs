@@ -69,20 +69,28 @@ pub struct Allowed {
 }
 
 impl History {
+    /// What is ahead of the clock, as another clock or this one before it was set back has written it, counts as of now. To be called
+    /// before it is asked.
+    pub fn tidy(&mut self, now: Seconds) {
+        self.changes.drain(..self.changes.len().saturating_sub(MOST_KEPT));
+        self.changes.iter_mut().for_each(|(at, _)| *at = (*at).min(now));
+    }
+
     /// Replicas were changed.
     pub fn changed(&mut self, now: Seconds, from: u32, to: u32) {
         if from != to {
-            if self.changes.len() >= MOST_KEPT {
-                self.changes.pop_front();
-            }
             self.changes.push_back((now, i64::from(to) - i64::from(from)));
+            self.tidy(now);
         }
     }
 
     /// The changes in the last `period` seconds: those that added, and those that took away.
     fn recent(&self, now: Seconds, period: Seconds) -> (i64, i64) {
-        let recent = self.changes.iter().filter(|(at, _)| now - at < period && *at <= now);
-        recent.fold((0, 0), |(up, down), (_, change)| (up + (*change).max(0), down + (-*change).max(0)))
+        let recent = self.changes.iter().filter(|(at, _)| *at <= now && now.saturating_sub(*at) < period);
+        // It may have come from an object that anybody can write.
+        let most = i64::from(u32::MAX);
+        let changes = recent.map(|(_, change)| (*change).clamp(-most, most));
+        changes.fold((0, 0), |(up, down), change| (up + change.max(0), down + (-change).max(0)))
     }
 }
 
@@ -117,7 +125,9 @@ impl Behavior {
             let start = (i64::from(replicas) - added + removed).max(0);
             match policy.amount {
                 Amount::Pods(pods) => start + i64::from(pods),
-                Amount::Percent(percent) => start + (start * i64::from(percent) + 99) / 100,
+                Amount::Percent(percent) => {
+                    start.saturating_add(start.saturating_mul(i64::from(percent)).saturating_add(99) / 100)
+                }
             }
         });
         limit.map_or(wanted, |most| wanted.min(clamped(most).max(replicas)))
@@ -215,6 +225,39 @@ mod tests {
         history.changed(300, 9, 8);
         assert_eq!((ask(&history, 359, 9), ask(&history, 359, 7)), (8, 7));
         assert_eq!(ask(&history, 360, 9), 9);
+    }
+
+    #[test]
+    fn changes_of_a_clock_that_was_ahead_count_and_are_forgotten_in_time() {
+        let behavior = Behavior { up: None, down: rules(300, Select::Max, &[]) };
+        let mut history = History::default();
+        history.changed(10_000, 5, 8);
+        let mut ask = |now| {
+            history.tidy(now);
+            behavior.allow(&history, now, 8, 7).replicas
+        };
+        assert_eq!([ask(100), ask(399), ask(400)], [8, 8, 7]);
+    }
+
+    #[test]
+    fn a_history_that_cannot_be_is_survived() {
+        let many: Vec<_> =
+            (0..1_000).map(|at| (i64::MIN + at, i64::MIN)).chain([(i64::MAX, i64::MAX)]).collect();
+        let text = serde_json::json!({"changes": many}).to_string();
+        let mut history: History = serde_json::from_str(&text).unwrap();
+        let policies = [(Amount::Percent(u32::MAX), i64::MAX), (Amount::Pods(u32::MAX), i64::MAX)];
+        for select in [Select::Max, Select::Min] {
+            let behavior =
+                Behavior { up: rules(i64::MIN, select, &policies), down: rules(i64::MIN, select, &policies) };
+            for now in [i64::MIN, 0, 1_700_000_000, i64::MAX] {
+                for (replicas, wanted) in [(5, 9), (5, 2), (u32::MAX, 1), (1, u32::MAX)] {
+                    let allowed = behavior.allow(&history, now, replicas, wanted).replicas;
+                    assert!((replicas.min(wanted)..=replicas.max(wanted)).contains(&allowed));
+                }
+                history.tidy(now);
+                assert!(history.changes.len() <= MOST_KEPT);
+            }
+        }
     }
 
     proptest! {

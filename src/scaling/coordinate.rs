@@ -27,6 +27,8 @@ use crate::recommend::amount::{from_float, scale};
 /// More containers of a pod than this are not sized.
 const CONTAINERS_MAX: usize = 64;
 const REASON_MAX: usize = 600;
+/// Nothing shrinks while no samples come of more than so large a share of the pods.
+const UNHEARD_MAX: f64 = 0.1;
 /// So large a share of throttled samples counts.
 const THROTTLED_MIN: f64 = 0.2;
 
@@ -49,6 +51,17 @@ pub struct Memory {
     pub peaks: BTreeMap<String, Peaks>,
 }
 
+impl Memory {
+    /// Times ahead of the clock are those of another clock, or of this one before it was set back. They are taken for now: what
+    /// rests for a while rests that long once more, and no longer.
+    fn without_the_future(&mut self, now: Seconds) {
+        let times = [&mut self.sized_s, &mut self.scaled_s, &mut self.grown_s];
+        for time in times.into_iter().chain([&mut self.need.time_s, &mut self.controller.worst.time_s]) {
+            *time = time.map(|time| time.min(now));
+        }
+    }
+}
+
 /// What is to be done. Both are complete: what does not change is what it was.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Decision {
@@ -68,7 +81,8 @@ pub struct Decision {
 pub fn decide(settings: &Settings, memory: &mut Memory, seen: &Observation, now: Seconds) -> Decision {
     let containers = &seen.containers[..seen.containers.len().min(CONTAINERS_MAX)];
     memory.peaks.retain(|name, _| containers.iter().any(|container| container.name == *name));
-    memory.peaks.values_mut().for_each(|peaks| peaks.trim(now, settings.vertical.peak_hours));
+    memory.peaks.values_mut().for_each(Peaks::limit);
+    memory.without_the_future(now);
     let mut round = Round {
         settings,
         memory,
@@ -141,10 +155,9 @@ impl<'a> Round<'a> {
         let _ = write!(self.reason, "{between}{what}");
     }
 
-    /// Seconds since then; a time ahead of the clock, which only another clock can have written, is long ago.
+    /// Seconds since then.
     fn since(&self, then: Option<Seconds>) -> Seconds {
-        let passed = then.map_or(i64::MAX, |then| self.now.saturating_sub(then));
-        if passed < 0 { i64::MAX } else { passed }
+        then.map_or(i64::MAX, |then| self.now.saturating_sub(then))
     }
 
     fn horizontal(&self) -> Option<&'a Horizontal> {
@@ -168,7 +181,7 @@ impl<'a> Round<'a> {
             }
             return;
         };
-        let signal = match horizontal::believe(self.seen.signal, self.now, settings.stale_s) {
+        let signal = match horizontal::signal(self.seen.signal, self.now, settings) {
             Ok(signal) => signal,
             Err(unknown) => {
                 self.memory.controller.reset();
@@ -181,15 +194,9 @@ impl<'a> Round<'a> {
         if !due && !Controller::is_urgent(signal, settings) {
             return;
         }
-        let controller = &mut self.memory.controller;
-        match controller.turn(signal, settings) {
-            Ok(wish) => {
-                self.wish = Some(wish);
-                self.memory.scaled_s = Some(self.now);
-                self.say(format_args!("signal {signal:.4} of {:.4}", settings.setpoint));
-            }
-            Err(unknown) => self.say(format_args!("replicas stay: {unknown}")),
-        }
+        self.wish = Some(self.memory.controller.turn(signal, settings));
+        self.memory.scaled_s = Some(self.now);
+        self.say(format_args!("signal {signal:.4} of {:.4}", settings.setpoint));
     }
 
     /// The vertical half.
@@ -244,6 +251,8 @@ impl<'a> Round<'a> {
         let usage = usage(&container.memory, self.now, 0.0, vertical);
         let peaks = self.memory.peaks.entry(container.name.clone()).or_default();
         if let Ok(usage) = &usage {
+            // Only now the clock is known to be right: nothing is forgotten for one that jumped ahead.
+            peaks.trim(self.now, self.settings.vertical.peak_hours);
             peaks.add(self.now, from_float(usage.max));
         }
         if container.oom_kills > 0 {
@@ -267,6 +276,12 @@ impl<'a> Round<'a> {
         let grows = needed > current || scale(needed, 1.0 + room / 2.0) > current;
         let shrinks = due && wanted < current && differs(current, wanted, vertical);
         if wanted == current || !(grows && wanted > current || shrinks) {
+            return current;
+        }
+        if wanted < current
+            && let Some(why) = self.unheard(container.unheard.memory)
+        {
+            self.say(format_args!("memory of {} stays: {why}", container.name));
             return current;
         }
         let what = match &usage {
@@ -316,7 +331,9 @@ impl<'a> Round<'a> {
             return current;
         }
         if wanted < current {
-            let enough = match self.may_shrink(current, busy) {
+            let may_shrink = self.unheard(container.unheard.cpu);
+            let may_shrink = may_shrink.map_or_else(|| self.may_shrink(current, busy), Err);
+            let enough = match may_shrink {
                 Ok(enough) => vertical.cpu_bounds.clamp(wanted.max(enough)),
                 Err(why) => {
                     self.say(format_args!("cpu of {name} stays at {current}m: {why}"));
@@ -375,6 +392,13 @@ impl<'a> Round<'a> {
         self.memory.controller.reset();
         self.say(format_args!("cpu of {} {current}m -> {wanted}m for it", container.name));
         Some(wanted)
+    }
+
+    /// Why what was heard of a container does not tell that less is enough, when nothing was of so many pods.
+    fn unheard(&self, unheard: u32) -> Option<String> {
+        let ready = self.seen.ready;
+        let few = f64::from(unheard) <= UNHEARD_MAX * f64::from(ready);
+        (!few).then(|| format!("nothing was heard of {unheard} of {ready} ready pods"))
     }
 
     /// What is left when CPU is taken away, as far as saturation lets it.
@@ -457,7 +481,7 @@ impl<'a> Round<'a> {
         let more = |share| now.saturating_add(step(now, share));
         // Pods that are to come are part of the answer, unless they do not come at all.
         let starting = self.seen.ready < now && self.since(self.memory.grown_s) < settings.every_s;
-        let success = horizontal::believe(self.seen.success, self.now, settings.stale_s).ok();
+        let success = horizontal::success(self.seen.success, self.now, settings);
         // Rule 1: what is killed for want of memory fails however many there are.
         let killed = self.seen.containers.iter().any(|container| container.oom_kills > 0);
         let failing = success.filter(|success| *success < settings.success_min && !killed);
@@ -494,6 +518,10 @@ impl<'a> Round<'a> {
         let since = self.since(self.memory.grown_s);
         if since < settings.hold_s {
             self.say(format_args!("replicas stay: something grew {since} s ago"));
+            return 0;
+        }
+        if let Some(why) = self.need.and_then(|(at, _)| self.unheard(self.seen.containers[at].unheard.cpu)) {
+            self.say(format_args!("replicas stay: {why}"));
             return 0;
         }
         if self.shrunk {

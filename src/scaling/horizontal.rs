@@ -14,6 +14,10 @@ use super::settings::{Gains, Horizontal};
 /// More above the setpoint is not told apart: how far saturation goes says little about how much is missing.
 const ERROR_MAX: f64 = 3.0;
 const INTEGRAL_MAX: f64 = 3.0;
+/// So many times the setpoint is nothing that was ever measured.
+const SIGNAL_MAX: f64 = 1e6;
+/// A share, with what adding up floating numbers costs.
+const SUCCESS_MAX: f64 = 1.01;
 
 /// What is remembered of the controller.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -72,20 +76,32 @@ pub enum Unknown {
     Setpoint,
 }
 
-/// The value, when it can be believed.
+/// The signal, when it can be believed.
 ///
 /// # Errors
 /// It is missing, too old, or not a number that could be.
-pub fn believe(signal: Option<Measured>, now: Seconds, stale_s: Seconds) -> Result<f64, Unknown> {
-    let signal = signal.ok_or(Unknown::Missing)?;
-    let age = now.saturating_sub(signal.time_s);
+pub fn signal(seen: Option<Measured>, now: Seconds, settings: &Horizontal) -> Result<f64, Unknown> {
+    if !(settings.setpoint.is_finite() && settings.setpoint > 0.0) {
+        return Err(Unknown::Setpoint);
+    }
+    believe(seen, now, settings.stale_s, SIGNAL_MAX * settings.setpoint)
+}
+
+/// The share of requests that succeed, when it can be believed.
+pub fn success(seen: Option<Measured>, now: Seconds, settings: &Horizontal) -> Option<f64> {
+    believe(seen, now, settings.stale_s, SUCCESS_MAX).ok()
+}
+
+fn believe(seen: Option<Measured>, now: Seconds, stale_s: Seconds, most: f64) -> Result<f64, Unknown> {
+    let seen = seen.ok_or(Unknown::Missing)?;
+    let age = now.saturating_sub(seen.time_s);
     if age > stale_s {
         return Err(Unknown::Stale(age));
     }
-    if age < -stale_s.max(30) || !signal.value.is_finite() || signal.value < 0.0 {
+    if age < -stale_s.max(30) || !(0.0..=most).contains(&seen.value) {
         return Err(Unknown::Absurd);
     }
-    Ok(signal.value)
+    Ok(seen.value)
 }
 
 impl Controller {
@@ -108,14 +124,8 @@ impl Controller {
         settings.urgent_at >= 1.0 && signal >= settings.urgent_at * settings.setpoint
     }
 
-    /// One period of the controller.
-    ///
-    /// # Errors
-    /// The setpoint is not one.
-    pub fn turn(&mut self, signal: f64, settings: &Horizontal) -> Result<Wish, Unknown> {
-        if !(settings.setpoint.is_finite() && settings.setpoint > 0.0) {
-            return Err(Unknown::Setpoint);
-        }
+    /// One period of the controller, with a signal that can be believed.
+    pub fn turn(&mut self, signal: f64, settings: &Horizontal) -> Wish {
         let error = ((signal - settings.setpoint) / settings.setpoint).clamp(-1.0, ERROR_MAX);
         let before = self.error.filter(|error| error.is_finite()).unwrap_or(error).clamp(-1.0, ERROR_MAX);
         let sum = if self.integral.is_finite() { self.integral } else { 0.0 };
@@ -124,12 +134,12 @@ impl Controller {
         let Gains { proportional, integral, derivative } = settings.gains;
         let output = proportional * error + integral * self.integral + derivative * (error - before);
         let half = settings.dead_band.clamp(0.0, 2.0) / 2.0;
-        Ok(match output {
+        match output {
             _ if Self::is_urgent(signal, settings) => Wish::GrowFast,
             output if output > half && error > 0.0 => Wish::Grow,
             output if output < -half && error < 0.0 => Wish::Shrink,
             _ => Wish::Stay,
-        })
+        }
     }
 }
 

@@ -40,6 +40,8 @@ pub struct Container {
     pub estimate: PerResource<Option<i64>>,
     /// Kills for want of memory since the last decision.
     pub oom_kills: u32,
+    /// Pods that are ready, and of which no sample came lately.
+    pub unheard: PerResource<u32>,
 }
 
 /// One workload as it is now.

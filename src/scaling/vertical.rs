@@ -9,6 +9,8 @@ use crate::recommend::amount::{from_float, scale};
 
 const HOUR_S: i64 = 3_600;
 const PEAK_HOURS_MAX: i64 = 48;
+/// The present hour is one more.
+const PEAKS_MAX: usize = PEAK_HOURS_MAX as usize + 1;
 /// Samples may be so much ahead of the caller's clock.
 const SKEW_S: i64 = 30;
 /// More samples than this are not looked at.
@@ -29,10 +31,19 @@ pub struct Peak {
 pub struct Peaks(Vec<Peak>);
 
 impl Peaks {
-    /// Forgets what is too old, or cannot be: it may have come from an object that anybody can write.
+    /// No more than there can be: they may have come from an object that anybody can write.
+    pub fn limit(&mut self) {
+        if self.0.len() > PEAKS_MAX {
+            self.0.sort_by_key(|peak| (peak.hour, peak.bytes));
+            self.0.drain(..self.0.len() - PEAKS_MAX);
+        }
+    }
+
+    /// Forgets what is too old, or cannot be. The next hour is one of a clock that is a little ahead of ours.
     pub fn trim(&mut self, now: Seconds, hours: i64) {
         let (hours, hour) = (hours.clamp(1, PEAK_HOURS_MAX), now.div_euclid(HOUR_S));
-        self.0.retain(|peak| peak.hour <= hour && peak.hour > hour.saturating_sub(hours));
+        self.0.retain(|peak| peak.hour <= hour.saturating_add(1) && peak.hour > hour.saturating_sub(hours));
+        self.0.iter_mut().for_each(|peak| peak.hour = peak.hour.min(hour));
         self.0.sort_by_key(|peak| (peak.hour, peak.bytes));
         self.0.dedup_by(|later, earlier| {
             let same = later.hour == earlier.hour;
@@ -49,6 +60,7 @@ impl Peaks {
             Some(peak) => peak.bytes = peak.bytes.max(bytes),
             None => self.0.push(Peak { hour, bytes }),
         }
+        self.limit();
     }
 
     pub fn highest(&self) -> Option<i64> {

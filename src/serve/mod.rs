@@ -11,6 +11,7 @@ pub mod guard;
 mod health;
 pub mod metrics;
 pub mod mutate;
+mod review;
 pub mod secure;
 
 use std::net::SocketAddr;

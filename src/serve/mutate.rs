@@ -1,8 +1,6 @@
 //! The mutating admission webhook for pods that are created: they get what a VPA recommends. It answers from what watches have
 //! told, without a request, on every replica; and it never keeps a pod from being created: in doubt the pod stays as it is.
 
-pub mod wire;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,6 +16,7 @@ use tokio::sync::Semaphore;
 
 use super::body;
 use super::metrics::{Histograms, Verb};
+use super::review::{self, Request};
 use crate::apply::{Hold, Index, Pod, changes, patch};
 use crate::cluster::apply::read_pod;
 use crate::config;
@@ -60,8 +59,9 @@ impl Mutate {
         }
     }
 
-    fn outcome(&self, request: &wire::Request) -> Outcome {
-        let Some(object) = &request.pod else { return Outcome::Unchanged("other") };
+    fn outcome(&self, request: &Request) -> Outcome {
+        let object = request.created_of_pods().filter(|_| request.sub_resource.is_empty());
+        let Some(object) = object else { return Outcome::Unchanged("other") };
         if !self.config.covers(&request.namespace) {
             return Outcome::Unchanged("no_vpa");
         }
@@ -108,7 +108,7 @@ impl Mutate {
             Ok(body) => body,
             Err(refused) => return ("bad_request", refused.into_response()),
         };
-        let request = match wire::request(&body) {
+        let request = match Request::read(&body) {
             Ok(request) => request,
             Err(why) => return ("bad_request", (StatusCode::BAD_REQUEST, why).into_response()),
         };
@@ -117,7 +117,7 @@ impl Mutate {
             Outcome::Patched(operations) => ("patched", Some(operations)),
             Outcome::Unchanged(why) => (*why, None),
         };
-        match wire::answer(&request.uid, operations.map(Vec::as_slice)) {
+        match review::allowed(&request.uid, operations.map(Vec::as_slice)) {
             Ok(answer) => (result, json(answer.into())),
             Err(error) => ("failed", (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response()),
         }

@@ -4,6 +4,7 @@
 
 mod connection;
 mod material;
+mod validity;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -58,13 +59,22 @@ pub struct Counters {
     pub certificate_expiry: AtomicI64,
 }
 
+impl Counters {
+    /// Whether clients that look at the certificate refuse it.
+    pub fn has_ended(&self, now: Timestamp) -> bool {
+        self.certificate_expiry.load(Relaxed) <= now.as_second()
+    }
+}
+
 impl Secure {
     /// Reads the files, or makes a certificate when none is given.
     ///
     /// # Errors
     /// A file that cannot be used; the text says which and why.
     pub fn new(config: &Serving) -> anyhow::Result<Secure> {
-        let (material, tls) = Material::new(config, Timestamp::now())?;
+        let now = Timestamp::now();
+        let (mut material, tls) = Material::new(config, now)?;
+        warn_of(&mut material, now);
         let counters = Counters::default();
         counters.certificate_expiry.store(material.expiry().as_second(), Relaxed);
         Ok(Secure(Arc::new(Shared {
@@ -120,6 +130,7 @@ impl Secure {
                 "the certificates of HTTPS changed and cannot be used; the ones before stay until the files are right"
             ),
         }
+        warn_of(&mut material, now);
     }
 
     fn begin(&self, material: &Material, tls: Arc<ServerConfig>) {
@@ -166,6 +177,13 @@ impl Secure {
         drop(listener);
         stopping.send_replace(true);
         while connections.join_next().await.is_some() {}
+    }
+}
+
+/// Tells of a certificate that nobody accepts, or soon nobody will.
+fn warn_of(material: &mut Material, now: Timestamp) {
+    if let Some((trouble, remedy)) = material.trouble(now) {
+        tracing::warn!(expires = %material.expiry(), remedy, "{}", trouble.text());
     }
 }
 

@@ -21,18 +21,29 @@ const SOON: Duration = Duration::from_secs(30);
 /// The certificate of HTTPS, as files, and the CA that others know it by.
 struct Certificate {
     folder: TempDir,
+    authority: Ca,
     ca: Value,
 }
 
 impl Certificate {
     fn new() -> Certificate {
-        let ca = Ca::new("berths");
-        let server = ca.server(in_seconds(7_200));
-        let folder = tempfile::tempdir().expect("a folder");
+        Certificate::ending_in(7_200)
+    }
+
+    fn ending_in(seconds: i64) -> Certificate {
+        let (folder, authority) = (tempfile::tempdir().expect("a folder"), Ca::new("berths"));
+        let ca = bundle(&authority.certificate);
+        let certificate = Certificate { folder, authority, ca };
+        certificate.replace(seconds);
+        certificate
+    }
+
+    /// Puts another one into the files, which ends in so many seconds.
+    fn replace(&self, seconds: i64) {
+        let server = self.authority.server(in_seconds(seconds));
         for (name, text) in [("tls.crt", &server.certificate), ("tls.key", &server.key)] {
-            std::fs::write(folder.path().join(name), text).expect("written");
+            std::fs::write(self.folder.path().join(name), text).expect("written");
         }
-        Certificate { folder, ca: bundle(&ca.certificate) }
     }
 
     /// A configuration that serves HTTPS with it.

@@ -1,6 +1,8 @@
 //! ServiceScalers on a real API server, with real Deployments, nodes and pods that kwok keeps alive, and a real Prometheus that is fed by a
 //! model of the load.
 
+mod faults;
+
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -12,8 +14,8 @@ use axum::extract::State;
 use axum::routing::get;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
-use k8s_openapi::api::core::v1::{LimitRange, Node, Pod, ResourceRequirements};
-use kube::api::{DynamicObject, ListParams, PostParams};
+use k8s_openapi::api::core::v1::{Node, Pod, ResourceRequirements};
+use kube::api::{DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::GroupVersionKind;
 use kube::discovery::ApiResource;
 use kube::{Api, Client};
@@ -221,7 +223,8 @@ async fn web_pods(client: &Client) -> Vec<Pod> {
 
 /// A node that nobody keeps alive is not ready, after a while.
 async fn assert_all_ready(client: &Client) {
-    let nodes = Api::<Node>::all(client.clone()).list(&ListParams::default()).await.expect("nodes are listed");
+    let nodes =
+        Api::<Node>::all(client.clone()).list(&ListParams::default()).await.expect("nodes are listed");
     for node in nodes {
         let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();
         let ready = conditions.iter().any(|it| it.type_ == "Ready" && it.status == "True");
@@ -328,7 +331,9 @@ async fn a_service_grows_and_shrinks_through_a_spike_and_its_pods_are_resized_in
     load.set("web", 0.3);
     await_until(SOON, "the service is small again", async || {
         let pods = web_pods(client).await;
-        replicas(client).await == 2 && pods.len() == 2 && pods.iter().all(|pod| cpu_of(pod) < 400 && is_resized(pod))
+        replicas(client).await == 2
+            && pods.len() == 2
+            && pods.iter().all(|pod| cpu_of(pod) < 400 && is_resized(pod))
     })
     .await;
     let told = kubectl.must(&["describe", "servicescaler", "web"], "").await;
@@ -343,63 +348,6 @@ async fn a_service_grows_and_shrinks_through_a_spike_and_its_pods_are_resized_in
     let columns = kubectl.must(&["get", "servicescalers"], "").await;
     assert!(columns.contains("web") && columns.contains("Scaling"), "{columns}");
     assert_all_ready(client).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_resize_that_is_refused_or_that_nodes_cannot_do_is_said_and_not_asked_for_again_and_again() {
-    let cluster = prepare().await;
-    let Cluster { kubectl, client, control_plane, .. } = &cluster;
-    create_nodes(client, &Nodes::default()).await;
-    let load = Load::start(client).await;
-    let prometheus = usage::start_scraping(load.address).await;
-    load.set("web", 4.0);
-    create_deployment(client, "web", 2, None).await;
-    let berth = berth_for(control_plane, &prometheus);
-    await_bound(client, SOON, 2, |_| true).await;
-    let limits: Api<LimitRange> = Api::default_namespaced(client.clone());
-    let limit = json!({
-        "metadata": {"name": "cpu"},
-        "spec": {"limits": [{"type": "Container", "max": {"cpu": "1900m"}}]},
-    });
-    let limit = serde_json::from_value(limit).expect("a LimitRange");
-    limits.create(&PostParams::default(), &limit).await.expect("it is created");
-    kubectl.must(&["annotate", "pods", "--all", "kubelet.test/resize=Infeasible"], "").await;
-    let bounds = json!({"minReplicas": 2, "maxReplicas": 2});
-    create_scaler(client, "web", json!({"dimensions": ["CPU", "Replicas"], "bounds": bounds})).await;
-    let is_limited = async |why: &str| {
-        let conditions = status(client).await.conditions;
-        let limited = conditions.iter().find(|condition| condition.type_ == "Limited");
-        limited.is_some_and(|limited| limited.reason == "Held" && limited.message.contains(why))
-    };
-    await_until(SOON, "the API server's words are said", async || is_limited("1900m").await).await;
-    assert!(web_pods(client).await.iter().all(|pod| cpu_of(pod) == 900));
-    limits.delete("cpu", &Default::default()).await.expect("it is deleted");
-
-    let said = "2 pods keep their size, ";
-    await_until(SOON, "the nodes' answer is said", async || {
-        is_limited(said).await && is_limited("Infeasible").await
-    })
-    .await;
-    let told = kubectl.must(&["describe", "servicescaler", "web"], "").await;
-    assert!(told.contains(said) && told.contains("(Infeasible)"), "{told}");
-    let told = kubectl.must(&["describe", "pods", "-l", "app=web"], "").await;
-    assert!(told.contains("PodResizePending") && told.contains("ResizePending"), "{told}");
-    let generations = async || -> Vec<Option<i64>> {
-        web_pods(client).await.iter().map(|pod| pod.metadata.generation).collect()
-    };
-    let (before, rounds) = (generations().await, r#"berth_scaler_rounds_total{result="done"}"#);
-    let until = berth.metric(rounds).await + 5.0;
-    await_until(SOON, "rounds go by", async || berth.metric(rounds).await >= until).await;
-    assert_eq!(generations().await, before);
-    assert!(web_pods(client).await.iter().all(|pod| given_cpu(pod) == Some(900)));
-
-    kubectl.must(&["annotate", "pods", "--all", "kubelet.test/resize-"], "").await;
-    await_until(SOON, "the pods have their size", async || {
-        let free = condition(&status(client).await, "Limited") == Some(("False", "Free"));
-        free && web_pods(client).await.iter().all(|pod| cpu_of(pod) > 900 && is_resized(pod))
-    })
-    .await;
-    assert_no_overcommit(client).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -167,6 +167,23 @@ fn a_pod_that_is_created_is_patched_and_annotated_as_by_upstream() {
 }
 
 #[test]
+fn a_container_keeps_its_resource_claims() {
+    let mut claiming = container("app", Amounts::default(), Amounts::default());
+    claiming.has.resources = true;
+    let pod = pod("p", vec![claiming]);
+    let vpa = vpa("Initial", vec![recommendation("app", amounts(150, None))]);
+    let changes = changes(&pod, &vpa, &Ranges::default()).unwrap();
+    let resources = json!({"claims": [{"name": "gpu"}]});
+    let object = json!({
+        "metadata": {"name": "p"}, "spec": {"containers": [{"name": "app", "resources": resources}]},
+    });
+    assert_eq!(
+        applied(object, &patch::at_creation(&pod, "web", &changes))["spec"]["containers"][0]["resources"],
+        json!({"claims": [{"name": "gpu"}], "requests": {"cpu": "150m"}})
+    );
+}
+
+#[test]
 fn a_resize_is_for_this_pod_with_these_containers_only() {
     let pod = pod("p", vec![container("app", amounts(100, None), Amounts::default())]);
     let vpa = vpa("InPlace", vec![recommendation("app", amounts(150, None))]);

@@ -60,6 +60,7 @@ pub(super) fn update(
         index,
         engine: engine.clone(),
         leadership: leadership.clone(),
+        https: sources.serving.as_ref().map(|(https, _)| https.clone()),
         metrics,
     };
     tasks.spawn("updater", updater.run());

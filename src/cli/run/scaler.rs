@@ -198,6 +198,8 @@ impl Scaler {
 struct InTheWay {
     replicas: Option<String>,
     sizes: Option<String>,
+    /// It is not known: they could not be read.
+    perhaps: bool,
 }
 
 /// Who else decides about a service. `Err`: an older ServiceScaler decides about all of it.
@@ -220,11 +222,11 @@ fn in_the_way(
                     |other: &&Other| other.sizes == sizes && same_target(&other.target, &service.target);
                 others.iter().find(same).map(|other| other.name.clone())
             };
-            Ok(InTheWay { replicas: of(false), sizes: of(true) })
+            Ok(InTheWay { replicas: of(false), sizes: of(true), perhaps: false })
         }
         Some(Err(error)) => {
             let unknown = Some(format!("an autoscaler, perhaps ({error})"));
-            Ok(InTheWay { replicas: unknown.clone(), sizes: unknown })
+            Ok(InTheWay { replicas: unknown.clone(), sizes: unknown, perhaps: true })
         }
         None => Ok(InTheWay::default()),
     }

@@ -19,6 +19,7 @@ use crate::config;
 use crate::engine::Engine;
 use crate::recommend::{Owner, UnixNanos, Vpa};
 use crate::serve::metrics::UpdaterMetrics;
+use crate::serve::secure;
 
 /// How often a process that does not lead looks whether it does.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
@@ -37,6 +38,8 @@ pub(super) struct Updater {
     pub index: Arc<RwLock<Index>>,
     pub engine: Engine,
     pub leadership: Leadership,
+    /// What shows the certificate that the API server must accept.
+    pub https: Option<Arc<secure::Counters>>,
     pub metrics: Arc<UpdaterMetrics>,
 }
 
@@ -149,7 +152,8 @@ impl Updater {
                  recommender.apply.updater off"
             ));
         }
-        let has_webhook = apply.webhook
+        let is_refused = self.https.as_ref().is_none_or(|https| https.has_ended(Timestamp::now()));
+        let has_webhook = (apply.webhook && !is_refused)
             || self.api.lease_holder(namespace, UPSTREAM_WEBHOOK).await.map_err(explain)?.is_some();
         Ok(apply.rules(has_webhook))
     }

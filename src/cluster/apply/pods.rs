@@ -51,8 +51,7 @@ struct Spec {
 #[serde(default, rename_all = "camelCase")]
 struct WireContainer {
     name: String,
-    #[serde(deserialize_with = "nullable")]
-    resources: Requirements,
+    resources: Option<Requirements>,
     #[serde(deserialize_with = "nullable")]
     resize_policy: Vec<ResizePolicy>,
 }
@@ -144,7 +143,8 @@ fn pod(Object { metadata, spec, status }: Object) -> Pod {
     let mut statuses: BTreeMap<String, ContainerStatus> =
         status.container_statuses.into_iter().map(|status| (status.name.clone(), status)).collect();
     let time = |text: Option<String>| text.and_then(|text| time::from_text(&text).ok());
-    let init = spec.init_containers.iter().map(|container| resources(&container.resources));
+    let of = |container: &WireContainer| container.resources.as_ref().map(resources).unwrap_or_default();
+    let init = spec.init_containers.iter().map(of);
     Pod {
         namespace: metadata.namespace.into(),
         name: metadata.name.into(),
@@ -176,10 +176,16 @@ fn container(wire: WireContainer, status: ContainerStatus) -> Container {
         let policy = wire.resize_policy.iter().find(|policy| policy.resource_name == resource);
         policy.is_some_and(|policy| policy.restart_policy == "RestartContainer")
     };
+    let has_resources = wire.resources.is_some();
+    let asked = wire.resources.unwrap_or_default();
     Container {
-        wanted: resources(&wire.resources),
+        wanted: resources(&asked),
         actual: status.resources.as_ref().map(resources),
-        has: Has { requests: wire.resources.requests.is_some(), limits: wire.resources.limits.is_some() },
+        has: Has {
+            resources: has_resources,
+            requests: asked.requests.is_some(),
+            limits: asked.limits.is_some(),
+        },
         oom_after: status.last_state.terminated.as_ref().and_then(oom_after),
         restarts: PerResource { cpu: restarts("cpu"), memory: restarts("memory") },
         name: wire.name,
@@ -279,6 +285,16 @@ mod tests {
         let pod = pod.unwrap();
         assert_eq!((&*pod.namespace, &*pod.name, pod.has_annotations), ("shop", "", false));
         assert!(pod.is_sized_as_a_whole && pod.is_pending && pod.owner.is_none());
+        let of = |resources: serde_json::Value| {
+            let pod = json!({"spec": {"containers": [{"name": "app", "resources": resources}]}});
+            read_pod(&pod.to_string(), "shop").unwrap().containers[0].has
+        };
+        let resources = Has { resources: true, ..Has::default() };
+        assert_eq!(of(json!(null)), Has::default());
+        for bare in [json!({}), json!({"claims": [{"name": "gpu"}]}), json!({"requests": null})] {
+            assert_eq!(of(bare), resources);
+        }
+        assert_eq!(of(json!({"limits": {}})), Has { limits: true, ..resources });
         for bad in ["7", r#"{"spec":{"containers":"none"}}"#] {
             assert!(read_pod(bad, "shop").is_err(), "{bad}");
         }

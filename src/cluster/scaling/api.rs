@@ -36,6 +36,15 @@ pub struct Scale {
     path: String,
 }
 
+#[cfg(test)]
+impl Scale {
+    /// Of so many replicas, as it cannot be written.
+    pub(crate) fn of(replicas: u32) -> Scale {
+        let (selector, resource_version, path) = ("app=web".to_owned(), String::new(), String::new());
+        Scale { replicas, selector, labels: None, resource_version, path }
+    }
+}
+
 /// What people are told of a change, as an event of the ServiceScaler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {

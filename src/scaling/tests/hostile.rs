@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use super::super::horizontal::{Controller, Worst};
 use super::super::vertical::{Peak, Peaks};
 use super::super::*;
+use crate::recommend::PerResource;
 
 fn number() -> impl Strategy<Value = f64> {
     prop_oneof![
@@ -36,10 +37,11 @@ prop_compose! {
         memory_bytes in amount(),
         cpu in points(),
         memory in points(),
-        oom_kills in 0_u32..3,
+        (oom_kills, unheard) in (0_u32..3, 0_u32..5),
     ) -> Container {
         let size = Size { cpu_milli, memory_bytes };
-        Container { name, size, cpu, memory, oom_kills, ..Container::default() }
+        let unheard = PerResource { cpu: unheard, memory: unheard };
+        Container { name, size, cpu, memory, oom_kills, unheard, ..Container::default() }
     }
 }
 

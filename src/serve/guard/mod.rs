@@ -1,7 +1,7 @@
 //! The binding guard: a validating admission webhook for `pods/binding`, and for pods that are created on a node. It refuses
 //! what does not fit the ledger, whoever sends it, and holds the room of what it allows.
 
-pub mod wire;
+mod subject;
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -19,16 +19,16 @@ use kube::{Api, Client};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
-use super::body;
 use super::forward::{FORWARDED, Forward};
 use super::metrics::{Histograms, Verb};
+use super::{body, review};
 use crate::cluster::PodReader;
 use crate::config;
 use crate::engine::Engine;
 use crate::model::Pod;
 use crate::placement::{Binding, KubeStore, LATE_EFFECT, PlacementStore};
 use crate::scheduler::{Review, Scheduler};
-use wire::Subject;
+use subject::{Subject, subject};
 
 /// An API server takes no larger objects, and a review has two at most.
 const MAX_BODY: usize = 4 << 20;
@@ -84,11 +84,12 @@ impl Guard {
         }
     }
 
-    async fn say(&self, request: &wire::Request) -> Said {
+    async fn say(&self, request: &review::Request<'_>, subject: &Subject) -> Said {
         // One of ours is given up by the API server sooner than another's.
-        let ours = self.own_user.get().is_some_and(|own| *own == request.user);
-        let hold = (!request.dry_run).then_some(if ours { LATE_EFFECT.min(self.hold) } else { self.hold });
-        match &request.subject {
+        let ours = self.own_user.get().is_some_and(|own| *own == request.user_info.username);
+        let dry_run = request.dry_run.unwrap_or(false);
+        let hold = (!dry_run).then_some(if ours { LATE_EFFECT.min(self.hold) } else { self.hold });
+        match subject {
             Subject::Other => Ok(None),
             Subject::Placed(pod) => {
                 let Some(node) = pod.node_name.clone() else {
@@ -186,28 +187,35 @@ impl Guard {
             Ok(body) => body,
             Err(refused) => return ("bad_request", refused.into_response()),
         };
-        let request = match wire::request(&body) {
-            Ok(request) => request,
+        let read = review::Request::read(&body).and_then(|request| Ok((subject(&request)?, request)));
+        let (subject, request) = match read {
+            Ok(read) => read,
             Err(why) => return ("bad_request", (StatusCode::BAD_REQUEST, why).into_response()),
         };
         let Some(term) = self.forward.ours() else {
             let forwarded = match headers.contains_key(FORWARDED) {
                 true => Err("this berth does not lead".to_owned()),
-                false => self.forward.review(body).await,
+                false => self.forward.review(body.clone()).await,
             };
             return match forwarded {
                 Ok(answer) => ("forwarded", json(answer)),
                 Err(why) => ("unavailable", self.unavailable(&why)),
             };
         };
-        match self.say(&request).await {
+        match self.say(&request, &subject).await {
             Ok(_) if self.forward.ours() != Some(term) => {
                 ("unavailable", self.unavailable("leadership was lost meanwhile"))
             }
-            Ok(refused) => match wire::answer(&request.uid, refused.as_deref()) {
-                Ok(answer) => (if refused.is_some() { "refused" } else { "allowed" }, json(answer.into())),
-                Err(error) => ("unavailable", self.unavailable(&error.to_string())),
-            },
+            Ok(refused) => {
+                let (result, answer) = match refused {
+                    Some(why) => ("refused", review::refused(&request.uid, &why)),
+                    None => ("allowed", review::allowed(&request.uid, None)),
+                };
+                match answer {
+                    Ok(answer) => (result, json(answer.into())),
+                    Err(error) => ("unavailable", self.unavailable(&error.to_string())),
+                }
+            }
             Err(why) => ("unavailable", self.unavailable(&why)),
         }
     }

@@ -31,9 +31,19 @@ fn mutate(is_complete: bool, config: &config::Recommender) -> Mutate {
 }
 
 fn outcome(mutate: &Mutate, namespace: &str, pod: Value) -> &'static str {
-    let pod = pod.to_string();
-    let request = wire::Request { uid: "r".into(), namespace: namespace.into(), pod: Some(&pod) };
-    match mutate.outcome(&request) {
+    outcome_of(
+        mutate,
+        json!({
+            "uid": "r", "namespace": namespace, "operation": "CREATE", "resource": {"group": "", "resource": "pods"},
+            "object": pod,
+        }),
+    )
+}
+
+fn outcome_of(mutate: &Mutate, request: Value) -> &'static str {
+    let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request});
+    let review = review.to_string();
+    match mutate.outcome(&Request::read(review.as_bytes()).expect("a review")) {
         Outcome::Patched(_) => "patched",
         Outcome::Unchanged(why) => why,
     }
@@ -61,6 +71,24 @@ fn a_pod_of_a_vpa_is_patched_and_any_doubt_leaves_it_as_it_is() {
     assert_eq!(outcome(&mutate(false, &config), "shop", pod("StatefulSet", "app")), "not_ready");
     let ignoring = config::Recommender { ignored_namespaces: vec!["shop".into()], ..config };
     assert_eq!(outcome(&mutate(true, &ignoring), "shop", pod("StatefulSet", "app")), "no_vpa");
+}
+
+#[test]
+fn only_pods_that_are_created_are_of_interest() {
+    let mutate = mutate(true, &config::Recommender::default());
+    let of = |resource: &str, sub_resource: &str, operation: &str| {
+        let request = json!({
+            "uid": "r", "namespace": "shop", "operation": operation, "subResource": sub_resource,
+            "resource": {"group": "", "resource": resource}, "object": {"spec": {}},
+        });
+        outcome_of(&mutate, request)
+    };
+    assert_eq!(of("pods", "", "CREATE"), "no_vpa");
+    for (resource, sub_resource, operation) in
+        [("pods", "", "UPDATE"), ("pods", "binding", "CREATE"), ("nodes", "", "CREATE")]
+    {
+        assert_eq!(of(resource, sub_resource, operation), "other");
+    }
 }
 
 /// `cargo test --lib -- --nocapture a_review_costs` shows the times.

@@ -11,6 +11,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 
+use super::validity::{Trouble, Validity};
 use crate::cluster::certificates::{Authority, Certificate, Issued, certificates_of};
 use crate::config::Serving;
 
@@ -20,7 +21,7 @@ pub(super) struct Material {
     /// What was looked at last, usable or not: nothing is tried, or complained about, twice.
     seen: Result<Contents, String>,
     shown: Issued,
-    expiry: Timestamp,
+    validity: Validity,
     /// The CAs of clients in use, PEM.
     clients: Option<String>,
     /// Signs what is shown, when berth made it for this process alone.
@@ -54,12 +55,9 @@ impl Material {
                 (issued, Some(authority))
             }
         };
-        let (tls, expiry) = usable(&shown, contents.clients.as_deref())?;
-        if expiry <= now {
-            tracing::warn!(%expiry, "the certificate of HTTPS has expired: replace serving.certFile");
-        }
+        let (tls, validity) = usable(&shown, contents.clients.as_deref())?;
         let (config, clients) = (config.clone(), contents.clients.clone());
-        Ok((Material { config, seen: Ok(contents), shown, expiry, clients, authority }, tls))
+        Ok((Material { config, seen: Ok(contents), shown, validity, clients, authority }, tls))
     }
 
     pub fn shown(&self) -> &Issued {
@@ -68,7 +66,19 @@ impl Material {
 
     /// When the certificate that is shown ends.
     pub fn expiry(&self) -> Timestamp {
-        self.expiry
+        self.validity.end()
+    }
+
+    /// What is to be told now of the certificate that is shown, and what to do about it.
+    pub fn trouble(&mut self, now: Timestamp) -> Option<(Trouble, &'static str)> {
+        let remedy = if self.config.cert_file.is_some() {
+            "replace serving.certFile and serving.keyFile; they are read again within ten seconds"
+        } else if self.config.secret.is_empty() {
+            "it is renewed by itself: check the clock of this machine"
+        } else {
+            "it is renewed in the Secret of serving.secret: warnings of this log say why that does not work"
+        };
+        self.validity.tell(now).map(|trouble| (trouble, remedy))
     }
 
     pub fn install(&mut self, issued: &Issued) -> Result<Arc<ServerConfig>> {
@@ -109,8 +119,8 @@ impl Material {
 
     /// Both or, if one of them cannot be used, neither.
     fn take(&mut self, shown: Issued, clients: Option<String>) -> Result<Arc<ServerConfig>> {
-        let (tls, expiry) = usable(&shown, clients.as_deref())?;
-        (self.shown, self.clients, self.expiry) = (shown, clients, expiry);
+        let (tls, validity) = usable(&shown, clients.as_deref())?;
+        (self.shown, self.clients, self.validity) = (shown, clients, validity);
         Ok(tls)
     }
 }
@@ -134,8 +144,8 @@ impl Contents {
     }
 }
 
-/// What rustls makes of a certificate and the CAs of clients, and when the certificate ends.
-fn usable(shown: &Issued, clients: Option<&str>) -> Result<(Arc<ServerConfig>, Timestamp)> {
+/// What rustls makes of a certificate and the CAs of clients, and when the certificate is valid.
+fn usable(shown: &Issued, clients: Option<&str>) -> Result<(Arc<ServerConfig>, Validity)> {
     let chain = CertificateDer::pem_slice_iter(shown.certificate.as_bytes())
         .collect::<Result<Vec<_>, _>>()
         .context("serving.certFile is not PEM")?;
@@ -163,7 +173,7 @@ fn usable(shown: &Issued, clients: Option<&str>) -> Result<(Arc<ServerConfig>, T
     // A resumed session would not look at the client's certificate again, which may have expired.
     tls.session_storage = Arc::new(NoServerSessionStorage {});
     tls.send_tls13_tickets = 0;
-    Ok((Arc::new(tls), leaf.not_after))
+    Ok((Arc::new(tls), Validity::of(&leaf)))
 }
 
 fn roots(clients: &str) -> Result<RootCertStore> {
@@ -181,6 +191,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
+    const SECOND: Duration = Duration::from_secs(1);
     const DAY: Duration = Duration::from_secs(86_400);
 
     fn now() -> Timestamp {
@@ -252,6 +263,21 @@ mod tests {
         write(folder.path(), &other, authority.certificate());
         assert!(matches!(material.look(now()), Seen::New(_)));
         assert_eq!(material.expiry(), now() + 120 * DAY);
+    }
+
+    #[test]
+    fn a_certificate_that_has_ended_is_served_and_told_with_what_helps() {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = Authority::new(now()).unwrap();
+        write(folder.path(), &authority.issue(&[], now() - 91 * DAY).unwrap(), authority.certificate());
+        let (mut material, _) = Material::new(&files(folder.path()), now()).unwrap();
+        let (trouble, remedy) = material.trouble(now()).unwrap();
+        assert!(trouble == Trouble::Ended && remedy.contains("serving.certFile"));
+        assert_eq!(material.trouble(now() + 10 * SECOND), None);
+        write(folder.path(), &authority.issue(&[], now()).unwrap(), authority.certificate());
+        assert!(matches!(material.look(now() + 20 * SECOND), Seen::New(_)));
+        assert_eq!(material.trouble(now() + 20 * SECOND), None);
+        assert_eq!(material.trouble(now() + 90 * DAY).unwrap().0, Trouble::Ended);
     }
 
     #[test]

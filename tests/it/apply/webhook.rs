@@ -11,6 +11,8 @@ use super::*;
 const CONFIG: &str = "recommender: {apply: {webhook: true}}";
 const UPDATES: &str = "vpaUpdates";
 const OBSERVED: &str = "vpaObservedContainers";
+/// As in the chart.
+const TIMEOUT_SECONDS: u64 = 2;
 
 async fn install(client: &Client, address: SocketAddr, ca: &Value) {
     let configuration = json!({
@@ -21,7 +23,7 @@ async fn install(client: &Client, address: SocketAddr, ca: &Value) {
             "rules": [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}],
             "failurePolicy": "Ignore",
             "sideEffects": "None",
-            "timeoutSeconds": 2,
+            "timeoutSeconds": TIMEOUT_SECONDS,
             "admissionReviewVersions": ["v1"],
         }],
     });
@@ -127,6 +129,43 @@ async fn new_pods_get_what_is_recommended_and_no_failure_keeps_them_away() {
     berth.kill();
     let made = create_pod(&client, &pod_of("web", 5, &owners, asked.clone())).await;
     assert!(is_as_asked(&made) && made["metadata"]["annotations"] == Value::Null);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_that_has_ended_keeps_no_pod_away_and_new_files_are_enough() {
+    let control_plane = start_control_plane().await;
+    let client = control_plane.client();
+    create_crds(&client).await;
+    let owners = create_workload(&client, "web", 1).await;
+    create_vpa(&client, "web", "Initial", Some(json!({"cpu": "250m", "memory": "300Mi"}))).await;
+    let certificate = Certificate::ending_in(-60);
+    let berth = Berth::start(&control_plane.kubeconfig(), &certificate.config(CONFIG));
+    berth.await_ready().await;
+    install(&client, berth.secure_address().await, &certificate.ca).await;
+
+    let asked = json!({"requests": {"cpu": "100m", "memory": "100Mi"}});
+    let refusals = async || berth.metric("berth_serving_handshake_failures_total").await;
+    let mut index = 0;
+    await_until(SOON, "the API server refuses the certificate", async || {
+        let began = std::time::Instant::now();
+        let made = create_pod(&client, &pod_of("web", index, &owners, asked.clone())).await;
+        assert!(began.elapsed() < Duration::from_secs(TIMEOUT_SECONDS), "{:?}", began.elapsed());
+        assert_eq!(*resources(&made), asked);
+        index += 1;
+        refusals().await >= 3.0
+    })
+    .await;
+    assert_eq!(reviews(&berth, "patched").await, 0.0);
+    let expiry = berth.metric("berth_serving_certificate_expiry_timestamp_seconds").await;
+    assert!(expiry < in_seconds(-50).as_second() as f64, "{expiry}");
+    let said = || berth.log().matches("the certificate of HTTPS has ended").count();
+    assert!(said() == 1 && berth.log().contains("replace serving.certFile"), "{}", berth.log());
+
+    certificate.replace(7_200);
+    let is_patched = |pod: &Value| pod["metadata"]["annotations"][UPDATES].is_string();
+    let next = pod_of("web", index, &owners, asked.clone());
+    create_until(&client, &next, "pods get their size again", is_patched).await;
+    assert_eq!(said(), 1, "{}", berth.log());
 }
 
 /// Upper bound of the time within which this share of the reviews was answered, in seconds.

@@ -1,6 +1,7 @@
 //! What to do about one service, from what was seen of it. No I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -29,11 +30,14 @@ pub(super) struct Remembered {
     pub sizes: BTreeMap<String, Size>,
     /// Kills for want of memory up to this time were counted.
     pub killed_until: Option<UnixNanos>,
+    /// When each container of each pod was last killed, as it was seen in the round before.
+    #[serde(skip)]
+    killed: BTreeMap<(Arc<str>, String), Option<UnixNanos>>,
     /// By container, for another estimator than SHOWAR's.
     #[serde(skip)]
     estimates: BTreeMap<String, Estimate>,
     #[serde(skip)]
-    pub refusals: Refusals,
+    pub refusals: Refusals<Vec<Resources>>,
     /// What could not be done in the last round: it is told once.
     #[serde(skip)]
     pub failed: Option<String>,
@@ -55,35 +59,20 @@ pub(super) struct Settled {
     pub decision: Decision,
     pub allowed: Allowed,
     pub resizes: Vec<Resize>,
-    /// Those whose nodes have not done what was asked last, and are left alone.
-    pub held: Held,
-}
-
-/// Pods that do not get their size.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Held {
-    pub pods: usize,
-    /// The first of them, and its reason.
-    pub because: Option<String>,
-}
-
-impl Held {
-    pub fn add(&mut self, pod: &str, why: &str) {
-        self.pods += 1;
-        self.because.get_or_insert_with(|| format!("{pod}: {why}"));
-    }
+    /// Pods whose kubelets have not done what they were asked, for people.
+    pub pending: Option<String>,
 }
 
 /// What one pod should request from now on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Resize {
     pub pod: String,
-    pub uid: std::sync::Arc<str>,
+    pub uid: Arc<str>,
     pub containers: Vec<Resources>,
 }
 
 /// Requests and limits of a container; what is `None` stays unset.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Resources {
     pub name: String,
     pub requests: PerResource<Option<Amount>>,
@@ -110,13 +99,25 @@ impl Remembered {
     ) -> Settled {
         let (now_s, replicas) = (now.as_second(), look.scale.replicas);
         let pods: Vec<&ServicePod> = look.pods.iter().filter(|pod| !pod.deleting).collect();
+        let settings = settings_of(plan, others);
+        // What somebody else sizes meanwhile will be another size when it is ours again.
+        if plan.dry_run || (others.sizes.is_some() && !others.perhaps) {
+            self.sizes.clear();
+        }
+        let ours = |name: &str| {
+            let vertical = settings.of(name);
+            PerResource { cpu: vertical.cpu && others.replicas.is_none(), memory: vertical.memory }
+        };
         let names: BTreeSet<&str> =
             pods.iter().flat_map(|pod| &pod.containers).map(|container| container.name.as_str()).collect();
         let kills = self.new_kills(&pods, now);
         let estimates: BTreeMap<&str, PerResource<Option<Amount>>> = match plan.estimator {
             Some(method) => names
                 .iter()
-                .map(|name| (*name, self.estimate(method, (&service.namespace, name), &pods, windows, now)))
+                .map(|name| {
+                    let current = self.size_of(name, &pods, ours(name));
+                    (*name, self.estimate((method, current), (&service.namespace, name), &pods, windows, now))
+                })
                 .collect(),
             None => BTreeMap::new(),
         };
@@ -127,11 +128,12 @@ impl Remembered {
             };
             Container {
                 name: (*name).to_owned(),
-                size: self.size_of(name, &pods, plan.dry_run),
+                size: self.size_of(name, &pods, ours(name)),
                 cpu: samples(Kind::Cpu),
                 memory: samples(Kind::Memory),
                 estimate: estimates.get(name).copied().unwrap_or_default(),
                 oom_kills: kills.get(name).copied().unwrap_or(0),
+                unheard: unheard((&service.namespace, name), &pods, windows, now_s),
             }
         });
         let seen = Observation {
@@ -142,38 +144,32 @@ impl Remembered {
             success: look.success.as_ref().ok().copied().flatten(),
             frozen: others.replicas.clone(),
         };
-        let decision = match &others.sizes {
-            Some(_) => decide(&replicas_only(&plan.settings), &mut self.memory, &seen, now_s),
-            None => decide(&plan.settings, &mut self.memory, &seen, now_s),
-        };
+        let decision = decide(&settings, &mut self.memory, &seen, now_s);
+        self.history.tidy(now_s);
         let allowed = plan.behavior.allow(&self.history, now_s, replicas, decision.replicas);
         // What is set is what counts; `act` says when it was changed.
         self.memory.replicas = (replicas > 0).then_some(replicas);
+        let sizes: BTreeMap<String, Size> =
+            decision.sizes.iter().map(|(name, size)| (name.clone(), only(*size, ours(name)))).collect();
+        let resizes = match plan.dry_run {
+            true => Vec::new(),
+            false => pods.iter().filter_map(|pod| resize(pod, &sizes)).collect(),
+        };
         if !plan.dry_run && others.sizes.is_none() {
-            self.sizes = decision.sizes.iter().cloned().collect();
+            self.sizes = sizes;
         }
-        let (mut resizes, mut held) = (Vec::new(), Held::default());
-        let ours = !plan.dry_run && others.sizes.is_none();
-        for pod in pods.iter().filter(|_| ours) {
-            match (resize(pod, &decision.sizes), &pod.resize_pending) {
-                (Some(resize), _) => resizes.push(resize),
-                (None, Some(reason)) => held.add(&pod.name, &pending(reason)),
-                (None, None) => {}
-            }
-        }
-        Settled { decision, allowed, resizes, held }
+        Settled { decision, allowed, resizes, pending: pending(&pods) }
     }
 
     /// What another estimator would give a container. It shrinks nothing before it has seen a day.
     fn estimate(
         &mut self,
-        method: Method,
+        (method, current): (Method, Size),
         (namespace, name): (&str, &str),
         pods: &[&ServicePod],
         windows: &Windows,
         now: Timestamp,
     ) -> PerResource<Option<Amount>> {
-        let current = self.size_of(name, pods, false);
         self.estimates.retain(|_, known| known.sizes.method() == method);
         if !self.estimates.contains_key(name) {
             let Ok(shapes) = recommend::Settings::default().shapes() else { return PerResource::default() };
@@ -202,25 +198,31 @@ impl Remembered {
         })
     }
 
-    /// Kills since the last round, by container.
+    /// Kills since the last round, by container. Their times are those of nodes' clocks, which may be wrong: a kill of a container
+    /// that was seen before is new when its time is another one.
     fn new_kills<'a>(&mut self, pods: &[&'a ServicePod], now: Timestamp) -> BTreeMap<&'a str, u32> {
         let now = UnixNanos::try_from(now.as_nanosecond()).unwrap_or(UnixNanos::MAX);
         let until = self.killed_until.replace(now);
+        let before = std::mem::take(&mut self.killed);
         let mut kills = BTreeMap::new();
-        for container in pods.iter().flat_map(|pod| &pod.containers) {
-            let is_new = |at: UnixNanos| until.is_some_and(|until| at > until) && at <= now;
+        for (pod, container) in pods.iter().flat_map(|pod| pod.containers.iter().map(move |it| (pod, it))) {
+            let key = (pod.uid.clone(), container.name.clone());
+            let known = before.get(&key).copied();
+            let is_new = |at: UnixNanos| match known {
+                Some(known) => known != Some(at),
+                None => until.is_some_and(|until| at > until),
+            };
             if container.oom_killed.is_some_and(is_new) {
                 *kills.entry(container.name.as_str()).or_default() += 1;
             }
+            self.killed.insert(key, container.oom_killed.or(known.flatten()));
         }
         kills
     }
 
-    /// What the container has: what was decided last, or what most of its pods request.
-    fn size_of(&self, name: &str, pods: &[&ServicePod], dry_run: bool) -> Size {
-        if let Some(decided) = self.sizes.get(name).filter(|_| !dry_run) {
-            return *decided;
-        }
+    /// What the container has: what was decided last, as far as it is ours to decide, or what most of its pods request.
+    fn size_of(&self, name: &str, pods: &[&ServicePod], ours: PerResource<bool>) -> Size {
+        let decided = only(self.sizes.get(name).copied().unwrap_or_default(), ours);
         let containers =
             pods.iter().flat_map(|pod| &pod.containers).filter(|container| container.name == name);
         let requests: Vec<_> = containers.map(|container| container.requests).collect();
@@ -229,29 +231,71 @@ impl Remembered {
             amounts.sort_unstable();
             amounts.get(amounts.len() / 2).copied().unwrap_or(0)
         };
-        Size { cpu_milli: median(|it| it.cpu), memory_bytes: median(|it| it.memory) }
+        let or = |decided: i64, of| if decided > 0 { decided } else { median(of) };
+        Size {
+            cpu_milli: or(decided.cpu_milli, |it| it.cpu),
+            memory_bytes: or(decided.memory_bytes, |it| it.memory),
+        }
     }
 }
 
-/// Sizes are somebody else's.
-fn replicas_only(settings: &Settings) -> Settings {
-    let vertical = Vertical { cpu: false, memory: false, ..settings.vertical.clone() };
-    Settings { vertical, containers: BTreeMap::new(), horizontal: settings.horizontal.clone() }
+/// What is asked for, less what somebody else does.
+fn settings_of(plan: &Plan, others: &InTheWay) -> Settings {
+    let settings = plan.settings.clone();
+    if others.sizes.is_none() {
+        return settings;
+    }
+    let vertical = Vertical { cpu: false, memory: false, ..settings.vertical };
+    Settings { vertical, containers: BTreeMap::new(), ..settings }
 }
 
-/// What a kubelet says of a resize that it has not done.
-fn pending(reason: &str) -> String {
-    match reason {
-        "Infeasible" => "its node can never do the resize that was asked for (Infeasible)".to_owned(),
-        _ => format!("its node cannot do the resize that was asked for yet ({reason})"),
+/// The part of a size that is ours to decide; the rest is 0.
+fn only(size: Size, ours: PerResource<bool>) -> Size {
+    Size {
+        cpu_milli: if ours.cpu { size.cpu_milli } else { 0 },
+        memory_bytes: if ours.memory { size.memory_bytes } else { 0 },
     }
+}
+
+/// Ready pods with a container of which no sample came lately.
+fn unheard(
+    (namespace, name): (&str, &str),
+    pods: &[&ServicePod],
+    windows: &Windows,
+    now: i64,
+) -> PerResource<u32> {
+    let since = now.saturating_sub(Vertical::default().stale_s);
+    let has_it = |pod: &ServicePod| pod.containers.iter().any(|container| container.name == name);
+    let count = |kind| {
+        let samples = |pod: &ServicePod| windows.of((namespace, &pod.name, name), kind);
+        let is_heard = |pod: &ServicePod| samples(pod).any(|point| point.time_s >= since);
+        let unheard = pods.iter().filter(|pod| pod.ready && has_it(pod) && !is_heard(pod)).count();
+        unheard.try_into().unwrap_or(u32::MAX)
+    };
+    PerResource { cpu: count(Kind::Cpu), memory: count(Kind::Memory) }
+}
+
+/// What is to be said of pods whose kubelets have not done their last resize.
+fn pending(pods: &[&ServicePod]) -> Option<String> {
+    let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
+    for reason in pods.iter().filter_map(|pod| pod.resize_pending.as_deref()) {
+        *reasons.entry(reason).or_default() += 1;
+    }
+    let text = |(reason, count): (&str, usize)| match reason {
+        "Infeasible" => {
+            format!("{count} pods keep their size, which their nodes can never give (Infeasible)")
+        }
+        "Deferred" => format!("{count} pods wait for room that their nodes do not have now (Deferred)"),
+        reason => format!("{count} pods have not been resized by their kubelets ({reason})"),
+    };
+    (!reasons.is_empty()).then(|| reasons.into_iter().map(text).collect::<Vec<_>>().join("; "))
 }
 
 /// What differs between what a pod requests and what it should; `None`: nothing. A pod that waits for a node is resized when it has
 /// one, and one whose kubelet could not do the last resize yet only if it is to have less of something.
-fn resize(pod: &ServicePod, sizes: &[(String, Size)]) -> Option<Resize> {
+fn resize(pod: &ServicePod, sizes: &BTreeMap<String, Size>) -> Option<Resize> {
     pod.node.as_ref()?;
-    let of = |(name, size): &(String, Size)| {
+    let of = |(name, size): (&String, &Size)| {
         let container = pod.containers.iter().find(|container| container.name == *name)?;
         let (has, limits) = (container.requests, container.limits);
         let wanted = PerResource {
@@ -272,7 +316,9 @@ fn resize(pod: &ServicePod, sizes: &[(String, Size)]) -> Option<Resize> {
             .zip(has)
             .zip(requests)
             .map(|((limit, has), request)| change::proportional_limit(limit, has, request).or(limit));
-        let growth = requests.zip(has).map(|(request, has)| request.unwrap_or(0) - has.unwrap_or(0));
+        let growth = requests.zip(has).map(|(request, has): (Option<Amount>, Option<Amount>)| {
+            request.unwrap_or(0).saturating_sub(has.unwrap_or(0))
+        });
         Some(Resources { name: name.clone(), requests, limits, growth })
     };
     let containers: Vec<_> = sizes.iter().filter_map(of).collect();
@@ -285,82 +331,4 @@ fn resize(pod: &ServicePod, sizes: &[(String, Size)]) -> Option<Resize> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cluster::scaling::ServiceContainer;
-    use crate::recommend::time;
-
-    fn pod(cpu: Option<Amount>, limit: Option<Amount>) -> ServicePod {
-        ServicePod {
-            uid: "u".into(),
-            name: "web-0".into(),
-            node: Some("n".into()),
-            ready: true,
-            deleting: false,
-            resize_pending: None,
-            containers: vec![ServiceContainer {
-                name: "app".into(),
-                requests: PerResource { cpu, memory: Some(1 << 30) },
-                limits: PerResource { cpu: limit, memory: None },
-                restarts: PerResource::default(),
-                oom_killed: None,
-            }],
-        }
-    }
-
-    fn sizes(cpu_milli: i64) -> Vec<(String, Size)> {
-        vec![("app".to_owned(), Size { cpu_milli, memory_bytes: 1 << 30 })]
-    }
-
-    #[test]
-    fn a_pod_is_resized_with_its_limits_in_proportion() {
-        let resize = resize(&pod(Some(200), Some(400)), &sizes(300)).unwrap();
-        let app = &resize.containers[0];
-        assert_eq!(app.requests, PerResource { cpu: Some(300), memory: Some(1 << 30) });
-        assert_eq!(app.limits, PerResource { cpu: Some(600), memory: None });
-        assert_eq!(app.growth, PerResource { cpu: 100, memory: 0 });
-    }
-
-    #[test]
-    fn a_pod_that_has_its_size_or_waits_or_requests_nothing_is_left_alone() {
-        assert_eq!(resize(&pod(Some(300), None), &sizes(300)), None);
-        assert_eq!(resize(&pod(None, None), &sizes(300)), None);
-        let waits = ServicePod { node: None, ..pod(Some(200), None) };
-        assert_eq!(resize(&waits, &sizes(300)), None);
-        let pending = ServicePod { resize_pending: Some("Deferred".into()), ..pod(Some(200), None) };
-        assert_eq!(resize(&pending, &sizes(300)), None);
-        assert!(resize(&pending, &sizes(150)).is_some());
-    }
-
-    #[test]
-    fn a_container_is_never_restarted_for_its_size() {
-        let mut pod = pod(Some(200), None);
-        pod.containers[0].restarts.cpu = true;
-        assert_eq!(resize(&pod, &sizes(300)), None);
-        let more_memory = [("app".to_owned(), Size { cpu_milli: 300, memory_bytes: 2 << 30 })];
-        let resize = resize(&pod, &more_memory).unwrap();
-        assert_eq!(resize.containers[0].requests, PerResource { cpu: Some(200), memory: Some(2 << 30) });
-    }
-
-    #[test]
-    fn a_kill_counts_once_and_not_when_it_was_before_us() {
-        let at = |text: &str| -> Timestamp { text.parse().unwrap() };
-        let mut killed = pod(Some(200), None);
-        killed.containers[0].oom_killed = time::from_text("2026-11-22T10:00:30Z").ok();
-        let mut remembered = Remembered::default();
-        assert!(remembered.new_kills(&[&killed], at("2026-11-22T10:00:00Z")).is_empty());
-        assert_eq!(remembered.new_kills(&[&killed], at("2026-11-22T10:01:00Z")).get("app"), Some(&1));
-        assert!(remembered.new_kills(&[&killed], at("2026-11-22T10:02:00Z")).is_empty());
-    }
-
-    #[test]
-    fn the_size_is_what_was_decided_or_what_most_pods_have() {
-        let pods = [pod(Some(100), None), pod(Some(200), None), pod(Some(200), None)];
-        let pods: Vec<_> = pods.iter().collect();
-        let mut remembered = Remembered::default();
-        assert_eq!(remembered.size_of("app", &pods, false).cpu_milli, 200);
-        remembered.sizes.insert("app".into(), Size { cpu_milli: 700, memory_bytes: 1 });
-        assert_eq!(remembered.size_of("app", &pods, false).cpu_milli, 700);
-        assert_eq!(remembered.size_of("app", &pods, true).cpu_milli, 200);
-    }
-}
+mod tests;

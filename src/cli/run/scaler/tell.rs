@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::act::Done;
 use super::look::Look;
-use super::settle::{Held, Remembered, Settled};
+use super::settle::{Remembered, Settled};
 use super::{InTheWay, Scaler};
 use crate::api::service_scaler::{ContainerStatus, ServiceScalerStatus};
 use crate::cluster::conditions;
@@ -144,9 +144,9 @@ impl Told {
     }
 
     fn scaled(plan: &Plan, others: InTheWay, settled: Settled, done: Done, missing: Option<String>) -> Told {
-        let Settled { decision, allowed, .. } = settled;
+        let Settled { decision, allowed, pending, .. } = settled;
         let active = match others {
-            InTheWay { replicas: Some(replicas), sizes: Some(sizes) } => {
+            InTheWay { replicas: Some(replicas), sizes: Some(sizes), .. } => {
                 let why = format!(
                     "{replicas} decides about the replicas and {sizes} about the sizes: nothing is left"
                 );
@@ -168,11 +168,8 @@ impl Told {
         };
         let mut limited = Vec::new();
         limited.extend(allowed.because.map(str::to_owned));
-        let Held { pods, because } = done.held;
-        limited.extend(because.map(|why| match pods {
-            1 => format!("a pod keeps its size, {why}"),
-            _ => format!("{pods} pods keep their size, {why}"),
-        }));
+        limited.extend(pending);
+        limited.extend(done.because.map(|why| format!("{} pods keep their size, {why}", done.held)));
         Told {
             active,
             missing,

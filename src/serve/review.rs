@@ -1,0 +1,181 @@
+//! `AdmissionReview` (admission.k8s.io/v1), as far as berth's webhooks read and write it.
+
+use k8s_openapi::ByteString;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+const API_VERSION: &str = "admission.k8s.io/v1";
+const KIND: &str = "AdmissionReview";
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Review<'a> {
+    api_version: String,
+    kind: String,
+    #[serde(borrow)]
+    request: Option<Request<'a>>,
+}
+
+/// What the API server is about to do.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Request<'a> {
+    /// Of the request; goes into the answer.
+    pub uid: String,
+    #[serde(default)]
+    resource: Resource,
+    #[serde(default)]
+    pub sub_resource: String,
+    #[serde(default)]
+    pub name: String,
+    #[serde(default)]
+    pub namespace: String,
+    #[serde(default)]
+    operation: String,
+    /// Nothing will come of it.
+    #[serde(default)]
+    pub dry_run: Option<bool>,
+    /// Who asks the API server for it.
+    #[serde(default)]
+    pub user_info: UserInfo,
+    #[serde(borrow, default)]
+    object: Option<&'a RawValue>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub struct UserInfo {
+    pub username: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Resource {
+    group: String,
+    resource: String,
+}
+
+impl<'a> Request<'a> {
+    /// Reads the body of a request.
+    ///
+    /// # Errors
+    /// What is wrong with it, for who sent it.
+    pub fn read(body: &'a [u8]) -> Result<Request<'a>, String> {
+        let review: Review = serde_json::from_slice(body)
+            .map_err(|error| format!("the body is not an AdmissionReview: {error}"))?;
+        if review.api_version != API_VERSION || review.kind != KIND {
+            return Err(format!(
+                "the body is a {} {}, not an {KIND} of {API_VERSION}",
+                review.api_version, review.kind
+            ));
+        }
+        review.request.ok_or_else(|| "the AdmissionReview has no request".to_owned())
+    }
+
+    /// What is created as a pod, or in a subresource of pods, as JSON; `None`: the request is about something else.
+    pub fn created_of_pods(&self) -> Option<&'a str> {
+        let is_of_pods = self.resource.group.is_empty() && self.resource.resource == "pods";
+        self.object.filter(|_| is_of_pods && self.operation == "CREATE").map(RawValue::get)
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Answer<'a> {
+    api_version: &'static str,
+    kind: &'static str,
+    response: Response<'a>,
+}
+
+#[derive(Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Response<'a> {
+    uid: &'a str,
+    allowed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<Status<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    patch_type: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    patch: Option<ByteString>,
+}
+
+#[derive(Serialize)]
+struct Status<'a> {
+    code: u16,
+    reason: &'static str,
+    message: &'a str,
+}
+
+fn written(response: Response) -> serde_json::Result<Vec<u8>> {
+    serde_json::to_vec(&Answer { api_version: API_VERSION, kind: KIND, response })
+}
+
+/// The answer to the request with this uid that it may be, with these operations of a JSON patch if there are any.
+///
+/// # Errors
+/// It cannot be written.
+pub fn allowed(uid: &str, operations: Option<&[Value]>) -> serde_json::Result<Vec<u8>> {
+    let patch = operations.map(serde_json::to_vec).transpose()?.map(ByteString);
+    let patch_type = patch.is_some().then_some("JSONPatch");
+    written(Response { uid, allowed: true, patch_type, patch, ..Response::default() })
+}
+
+/// The answer that it may not be, as the API server answers a binding that comes too late.
+///
+/// # Errors
+/// It cannot be written.
+pub fn refused(uid: &str, why: &str) -> serde_json::Result<Vec<u8>> {
+    let status = Some(Status { code: 409, reason: "Conflict", message: why });
+    written(Response { uid, status, ..Response::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_what_is_created_of_pods_is_of_interest() {
+        let of = |resource: &str, operation: &str| {
+            let request = json!({
+                "uid": "r", "namespace": "shop", "operation": operation, "subResource": "binding",
+                "resource": {"group": "", "version": "v1", "resource": resource}, "object": {"spec": {}},
+            });
+            let review = json!({"apiVersion": API_VERSION, "kind": KIND, "request": request}).to_string();
+            let request = Request::read(review.as_bytes()).expect("understood");
+            assert_eq!((request.uid.as_str(), request.sub_resource.as_str()), ("r", "binding"));
+            request.created_of_pods().map(str::to_owned)
+        };
+        assert_eq!(of("pods", "CREATE").as_deref(), Some(r#"{"spec":{}}"#));
+        assert_eq!((of("pods", "UPDATE"), of("nodes", "CREATE")), (None, None));
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_review_is_said() {
+        let why = |body: &str| Request::read(body.as_bytes()).err().expect("refused");
+        for (body, says) in [
+            ("{", "not an AdmissionReview"),
+            ("[]", "not an AdmissionReview"),
+            (r#"{"apiVersion":"admission.k8s.io/v1beta1","kind":"AdmissionReview"}"#, "v1beta1"),
+            (r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}"#, "no request"),
+        ] {
+            assert!(why(body).contains(says), "{body}: {}", why(body));
+        }
+    }
+
+    #[test]
+    fn an_answer_says_what_may_be_and_what_becomes_of_it() {
+        let text = |answer: serde_json::Result<Vec<u8>>| String::from_utf8(answer.unwrap()).unwrap();
+        assert_eq!(
+            text(refused("r", "full")),
+            r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"r","allowed":false,"status":{"code":409,"reason":"Conflict","message":"full"}}}"#
+        );
+        assert!(text(allowed("r", None)).ends_with(r#""response":{"uid":"r","allowed":true}}"#));
+        // Of `[7]`.
+        let with = text(allowed("r", Some(&[json!(7)])));
+        assert!(with.ends_with(r#""allowed":true,"patchType":"JSONPatch","patch":"Wzdd"}}"#), "{with}");
+    }
+}

@@ -1,0 +1,139 @@
+//! What goes wrong around a service: it stays as it is, and its ServiceScaler says why.
+
+use k8s_openapi::api::core::v1::LimitRange;
+
+use super::*;
+
+/// So long nothing may change.
+const QUIET: Duration = Duration::from_secs(8);
+
+/// Status, reason and message of a condition.
+async fn said(client: &Client, name: &str, type_: &str) -> Option<(String, String, String)> {
+    let api: Api<ServiceScaler> = Api::default_namespaced(client.clone());
+    let status = api.get(name).await.expect("it exists").status?;
+    let condition = status.conditions.into_iter().find(|condition| condition.type_ == type_)?;
+    Some((condition.status, condition.reason, condition.message))
+}
+
+async fn await_said(client: &Client, name: &str, type_: &str, expected: (&str, &str, &str)) {
+    let (status, reason, part) = expected;
+    await_until(SOON, &format!("{type_} of {name} is {expected:?}"), async || {
+        said(client, name, type_)
+            .await
+            .is_some_and(|it| it.0 == status && it.1 == reason && it.2.contains(part))
+    })
+    .await;
+}
+
+/// Nothing of this changes for some rounds.
+async fn stays<T: PartialEq + std::fmt::Debug>(what: &str, look: impl AsyncFn() -> T) {
+    let (began, before) = (std::time::Instant::now(), look().await);
+    await_until(QUIET + SOON, "some time passes", async || {
+        assert_eq!(look().await, before, "{what}");
+        began.elapsed() > QUIET
+    })
+    .await;
+}
+
+async fn set_replicas(client: &Client, replicas: u32) {
+    let api: Api<Deployment> = Api::default_namespaced(client.clone());
+    let patch = Patch::Merge(json!({"spec": {"replicas": replicas}}));
+    api.patch("web", &PatchParams::default(), &patch).await.expect("somebody scales it");
+}
+
+/// What kubelets say of resizes from now on; nothing: they do them.
+async fn say_of_resizes(kubectl: &Kubectl, reason: &str) {
+    let annotation = match reason {
+        "" => "kubelet.test/resize-".to_owned(),
+        reason => format!("kubelet.test/resize={reason}"),
+    };
+    kubectl.must(&["annotate", "--overwrite", "pods", "--all", &annotation], "").await;
+}
+
+/// Refuses more than so many thousandths of a CPU as the limit of a container.
+async fn limit_cpu(client: &Client, most: i64) -> Api<LimitRange> {
+    let limits: Api<LimitRange> = Api::default_namespaced(client.clone());
+    let limit = json!({
+        "metadata": {"name": "cpu"},
+        "spec": {"limits": [{"type": "Container", "max": {"cpu": format!("{most}m")}}]},
+    });
+    let limit = serde_json::from_value(limit).expect("a LimitRange");
+    limits.create(&PostParams::default(), &limit).await.expect("it is created");
+    limits
+}
+
+async fn cpus(client: &Client) -> Vec<i64> {
+    web_pods(client).await.iter().map(cpu_of).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_goes_wrong_leaves_a_service_as_it_is_and_is_said() {
+    let cluster = prepare().await;
+    let Cluster { kubectl, client, control_plane, .. } = &cluster;
+    create_nodes(client, &Nodes { count: 2, ..Nodes::default() }).await;
+    let load = Load::start(client).await;
+    let prometheus = usage::start_scraping(load.address).await;
+    load.set("web", 1.0);
+    let _berth = berth_for(control_plane, &prometheus);
+    let no_replicas = json!({"dimensions": ["CPU", "Memory"]});
+    let daemons = json!({"target": {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent"}});
+    create_scaler(client, "web", no_replicas).await;
+    create_scaler(client, "agent", daemons).await;
+    await_said(client, "agent", "Active", ("False", "TargetUnreadable", "DaemonSet agent has no scale"))
+        .await;
+    await_said(client, "web", "Active", ("False", "TargetUnreadable", "Deployment web: not found")).await;
+
+    create_deployment(client, "web", 2, None).await;
+    await_bound(client, SOON, 2, |_| true).await;
+    await_until(SOON, "the pods are smaller", async || {
+        cpus(client).await.iter().all(|cpu| (400..700).contains(cpu))
+    })
+    .await;
+    await_until(SOON, "they all are", async || web_pods(client).await.iter().all(is_resized)).await;
+
+    // First the namespace allows no larger ones, then the nodes cannot have them.
+    let small = cpus(client).await;
+    let limits = limit_cpu(client, 2 * small[0]).await;
+    load.set("web", 3.0);
+    await_said(client, "web", "Limited", ("True", "Held", "maximum cpu usage per Container")).await;
+    assert_eq!(cpus(client).await, small);
+    say_of_resizes(kubectl, "Infeasible").await;
+    limits.delete("cpu", &Default::default()).await.expect("it is deleted");
+    for reason in ["Infeasible", "Deferred"] {
+        say_of_resizes(kubectl, reason).await;
+        await_said(client, "web", "Limited", ("True", "Held", reason)).await;
+    }
+    await_said(client, "web", "Limited", ("True", "Held", "2 pods")).await;
+    stays("a resize that kubelets put off is asked for again", async || {
+        let pods = web_pods(client).await;
+        pods.iter().map(|pod| (pod.metadata.generation, given_cpu(pod))).collect::<Vec<_>>()
+    })
+    .await;
+    let told = kubectl.must(&["describe", "servicescaler", "web"], "").await;
+    assert!(told.contains("Limited") && told.contains("(Deferred)"), "{told}");
+    let told = kubectl.must(&["describe", "pods", "-l", "app=web"], "").await;
+    assert!(told.contains("PodResizePending") && told.contains("ResizeDeferred"), "{told}");
+    say_of_resizes(kubectl, "").await;
+    await_until(SOON, "the pods grow again", async || {
+        web_pods(client).await.iter().all(|pod| given_cpu(pod) > Some(700))
+    })
+    .await;
+    await_said(client, "web", "Limited", ("False", "Free", "")).await;
+
+    // Somebody switches it off, and on again with fewer than may be, and then with more than are needed.
+    let scalers: Api<ServiceScaler> = Api::default_namespaced(client.clone());
+    let replicas_too = json!({"spec": {"dimensions": ["CPU", "Memory", "Replicas"]}});
+    set_replicas(client, 0).await;
+    let params = PatchParams::default();
+    scalers.patch("web", &params, &Patch::Merge(replicas_too)).await.expect("it is changed");
+    await_said(client, "web", "Active", ("False", "SwitchedOff", "0 replicas")).await;
+    stays("a service that is switched off is scaled", async || replicas(client).await).await;
+    load.set("web", 0.2);
+    set_replicas(client, 1).await;
+    await_until(SOON, "there are as many as there must be", async || replicas(client).await == 2).await;
+    set_replicas(client, 4).await;
+    await_until(SOON, "it is said that somebody else did that", async || {
+        status(client).await.decision.contains("by somebody else")
+    })
+    .await;
+}
