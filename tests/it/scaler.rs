@@ -2,16 +2,10 @@
 //! model of the load.
 
 mod faults;
+mod load;
 
-use std::collections::BTreeMap;
-use std::fmt::Write;
-use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::extract::State;
-use axum::routing::get;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::core::v1::{Node, Pod, ResourceRequirements};
@@ -19,14 +13,13 @@ use kube::api::{DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::GroupVersionKind;
 use kube::discovery::ApiResource;
 use kube::{Api, Client};
-use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::task::JoinHandle;
 
 use ::berth::api::service_scaler::{ServiceScaler, ServiceScalerStatus};
 use ::berth::control_plane::{Options, Process, User};
 use ::berth::model::Quantity;
 
+use self::load::Load;
 use crate::allocations::Kubectl;
 use crate::chart::{SCALING, rendered};
 use crate::support::*;
@@ -34,92 +27,6 @@ use crate::usage;
 
 const SOON: Duration = Duration::from_secs(180);
 const BERTH: &str = "system:serviceaccount:berth-system:berth";
-const STEP: Duration = Duration::from_millis(500);
-const MEMORY: u64 = 200 << 20;
-
-/// A service whose ready pods share the load equally, and are throttled at the CPU that their kubelet has given them.
-#[derive(Default)]
-struct Model {
-    /// Cores, by service.
-    demand: BTreeMap<&'static str, f64>,
-    pods: BTreeMap<String, Counters>,
-}
-
-/// As the kubelet has them of one container.
-#[derive(Default)]
-struct Counters {
-    cpu_seconds: f64,
-    periods: u64,
-    throttled: u64,
-}
-
-struct Load {
-    model: Arc<Mutex<Model>>,
-    address: SocketAddr,
-    tasks: [JoinHandle<()>; 2],
-}
-
-impl Drop for Load {
-    fn drop(&mut self) {
-        self.tasks.iter().for_each(JoinHandle::abort);
-    }
-}
-
-impl Load {
-    async fn start(client: &Client) -> Load {
-        let model: Arc<Mutex<Model>> = Arc::default();
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = listener.local_addr().expect("an address");
-        let app = Router::new().route("/metrics", get(metrics)).with_state(model.clone());
-        let serves = tokio::spawn(async move { axum::serve(listener, app).await.expect("it serves") });
-        let (api, of) = (Api::<Pod>::default_namespaced(client.clone()), model.clone());
-        let runs = tokio::spawn(async move {
-            let mut ticks = tokio::time::interval(STEP);
-            loop {
-                ticks.tick().await;
-                if let Ok(pods) = api.list(&ListParams::default()).await {
-                    run(&mut of.lock(), &pods.items);
-                }
-            }
-        });
-        Load { model, address, tasks: [serves, runs] }
-    }
-
-    fn set(&self, service: &'static str, demand: f64) {
-        self.model.lock().demand.insert(service, demand);
-    }
-}
-
-fn run(model: &mut Model, pods: &[Pod]) {
-    let pods: Vec<&Pod> = pods.iter().filter(|pod| is_ready(pod) && !leaves(pod)).collect();
-    for pod in &pods {
-        let service = service_of(pod);
-        let sharing = pods.iter().filter(|other| service_of(other) == service).count();
-        let each = model.demand.get(service).copied().unwrap_or(0.0) / sharing as f64;
-        let size = given_cpu(pod).unwrap_or(0) as f64 / 1_000.0;
-        let counters = model.pods.entry(name_of(pod).to_owned()).or_default();
-        counters.cpu_seconds += each.min(size) * STEP.as_secs_f64();
-        counters.periods += 5;
-        counters.throttled += if each > size * 0.98 { 5 } else { 0 };
-    }
-    model.pods.retain(|name, _| pods.iter().any(|pod| name_of(pod) == name));
-}
-
-async fn metrics(State(model): State<Arc<Mutex<Model>>>) -> String {
-    let mut text = String::new();
-    for (pod, counters) in &model.lock().pods {
-        let labels = format!(r#"{{namespace="default",pod="{pod}",container="app"}}"#);
-        for (name, value) in [
-            ("container_cpu_usage_seconds_total", counters.cpu_seconds),
-            ("container_cpu_cfs_periods_total", counters.periods as f64),
-            ("container_cpu_cfs_throttled_periods_total", counters.throttled as f64),
-            ("container_memory_working_set_bytes", MEMORY as f64),
-        ] {
-            writeln!(text, "{name}{labels} {value}").expect("a text");
-        }
-    }
-    text
-}
 
 fn service_of(pod: &Pod) -> &str {
     pod.metadata.labels.as_ref().and_then(|labels| labels.get("app")).map_or("", String::as_str)
@@ -393,7 +300,7 @@ async fn what_others_scale_or_cannot_be_measured_is_left_alone_and_said() {
     let held = replicas(client).await;
     let until = Duration::from_secs(10);
     let began = std::time::Instant::now();
-    await_until(until + STEP, "some time passes without a change", async || {
+    await_until(until + SOON, "some time passes without a change", async || {
         assert_eq!(replicas(client).await, held, "nothing is known, and it is scaled");
         began.elapsed() > until
     })
