@@ -14,9 +14,9 @@ use parking_lot::{Mutex, RwLock};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
-use super::review::{self, Request};
 use super::body;
 use super::metrics::{Histograms, Verb};
+use super::review::{self, Request};
 use crate::apply::{Hold, Index, Pod, changes, patch};
 use crate::cluster::apply::read_pod;
 use crate::config;

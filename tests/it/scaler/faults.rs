@@ -16,7 +16,9 @@ async fn said(client: &Client, name: &str, type_: &str) -> Option<(String, Strin
 async fn await_said(client: &Client, name: &str, type_: &str, expected: (&str, &str, &str)) {
     let (status, reason, part) = expected;
     await_until(SOON, &format!("{type_} of {name} is {expected:?}"), async || {
-        said(client, name, type_).await.is_some_and(|it| it.0 == status && it.1 == reason && it.2.contains(part))
+        said(client, name, type_)
+            .await
+            .is_some_and(|it| it.0 == status && it.1 == reason && it.2.contains(part))
     })
     .await;
 }
@@ -65,7 +67,8 @@ async fn what_goes_wrong_leaves_a_service_as_it_is_and_is_said() {
     let daemons = json!({"target": {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent"}});
     create_scaler(&client, "web", no_replicas).await;
     create_scaler(&client, "agent", daemons).await;
-    await_said(&client, "agent", "Active", ("False", "TargetUnreadable", "DaemonSet agent has no scale")).await;
+    await_said(&client, "agent", "Active", ("False", "TargetUnreadable", "DaemonSet agent has no scale"))
+        .await;
     await_said(&client, "web", "Active", ("False", "TargetUnreadable", "Deployment web: not found")).await;
 
     create_deployment(&client, "web", 2, None).await;
