@@ -3,8 +3,6 @@
 
 mod api;
 mod objects;
-mod pods;
 
 pub use api::{Change, Scale};
 pub use objects::{Other, Plan, Query, Service, same_target};
-pub use pods::{ServiceContainer, ServicePod};

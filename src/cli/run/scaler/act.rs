@@ -4,10 +4,9 @@ use jiff::Timestamp;
 
 use super::Place;
 use super::look::Look;
-use super::settle::{Remembered, Resize, Settled};
-use crate::cluster::scaling::{Change, Service};
-use crate::cluster::vpa::ApiError;
-use crate::recommend::{Amount, NodeSize, PerResource};
+use super::settle::{Remembered, Settled};
+use crate::cli::run::resizing::Resized;
+use crate::cluster::scaling::Change;
 
 /// What was done, and what could not be.
 #[derive(Default)]
@@ -20,17 +19,9 @@ pub(super) struct Done {
     pub changes: Vec<(Change, String)>,
 }
 
-/// Why a pod was not resized.
-enum NotResized {
-    /// The API server was not asked.
-    NoRoom(String),
-    Refused(String),
-}
-
 impl Place {
     pub(super) async fn act(
         &self,
-        service: &Service,
         look: &Look,
         settled: &Settled,
         remembered: &mut Remembered,
@@ -53,51 +44,33 @@ impl Place {
                 }
             }
         }
-        let refusals = &mut remembered.refusals;
-        refusals.keep(|uid| settled.resizes.iter().any(|resize| *resize.uid == *uid));
+        let (refusals, now_s) = (&mut remembered.refusals, now.as_second());
+        refusals.keep(|uid| settled.resizes.iter().any(|resize| *look.pods[resize.pod].uid == *uid));
         for resize in &settled.resizes {
-            let paused = refusals.pause(&resize.uid, &resize.containers, now.as_second());
-            let why = match paused.map(str::to_owned) {
+            let pod = &look.pods[resize.pod];
+            let paused = refusals.pause(&pod.uid, &resize.changes, now_s).map(str::to_owned);
+            let why = match paused {
                 Some(why) => why,
-                None => match self.resize(service, resize).await {
-                    Ok(()) => {
+                None => match self.resizer.resize(pod, &resize.changes).await {
+                    Resized::Asked => {
                         done.resized += 1;
                         continue;
                     }
-                    Err(NotResized::NoRoom(why)) => why,
-                    Err(NotResized::Refused(why)) => {
-                        refusals.add(&resize.uid, resize.containers.clone(), why.clone(), now.as_second());
+                    Resized::Gone => continue,
+                    Resized::NoRoom(why) => why,
+                    Resized::Refused(why) | Resized::Unknown(why) => {
+                        refusals.add(&pod.uid, resize.changes.clone(), why.clone(), now_s);
                         why
                     }
                 },
             };
             done.held += 1;
-            done.because.get_or_insert(format!("{}: {why}", resize.pod));
+            done.because.get_or_insert(format!("{}: {why}", pod.name));
         }
         if done.resized > 0 && settled.decision.sizes_changed {
             let note = format!("{} pods in place: {}", done.resized, settled.decision.reason);
             done.changes.push((Change::Resized, note));
         }
         done
-    }
-
-    /// Resizes a pod, if its node has room for what it grows by.
-    async fn resize(&self, service: &Service, resize: &Resize) -> Result<(), NotResized> {
-        let grows = |of: fn(&PerResource<Amount>) -> Amount| -> Amount {
-            resize.containers.iter().map(|it| of(&it.growth)).fold(0, Amount::saturating_add)
-        };
-        let more = NodeSize { cpu: grows(|it| it.cpu), memory: grows(|it| it.memory) };
-        let grown = self.engine.with(|scheduler, _| scheduler.grow_in_place(&resize.uid, more));
-        let grown = grown.map_err(NotResized::NoRoom)?;
-        let containers = resize.containers.iter().map(|it| (it.name.as_str(), it.requests, it.limits));
-        match self.api.resize(&service.namespace, (&resize.pod, &resize.uid), containers).await {
-            Ok(()) => Ok(()),
-            // Whether it was done is not known: the room stays taken until the watch tells.
-            Err(ApiError::Other(error)) => Err(NotResized::Refused(error)),
-            Err(error) => {
-                self.engine.with(|scheduler, _| scheduler.take_growth_back(&resize.uid, &grown));
-                Err(NotResized::Refused(error.to_string()))
-            }
-        }
     }
 }
