@@ -348,6 +348,7 @@ async fn services_that_peak_together_are_placed_apart_from_then_on() {
         cart().await.is_some_and(|(next, node)| next != name && node == "small-0")
     })
     .await;
-    let told = kubectl.must(&["describe", "pods", "-l", "app=cart"], "").await;
+    let (next, _) = cart().await.expect("it is placed");
+    let told = kubectl.must(&["describe", "pod", &next], "").await;
     assert!(told.contains("Successfully assigned") && told.contains("to small-0"), "{told}");
 }

@@ -111,7 +111,8 @@ async fn what_goes_wrong_leaves_a_service_as_it_is_and_is_said() {
     .await;
     let told = kubectl.must(&["describe", "servicescaler", "web"], "").await;
     assert!(told.contains("Limited") && told.contains("(Deferred)"), "{told}");
-    let told = kubectl.must(&["describe", "pods", "-l", "app=web"], "").await;
+    let pod = web_pods(client).await.swap_remove(0);
+    let told = kubectl.must(&["describe", "pod", name_of(&pod)], "").await;
     assert!(told.contains("PodResizePending") && told.contains("ResizeDeferred"), "{told}");
     say_of_resizes(kubectl, "").await;
     await_until(SOON, "the pods grow again", async || {
