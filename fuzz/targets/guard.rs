@@ -1,22 +1,25 @@
 //! Admission reviews. Bytes that are none are refused with a text, and every answer is JSON with the uid of its request.
 
 use berth::placement::Binding;
-use berth::serve::guard::wire::{Subject, answer, request};
+use berth::serve::guard::subject::{Subject, subject};
+use berth::serve::review::{Request, allowed, refused};
 
 use super::pod::schedule;
 
 pub fn check(data: &[u8]) {
-    let review = match request(data) {
-        Ok(review) => review,
+    let read = Request::read(data).and_then(|request| Ok((subject(&request)?, request)));
+    let (subject, request) = match read {
+        Ok(read) => read,
         Err(why) => return assert!(!why.is_empty()),
     };
-    for refused in [None, Some("it does not fit")] {
-        let answer = answer(&review.uid, refused).expect("an answer");
-        let answer: serde_json::Value = serde_json::from_slice(&answer).expect("JSON");
-        assert_eq!(answer["response"]["uid"], review.uid.as_str());
-        assert_eq!(answer["response"]["allowed"], refused.is_none());
+    for (is_allowed, answer) in
+        [(true, allowed(&request.uid, None)), (false, refused(&request.uid, "it does not fit"))]
+    {
+        let answer: serde_json::Value = serde_json::from_slice(&answer.expect("an answer")).expect("JSON");
+        assert_eq!(answer["response"]["uid"], request.uid.as_str());
+        assert_eq!(answer["response"]["allowed"], is_allowed);
     }
-    if let Subject::Placed(pod) = &review.subject {
+    if let Subject::Placed(pod) = &subject {
         let node = pod.node_name.clone().expect("a placed pod has a node");
         let (uid, namespace, name) = (pod.uid.clone(), pod.namespace.clone(), pod.name.clone());
         schedule(pod, &Binding { uid, namespace, name, node });

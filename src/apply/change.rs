@@ -4,7 +4,7 @@
 
 use super::hold::Hold;
 use super::limit_range::{Ranges, admits, fit_container, fit_pod, fit_ratio, limit_for};
-use super::pod::{Container, Pod, Resources};
+use super::pod::{Container, Pod, Resize, Resources};
 use crate::recommend::amount::Amount;
 use crate::recommend::{Amounts, ContainerPolicy, Recommendation, Vpa};
 
@@ -144,13 +144,17 @@ fn change(
     Change { container: index, requests, limits, notes }
 }
 
-/// How much more the pod would request than what its node gives it now, or must be ready to give: millicores and bytes.
+/// How much more the pod would request than what its node gives it now, or must be ready to give: millicores and bytes. What is
+/// infeasible its node never gives.
 pub fn growth(pod: &Pod, changes: &[Change]) -> crate::recommend::NodeSize {
     let mut growth = crate::recommend::NodeSize::default();
     for change in changes {
         let Some(container) = pod.containers.get(change.container) else { continue };
         let wanted = container.wanted.requests.zip(container.now().requests);
-        let held = wanted.map(|(wanted, now): (Option<Amount>, Option<Amount>)| wanted.max(now).unwrap_or(0));
+        let is_wanted = pod.resize != Some(Resize::Infeasible);
+        let held = wanted.map(|(wanted, now): (Option<Amount>, Option<Amount>)| {
+            wanted.filter(|_| is_wanted).max(now).unwrap_or(0)
+        });
         let more = change
             .requests
             .zip(held)

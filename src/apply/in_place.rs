@@ -73,7 +73,7 @@ fn rested(pod: &Pod, changes: &[Change], is_urgent: bool, known: &OfPod, now: Un
 }
 
 /// Whether some request would be lower than the one that its node cannot hold.
-fn is_less(pod: &Pod, changes: &[Change]) -> bool {
+pub fn is_less(pod: &Pod, changes: &[Change]) -> bool {
     let lower = |now: Amounts, before: Amounts| {
         let lower = now.zip(before).map(|(now, before): (Option<i64>, Option<i64>)| {
             now.zip(before).is_some_and(|(now, before)| now < before)

@@ -39,6 +39,20 @@ impl Memory {
         self.vpas.retain(|uid, _| vpas.contains(uid));
     }
 
+    /// The clock was set back if anything is ahead of it. That counts as of now: what rests for a while rests that long once more.
+    pub fn without_the_future(&mut self, now: UnixNanos) {
+        let limit = |time: &mut Option<UnixNanos>| *time = time.map(|time| time.min(now));
+        for known in self.pods.values_mut() {
+            [&mut known.asked, &mut known.resizing, &mut known.without_room].into_iter().for_each(limit);
+        }
+        for known in self.vpas.values_mut() {
+            limit(&mut known.refused);
+            if let Some((at, _)) = &mut known.evicted {
+                *at = (*at).min(now);
+            }
+        }
+    }
+
     pub(super) fn pod(&mut self, uid: &Arc<str>) -> &mut OfPod {
         self.pods.entry(uid.clone()).or_default()
     }

@@ -25,6 +25,7 @@ pub struct Pod {
     /// When a kubelet took it.
     pub started: Option<UnixNanos>,
     pub is_pending: bool,
+    pub is_ready: bool,
     pub is_deleting: bool,
     pub has_annotations: bool,
     /// The containers that a webhook has looked at, as its annotation says; `None`: there was none.
@@ -47,6 +48,8 @@ pub struct Container {
     pub has: Has,
     /// If it was last killed for want of memory: how long it had run, in nanoseconds.
     pub oom_after: Option<i64>,
+    /// And when.
+    pub oom_killed: Option<UnixNanos>,
     /// A resize of this resource restarts it.
     pub restarts: PerResource<bool>,
 }

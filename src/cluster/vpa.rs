@@ -19,6 +19,6 @@ pub(crate) use objects::{Quantities, amounts, quantity, read_vpa};
 pub use objects::{USAGE, status_patch};
 pub(in crate::cluster) use owners::built_in;
 pub use owners::{Found, Owners};
-pub(in crate::cluster) use pods::ContainerStatus;
+pub(in crate::cluster) use pods::ContainerState;
 pub use pods::{ContainerUsage, OwnedPod, PodContainer, PodUsage};
 pub(crate) use pods::{OwnerReference, controller};

@@ -25,6 +25,8 @@ pub enum Program {
     Kubectl,
     Helm,
     Kubeconform,
+    /// Plays kubelets.
+    Kwok,
 }
 
 impl Program {
@@ -40,6 +42,7 @@ impl Program {
             Self::Kubectl => "kubectl",
             Self::Helm => "helm",
             Self::Kubeconform => "kubeconform",
+            Self::Kwok => "kwok",
         }
     }
 
@@ -160,7 +163,8 @@ impl Environment {
             | Program::VpaRecommender
             | Program::Kubectl
             | Program::Helm
-            | Program::Kubeconform => {
+            | Program::Kubeconform
+            | Program::Kwok => {
                 format!(
                     "no {name} here: it is built with Go {} or newer (https://go.dev/dl)",
                     go::VERSION_MIN_TEXT

@@ -1,4 +1,4 @@
-//! The command lines of etcd, kube-apiserver, kube-scheduler and kube-controller-manager, and when each counts as started.
+//! The command lines of etcd, kube-apiserver, kube-scheduler, kube-controller-manager and kwok, and when each counts as started.
 
 use std::fs;
 use std::future::ready;
@@ -194,6 +194,34 @@ pub(super) async fn start_controller_manager(
         // It answers with a certificate that it has just made up.
         config.accept_invalid_certs = true;
         process.await_ready(READY_LIMIT, || answers_at(config.clone(), "healthz")).await?;
+        Ok(process)
+    })
+    .await
+}
+
+/// Starts kwok; see [`super::ControlPlane::start_kwok`].
+pub(super) async fn start_kwok(
+    program: &Path,
+    stages_yaml: &str,
+    kubeconfig: &Path,
+    folder: &Path,
+) -> Result<Process> {
+    let stages = &folder.join("kwok-stages.yaml");
+    fs::write(stages, stages_yaml)?;
+    let log = &folder.join("kwok.log");
+    retry_taken_ports(|| async move {
+        let [port] = free_ports()?;
+        let args = [
+            format!("--kubeconfig={}", kubeconfig.display()),
+            format!("--config={}", stages.display()),
+            "--manage-all-nodes=true".to_owned(),
+            // A heartbeat, as kubelets have it.
+            "--node-lease-duration-seconds=40".to_owned(),
+            format!("--server-address=127.0.0.1:{port}"),
+        ];
+        let mut process = Process::start("kwok", program, args, log.clone())?;
+        let config = kube::Config::new(format!("http://127.0.0.1:{port}").parse()?);
+        process.await_ready(READY_LIMIT, || answers(config.clone())).await?;
         Ok(process)
     })
     .await

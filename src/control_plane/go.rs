@@ -44,7 +44,7 @@ fn module(program: Program) -> Option<Sources> {
         | Program::FilterOracle => Some(CONTROL_PLANE),
         // It excludes versions, which `go install` does not take.
         Program::VpaRecommender => Some(VPA_RECOMMENDER),
-        Program::Helm | Program::Kubeconform => None,
+        Program::Helm | Program::Kubeconform | Program::Kwok => None,
     }
 }
 
@@ -64,7 +64,7 @@ pub(super) fn version(program: Program) -> &'static str {
         | Program::FilterOracle => KUBERNETES_VERSION,
         Program::VpaRecommender => "v1.8.1",
         Program::Helm => "v3.22.0",
-        Program::Kubeconform => "v0.8.0",
+        Program::Kubeconform | Program::Kwok => "v0.8.0",
     }
 }
 
@@ -79,6 +79,7 @@ fn package(program: Program) -> &'static str {
         Program::VpaRecommender => "k8s.io/autoscaler/vertical-pod-autoscaler/pkg/recommender",
         Program::Helm => "helm.sh/helm/v3/cmd/helm",
         Program::Kubeconform => "github.com/yannh/kubeconform/cmd/kubeconform",
+        Program::Kwok => "sigs.k8s.io/kwok/cmd/kwok",
     }
 }
 
@@ -96,9 +97,11 @@ fn usual_time(program: Program) -> &'static str {
         // Shares most of its packages with the two others, if they were built here.
         Program::FilterOracle => "seconds to minutes",
         Program::Helm => "about 2 minutes",
-        Program::Etcd | Program::KubeControllerManager | Program::Kubectl | Program::VpaRecommender => {
-            "about a minute"
-        }
+        Program::Etcd
+        | Program::KubeControllerManager
+        | Program::Kubectl
+        | Program::VpaRecommender
+        | Program::Kwok => "about a minute",
         Program::KubeScheduler => "about half a minute",
         Program::Kubeconform => "some seconds",
     }

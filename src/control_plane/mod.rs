@@ -1,7 +1,7 @@
 //! A real control plane on this machine, for the demo, the tests and the benchmarks.
 //!
-//! etcd and kube-apiserver (and kube-scheduler and kube-controller-manager, when asked for) run as child processes on free loopback ports, with
-//! their data in a temporary folder. They end with the [`ControlPlane`] value, and with this process however it dies.
+//! etcd and kube-apiserver (and kube-scheduler, kube-controller-manager and kwok, when asked for) run as child processes on free loopback
+//! ports, with their data in a temporary folder. They end with the [`ControlPlane`] value, and with this process however it dies.
 //! This room knows nothing of scheduling, and `berth run` nothing of this room.
 
 pub mod binaries;
@@ -17,7 +17,7 @@ use kube::Client;
 use tempfile::TempDir;
 
 use binaries::{Environment, Program};
-use components::{ApiServer, start_controller_manager, start_etcd, start_scheduler};
+use components::{ApiServer, start_controller_manager, start_etcd, start_kwok, start_scheduler};
 use credentials::Credentials;
 pub use credentials::User;
 pub use process::{Log, Process};
@@ -134,6 +134,16 @@ impl ControlPlane {
     pub async fn start_controller_manager(&self, controllers: &[&str]) -> Result<Process> {
         let program = find_or_build(&self.environment, Program::KubeControllerManager).await?;
         start_controller_manager(&program, controllers, &self.kubeconfig(), self.folder.path()).await
+    }
+
+    /// Starts a real kwok as the administrator, which plays the kubelets of all nodes: what becomes of nodes and pods is said by
+    /// these stages (`kwok.x-k8s.io/v1alpha1`, in YAML) and no others. It ends when the returned value is dropped. One at a time.
+    ///
+    /// # Errors
+    /// When kwok is not there and cannot be built, or does not get ready.
+    pub async fn start_kwok(&self, stages_yaml: &str) -> Result<Process> {
+        let program = find_or_build(&self.environment, Program::Kwok).await?;
+        start_kwok(&program, stages_yaml, &self.kubeconfig(), self.folder.path()).await
     }
 }
 

@@ -53,6 +53,21 @@ impl Scheduler {
         Ok(Growth { before, after })
     }
 
+    /// As [`Scheduler::grow_in_place`], after a request of which nobody knew whether it was carried out, and that was not: what was
+    /// charged for that one counts no more.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn grow_instead(
+        &mut self,
+        uid: &Arc<str>,
+        unsettled: &Growth,
+        more: NodeSize,
+    ) -> Result<Growth, String> {
+        self.take_growth_back(uid, unsettled);
+        self.grow_in_place(uid, more)
+    }
+
     /// The pod was not resized. What a watch has told of it meanwhile stays.
     pub fn take_growth_back(&mut self, uid: &Arc<str>, growth: &Growth) {
         let is_ours = |usage: &Arc<Usage>| Arc::ptr_eq(usage, &growth.after);

@@ -11,7 +11,7 @@ pub mod guard;
 mod health;
 pub mod metrics;
 pub mod mutate;
-mod review;
+pub mod review;
 pub mod secure;
 
 use std::net::SocketAddr;
@@ -141,7 +141,7 @@ async fn scrape(State(served): State<Served>) -> Response {
 }
 
 #[cfg(test)]
-mod testing {
+pub(crate) mod testing {
     use std::sync::Arc;
 
     use crate::agent::{AgentConfig, CacheLimits};

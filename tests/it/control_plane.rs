@@ -5,13 +5,15 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use berth::control_plane::{Options, User};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
-use kube::api::{ListParams, PostParams};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Config};
 use serde_json::json;
 
 use crate::support::{
     Nodes, Pods, await_until, create_nodes, create_pods, start_control_plane, start_control_plane_with,
+    start_kubelets,
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -120,6 +122,39 @@ async fn a_real_scheduler_binds_pods_until_it_is_dropped() {
     let pid = scheduler.pid();
     assert!(is_alive(pid));
     drop(scheduler);
+    assert!(!is_alive(pid));
+}
+
+#[tokio::test]
+async fn kwok_keeps_nodes_alive_runs_their_pods_and_resizes_them_until_it_is_dropped() {
+    let control_plane = start_control_plane().await;
+    let client = control_plane.client();
+    let kubelets = start_kubelets(&control_plane).await;
+    create_nodes(&client, &Nodes::default()).await;
+    create_pods(&client, &Pods::default(), |_, pod| pod["spec"]["nodeName"] = "node-0".into()).await;
+    let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-node-lease");
+    await_until(LIMIT, "the node has a heartbeat", async || leases.get("node-0").await.is_ok()).await;
+    let api = Api::<Pod>::default_namespaced(client.clone());
+    let status = async || api.get("pod-0").await.unwrap().status.unwrap_or_default();
+    await_until(LIMIT, "the pod runs", async || status().await.phase.as_deref() == Some("Running")).await;
+
+    let container = json!({"name": "main", "resources": {"requests": {"cpu": "250m"}}});
+    let resize = Patch::Strategic(json!({"spec": {"containers": [container]}}));
+    let resized = api.patch_subresource("resize", "pod-0", &PatchParams::default(), &resize).await.unwrap();
+    await_until(LIMIT, "the kubelet has done the resize", async || {
+        let status = status().await;
+        let container = status.container_statuses.unwrap_or_default().swap_remove(0);
+        let has = container.resources.and_then(|it| it.requests).unwrap_or_default();
+        status.observed_generation == resized.metadata.generation
+            && has["cpu"].0 == "250m"
+            && container.allocated_resources == Some(has)
+            && status.conditions.unwrap_or_default().iter().all(|it| it.type_ != "PodResizeInProgress")
+    })
+    .await;
+    api.delete("pod-0", &Default::default()).await.unwrap();
+    await_until(LIMIT, "the pod is gone", async || api.get_opt("pod-0").await.unwrap().is_none()).await;
+    let pid = kubelets.pid();
+    drop(kubelets);
     assert!(!is_alive(pid));
 }
 

@@ -1,31 +1,25 @@
-//! ServiceScalers on a real API server, with real Deployments and a real Prometheus that is fed by a model of the load.
+//! ServiceScalers on a real API server, with real Deployments, nodes and pods that kwok keeps alive, and a real Prometheus that is fed by a
+//! model of the load.
 
 mod faults;
+mod load;
 
-use std::collections::BTreeMap;
-use std::fmt::Write;
-use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::extract::State;
-use axum::routing::get;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod, ResourceRequirements};
 use kube::api::{DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::GroupVersionKind;
 use kube::discovery::ApiResource;
 use kube::{Api, Client};
-use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::task::JoinHandle;
 
 use ::berth::api::service_scaler::{ServiceScaler, ServiceScalerStatus};
-use ::berth::control_plane::{Options, User};
+use ::berth::control_plane::{Options, Process, User};
 use ::berth::model::Quantity;
 
+use self::load::Load;
 use crate::allocations::Kubectl;
 use crate::chart::{SCALING, rendered};
 use crate::support::*;
@@ -33,100 +27,6 @@ use crate::usage;
 
 const SOON: Duration = Duration::from_secs(180);
 const BERTH: &str = "system:serviceaccount:berth-system:berth";
-const STEP: Duration = Duration::from_millis(500);
-const MEMORY: u64 = 200 << 20;
-
-/// A service whose pods share the load equally, and are throttled at their CPU request.
-#[derive(Default)]
-struct Model {
-    /// Cores, by service.
-    demand: BTreeMap<&'static str, f64>,
-    pods: BTreeMap<String, Counters>,
-}
-
-/// As the kubelet has them of one container.
-#[derive(Default)]
-struct Counters {
-    cpu_seconds: f64,
-    periods: u64,
-    throttled: u64,
-}
-
-struct Load {
-    model: Arc<Mutex<Model>>,
-    address: SocketAddr,
-    tasks: [JoinHandle<()>; 2],
-}
-
-impl Drop for Load {
-    fn drop(&mut self) {
-        self.tasks.iter().for_each(JoinHandle::abort);
-    }
-}
-
-impl Load {
-    /// Also plays the kubelet, in so far as pods that have a node are ready.
-    async fn start(client: &Client) -> Load {
-        let model: Arc<Mutex<Model>> = Arc::default();
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = listener.local_addr().expect("an address");
-        let app = Router::new().route("/metrics", get(metrics)).with_state(model.clone());
-        let serves = tokio::spawn(async move { axum::serve(listener, app).await.expect("it serves") });
-        let (api, of) = (Api::<Pod>::default_namespaced(client.clone()), model.clone());
-        let runs = tokio::spawn(async move {
-            let mut ticks = tokio::time::interval(STEP);
-            loop {
-                ticks.tick().await;
-                if let Ok(pods) = api.list(&ListParams::default()).await {
-                    run(&of, &api, pods.items).await;
-                }
-            }
-        });
-        Load { model, address, tasks: [serves, runs] }
-    }
-
-    fn set(&self, service: &'static str, demand: f64) {
-        self.model.lock().demand.insert(service, demand);
-    }
-}
-
-async fn run(model: &Mutex<Model>, api: &Api<Pod>, pods: Vec<Pod>) {
-    let pods: Vec<Pod> = pods.into_iter().filter(|pod| node_of(pod).is_some() && !leaves(pod)).collect();
-    for pod in pods.iter().filter(|pod| !is_ready(pod)) {
-        let ready =
-            json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}});
-        // One that was deleted meanwhile is none.
-        let _ = api.patch_status(name_of(pod), &PatchParams::default(), &Patch::Strategic(ready)).await;
-    }
-    let mut model = model.lock();
-    for pod in &pods {
-        let service = service_of(pod);
-        let sharing = pods.iter().filter(|other| service_of(other) == service).count();
-        let each = model.demand.get(service).copied().unwrap_or(0.0) / sharing as f64;
-        let size = cpu_of(pod) as f64 / 1_000.0;
-        let counters = model.pods.entry(name_of(pod).to_owned()).or_default();
-        counters.cpu_seconds += each.min(size) * STEP.as_secs_f64();
-        counters.periods += 5;
-        counters.throttled += if each > size * 0.98 { 5 } else { 0 };
-    }
-    model.pods.retain(|name, _| pods.iter().any(|pod| name_of(pod) == name));
-}
-
-async fn metrics(State(model): State<Arc<Mutex<Model>>>) -> String {
-    let mut text = String::new();
-    for (pod, counters) in &model.lock().pods {
-        let labels = format!(r#"{{namespace="default",pod="{pod}",container="app"}}"#);
-        for (name, value) in [
-            ("container_cpu_usage_seconds_total", counters.cpu_seconds),
-            ("container_cpu_cfs_periods_total", counters.periods as f64),
-            ("container_cpu_cfs_throttled_periods_total", counters.throttled as f64),
-            ("container_memory_working_set_bytes", MEMORY as f64),
-        ] {
-            writeln!(text, "{name}{labels} {value}").expect("a text");
-        }
-    }
-    text
-}
 
 fn service_of(pod: &Pod) -> &str {
     pod.metadata.labels.as_ref().and_then(|labels| labels.get("app")).map_or("", String::as_str)
@@ -144,9 +44,25 @@ fn is_ready(pod: &Pod) -> bool {
 /// What its only container requests, in thousandths of a core.
 fn cpu_of(pod: &Pod) -> i64 {
     let container = pod.spec.as_ref().and_then(|spec| spec.containers.first());
-    let requests = container.and_then(|it| it.resources.as_ref()).and_then(|it| it.requests.as_ref());
-    let cpu = requests.and_then(|requests| requests.get("cpu"));
-    cpu.map_or(0, |cpu| Quantity::parse(&cpu.0).expect("a quantity").milli_value())
+    container.and_then(|it| cpu_in(it.resources.as_ref()?)).unwrap_or(0)
+}
+
+/// What it has by its kubelet.
+fn given_cpu(pod: &Pod) -> Option<i64> {
+    let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
+    cpu_in(statuses.first()?.resources.as_ref()?)
+}
+
+fn cpu_in(resources: &ResourceRequirements) -> Option<i64> {
+    let cpu = resources.requests.as_ref()?.get("cpu")?;
+    Some(Quantity::parse(&cpu.0).expect("a quantity").milli_value())
+}
+
+/// Whether its kubelet has done all that was asked of it.
+fn is_resized(pod: &Pod) -> bool {
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let resizes = |type_: &str| ["PodResizePending", "PodResizeInProgress"].contains(&type_);
+    given_cpu(pod) == Some(cpu_of(pod)) && !conditions.into_iter().any(|it| resizes(&it.type_))
 }
 
 async fn create_deployment(client: &Client, name: &str, replicas: u32, node: Option<&str>) {
@@ -161,7 +77,6 @@ async fn create_deployment(client: &Client, name: &str, replicas: u32, node: Opt
                 "spec": {
                     "schedulerName": "berth",
                     "nodeSelector": selector,
-                    "terminationGracePeriodSeconds": 0,
                     "containers": [{"name": "app", "image": "web", "resources": {
                         "requests": {"cpu": "900m", "memory": "512Mi"},
                         "limits": {"cpu": "1800m"},
@@ -213,13 +128,34 @@ async fn web_pods(client: &Client) -> Vec<Pod> {
     all_pods(client).await.into_iter().filter(|pod| !leaves(pod)).collect()
 }
 
+/// A node that nobody keeps alive is not ready, after a while.
+async fn assert_all_ready(client: &Client) {
+    let nodes =
+        Api::<Node>::all(client.clone()).list(&ListParams::default()).await.expect("nodes are listed");
+    for node in nodes {
+        let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();
+        let ready = conditions.iter().any(|it| it.type_ == "Ready" && it.status == "True");
+        assert!(ready, "{conditions:?}");
+    }
+}
+
 async fn replicas(client: &Client) -> i32 {
     let api: Api<Deployment> = Api::default_namespaced(client.clone());
     api.get("web").await.expect("it exists").spec.and_then(|spec| spec.replicas).unwrap_or(0)
 }
 
-/// A control plane with berth's kinds, whose user [`BERTH`] may what the chart allows for this, and nothing else.
-async fn prepare() -> (TestControlPlane, Client, Kubectl) {
+/// What runs beside berth. Ended in this order.
+struct Cluster {
+    _kubelets: Process,
+    _controllers: Process,
+    kubectl: Kubectl,
+    client: Client,
+    control_plane: TestControlPlane,
+}
+
+/// A control plane with berth's kinds, whose user [`BERTH`] may what the chart allows for this, and nothing else. Nodes without the
+/// heartbeat of a kubelet are lost after 50 s.
+async fn prepare() -> Cluster {
     let user = User { name: BERTH.to_owned(), groups: vec!["system:serviceaccounts".to_owned()] };
     let control_plane = start_control_plane_with(Options { users: vec![user], ..Options::default() }).await;
     let client = control_plane.client();
@@ -233,8 +169,19 @@ async fn prepare() -> (TestControlPlane, Client, Kubectl) {
         }
     }
     let kubectl = Kubectl::new(&control_plane).await;
-    kubectl.install_kinds().await;
-    (control_plane, client, kubectl)
+    let controllers = ["deployment", "replicaset", "node-lifecycle-controller"];
+    let (controllers, kubelets, ()) = futures::join!(
+        control_plane.start_controller_manager(&controllers),
+        start_kubelets(&control_plane),
+        kubectl.install_kinds()
+    );
+    Cluster {
+        _kubelets: kubelets,
+        _controllers: controllers.expect("controllers"),
+        kubectl,
+        client,
+        control_plane,
+    }
 }
 
 fn config(prometheus: &usage::Prometheus) -> String {
@@ -250,43 +197,50 @@ fn berth_for(control_plane: &TestControlPlane, prometheus: &usage::Prometheus) -
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_grows_and_shrinks_through_a_spike_and_its_pods_are_resized_in_place() {
-    let (control_plane, client, kubectl) = prepare().await;
-    create_nodes(&client, &Nodes { count: 3, ..Nodes::default() }).await;
-    let _controllers =
-        control_plane.start_controller_manager(&["deployment", "replicaset"]).await.expect("controllers");
-    let load = Load::start(&client).await;
+    let cluster = prepare().await;
+    let Cluster { kubectl, client, control_plane, .. } = &cluster;
+    create_nodes(client, &Nodes { count: 3, ..Nodes::default() }).await;
+    let load = Load::start(client).await;
     let prometheus = usage::start_scraping(load.address).await;
     load.set("web", 0.6);
-    let berth = berth_for(&control_plane, &prometheus);
-    create_deployment(&client, "web", 2, None).await;
-    await_bound(&client, SOON, 2, |_| true).await;
-    let first: Vec<_> = web_pods(&client).await.into_iter().map(|pod| pod.metadata.uid).collect();
-    create_scaler(&client, "web", json!({})).await;
+    let berth = berth_for(control_plane, &prometheus);
+    create_deployment(client, "web", 2, None).await;
+    await_bound(client, SOON, 2, |_| true).await;
+    let first: Vec<_> = web_pods(client).await.into_iter().map(|pod| pod.metadata.uid).collect();
+    create_scaler(client, "web", json!({})).await;
 
     // 0.3 cores each: 900m are too many, and the limit shrinks in proportion.
-    let small = async || web_pods(&client).await.iter().all(|pod| (250..600).contains(&cpu_of(pod)));
+    let small = async || web_pods(client).await.iter().all(|pod| (250..600).contains(&cpu_of(pod)));
     await_until(SOON, "the pods are smaller", small).await;
-    let pods = web_pods(&client).await;
+    let pods = web_pods(client).await;
     assert_eq!(pods.iter().map(|pod| pod.metadata.uid.clone()).collect::<Vec<_>>(), first);
     let limit =
         pods[0].spec.as_ref().unwrap().containers[0].resources.as_ref().unwrap().limits.as_ref().unwrap();
     assert_eq!(Quantity::parse(&limit["cpu"].0).unwrap().milli_value(), 2 * cpu_of(&pods[0]));
-    assert_no_overcommit(&client).await;
+    assert_no_overcommit(client).await;
+    let done = async || web_pods(client).await.iter().all(is_resized);
+    await_until(SOON, "the kubelets have done it", done).await;
+    let told = kubectl.must(&["describe", "pod", name_of(&pods[0])], "").await;
+    for expected in [&*format!("{}m", cpu_of(&pods[0])), "ResizeCompleted", "Successfully assigned"] {
+        assert!(told.contains(expected), "{expected} is not in\n{told}");
+    }
 
     // 4 cores: what pods may grow to is not enough.
     load.set("web", 4.0);
-    await_until(SOON, "there are more replicas", async || replicas(&client).await >= 5).await;
+    await_until(SOON, "there are more replicas", async || replicas(client).await >= 5).await;
     await_until(SOON, "all of them are placed and large", async || {
-        let pods = web_pods(&client).await;
-        pods.len() >= 5 && pods.iter().all(|pod| node_of(pod).is_some() && cpu_of(pod) > 600)
+        let pods = web_pods(client).await;
+        pods.len() >= 5 && pods.iter().all(|pod| given_cpu(pod) > Some(600))
     })
     .await;
-    assert_no_overcommit(&client).await;
+    assert_no_overcommit(client).await;
 
     load.set("web", 0.3);
     await_until(SOON, "the service is small again", async || {
-        let pods = web_pods(&client).await;
-        replicas(&client).await == 2 && pods.len() == 2 && pods.iter().all(|pod| cpu_of(pod) < 400)
+        let pods = web_pods(client).await;
+        replicas(client).await == 2
+            && pods.len() == 2
+            && pods.iter().all(|pod| cpu_of(pod) < 400 && is_resized(pod))
     })
     .await;
     let told = kubectl.must(&["describe", "servicescaler", "web"], "").await;
@@ -300,15 +254,15 @@ async fn a_service_grows_and_shrinks_through_a_spike_and_its_pods_are_resized_in
     assert_eq!(berth.metric(r#"berth_scaler_services{reason="Scaling"}"#).await, 1.0);
     let columns = kubectl.must(&["get", "servicescalers"], "").await;
     assert!(columns.contains("web") && columns.contains("Scaling"), "{columns}");
+    assert_all_ready(client).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_others_scale_or_cannot_be_measured_is_left_alone_and_said() {
-    let (control_plane, client, _) = prepare().await;
-    create_nodes(&client, &Nodes::default()).await;
-    let _controllers =
-        control_plane.start_controller_manager(&["deployment", "replicaset"]).await.expect("controllers");
-    let load = Load::start(&client).await;
+    let cluster = prepare().await;
+    let Cluster { client, control_plane, .. } = &cluster;
+    create_nodes(client, &Nodes::default()).await;
+    let load = Load::start(client).await;
     let prometheus = usage::start_scraping(load.address).await;
     load.set("web", 4.0);
     let hpa = json!({
@@ -321,33 +275,33 @@ async fn what_others_scale_or_cannot_be_measured_is_left_alone_and_said() {
     let hpas: Api<HorizontalPodAutoscaler> = Api::default_namespaced(client.clone());
     let hpa = serde_json::from_value(hpa).expect("an autoscaler");
     hpas.create(&PostParams::default(), &hpa).await.expect("it is created");
-    create_deployment(&client, "web", 2, None).await;
-    let _berth = berth_for(&control_plane, &prometheus);
-    create_scaler(&client, "web", json!({})).await;
+    create_deployment(client, "web", 2, None).await;
+    let _berth = berth_for(control_plane, &prometheus);
+    create_scaler(client, "web", json!({})).await;
     await_until(SOON, "the conflict is said", async || {
-        let status = status(&client).await;
+        let status = status(client).await;
         condition(&status, "Active").is_some_and(|(_, reason)| reason == "Conflict")
             && status.decision.contains("HorizontalPodAutoscaler web")
     })
     .await;
-    assert_eq!(replicas(&client).await, 2);
-    assert!(web_pods(&client).await.iter().all(|pod| cpu_of(pod) == 900));
+    assert_eq!(replicas(client).await, 2);
+    assert!(web_pods(client).await.iter().all(|pod| cpu_of(pod) == 900));
 
     // Without the other one it is scaled; then nothing is known of it any more.
     hpas.delete("web", &Default::default()).await.expect("it is deleted");
-    await_until(SOON, "it grows", async || replicas(&client).await > 2).await;
+    await_until(SOON, "it grows", async || replicas(client).await > 2).await;
     drop(load);
     await_until(SOON, "the missing signal is said", async || {
-        let status = status(&client).await;
+        let status = status(client).await;
         condition(&status, "MetricsAvailable") == Some(("False", "Missing"))
             && status.decision.contains("replicas stay")
     })
     .await;
-    let held = replicas(&client).await;
+    let held = replicas(client).await;
     let until = Duration::from_secs(10);
     let began = std::time::Instant::now();
-    await_until(until + STEP, "some time passes without a change", async || {
-        assert_eq!(replicas(&client).await, held, "nothing is known, and it is scaled");
+    await_until(until + SOON, "some time passes without a change", async || {
+        assert_eq!(replicas(client).await, held, "nothing is known, and it is scaled");
         began.elapsed() > until
     })
     .await;
@@ -358,29 +312,28 @@ const COMPARED: Duration = Duration::from_secs(240);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn services_that_peak_together_are_placed_apart_from_then_on() {
-    let (control_plane, client, _) = prepare().await;
-    create_nodes(&client, &Nodes { prefix: "large", cpu: "16", ..Nodes::default() }).await;
-    create_nodes(&client, &Nodes { prefix: "small", cpu: "2", ..Nodes::default() }).await;
-    let _controllers =
-        control_plane.start_controller_manager(&["deployment", "replicaset"]).await.expect("controllers");
-    let load = Load::start(&client).await;
+    let cluster = prepare().await;
+    let Cluster { kubectl, client, control_plane, .. } = &cluster;
+    create_nodes(client, &Nodes { prefix: "large", cpu: "16", ..Nodes::default() }).await;
+    create_nodes(client, &Nodes { prefix: "small", cpu: "2", ..Nodes::default() }).await;
+    let load = Load::start(client).await;
     let prometheus = usage::start_scraping(load.address).await;
     // A leader asks through its fence.
     let elected = format!("{}\nleaderElection: {{namespace: default}}", config(&prometheus));
     let berth = Berth::start(&control_plane.kubeconfig(), &elected);
-    create_deployment(&client, "web", 1, Some("large-0")).await;
-    create_deployment(&client, "cart", 1, None).await;
-    await_bound(&client, SOON, 2, |_| true).await;
+    create_deployment(client, "web", 1, Some("large-0")).await;
+    create_deployment(client, "cart", 1, None).await;
+    await_bound(client, SOON, 2, |_| true).await;
     // The larger node has more room, and nothing says anything against it yet.
     let cart = async || {
-        let pods = all_pods(&client).await;
+        let pods = all_pods(client).await;
         let pod = pods.into_iter().find(|pod| service_of(pod) == "cart" && !leaves(pod));
         pod.and_then(|pod| Some((name_of(&pod).to_owned(), node_of(&pod)?.to_owned())))
     };
     let (name, node) = cart().await.expect("it is placed");
     assert_eq!(node, "large-0");
     for service in ["web", "cart"] {
-        create_scaler(&client, service, json!({"dimensions": ["Memory"]})).await;
+        create_scaler(client, service, json!({"dimensions": ["Memory"]})).await;
     }
     let began = std::time::Instant::now();
     await_until(COMPARED, "the services are known to peak together", async || {
@@ -390,9 +343,12 @@ async fn services_that_peak_together_are_placed_apart_from_then_on() {
         berth.log().contains("services that peak together")
     })
     .await;
-    delete_pods(&client, [name.clone()]).await;
+    delete_pods(client, [name.clone()]).await;
     await_until(SOON, "the next pod is on the other node", async || {
         cart().await.is_some_and(|(next, node)| next != name && node == "small-0")
     })
     .await;
+    let (next, _) = cart().await.expect("it is placed");
+    let told = kubectl.must(&["describe", "pod", &next], "").await;
+    assert!(told.contains("Successfully assigned") && told.contains("to small-0"), "{told}");
 }

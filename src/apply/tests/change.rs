@@ -184,6 +184,18 @@ fn a_container_keeps_its_resource_claims() {
 }
 
 #[test]
+fn a_pod_grows_by_what_its_node_does_not_give_it_yet() {
+    let mut pod = pod("p", vec![container("app", amounts(400, None), Amounts::default())]);
+    pod.containers[0].actual = Some(Resources { requests: amounts(100, None), ..Resources::default() });
+    let vpa = vpa("InPlace", vec![recommendation("app", amounts(300, None))]);
+    let changes = changes(&pod, &vpa, &Ranges::default()).unwrap();
+    for (resize, grows) in [(None, -100), (Some(Resize::Deferred), -100), (Some(Resize::Infeasible), 200)] {
+        pod.resize = resize;
+        assert_eq!(crate::apply::change::growth(&pod, &changes).cpu, grows, "{resize:?}");
+    }
+}
+
+#[test]
 fn a_resize_is_for_this_pod_with_these_containers_only() {
     let pod = pod("p", vec![container("app", amounts(100, None), Amounts::default())]);
     let vpa = vpa("InPlace", vec![recommendation("app", amounts(150, None))]);

@@ -303,6 +303,22 @@ fn nothing_is_evicted_while_no_webhook_would_change_what_comes_after() {
 }
 
 #[test]
+fn a_clock_that_is_set_back_makes_nobody_wait_for_longer() {
+    let vpa = for_cpu("InPlace", 1_000, (500, 2_000));
+    let pods = [running("a", 100), running("b", 100)];
+    let mut memory = Memory::default();
+    let mut first = |now| {
+        memory.without_the_future(now);
+        steps_at(&vpa, &pods, &mut memory, (Rules::default(), now))[0].1
+    };
+    assert_eq!(first(NOW), Step::Resize);
+    let back = NOW - 24 * HOUR;
+    assert_eq!(first(back), Step::Hold(Hold::JustResized));
+    assert_eq!(first(back + 4 * MINUTE), Step::Hold(Hold::JustResized));
+    assert_eq!(first(back + 5 * MINUTE), Step::Resize);
+}
+
+#[test]
 fn after_a_disruption_budget_has_refused_nothing_is_evicted_for_five_minutes() {
     let vpa = for_cpu("Recreate", 1_000, (500, 2_000));
     let pods = [running("a", 100), running("b", 100)];

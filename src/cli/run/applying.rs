@@ -7,6 +7,7 @@ use kube::Client;
 use parking_lot::RwLock;
 
 use super::leadership::Leadership;
+use super::resizing::Resizer;
 use super::tasks::Tasks;
 use super::{host_name, updater};
 use crate::apply::Index;
@@ -62,9 +63,8 @@ pub(super) fn update(
     let updater = updater::Updater {
         config: Arc::new(config.recommender.clone()),
         api: Recommending::new(client),
-        writer: PodWriter::new(fenced, host_name()),
+        resizer: Arc::new(Resizer::new(engine.clone(), PodWriter::new(fenced, host_name()))),
         index,
-        engine: engine.clone(),
         leadership: leadership.clone(),
         https: sources.serving.as_ref().map(|(https, _)| https.clone()),
         metrics,

@@ -7,6 +7,7 @@
 mod act;
 mod hints;
 mod look;
+mod refusals;
 mod settle;
 mod tell;
 
@@ -20,7 +21,9 @@ use tokio::time::MissedTickBehavior;
 
 use super::host_name;
 use super::leadership::Leadership;
+use super::resizing::Resizer;
 use super::tasks::Tasks;
+use crate::cluster::apply::PodWriter;
 use crate::cluster::client::without_retries;
 use crate::cluster::scaling::{Other, Service, same_target};
 use crate::cluster::vpa::{ApiError, Owners, Recommending};
@@ -46,6 +49,7 @@ struct Place {
     /// Windows in which services are compared; `None`: they are not.
     hints_window: Option<Duration>,
     api: Recommending,
+    resizer: Arc<Resizer>,
     source: PrometheusSource,
     engine: Engine,
     leadership: Leadership,
@@ -72,7 +76,8 @@ pub(super) fn scale(
     let place = Place {
         interval: config.scaling.interval.get(),
         hints_window: config.scaling.hints.then(|| config.scaling.hints_window.get()),
-        api: Recommending::new(client),
+        api: Recommending::new(client.clone()),
+        resizer: Arc::new(Resizer::new(engine.clone(), PodWriter::new(client, host_name()))),
         source: PrometheusSource::new(prometheus.context("scaling needs recommender.prometheus")?)?,
         engine: engine.clone(),
         leadership: leadership.clone(),

@@ -10,13 +10,12 @@ use parking_lot::RwLock;
 use tokio::time::MissedTickBehavior;
 
 use super::leadership::Leadership;
-use super::resizing::{Resized, resize_pod};
+use super::resizing::{Resized, Resizer};
 use crate::apply::update::Candidate;
 use crate::apply::{Hold, Index, Memory, Mode, Pod, Ranges, Round, Rules, Step};
-use crate::cluster::apply::{Evicted, PodEvent, PodId, PodWriter, Replicas};
+use crate::cluster::apply::{Evicted, PodEvent, PodId, Replicas};
 use crate::cluster::vpa::{ApiError, Recommending};
 use crate::config;
-use crate::engine::Engine;
 use crate::recommend::{Owner, UnixNanos, Vpa};
 use crate::serve::metrics::UpdaterMetrics;
 use crate::serve::secure;
@@ -34,9 +33,8 @@ const UPSTREAM_WEBHOOK: &str = "vpa-admission-controller";
 pub(super) struct Updater {
     pub config: Arc<config::Recommender>,
     pub api: Recommending,
-    pub writer: PodWriter,
+    pub resizer: Arc<Resizer>,
     pub index: Arc<RwLock<Index>>,
-    pub engine: Engine,
     pub leadership: Leadership,
     /// What shows the certificate that the API server must accept.
     pub https: Option<Arc<secure::Counters>>,
@@ -110,6 +108,7 @@ impl Updater {
     /// Why not all that should be was looked at.
     async fn update(&self, term: u64, known: &mut Known, tally: &mut Tally) -> Result<(), String> {
         let rules = self.rules().await?;
+        known.memory.without_the_future(now());
         let namespaces = self.namespaces()?;
         let mut failed = Ok(());
         let (mut uids, mut vpas) = (BTreeSet::new(), BTreeSet::new());
@@ -257,7 +256,7 @@ impl Updater {
         candidate: &Candidate,
         round: &mut Round<'_>,
     ) -> (Step, Option<String>) {
-        let resized = resize_pod(&self.engine, &self.writer, pod, &candidate.changes).await;
+        let resized = self.resizer.resize(pod, &candidate.changes).await;
         if let Resized::Refused(error) | Resized::Unknown(error) = &resized {
             tracing::warn!(
                 error, namespace = %pod.namespace, pod = %pod.name,
@@ -270,7 +269,7 @@ impl Updater {
                 tracing::info!(namespace = %pod.namespace, pod = %pod.name, vpa = %vpa.name, "resized a pod in place");
                 self.metrics.update("resized");
                 round.resized(candidate);
-                self.writer.tell(PodEvent::resized(id(pod), &vpa.name)).await;
+                self.resizer.writer.tell(PodEvent::resized(id(pod), &vpa.name)).await;
                 (Step::Resize, None)
             }
             Resized::Gone => {
@@ -284,12 +283,12 @@ impl Updater {
     }
 
     async fn evict(&self, pod: &Pod, vpa: &Vpa, candidate: &Candidate, round: &mut Round<'_>) -> Step {
-        match self.writer.evict(id(pod)).await {
+        match self.resizer.writer.evict(id(pod)).await {
             Evicted::Yes => {
                 tracing::info!(namespace = %pod.namespace, pod = %pod.name, vpa = %vpa.name, "evicted a pod to apply what is recommended");
                 self.metrics.update("evicted");
                 round.evicted(candidate);
-                self.writer.tell(PodEvent::evicted(id(pod), &vpa.name)).await;
+                self.resizer.writer.tell(PodEvent::evicted(id(pod), &vpa.name)).await;
                 Step::Evict
             }
             Evicted::Gone => {
@@ -331,7 +330,7 @@ impl Updater {
         tally.told += 1;
         known.told.insert(pod.uid.clone(), why);
         let text = detail.map_or_else(|| why.why().to_owned(), |detail| format!("{}: {detail}", why.why()));
-        self.writer.tell(PodEvent::held(id(pod), &vpa.name, &text)).await;
+        self.resizer.writer.tell(PodEvent::held(id(pod), &vpa.name, &text)).await;
     }
 }
 

@@ -9,7 +9,7 @@ use crate::apply::patch::OBSERVED;
 use crate::apply::pod::Has;
 use crate::apply::{Container, Pod, Resize, Resources};
 use crate::cluster::lean::nullable;
-use crate::cluster::vpa::{OwnerReference, Quantities, amounts, controller};
+use crate::cluster::vpa::{ContainerState, OwnerReference, Quantities, amounts, controller};
 use crate::recommend::{PerResource, time};
 
 #[derive(Default, Deserialize)]
@@ -99,21 +99,9 @@ struct ContainerStatus {
     name: String,
     resources: Option<Requirements>,
     #[serde(deserialize_with = "nullable")]
-    last_state: LastState,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct LastState {
-    terminated: Option<Terminated>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Terminated {
-    reason: Option<String>,
-    started_at: Option<String>,
-    finished_at: Option<String>,
+    state: ContainerState,
+    #[serde(deserialize_with = "nullable")]
+    last_state: ContainerState,
 }
 
 /// A pod that is not finished; `None` when it is.
@@ -154,6 +142,7 @@ fn pod(Object { metadata, spec, status }: Object) -> Pod {
         node: spec.node_name.filter(|name| !name.is_empty()).map(Arc::from),
         started: time(status.start_time),
         is_pending: status.phase.as_deref() != Some("Running"),
+        is_ready: status.conditions.iter().any(|it| it.kind == "Ready" && it.status == "True"),
         is_deleting: metadata.deletion_timestamp.is_some(),
         has_annotations,
         observed: observed.map(names),
@@ -186,7 +175,9 @@ fn container(wire: WireContainer, status: ContainerStatus) -> Container {
             requests: asked.requests.is_some(),
             limits: asked.limits.is_some(),
         },
-        oom_after: status.last_state.terminated.as_ref().and_then(oom_after),
+        oom_after: status.last_state.oom_after(),
+        // Between its end and its restart, the kill is its present state.
+        oom_killed: status.state.oom_killed().or_else(|| status.last_state.oom_killed()),
         restarts: PerResource { cpu: restarts("cpu"), memory: restarts("memory") },
         name: wire.name,
     }
@@ -195,13 +186,6 @@ fn container(wire: WireContainer, status: ContainerStatus) -> Container {
 fn resources(requirements: &Requirements) -> Resources {
     let of = |list: &Option<Quantities>| list.as_ref().map(amounts).unwrap_or_default();
     Resources { requests: of(&requirements.requests), limits: of(&requirements.limits) }
-}
-
-fn oom_after(terminated: &Terminated) -> Option<i64> {
-    let is_oom = terminated.reason.as_deref() == Some("OOMKilled");
-    let time = |text: &Option<String>| time::from_text(text.as_deref()?).ok();
-    let (began, ended) = (time(&terminated.started_at)?, time(&terminated.finished_at)?);
-    is_oom.then(|| ended.saturating_sub(began))
 }
 
 /// What is pending comes first: a kubelet can be at one resize while the next one waits.
@@ -248,7 +232,7 @@ mod tests {
             "status": {
                 "phase": "Running", "startTime": "1970-01-01T00:00:02Z",
                 "conditions": [
-                    {"type": "PodResizeInProgress", "status": "True"},
+                    {"type": "PodResizeInProgress", "status": "True"}, {"type": "Ready", "status": "True"},
                     {"type": "PodResizePending", "status": "True", "reason": "Deferred", "message": "no room"}],
                 "containerStatuses": [{
                     "name": "app", "resources": {"requests": {"cpu": "500m", "memory": "1Ki"}},
@@ -262,7 +246,7 @@ mod tests {
         assert_eq!(pod.owner.as_ref().unwrap().name, "web-5d4f8");
         assert_eq!((pod.template_hash.as_deref(), pod.node.as_deref()), (Some("5d4f8"), Some("n")));
         assert_eq!((pod.is_pending, pod.is_deleting, pod.resize), (false, false, Some(Resize::Deferred)));
-        assert!(pod.is_observed("proxy") && !pod.is_observed("late"));
+        assert!(pod.is_ready && pod.is_observed("proxy") && !pod.is_observed("late"));
         let [app, proxy] = &pod.containers[..] else { panic!("{pod:?}") };
         assert_eq!(app.wanted.requests, amounts_of(Some(1_000), Some(1_024)));
         assert_eq!(app.wanted.limits, amounts_of(Some(2_000), None));
@@ -271,6 +255,7 @@ mod tests {
             (app.oom_after, app.restarts.cpu, app.restarts.memory),
             (Some(10_000_000_000), false, true)
         );
+        assert_eq!((app.oom_killed, proxy.oom_killed), (Some(13_000_000_000), None));
         assert_eq!((proxy.has, proxy.actual), (Has::default(), None));
         let finished = json.to_string().replace("\"Running\"", "\"Failed\"");
         assert_eq!(read_running(&finished).unwrap(), None);

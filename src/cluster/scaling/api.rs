@@ -1,21 +1,19 @@
 //! The requests.
 
-use std::collections::BTreeMap;
-
 use http::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::objects::{Other, Service, read_other, read_selector, sizing};
-use super::pods::{ServicePod, read_pod};
 use crate::api::service_scaler::ServiceScalerStatus;
+use crate::apply::Pod;
+use crate::cluster::apply::read_running;
 use crate::cluster::client::json_request;
+use crate::cluster::pod_reader::is_name;
 use crate::cluster::vpa::{ApiError, MERGE_PATCH, Recommending};
 use crate::model::LabelSelector;
-use crate::recommend::{Amount, PerResource};
 
 const SCALERS: &str = "servicescalers";
-const STRATEGIC_MERGE_PATCH: &str = "application/strategic-merge-patch+json";
 /// Who else scales: the path before and after the namespace, and the kind.
 const OTHERS: [(&str, &str, &str); 2] = [
     ("/apis/autoscaling/v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler"),
@@ -155,12 +153,12 @@ impl Recommending {
     ///
     /// # Errors
     /// Not all could be read.
-    pub async fn service_pods(&self, namespace: &str, selector: &str) -> Result<Vec<ServicePod>, ApiError> {
+    pub async fn service_pods(&self, namespace: &str, selector: &str) -> Result<Vec<Pod>, ApiError> {
         let mut pods = Vec::new();
         let path = format!("/api/v1/namespaces/{namespace}/pods");
         let selector = format!("labelSelector={}", encoded(selector));
-        self.list_where(&path, &selector, |item| match read_pod(item) {
-            Ok(pod) => pods.extend(pod),
+        self.list_where(&path, &selector, |item| match read_running(item) {
+            Ok(pod) => pods.extend(pod.filter(|pod| is_name(&pod.name) && !pod.uid.is_empty())),
             Err(error) => tracing::warn!(namespace, %error, "a pod cannot be read"),
         })
         .await?;
@@ -186,32 +184,6 @@ impl Recommending {
             Err(error) => return Err(error),
         }
         Ok(others)
-    }
-
-    /// Changes what the containers of a running pod request, and their limits, in place; for each container its name, requests and
-    /// limits, where what is `None` stays.
-    ///
-    /// # Errors
-    /// The API server refused; its kubelet may still do so, as a condition of the pod says then.
-    pub async fn resize<'a>(
-        &self,
-        namespace: &str,
-        (pod, uid): (&str, &str),
-        containers: impl Iterator<Item = (&'a str, PerResource<Option<Amount>>, PerResource<Option<Amount>>)>,
-    ) -> Result<(), ApiError> {
-        let amounts = |amounts: PerResource<Option<Amount>>| {
-            let cpu = amounts.cpu.map(|cpu| ("cpu", format!("{cpu}m")));
-            let memory = amounts.memory.map(|memory| ("memory", memory.to_string()));
-            cpu.into_iter().chain(memory).collect::<BTreeMap<_, _>>()
-        };
-        let containers: Vec<Value> = containers
-            .map(|(name, requests, limits)| {
-                json!({"name": name, "resources": {"requests": amounts(requests), "limits": amounts(limits)}})
-            })
-            .collect();
-        let patch = json!({"metadata": {"uid": uid}, "spec": {"containers": containers}});
-        let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}/resize");
-        self.send(json_request(Method::PATCH, &path, STRATEGIC_MERGE_PATCH, &patch)).await.map(drop)
     }
 
     /// Writes the status of a ServiceScaler, unless it was deleted or made anew since it was read.

@@ -3,10 +3,8 @@
 
 mod api;
 mod objects;
-mod pods;
 mod watched;
 
 pub use api::{Change, Scale};
 pub use objects::{Other, Plan, Query, Service, same_target};
-pub use pods::{ServiceContainer, ServicePod};
 pub use watched::LeanServiceScaler;

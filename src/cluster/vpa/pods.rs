@@ -115,8 +115,8 @@ struct PodStatus {
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(in crate::cluster) struct ContainerStatus {
-    pub name: String,
+struct ContainerStatus {
+    name: String,
     restart_count: i64,
     #[serde(deserialize_with = "nullable")]
     state: ContainerState,
@@ -125,9 +125,10 @@ pub(in crate::cluster) struct ContainerStatus {
     resources: Option<Resources>,
 }
 
+/// How a container is, or was; only its end is of interest.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct ContainerState {
+pub struct ContainerState {
     terminated: Option<Terminated>,
 }
 
@@ -135,6 +136,7 @@ struct ContainerState {
 #[serde(default, rename_all = "camelCase")]
 struct Terminated {
     reason: Option<String>,
+    started_at: Option<String>,
     finished_at: Option<String>,
 }
 
@@ -158,7 +160,8 @@ pub(super) fn read_pod(json: &str) -> Result<Option<OwnedPod>, String> {
             name: container.name,
             requests: requests.map(Option::unwrap_or_default),
             restarts: status.restart_count,
-            oom_killed: status.oom_killed(),
+            // Between its end and its restart, the kill is its present state.
+            oom_killed: status.state.oom_killed().or_else(|| status.last_state.oom_killed()),
         }
     });
     Ok(Some(OwnedPod {
@@ -183,18 +186,19 @@ impl OwnedPod {
     }
 }
 
-impl ContainerStatus {
-    /// When it was last killed for want of memory, if that was its last end.
+impl ContainerState {
+    /// When it ended, if it was killed for want of memory.
     pub fn oom_killed(&self) -> Option<UnixNanos> {
-        // Between its end and its restart, the kill is its present state.
-        oom_kill(&self.state).or_else(|| oom_kill(&self.last_state))
+        let terminated = self.terminated.as_ref()?;
+        let is_oom = terminated.reason.as_deref() == Some("OOMKilled");
+        time::from_text(terminated.finished_at.as_deref().filter(|_| is_oom)?).ok()
     }
-}
 
-fn oom_kill(state: &ContainerState) -> Option<UnixNanos> {
-    let terminated = state.terminated.as_ref()?;
-    let is_oom = terminated.reason.as_deref() == Some("OOMKilled");
-    time::from_text(terminated.finished_at.as_deref().filter(|_| is_oom)?).ok()
+    /// How long it had run then, in nanoseconds.
+    pub fn oom_after(&self) -> Option<i64> {
+        let began = time::from_text(self.terminated.as_ref()?.started_at.as_deref()?).ok()?;
+        Some(self.oom_killed()?.saturating_sub(began))
+    }
 }
 
 /// Reads a `PodMetrics` of `metrics.k8s.io`.

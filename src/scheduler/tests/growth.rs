@@ -59,6 +59,21 @@ fn what_was_not_resized_gives_its_room_to_those_that_wait() {
 }
 
 #[test]
+fn a_resize_that_is_tried_again_is_charged_once() {
+    let mut bench = Bench::new(1, &["n"]);
+    bench.apply(on("n", pod("a", 300)));
+    let mut growth = bench.grow("a", 200).unwrap();
+    for cpu in [200, 200, 700, 100] {
+        growth = bench.scheduler.grow_instead(&Arc::from("a"), &growth, more(cpu)).unwrap();
+        bench.collect();
+        assert_eq!(bench.cpu_taken("n"), 300 + cpu);
+    }
+    assert!(bench.scheduler.grow_instead(&Arc::from("a"), &growth, more(701)).is_err());
+    bench.collect();
+    assert_eq!(bench.cpu_taken("n"), 300);
+}
+
+#[test]
 fn room_that_is_kept_for_others_is_none_and_strangers_do_not_grow() {
     let mut bench = Bench::new(1, &["n"]);
     bench.scheduler.config.knows_others = true;

@@ -1,7 +1,7 @@
 //! The binding guard: a validating admission webhook for `pods/binding`, and for pods that are created on a node. It refuses
 //! what does not fit the ledger, whoever sends it, and holds the room of what it allows.
 
-mod subject;
+pub mod subject;
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};

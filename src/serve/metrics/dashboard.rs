@@ -14,6 +14,7 @@ const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/berth/dashboards
 
 /// A scrape of a process that has done everything once.
 fn scrape() -> String {
+    crate::cli::install_tls_provider();
     let histograms = Histograms::default();
     histograms.observe_request(Verb::Filter, "ok", Duration::from_millis(1));
     histograms.observe(Sample::Attempt { result: AttemptResult::Scheduled, took: Duration::from_millis(1) });

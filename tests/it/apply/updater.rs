@@ -230,3 +230,17 @@ async fn a_disruption_budget_is_asked_once_and_upstreams_updater_is_left_alone()
     assert_eq!(requests(&client, "web").await, ["100m"; 2]);
     assert_eq!(updates(&berth, "evicted").await, 0.0);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_evicted_while_the_certificate_of_the_webhook_has_ended() {
+    let (control_plane, client, _) = prepare().await;
+    create_running(&client, "web", "Recreate", json!({"cpu": "300m", "memory": "100Mi"})).await;
+    let certificate = Certificate::ending_in(-60);
+    let berth = start(&control_plane, &certificate);
+    berth.await_ready().await;
+    await_until(SOON, "both are held", async || held(&berth, "no_webhook").await == 2.0).await;
+    rounds(&berth, 3.0).await;
+    assert_eq!((updates(&berth, "evicted").await, requests(&client, "web").await.len()), (0.0, 2));
+    certificate.replace(7_200);
+    await_until(SOON, "one is evicted", async || requests(&client, "web").await.len() == 1).await;
+}

@@ -1,5 +1,7 @@
 //! What goes wrong around a service: it stays as it is, and its ServiceScaler says why.
 
+use k8s_openapi::api::core::v1::LimitRange;
+
 use super::*;
 
 /// So long nothing may change.
@@ -39,14 +41,25 @@ async fn set_replicas(client: &Client, replicas: u32) {
     api.patch("web", &PatchParams::default(), &patch).await.expect("somebody scales it");
 }
 
-/// As kubelets say it of the last resize.
-async fn say_of_resizes(client: &Client, status: &str, reason: &str) {
-    let pods: Api<Pod> = Api::default_namespaced(client.clone());
-    let condition = json!({"type": "PodResizePending", "status": status, "reason": reason});
-    let patch = Patch::Strategic(json!({"status": {"conditions": [condition]}}));
-    for pod in web_pods(client).await {
-        pods.patch_status(name_of(&pod), &PatchParams::default(), &patch).await.expect("a kubelet says it");
-    }
+/// What kubelets say of resizes from now on; nothing: they do them.
+async fn say_of_resizes(kubectl: &Kubectl, reason: &str) {
+    let annotation = match reason {
+        "" => "kubelet.test/resize-".to_owned(),
+        reason => format!("kubelet.test/resize={reason}"),
+    };
+    kubectl.must(&["annotate", "--overwrite", "pods", "--all", &annotation], "").await;
+}
+
+/// Refuses more than so many thousandths of a CPU as the limit of a container.
+async fn limit_cpu(client: &Client, most: i64) -> Api<LimitRange> {
+    let limits: Api<LimitRange> = Api::default_namespaced(client.clone());
+    let limit = json!({
+        "metadata": {"name": "cpu"},
+        "spec": {"limits": [{"type": "Container", "max": {"cpu": format!("{most}m")}}]},
+    });
+    let limit = serde_json::from_value(limit).expect("a LimitRange");
+    limits.create(&PostParams::default(), &limit).await.expect("it is created");
+    limits
 }
 
 async fn cpus(client: &Client) -> Vec<i64> {
@@ -55,52 +68,73 @@ async fn cpus(client: &Client) -> Vec<i64> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_goes_wrong_leaves_a_service_as_it_is_and_is_said() {
-    let (control_plane, client, _) = prepare().await;
-    create_nodes(&client, &Nodes { count: 2, ..Nodes::default() }).await;
-    let _controllers =
-        control_plane.start_controller_manager(&["deployment", "replicaset"]).await.expect("controllers");
-    let load = Load::start(&client).await;
+    let cluster = prepare().await;
+    let Cluster { kubectl, client, control_plane, .. } = &cluster;
+    create_nodes(client, &Nodes { count: 2, ..Nodes::default() }).await;
+    let load = Load::start(client).await;
     let prometheus = usage::start_scraping(load.address).await;
     load.set("web", 1.0);
-    let _berth = berth_for(&control_plane, &prometheus);
+    let _berth = berth_for(control_plane, &prometheus);
     let no_replicas = json!({"dimensions": ["CPU", "Memory"]});
     let daemons = json!({"target": {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent"}});
-    create_scaler(&client, "web", no_replicas).await;
-    create_scaler(&client, "agent", daemons).await;
-    await_said(&client, "agent", "Active", ("False", "TargetUnreadable", "DaemonSet agent has no scale"))
+    create_scaler(client, "web", no_replicas).await;
+    create_scaler(client, "agent", daemons).await;
+    await_said(client, "agent", "Active", ("False", "TargetUnreadable", "DaemonSet agent has no scale"))
         .await;
-    await_said(&client, "web", "Active", ("False", "TargetUnreadable", "Deployment web: not found")).await;
+    await_said(client, "web", "Active", ("False", "TargetUnreadable", "Deployment web: not found")).await;
 
-    create_deployment(&client, "web", 2, None).await;
-    await_bound(&client, SOON, 2, |_| true).await;
+    create_deployment(client, "web", 2, None).await;
+    await_bound(client, SOON, 2, |_| true).await;
     await_until(SOON, "the pods are smaller", async || {
-        cpus(&client).await.iter().all(|cpu| (400..700).contains(cpu))
+        cpus(client).await.iter().all(|cpu| (400..700).contains(cpu))
     })
     .await;
-    for reason in ["Infeasible", "Deferred"] {
-        say_of_resizes(&client, "True", reason).await;
-        await_said(&client, "web", "Limited", ("True", "Held", reason)).await;
-    }
+    await_until(SOON, "they all are", async || web_pods(client).await.iter().all(is_resized)).await;
+
+    // First the namespace allows no larger ones, then the nodes cannot have them.
+    let small = cpus(client).await;
+    let limits = limit_cpu(client, 2 * small[0]).await;
     load.set("web", 3.0);
-    stays("a resize that kubelets put off is asked for again", async || cpus(&client).await).await;
-    say_of_resizes(&client, "False", "").await;
-    await_until(SOON, "the pods grow again", async || cpus(&client).await.iter().all(|cpu| *cpu > 700)).await;
-    await_said(&client, "web", "Limited", ("False", "Free", "")).await;
+    await_said(client, "web", "Limited", ("True", "Held", "maximum cpu usage per Container")).await;
+    assert_eq!(cpus(client).await, small);
+    say_of_resizes(kubectl, "Infeasible").await;
+    limits.delete("cpu", &Default::default()).await.expect("it is deleted");
+    for reason in ["Infeasible", "Deferred"] {
+        say_of_resizes(kubectl, reason).await;
+        await_said(client, "web", "Limited", ("True", "Held", reason)).await;
+    }
+    await_said(client, "web", "Limited", ("True", "Held", "2 pods")).await;
+    stays("a resize that kubelets put off is asked for again", async || {
+        let pods = web_pods(client).await;
+        pods.iter().map(|pod| (pod.metadata.generation, given_cpu(pod))).collect::<Vec<_>>()
+    })
+    .await;
+    let told = kubectl.must(&["describe", "servicescaler", "web"], "").await;
+    assert!(told.contains("Limited") && told.contains("(Deferred)"), "{told}");
+    let pod = web_pods(client).await.swap_remove(0);
+    let told = kubectl.must(&["describe", "pod", name_of(&pod)], "").await;
+    assert!(told.contains("PodResizePending") && told.contains("ResizeDeferred"), "{told}");
+    say_of_resizes(kubectl, "").await;
+    await_until(SOON, "the pods grow again", async || {
+        web_pods(client).await.iter().all(|pod| given_cpu(pod) > Some(700))
+    })
+    .await;
+    await_said(client, "web", "Limited", ("False", "Free", "")).await;
 
     // Somebody switches it off, and on again with fewer than may be, and then with more than are needed.
     let scalers: Api<ServiceScaler> = Api::default_namespaced(client.clone());
     let replicas_too = json!({"spec": {"dimensions": ["CPU", "Memory", "Replicas"]}});
-    set_replicas(&client, 0).await;
+    set_replicas(client, 0).await;
     let params = PatchParams::default();
     scalers.patch("web", &params, &Patch::Merge(replicas_too)).await.expect("it is changed");
-    await_said(&client, "web", "Active", ("False", "SwitchedOff", "0 replicas")).await;
-    stays("a service that is switched off is scaled", async || replicas(&client).await).await;
+    await_said(client, "web", "Active", ("False", "SwitchedOff", "0 replicas")).await;
+    stays("a service that is switched off is scaled", async || replicas(client).await).await;
     load.set("web", 0.2);
-    set_replicas(&client, 1).await;
-    await_until(SOON, "there are as many as there must be", async || replicas(&client).await == 2).await;
-    set_replicas(&client, 4).await;
+    set_replicas(client, 1).await;
+    await_until(SOON, "there are as many as there must be", async || replicas(client).await == 2).await;
+    set_replicas(client, 4).await;
     await_until(SOON, "it is said that somebody else did that", async || {
-        status(&client).await.decision.contains("by somebody else")
+        status(client).await.decision.contains("by somebody else")
     })
     .await;
 }

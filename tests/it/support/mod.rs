@@ -13,7 +13,7 @@ use std::fmt::Debug;
 use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
-use ::berth::control_plane::{ControlPlane, Options};
+use ::berth::control_plane::{ControlPlane, Options, Process};
 use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::PostParams;
@@ -64,6 +64,12 @@ pub async fn start_control_plane_with(options: Options) -> TestControlPlane {
         Ok(control_plane) => TestControlPlane { control_plane, _permit: permit },
         Err(error) => panic!("{error:#}"),
     }
+}
+
+/// Starts a kwok that plays the kubelets of all nodes, as `kubelet.yaml` says.
+pub async fn start_kubelets(control_plane: &ControlPlane) -> Process {
+    let started = control_plane.start_kwok(include_str!("kubelet.yaml")).await;
+    started.unwrap_or_else(|error| panic!("{error:#}"))
 }
 
 /// Nodes that are alike but for their names, `{prefix}-0` and on.

@@ -4,10 +4,9 @@ use jiff::Timestamp;
 
 use super::Place;
 use super::look::Look;
-use super::settle::{Remembered, Resize, Settled};
-use crate::cluster::scaling::{Change, Service};
-use crate::cluster::vpa::ApiError;
-use crate::recommend::{Amount, NodeSize, PerResource};
+use super::settle::{Remembered, Settled};
+use crate::cli::run::resizing::Resized;
+use crate::cluster::scaling::Change;
 
 /// What was done, and what could not be.
 #[derive(Default)]
@@ -23,7 +22,6 @@ pub(super) struct Done {
 impl Place {
     pub(super) async fn act(
         &self,
-        service: &Service,
         look: &Look,
         settled: &Settled,
         remembered: &mut Remembered,
@@ -46,38 +44,33 @@ impl Place {
                 }
             }
         }
+        let (refusals, now_s) = (&mut remembered.refusals, now.as_second());
+        refusals.keep(|uid| settled.resizes.iter().any(|resize| *look.pods[resize.pod].uid == *uid));
         for resize in &settled.resizes {
-            match self.resize(service, resize).await {
-                Ok(()) => done.resized += 1,
-                Err(why) => {
-                    done.held += 1;
-                    done.because.get_or_insert(format!("{}: {why}", resize.pod));
-                }
-            }
+            let pod = &look.pods[resize.pod];
+            let paused = refusals.pause(&pod.uid, &resize.changes, now_s).map(str::to_owned);
+            let why = match paused {
+                Some(why) => why,
+                None => match self.resizer.resize(pod, &resize.changes).await {
+                    Resized::Asked => {
+                        done.resized += 1;
+                        continue;
+                    }
+                    Resized::Gone => continue,
+                    Resized::NoRoom(why) => why,
+                    Resized::Refused(why) | Resized::Unknown(why) => {
+                        refusals.add(&pod.uid, resize.changes.clone(), why.clone(), now_s);
+                        why
+                    }
+                },
+            };
+            done.held += 1;
+            done.because.get_or_insert(format!("{}: {why}", pod.name));
         }
         if done.resized > 0 && settled.decision.sizes_changed {
             let note = format!("{} pods in place: {}", done.resized, settled.decision.reason);
             done.changes.push((Change::Resized, note));
         }
         done
-    }
-
-    /// Resizes a pod, if its node has room for what it grows by.
-    async fn resize(&self, service: &Service, resize: &Resize) -> Result<(), String> {
-        let grows = |of: fn(&PerResource<Amount>) -> Amount| -> Amount {
-            resize.containers.iter().map(|it| of(&it.growth)).fold(0, Amount::saturating_add)
-        };
-        let more = NodeSize { cpu: grows(|it| it.cpu), memory: grows(|it| it.memory) };
-        let grown = self.engine.with(|scheduler, _| scheduler.grow_in_place(&resize.uid, more))?;
-        let containers = resize.containers.iter().map(|it| (it.name.as_str(), it.requests, it.limits));
-        match self.api.resize(&service.namespace, (&resize.pod, &resize.uid), containers).await {
-            Ok(()) => Ok(()),
-            // Whether it was done is not known: the room stays taken until the watch tells.
-            Err(ApiError::Other(error)) => Err(error),
-            Err(error) => {
-                self.engine.with(|scheduler, _| scheduler.take_growth_back(&resize.uid, &grown));
-                Err(error.to_string())
-            }
-        }
     }
 }

@@ -169,9 +169,9 @@ impl Scaler {
             Err(error) => return tracing::warn!(%error, "services are not compared"),
         };
         for (name, service, look) in &seen {
-            for pod in look.pods.iter().filter(|pod| !pod.deleting) {
+            for pod in look.pods.iter().filter(|pod| !pod.is_deleting) {
                 let mut add = |resource, container: &str, kind| {
-                    let key = (&*service.namespace, pod.name.as_str(), container);
+                    let key = (&*service.namespace, &*pod.name, container);
                     let samples = self.windows.of(key, kind);
                     for sample in samples {
                         window.add(name, resource, sample.time_s as f64, sample.value);

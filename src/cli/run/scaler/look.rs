@@ -7,7 +7,8 @@ use futures::StreamExt;
 use jiff::Timestamp;
 
 use super::{LOOKS_IN_FLIGHT, Scaler};
-use crate::cluster::scaling::{Other, Plan, Query, Scale, Service, ServicePod};
+use crate::apply::Pod;
+use crate::cluster::scaling::{Other, Plan, Query, Scale, Service};
 use crate::recommend::Owner;
 use crate::scaling::{Kind, Measured, Point};
 use crate::usage::{Namespaces, ServiceName, UsageKind, filled, signal, success_rate};
@@ -15,7 +16,7 @@ use crate::usage::{Namespaces, ServiceName, UsageKind, filled, signal, success_r
 /// One service as it was seen.
 pub(super) struct Look {
     pub scale: Scale,
-    pub pods: Vec<ServicePod>,
+    pub pods: Vec<Pod>,
     /// `None`: none is wanted, or Prometheus has none.
     pub signal: Result<Option<Measured>, String>,
     pub success: Result<Option<Measured>, String>,

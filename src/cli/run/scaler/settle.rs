@@ -8,9 +8,14 @@ use serde::{Deserialize, Serialize};
 
 use super::InTheWay;
 use super::look::Look;
-use crate::cluster::scaling::{Plan, Service, ServicePod};
+use super::refusals::Refusals;
+use crate::apply::in_place::is_less;
+use crate::apply::qos::is_kept;
+use crate::apply::{self, Change, Hold, Pod, Resize as Resizing};
+use crate::cluster::scaling::{Plan, Service};
+use crate::recommend::change::proportional_limit;
 use crate::recommend::method::{Method, Sizes};
-use crate::recommend::{self, Amount, PerResource, UnixNanos, change};
+use crate::recommend::{self, Amount, PerResource, UnixNanos};
 use crate::rules::hash_of;
 use crate::scaling::behavior::{Allowed, History};
 use crate::scaling::{
@@ -35,6 +40,8 @@ pub(super) struct Remembered {
     /// By container, for another estimator than SHOWAR's.
     #[serde(skip)]
     estimates: BTreeMap<String, Estimate>,
+    #[serde(skip)]
+    pub refusals: Refusals<Vec<Change>>,
     /// What could not be done in the last round: it is told once.
     #[serde(skip)]
     pub failed: Option<String>,
@@ -58,26 +65,16 @@ pub(super) struct Settled {
     /// What pods should have from now on; 0 where that is not ours to say.
     pub sizes: BTreeMap<String, Size>,
     pub resizes: Vec<Resize>,
-    /// Pods whose kubelets have not done what they were asked, for people.
-    pub pending: Option<String>,
+    /// Why some pods do not get what they should, for people.
+    pub held: Option<String>,
 }
 
 /// What one pod should request from now on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Resize {
-    pub pod: String,
-    pub uid: Arc<str>,
-    pub containers: Vec<Resources>,
-}
-
-/// Requests and limits of a container; what is `None` stays unset.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Resources {
-    pub name: String,
-    pub requests: PerResource<Option<Amount>>,
-    pub limits: PerResource<Option<Amount>>,
-    /// By how much the requests grow; below 0 when they shrink.
-    pub growth: PerResource<Amount>,
+    /// Its place among the pods that were seen.
+    pub pod: usize,
+    pub changes: Vec<Change>,
 }
 
 impl Remembered {
@@ -97,7 +94,7 @@ impl Remembered {
         now: Timestamp,
     ) -> Settled {
         let (now_s, replicas) = (now.as_second(), look.scale.replicas);
-        let pods: Vec<&ServicePod> = look.pods.iter().filter(|pod| !pod.deleting).collect();
+        let pods: Vec<&Pod> = look.pods.iter().filter(|pod| !pod.is_deleting).collect();
         let settings = settings_of(plan, others);
         // What somebody else sizes meanwhile will be another size when it is ours again.
         if plan.dry_run || (others.sizes.is_some() && !others.perhaps) {
@@ -122,7 +119,7 @@ impl Remembered {
         };
         let containers = names.iter().map(|name| {
             let samples = |kind| {
-                let of = |pod: &&ServicePod| windows.of((&service.namespace, &pod.name, name), kind);
+                let of = |pod: &&Pod| windows.of((&service.namespace, &pod.name, name), kind);
                 pods.iter().flat_map(of).collect::<Vec<Point>>()
             };
             Container {
@@ -137,7 +134,7 @@ impl Remembered {
         });
         let seen = Observation {
             replicas,
-            ready: pods.iter().filter(|pod| pod.ready).count().try_into().unwrap_or(u32::MAX),
+            ready: pods.iter().filter(|pod| pod.is_ready).count().try_into().unwrap_or(u32::MAX),
             containers: containers.collect(),
             signal: look.signal.as_ref().ok().copied().flatten(),
             success: look.success.as_ref().ok().copied().flatten(),
@@ -150,16 +147,22 @@ impl Remembered {
         self.memory.replicas = (replicas > 0).then_some(replicas);
         let sizes: BTreeMap<String, Size> =
             decision.sizes.iter().map(|(name, size)| (name.clone(), only(*size, ours(name)))).collect();
-        let resizes = match plan.dry_run {
-            true => Vec::new(),
-            false => pods.iter().filter_map(|pod| resize(pod, &sizes)).collect(),
-        };
+        let (mut resizes, mut reasons) = (Vec::new(), BTreeMap::new());
+        // Those of a service that is switched off are on their way out.
+        let is_ours = |pod: &Pod| replicas > 0 && !plan.dry_run && !pod.is_deleting;
+        for (index, pod) in look.pods.iter().enumerate().filter(|(_, pod)| is_ours(pod)) {
+            match resize(pod, &sizes) {
+                Ok(changes) if changes.is_empty() => {}
+                Ok(changes) => resizes.push(Resize { pod: index, changes }),
+                Err(why) => *reasons.entry(why.why()).or_default() += 1,
+            }
+        }
         // Without pods, or while it is not known who else decides, what was decided stays.
         if !plan.dry_run && others.sizes.is_none() && !names.is_empty() {
             self.sizes = sizes.clone();
         }
         let sizes = if plan.dry_run { sizes } else { self.sizes.clone() };
-        Settled { decision, allowed, sizes, resizes, pending: pending(&pods) }
+        Settled { decision, allowed, sizes, resizes, held: held(&pods, reasons) }
     }
 
     /// What another estimator would give a container. It shrinks nothing before it has seen a day.
@@ -167,7 +170,7 @@ impl Remembered {
         &mut self,
         (method, current): (Method, Size),
         (namespace, name): (&str, &str),
-        pods: &[&ServicePod],
+        pods: &[&Pod],
         windows: &Windows,
         now: Timestamp,
     ) -> PerResource<Option<Amount>> {
@@ -181,7 +184,7 @@ impl Remembered {
             return PerResource::default();
         };
         for pod in pods {
-            let (key, number) = ((namespace, pod.name.as_str(), name), hash_of(&pod.uid));
+            let (key, number) = ((namespace, &*pod.name, name), hash_of(&pod.uid));
             let new = |kind| windows.of(key, kind).filter(|point| point.time_s > *seen_s);
             let amount = |point: &Point| (point.time_s.saturating_mul(SECOND_NS), point.value as Amount);
             new(Kind::Cpu).map(|point| amount(&point)).for_each(|(at, used)| sizes.add_cpu(number, at, used));
@@ -201,7 +204,7 @@ impl Remembered {
 
     /// Kills since the last round, by container. Their times are those of nodes' clocks, which may be wrong: a kill of a container
     /// that was seen before is new when its time is another one.
-    fn new_kills<'a>(&mut self, pods: &[&'a ServicePod], now: Timestamp) -> BTreeMap<&'a str, u32> {
+    fn new_kills<'a>(&mut self, pods: &[&'a Pod], now: Timestamp) -> BTreeMap<&'a str, u32> {
         let now = UnixNanos::try_from(now.as_nanosecond()).unwrap_or(UnixNanos::MAX);
         let until = self.killed_until.replace(now);
         let before = std::mem::take(&mut self.killed);
@@ -222,11 +225,11 @@ impl Remembered {
     }
 
     /// What the container has: what was decided last, as far as it is ours to decide, or what most of its pods request.
-    fn size_of(&self, name: &str, pods: &[&ServicePod], ours: PerResource<bool>) -> Size {
+    fn size_of(&self, name: &str, pods: &[&Pod], ours: PerResource<bool>) -> Size {
         let decided = only(self.sizes.get(name).copied().unwrap_or_default(), ours);
         let containers =
             pods.iter().flat_map(|pod| &pod.containers).filter(|container| container.name == name);
-        let requests: Vec<_> = containers.map(|container| container.requests).collect();
+        let requests: Vec<_> = containers.map(|container| container.wanted.requests).collect();
         let median = |of: fn(&PerResource<Option<Amount>>) -> Option<Amount>| {
             let mut amounts: Vec<Amount> = requests.iter().map(|it| of(it).unwrap_or(0)).collect();
             amounts.sort_unstable();
@@ -259,76 +262,66 @@ fn only(size: Size, ours: PerResource<bool>) -> Size {
 }
 
 /// Ready pods with a container of which no sample came lately.
-fn unheard(
-    (namespace, name): (&str, &str),
-    pods: &[&ServicePod],
-    windows: &Windows,
-    now: i64,
-) -> PerResource<u32> {
+fn unheard((namespace, name): (&str, &str), pods: &[&Pod], windows: &Windows, now: i64) -> PerResource<u32> {
     let since = now.saturating_sub(Vertical::default().stale_s);
-    let has_it = |pod: &ServicePod| pod.containers.iter().any(|container| container.name == name);
+    let has_it = |pod: &Pod| pod.containers.iter().any(|container| container.name == name);
     let count = |kind| {
-        let samples = |pod: &ServicePod| windows.of((namespace, &pod.name, name), kind);
-        let is_heard = |pod: &ServicePod| samples(pod).any(|point| point.time_s >= since);
-        let unheard = pods.iter().filter(|pod| pod.ready && has_it(pod) && !is_heard(pod)).count();
+        let samples = |pod: &Pod| windows.of((namespace, &pod.name, name), kind);
+        let is_heard = |pod: &Pod| samples(pod).any(|point| point.time_s >= since);
+        let unheard = pods.iter().filter(|pod| pod.is_ready && has_it(pod) && !is_heard(pod)).count();
         unheard.try_into().unwrap_or(u32::MAX)
     };
     PerResource { cpu: count(Kind::Cpu), memory: count(Kind::Memory) }
 }
 
-/// What is to be said of pods whose kubelets have not done their last resize.
-fn pending(pods: &[&ServicePod]) -> Option<String> {
-    let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
-    for reason in pods.iter().filter_map(|pod| pod.resize_pending.as_deref()) {
-        *reasons.entry(reason).or_default() += 1;
+/// Why pods do not get what they should, for people.
+fn held(pods: &[&Pod], others: BTreeMap<&'static str, usize>) -> Option<String> {
+    let mut reasons = others;
+    for pod in pods {
+        let why = match pod.resize {
+            Some(Resizing::Infeasible) => "their nodes can never give them their size (Infeasible)",
+            Some(Resizing::Deferred) => "their nodes have no room for their size now (Deferred)",
+            Some(Resizing::Error) => "their kubelets fail to resize them (Error)",
+            Some(Resizing::Unknown) => "their kubelets have not resized them",
+            Some(Resizing::InProgress) | None => continue,
+        };
+        *reasons.entry(why).or_default() += 1;
     }
-    let text = |(reason, count): (&str, usize)| match reason {
-        "Infeasible" => {
-            format!("{count} pods keep their size, which their nodes can never give (Infeasible)")
-        }
-        "Deferred" => format!("{count} pods wait for room that their nodes do not have now (Deferred)"),
-        reason => format!("{count} pods have not been resized by their kubelets ({reason})"),
-    };
+    let text = |(why, count): (&str, usize)| format!("{count} pods: {why}");
     (!reasons.is_empty()).then(|| reasons.into_iter().map(text).collect::<Vec<_>>().join("; "))
 }
 
-/// What differs between what a pod requests and what it should; `None`: nothing. A pod that waits for a node is resized when it has
-/// one, and one whose kubelet could not do the last resize yet only if it is to have less of something.
-fn resize(pod: &ServicePod, sizes: &BTreeMap<String, Size>) -> Option<Resize> {
-    pod.node.as_ref()?;
-    let of = |(name, size): (&String, &Size)| {
-        let container = pod.containers.iter().find(|container| container.name == *name)?;
-        let (has, limits) = (container.requests, container.limits);
-        let wanted = PerResource {
-            cpu: Some(size.cpu_milli).filter(|it| *it > 0),
-            memory: Some(size.memory_bytes).filter(|it| *it > 0),
-        };
-        // Without a request there is nothing to size: setting one would change the pod's quality of service. And nothing is restarted
-        // for its size.
-        let requests =
-            has.zip(wanted).zip(container.restarts).map(|((has, wanted), restarts)| match restarts {
-                true => has,
-                false => has.and(wanted.or(has)),
-            });
-        if requests == has {
-            return None;
-        }
-        let limits = limits
-            .zip(has)
-            .zip(requests)
-            .map(|((limit, has), request)| change::proportional_limit(limit, has, request).or(limit));
-        let growth = requests.zip(has).map(|(request, has): (Option<Amount>, Option<Amount>)| {
-            request.unwrap_or(0).saturating_sub(has.unwrap_or(0))
+/// What differs between what a pod requests and what it should; nothing for one that waits for a node, and for one whose kubelet
+/// could not do the last resize, unless it is to have less of something.
+///
+/// # Errors
+/// Why it cannot be done in place.
+fn resize(pod: &Pod, sizes: &BTreeMap<String, Size>) -> Result<Vec<Change>, Hold> {
+    let of = |(index, container): (usize, &apply::Container)| {
+        let size = sizes.get(&container.name)?;
+        let (has, limits) = (container.wanted.requests, container.wanted.limits);
+        let wanted = PerResource { cpu: size.cpu_milli, memory: size.memory_bytes };
+        // Without a request there is nothing to size, and nothing is restarted for its size.
+        let requests = wanted.zip(has).zip(container.restarts).map(|((wanted, has), restarts)| {
+            Some(wanted).filter(|_| wanted > 0 && !restarts && has.is_some_and(|has| has != wanted))
         });
-        Some(Resources { name: name.clone(), requests, limits, growth })
+        let limits = limits.zip(has).zip(requests).map(
+            |((limit, has), request): ((Option<Amount>, Option<Amount>), Option<Amount>)| {
+                proportional_limit(limit, has, Some(request?))
+            },
+        );
+        let change = Change { container: index, requests, limits, notes: Vec::new() };
+        (requests != PerResource::default()).then_some(change)
     };
-    let containers: Vec<_> = sizes.iter().filter_map(of).collect();
-    let less = |it: &Resources| it.growth.cpu < 0 || it.growth.memory < 0;
-    if pod.resize_pending.is_some() && !containers.iter().any(less) {
-        return None;
+    let changes: Vec<Change> = pod.containers.iter().enumerate().filter_map(of).collect();
+    let is_stuck = !matches!(pod.resize, None | Some(Resizing::InProgress));
+    if changes.is_empty() || pod.node.is_none() || (is_stuck && !is_less(pod, &changes)) {
+        return Ok(Vec::new());
     }
-    let (name, uid) = (pod.name.clone(), pod.uid.clone());
-    (!containers.is_empty()).then_some(Resize { pod: name, uid, containers })
+    if pod.is_sized_as_a_whole {
+        return Err(Hold::PodLevelResources);
+    }
+    if is_kept(pod, &changes) { Ok(changes) } else { Err(Hold::QosClass) }
 }
 
 #[cfg(test)]

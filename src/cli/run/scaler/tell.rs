@@ -62,7 +62,7 @@ impl Scaler {
                 let settled = remembered.settle((service, plan), &look, &others, &self.windows, now);
                 let done = match plan.dry_run {
                     true => Done { replicas: look.scale.replicas, ..Done::default() },
-                    false => self.place.act(service, &look, &settled, &mut remembered, now).await,
+                    false => self.place.act(&look, &settled, &mut remembered, now).await,
                 };
                 Told::scaled(plan, others, settled, done, missing)
             }
@@ -153,7 +153,7 @@ impl Told {
     }
 
     fn scaled(plan: &Plan, others: InTheWay, settled: Settled, done: Done, missing: Option<String>) -> Told {
-        let Settled { decision, allowed, sizes, pending, .. } = settled;
+        let Settled { decision, allowed, sizes, held, .. } = settled;
         let active = match others {
             InTheWay { replicas: Some(replicas), sizes: Some(sizes), .. } => {
                 let why = format!(
@@ -177,7 +177,7 @@ impl Told {
         };
         let mut limited = Vec::new();
         limited.extend(allowed.because.map(str::to_owned));
-        limited.extend(pending);
+        limited.extend(held);
         limited.extend(done.because.map(|why| format!("{} pods keep their size, {why}", done.held)));
         Told {
             active,

@@ -1,22 +1,19 @@
 use super::*;
-use crate::cluster::scaling::ServiceContainer;
+use crate::apply::Resources;
 use crate::recommend::time;
 
-fn pod(cpu: Option<Amount>, limit: Option<Amount>) -> ServicePod {
-    ServicePod {
+fn pod(cpu: Option<Amount>, limit: Option<Amount>) -> Pod {
+    let wanted = Resources {
+        requests: PerResource { cpu, memory: Some(1 << 30) },
+        limits: PerResource { cpu: limit, memory: None },
+    };
+    Pod {
         uid: "u".into(),
         name: "web-0".into(),
         node: Some("n".into()),
-        ready: true,
-        deleting: false,
-        resize_pending: None,
-        containers: vec![ServiceContainer {
-            name: "app".into(),
-            requests: PerResource { cpu, memory: Some(1 << 30) },
-            limits: PerResource { cpu: limit, memory: None },
-            restarts: PerResource::default(),
-            oom_killed: None,
-        }],
+        is_ready: true,
+        containers: vec![apply::Container { name: "app".into(), wanted, ..apply::Container::default() }],
+        ..Pod::default()
     }
 }
 
@@ -24,35 +21,48 @@ fn sizes(cpu_milli: i64) -> BTreeMap<String, Size> {
     BTreeMap::from([("app".to_owned(), Size { cpu_milli, memory_bytes: 1 << 30 })])
 }
 
+fn amounts(cpu: impl Into<Option<Amount>>, memory: impl Into<Option<Amount>>) -> PerResource<Option<Amount>> {
+    PerResource { cpu: cpu.into(), memory: memory.into() }
+}
+
 #[test]
 fn a_pod_is_resized_with_its_limits_in_proportion() {
-    let resize = resize(&pod(Some(200), Some(400)), &sizes(300)).unwrap();
-    let app = &resize.containers[0];
-    assert_eq!(app.requests, PerResource { cpu: Some(300), memory: Some(1 << 30) });
-    assert_eq!(app.limits, PerResource { cpu: Some(600), memory: None });
-    assert_eq!(app.growth, PerResource { cpu: 100, memory: 0 });
+    let changes = resize(&pod(Some(200), Some(400)), &sizes(300)).unwrap();
+    let [change] = &changes[..] else { panic!("{changes:?}") };
+    assert_eq!((change.requests, change.limits), (amounts(300, None), amounts(600, None)));
 }
 
 #[test]
 fn a_pod_that_has_its_size_or_waits_or_requests_nothing_is_left_alone() {
-    assert_eq!(resize(&pod(Some(300), None), &sizes(300)), None);
-    assert_eq!(resize(&pod(None, None), &sizes(300)), None);
-    let waits = ServicePod { node: None, ..pod(Some(200), None) };
-    assert_eq!(resize(&waits, &sizes(300)), None);
-    let pending = ServicePod { resize_pending: Some("Deferred".into()), ..pod(Some(200), None) };
-    assert_eq!(resize(&pending, &sizes(300)), None);
-    assert!(resize(&pending, &sizes(150)).is_some());
+    assert_eq!(resize(&pod(Some(300), None), &sizes(300)), Ok(Vec::new()));
+    assert_eq!(resize(&pod(None, None), &sizes(300)), Ok(Vec::new()));
+    let waits = Pod { node: None, ..pod(Some(200), None) };
+    assert_eq!(resize(&waits, &sizes(300)), Ok(Vec::new()));
+    for stuck in [Resizing::Deferred, Resizing::Infeasible, Resizing::Error, Resizing::Unknown] {
+        let pending = Pod { resize: Some(stuck), ..pod(Some(200), None) };
+        assert_eq!(resize(&pending, &sizes(300)), Ok(Vec::new()), "{stuck:?}");
+        assert_eq!(resize(&pending, &sizes(150)).unwrap().len(), 1, "{stuck:?}");
+    }
 }
 
 #[test]
 fn a_container_is_never_restarted_for_its_size() {
     let mut pod = pod(Some(200), None);
     pod.containers[0].restarts.cpu = true;
-    assert_eq!(resize(&pod, &sizes(300)), None);
+    assert_eq!(resize(&pod, &sizes(300)), Ok(Vec::new()));
     let more = Size { cpu_milli: 300, memory_bytes: 2 << 30 };
     let more_memory = BTreeMap::from([("app".to_owned(), more)]);
-    let resize = resize(&pod, &more_memory).unwrap();
-    assert_eq!(resize.containers[0].requests, PerResource { cpu: Some(200), memory: Some(2 << 30) });
+    assert_eq!(resize(&pod, &more_memory).unwrap()[0].requests, amounts(None, 2 << 30));
+}
+
+#[test]
+fn what_cannot_be_in_place_is_held_with_its_reason() {
+    let whole = Pod { is_sized_as_a_whole: true, ..pod(Some(200), None) };
+    assert_eq!(resize(&whole, &sizes(300)), Err(Hold::PodLevelResources));
+    // Its limit, and so its request, would become 1m of the 1m that it has.
+    let mut odd = pod(Some(2), Some(3));
+    odd.containers[0].wanted.limits.memory = Some(1 << 30);
+    assert_eq!(resize(&odd, &sizes(1)), Err(Hold::QosClass));
 }
 
 const ALL_OURS: PerResource<bool> = PerResource { cpu: true, memory: true };
@@ -61,7 +71,7 @@ fn at(text: &str) -> Timestamp {
     text.parse().unwrap()
 }
 
-fn killed_at(text: &str) -> ServicePod {
+fn killed_at(text: &str) -> Pod {
     let mut killed = pod(Some(200), None);
     killed.containers[0].oom_killed = time::from_text(text).ok();
     killed
@@ -108,10 +118,12 @@ fn the_size_is_what_was_decided_or_what_most_pods_have() {
 /// A service, its pods and what they use, from round to round.
 struct Bench {
     plan: Plan,
-    pods: Vec<ServicePod>,
+    pods: Vec<Pod>,
     others: InTheWay,
     remembered: Remembered,
     windows: Windows,
+    /// What each uses, in bytes.
+    memory: f64,
     now: i64,
 }
 
@@ -126,8 +138,8 @@ impl Bench {
             dry_run: false,
         };
         let pod = |at: usize| {
-            let (uid, name) = (format!("u{at}").into(), format!("web-{at}"));
-            ServicePod { uid, name, ..pod(Some(900), None) }
+            let (uid, name) = (format!("u{at}").into(), format!("web-{at}").into());
+            Pod { uid, name, ..pod(Some(900), None) }
         };
         Bench {
             plan,
@@ -135,6 +147,7 @@ impl Bench {
             others: InTheWay::default(),
             remembered: Remembered::default(),
             windows: Windows::new(std::time::Duration::from_secs(15)),
+            memory: 930e6,
             now: 1_700_000_000,
         }
     }
@@ -144,10 +157,10 @@ impl Bench {
         for _ in 0..8 {
             self.now += 15;
             for pod in &self.pods[..pods] {
-                let key = ("shop", pod.name.as_str(), "app");
+                let key = ("shop", &*pod.name, "app");
                 let point = |value| Point { time_s: self.now, value };
                 self.windows.add(key, Kind::Cpu, point(milli));
-                self.windows.add(key, Kind::Memory, point(900e6));
+                self.windows.add(key, Kind::Memory, point(self.memory));
             }
         }
     }
@@ -178,19 +191,19 @@ impl Bench {
     fn round(&mut self) -> Settled {
         let settled = self.settle(self.pods.len().try_into().unwrap(), None);
         for resize in &settled.resizes {
-            let pod = self.pods.iter_mut().find(|pod| pod.uid == resize.uid).unwrap();
-            pod.containers[0].requests = resize.containers[0].requests;
+            let container = &mut self.pods[resize.pod].containers[0];
+            container.wanted = resize.changes[0].applied_to(container.wanted);
         }
         settled
     }
 
     /// As somebody else sets it.
     fn set_cpu(&mut self, milli: Amount) {
-        self.pods.iter_mut().for_each(|pod| pod.containers[0].requests.cpu = Some(milli));
+        self.pods.iter_mut().for_each(|pod| pod.containers[0].wanted.requests.cpu = Some(milli));
     }
 
     fn cpu(&self) -> Vec<Amount> {
-        self.pods.iter().filter_map(|pod| pod.containers[0].requests.cpu).collect()
+        self.pods.iter().filter_map(|pod| pod.containers[0].wanted.requests.cpu).collect()
     }
 }
 
@@ -248,30 +261,31 @@ fn sizes_from_before_somebody_else_had_them_do_not_come_back() {
 #[test]
 fn nothing_shrinks_by_the_samples_of_some_of_the_pods() {
     let mut bench = Bench::new(4);
+    bench.memory = 400e6;
     bench.use_cpu(3, 100.0);
     let settled = bench.round();
     assert_eq!(bench.cpu(), [900; 4]);
     assert!(settled.decision.reason.contains("nothing was heard of 1 of 4"), "{}", settled.decision.reason);
     assert!(settled.decision.reason.contains("memory of app stays"), "{}", settled.decision.reason);
     // More is needed whatever the last one does.
-    bench.use_cpu(3, 980.0);
+    let mut bench = Bench::new(4);
+    bench.set_cpu(500);
+    bench.use_cpu(3, 800.0);
     bench.round();
-    bench.use_cpu(3, 980.0);
-    bench.round();
-    assert!(bench.cpu().iter().all(|cpu| *cpu > 900), "{:?}", bench.cpu());
+    assert_eq!(bench.cpu(), [800; 4]);
 }
 
 #[test]
 fn a_resize_that_a_kubelet_puts_off_or_refuses_is_told_and_not_asked_for_again() {
     let mut bench = Bench::new(3);
-    bench.use_cpu(3, 990.0);
-    bench.pods[0].resize_pending = Some("Deferred".into());
-    bench.pods[1].resize_pending = Some("Infeasible".into());
-    bench.use_cpu(3, 990.0);
+    bench.set_cpu(600);
+    bench.pods[0].resize = Some(Resizing::Deferred);
+    bench.pods[1].resize = Some(Resizing::Infeasible);
+    bench.use_cpu(3, 800.0);
     let settled = bench.round();
-    assert_eq!(settled.resizes.iter().map(|it| it.pod.as_str()).collect::<Vec<_>>(), ["web-2"]);
-    let told = settled.pending.unwrap();
-    assert!(told.contains("1 pods wait") && told.contains("(Infeasible)"), "{told}");
+    assert_eq!(settled.resizes.iter().map(|it| it.pod).collect::<Vec<_>>(), [2]);
+    let told = settled.held.unwrap();
+    assert!(told.contains("(Deferred)") && told.contains("1 pods: their nodes can never"), "{told}");
     bench.use_cpu(3, 200.0);
     bench.use_cpu(3, 200.0);
     bench.use_cpu(3, 200.0);
@@ -303,20 +317,20 @@ mod garbage {
         )
     }
 
-    fn any_pod() -> impl Strategy<Value = ServicePod> {
+    fn any_pod() -> impl Strategy<Value = Pod> {
         let amount = || prop::option::of(prop_oneof![0_i64..3_000, Just(i64::MAX)]);
         let flags = any::<(bool, bool, bool)>();
         (0_usize..5, amount(), amount(), amount(), flags, prop::option::of(any::<i64>())).prop_map(
-            |(at, cpu, memory, limit, (ready, deleting, pending), oom_killed)| {
-                let mut pod = ServicePod {
+            |(at, cpu, memory, limit, (is_ready, is_deleting, pending), oom_killed)| {
+                let mut pod = Pod {
                     uid: format!("u{at}").into(),
-                    name: format!("web-{at}"),
-                    ready,
-                    deleting,
-                    resize_pending: pending.then(|| "Deferred".to_owned()),
+                    name: format!("web-{at}").into(),
+                    is_ready,
+                    is_deleting,
+                    resize: pending.then_some(Resizing::Deferred),
                     ..pod(cpu, limit)
                 };
-                pod.containers[0].requests.memory = memory;
+                pod.containers[0].wanted.requests.memory = memory;
                 pod.containers[0].oom_killed = oom_killed;
                 pod
             },
@@ -349,13 +363,11 @@ mod garbage {
                 prop_assert!(allowed <= replicas.max(max) && allowed >= replicas.min(min));
                 prop_assert_eq!(allowed == 0, replicas == 0);
                 let vertical = &bench.plan.settings.vertical;
-                for container in settled.resizes.iter().flat_map(|resize| &resize.containers) {
-                    if container.growth.cpu != 0 {
-                        let cpu = container.requests.cpu.unwrap();
+                for change in settled.resizes.iter().flat_map(|resize| &resize.changes) {
+                    if let Some(cpu) = change.requests.cpu {
                         prop_assert_eq!(vertical.cpu_bounds.clamp(cpu), cpu);
                     }
-                    if container.growth.memory != 0 {
-                        let memory = container.requests.memory.unwrap();
+                    if let Some(memory) = change.requests.memory {
                         prop_assert_eq!(vertical.memory_bounds.clamp(memory), memory);
                     }
                 }
