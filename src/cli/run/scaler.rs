@@ -51,7 +51,6 @@ struct Place {
     api: Recommending,
     resizer: Arc<Resizer>,
     source: PrometheusSource,
-    engine: Engine,
     leadership: Leadership,
     /// This process, for events.
     instance: Arc<str>,
@@ -79,7 +78,6 @@ pub(super) fn scale(
         api: Recommending::new(client.clone()),
         resizer: Arc::new(Resizer::new(engine.clone(), PodWriter::new(client, host_name()))),
         source: PrometheusSource::new(prometheus.context("scaling needs recommender.prometheus")?)?,
-        engine: engine.clone(),
         leadership: leadership.clone(),
         instance: host_name().into(),
         metrics,
