@@ -213,16 +213,12 @@ async fn a_review_takes_a_few_milliseconds_also_among_a_thousand_vpas() {
     let first = pod_of("web", 5_000, &owners, asked.clone());
     create_until(&client, &first, "pods are patched", is_patched).await;
     // One after the other: with more at once the API server alone keeps both cores of a small machine busy.
-    for index in 0..1_000 {
+    for index in 0..500 {
         create_pod(&client, &pod_of("web", index, &owners, asked.clone())).await;
     }
     let (_, scrape) = berth.get("/metrics").await;
     let (half, most) = (quantile(&scrape, 0.5), quantile(&scrape, 0.99));
     println!("reviews: half within {half} s, 99 % within {most} s");
-    let buckets = scrape
-        .lines()
-        .filter(|line| line.contains("request_duration_seconds_bucket") && line.contains("patched"));
-    buckets.for_each(|line| println!("{line}"));
     // What is tested is a build without optimisation, beside whatever else the machine does.
     let (found, limit) = if std::env::var_os("BERTH_BIN").is_some() { (most, 0.005) } else { (half, 0.05) };
     assert!(found <= limit, "half within {half} s, 99 % within {most} s");
