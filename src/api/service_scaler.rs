@@ -235,7 +235,7 @@ pub struct Behavior {
 #[serde(rename_all = "camelCase")]
 pub struct ScalingRules {
     /// No change in this direction for so long after one in the other. Without it 0 for more replicas and 300 for fewer; the latter
-    /// holds for sizes, too.
+    /// holds for CPU sizes, too, which wait for 3600 without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 3600))]
     pub stabilization_window_seconds: Option<i32>,

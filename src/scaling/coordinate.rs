@@ -6,9 +6,12 @@
 //! tiny pods. So, beyond the paper:
 //!
 //! * Saturation is answered by size first, as long as the cap allows it: that is there at once, a new pod is not.
-//! * CPU shrinks only as far as the worst signal lately lets expect that saturation stays below its setpoint, not soon
-//!   after anything grew, and not while one replica less would do, with what it did given to the others: then that goes
-//!   first, as a pod takes memory whatever it does.
+//! * CPU shrinks only as far as the worst signal lately lets expect that saturation stays below its setpoint, and not while
+//!   one replica less would do, with what it did given to the others: then that goes first, as a pod takes memory whatever
+//!   it does.
+//! * What a size has got is not soon taken away: only where a quarter of it is spare, and not within an hour after anything
+//!   grew. Too much for an hour costs less than too little for a minute.
+//! * Samples count as if as many pods as now had shared the load then ([`super::shares`]).
 //! * Usage at the limit is no measure of need: where nothing is known of saturation, throttled containers grow by a step.
 //! * Memory keeps some room above its peak, and grows as soon as half of that is used: less than 15 % too little kills, too.
 //! * Far beyond the setpoint steps are larger, and do not wait for their turn.
@@ -21,7 +24,8 @@ use serde::{Deserialize, Serialize};
 use super::horizontal::{self, Controller, Wish, Worst, step};
 use super::observation::{Container, Observation, Seconds, Size};
 use super::settings::{Horizontal, Settings, Vertical};
-use super::vertical::{Peaks, Usage, after_kill, differs, usage};
+use super::shares::Shares;
+use super::vertical::{Peaks, Usage, after_kill, differs, is_spare, usage};
 use crate::recommend::amount::{from_float, scale};
 
 /// More containers of a pod than this are not sized.
@@ -47,6 +51,8 @@ pub struct Memory {
     pub controller: Controller,
     /// What the busiest containers of all pods needed of CPU together, at most, lately.
     pub need: Worst,
+    /// How many pods shared the load.
+    pub shares: Shares,
     /// By container: its highest needs for memory.
     pub peaks: BTreeMap<String, Peaks>,
 }
@@ -83,6 +89,7 @@ pub fn decide(settings: &Settings, memory: &mut Memory, seen: &Observation, now:
     memory.peaks.retain(|name, _| containers.iter().any(|container| container.name == *name));
     memory.peaks.values_mut().for_each(Peaks::limit);
     memory.without_the_future(now);
+    memory.shares.note(now, seen.ready, settings.vertical.window_s);
     let mut round = Round {
         settings,
         memory,
@@ -239,7 +246,7 @@ impl<'a> Round<'a> {
     fn cpu_usage(&self, container: &Container) -> Result<Usage, super::vertical::Unknown> {
         let vertical = self.settings.of(&container.name);
         let throttle = container.size.cpu_milli as f64 * vertical.throttled_at;
-        usage(&container.cpu, self.now, throttle, vertical)
+        usage(&self.memory.shares.as_of_now(&container.cpu), self.now, throttle, vertical)
     }
 
     fn memory_size(&mut self, container: &Container, due: bool) -> i64 {
@@ -332,7 +339,7 @@ impl<'a> Round<'a> {
         }
         if wanted < current {
             let may_shrink = self.unheard(container.unheard.cpu);
-            let may_shrink = may_shrink.map_or_else(|| self.may_shrink(current, busy), Err);
+            let may_shrink = may_shrink.map_or_else(|| self.may_shrink(current, busy, vertical), Err);
             let enough = match may_shrink {
                 Ok(enough) => vertical.cpu_bounds.clamp(wanted.max(enough)),
                 Err(why) => {
@@ -340,7 +347,7 @@ impl<'a> Round<'a> {
                     return current;
                 }
             };
-            if !differs(current, enough, vertical) {
+            if !is_spare(current, enough, vertical) {
                 return current;
             }
             wanted = enough;
@@ -402,15 +409,15 @@ impl<'a> Round<'a> {
     }
 
     /// What is left when CPU is taken away, as far as saturation lets it.
-    fn may_shrink(&self, current: i64, busy: bool) -> Result<i64, String> {
+    fn may_shrink(&self, current: i64, busy: bool, vertical: &Vertical) -> Result<i64, String> {
+        let since = self.since(self.memory.grown_s);
+        if since < vertical.hold_s {
+            return Err(format!("something grew {since} s ago"));
+        }
         let Some(settings) = self.horizontal() else { return Ok(0) };
         let Some(signal) = self.signal else { return Err("nothing is known of saturation".into()) };
         if signal >= settings.setpoint {
             return Err(format!("the signal is {signal:.4}"));
-        }
-        let since = self.since(self.memory.grown_s);
-        if since < settings.hold_s {
-            return Err(format!("something grew {since} s ago"));
         }
         let fewer = self.seen.replicas - 1;
         if self.seen.replicas > settings.min_replicas.max(1) && self.fits(settings, fewer) {

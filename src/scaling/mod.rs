@@ -14,6 +14,7 @@ pub mod coordinate;
 pub mod horizontal;
 pub mod observation;
 pub mod settings;
+pub mod shares;
 pub mod vertical;
 pub mod window;
 

@@ -57,6 +57,11 @@ pub struct Vertical {
     pub sigmas: f64,
     /// Less than this share of difference to the current size is no reason to act.
     pub change: f64,
+    /// CPU is taken from a size only where more than this share of it is spare: more than `change`, so that what went does
+    /// not come back with the next wave.
+    pub spare_min: f64,
+    /// No CPU is taken from a size for so long after anything grew.
+    pub hold_s: Seconds,
     /// Fewer samples in the window say nothing.
     pub points_min: usize,
     /// Nor do samples, when the newest is older than this.
@@ -88,6 +93,8 @@ impl Default for Vertical {
             every_s: 60,
             sigmas: 3.0,
             change: 0.15,
+            spare_min: 0.25,
+            hold_s: 3_600,
             points_min: 5,
             stale_s: 120,
             cpu_bounds: Bounds { min: 128, max: AMOUNT_MAX },
@@ -134,7 +141,7 @@ pub struct Horizontal {
     pub max_replicas: u32,
     /// Replicas change at most once in so long a time, but for what cannot wait.
     pub every_s: Seconds,
-    /// Nothing shrinks for so long after anything grew.
+    /// No replica goes for so long after anything grew.
     pub hold_s: Seconds,
     /// How steep the signal is: with this power of the load for each core it is expected to rise, at most, when
     /// capacity is taken away. Not the paper's.

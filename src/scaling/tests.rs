@@ -382,6 +382,39 @@ fn cpu_stays_when_one_replica_less_would_do() {
 }
 
 #[test]
+fn cpu_of_a_size_goes_only_where_a_quarter_is_spare_and_an_hour_after_growth() {
+    let mut bench = Bench::new(2, 500, 500);
+    let mut sizes = |used: f64, signal: f64, later: i64| {
+        bench.wait(later);
+        bench.signal(signal);
+        bench.uses(&[used], &[460.0]);
+        bench.decide();
+        bench.size().cpu_milli
+    };
+    assert_eq!(sizes(380.0, 1.0, 0), 500, "24 % are spare");
+    assert_eq!(sizes(600.0, 1.0, 60), 600);
+    assert_eq!(sizes(300.0, 1.0, 3_540), 600, "59 minutes later");
+    assert_eq!(sizes(300.0, 1.0, 60), 337, "as far as the signal and the need of before allow it");
+}
+
+#[test]
+fn a_replica_that_comes_does_not_look_like_usage_that_varies() {
+    let mut bench = Bench::new(2, 1_000, 500);
+    bench.settings.vertical.throttled_at = 2.0;
+    let mut samples = Vec::new();
+    for round in 0..40 {
+        let each = 2_020.0 / f64::from(bench.seen.replicas);
+        samples.push(Point { time_s: bench.now, value: each });
+        bench.signal(10.0);
+        bench.seen.containers[0].cpu.clone_from(&samples);
+        bench.decide();
+        assert!(bench.seen.replicas <= 3, "round {round}");
+        bench.wait(15);
+    }
+    assert_eq!(bench.seen.replicas, 3);
+}
+
+#[test]
 fn memory_survives_a_restart() {
     let mut bench = Bench::new(4, 500, 500);
     for signal in [12.0, 30.0, 8.0, 40.0] {

@@ -14,7 +14,7 @@ const PEAKS_MAX: usize = PEAK_HOURS_MAX as usize + 1;
 /// Samples may be so much ahead of the caller's clock.
 const SKEW_S: i64 = 30;
 /// More samples than this are not looked at.
-const POINTS_MAX: usize = 100_000;
+pub(super) const POINTS_MAX: usize = 100_000;
 
 /// The highest need for memory in one hour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -153,6 +153,12 @@ pub fn after_kill(bytes: i64, settings: &Vertical) -> i64 {
     let ratio = if settings.oom_bump_ratio.is_finite() { settings.oom_bump_ratio.max(1.0) } else { 1.2 };
     let bytes = bytes.clamp(0, AMOUNT_MAX);
     bytes.saturating_add(settings.oom_min_bump.clamp(0, AMOUNT_MAX)).max(scale(bytes, ratio)).min(AMOUNT_MAX)
+}
+
+/// Whether a size is so much larger than what would do that some of it is taken away.
+pub fn is_spare(current: i64, enough: i64, settings: &Vertical) -> bool {
+    let share = if settings.spare_min.is_finite() { settings.spare_min.clamp(0.0, 1.0) } else { 0.25 };
+    current.saturating_sub(enough) as f64 > share * current as f64
 }
 
 /// Whether another size is different enough to act. What is not set yet always is.

@@ -142,8 +142,11 @@ fn settings(
     let seconds = |given: Option<i32>, else_: i64| given.map_or(else_, |it| i64::from(it.max(1)));
     let pace = behavior.and_then(|it| it.period_seconds);
     let default = Vertical::default();
+    let down = behavior.and_then(|it| it.scale_down.as_ref());
+    let hold = down.and_then(|rules| rules.stabilization_window_seconds).map(|hold| i64::from(hold.max(0)));
     let base = Vertical {
         every_s: seconds(pace, default.every_s),
+        hold_s: hold.unwrap_or(default.hold_s),
         window_s: seconds(behavior.and_then(|it| it.window_seconds), default.window_s),
         cpu: dimensions.contains(&Dimension::Cpu),
         memory: dimensions.contains(&Dimension::Memory),
@@ -162,9 +165,7 @@ fn settings(
     let horizontal = match objectives.filter(|_| scales) {
         Some(objectives) => {
             let horizontal = horizontal(objectives, bounds)?;
-            let down = behavior.and_then(|it| it.scale_down.as_ref());
-            let hold = down.and_then(|rules| rules.stabilization_window_seconds);
-            let hold_s = hold.map_or(horizontal.hold_s, |hold| i64::from(hold.max(0)));
+            let hold_s = hold.unwrap_or(horizontal.hold_s);
             Some(Horizontal { every_s: seconds(pace, horizontal.every_s), hold_s, ..horizontal })
         }
         None if scales => return Err("spec.objectives: needed to scale replicas".to_owned()),

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::super::horizontal::{Controller, Worst};
+use super::super::shares::{Ready, Shares};
 use super::super::vertical::{Peak, Peaks};
 use super::super::*;
 use crate::recommend::PerResource;
@@ -87,12 +88,13 @@ prop_compose! {
         points_min in 0_usize..30,
         bounds in (amount(), amount(), amount(), amount()),
         (cpu_cap_milli, oom_min_bump, memory_room) in (amount(), amount(), number()),
+        (spare_min, hold_s) in (number(), time()),
     ) -> Vertical {
         Vertical {
             cpu, memory, window_s, every_s, sigmas, change, points_min, stale_s,
             cpu_bounds: Bounds { min: bounds.0, max: bounds.1 },
             memory_bounds: Bounds { min: bounds.2, max: bounds.3 },
-            cpu_cap_milli, throttled_at, oom_bump_ratio, oom_min_bump, memory_room, peak_hours,
+            cpu_cap_milli, throttled_at, oom_bump_ratio, oom_min_bump, memory_room, peak_hours, spare_min, hold_s,
         }
     }
 }
@@ -117,11 +119,15 @@ prop_compose! {
         times in (prop::option::of(time()), prop::option::of(time()), prop::option::of(time())),
         (integral, error, worst) in (number(), prop::option::of(number()), number()),
         peaks in prop::collection::vec((amount(), amount()), 0..60),
+        ready in prop::collection::vec((time(), any::<u32>()), 0..60),
     ) -> Memory {
         let list: Vec<_> = peaks.into_iter().map(|(hour, bytes)| Peak { hour: hour % 100, bytes }).collect();
         let peaks: Peaks = serde_json::from_value(serde_json::to_value(list).unwrap()).unwrap();
+        let ready: Vec<_> = ready.into_iter().map(|(since_s, pods)| Ready { since_s, pods }).collect();
+        let shares: Shares = serde_json::from_value(serde_json::to_value(ready).unwrap()).unwrap();
         Memory {
             replicas,
+            shares,
             sized_s: times.0,
             scaled_s: times.1,
             grown_s: times.2,
@@ -150,6 +156,7 @@ proptest! {
             prop_assert_eq!(&decision, &decide(&settings, &mut again, &seen, now));
             let _ = serde_json::to_string(&memory).unwrap();
             prop_assert!(memory.peaks.values().all(|peaks| peaks.len() <= 49));
+            prop_assert!(memory.shares.len() <= 32);
             prop_assert!(!decision.reason.contains('\n'));
             match &settings.horizontal {
                 Some(horizontal) if seen.replicas > 0 && seen.frozen.is_none() => {
