@@ -340,7 +340,7 @@ async fn services_that_peak_together_are_placed_apart_from_then_on() {
         let wave = 0.3 + 0.2 * (began.elapsed().as_secs_f64() * 0.8).sin();
         load.set("web", wave);
         load.set("cart", wave);
-        berth.log().contains("services that peak together")
+        berth.metric("berth_scaler_hints").await > 0.0
     })
     .await;
     delete_pods(client, [name.clone()]).await;

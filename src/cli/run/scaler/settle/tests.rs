@@ -286,8 +286,7 @@ fn a_resize_that_a_kubelet_puts_off_or_refuses_is_told_and_not_asked_for_again()
     assert_eq!(settled.resizes.iter().map(|it| it.pod).collect::<Vec<_>>(), [2]);
     let told = settled.held.unwrap();
     assert!(told.contains("(Deferred)") && told.contains("1 pods: their nodes can never"), "{told}");
-    bench.use_cpu(3, 200.0);
-    bench.use_cpu(3, 200.0);
+    bench.now += bench.plan.settings.vertical.hold_s;
     bench.use_cpu(3, 200.0);
     assert_eq!(bench.round().resizes.len(), 3, "less is asked for");
 }
