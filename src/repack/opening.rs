@@ -1,6 +1,6 @@
 //! Room on one node: which of its pods could leave for one more that waits, or for all that lack a place.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::attempt::{Attempt, Round, Spot, share};
@@ -121,7 +121,7 @@ impl<'a> Repacker<'a> {
     pub(super) fn opening(&mut self, field: Field, member: &Candidate) -> Result<Vec<Move>, Obstacles> {
         let Field { spots, freedom, mut obstacles } = field;
         let mut tries = Tries::default();
-        let mut in_vain = BTreeSet::new();
+        let mut in_vain = BTreeMap::new();
         for round in Round::ALL {
             let usage = &member.holding.usage;
             let few = if round == Round::One { spots.len() } else { MOST_COMBINED };
@@ -226,7 +226,7 @@ impl<'a> Repacker<'a> {
         spot: &Spot,
         attempt: Attempt,
         freedom: &Freedom,
-        in_vain: &mut BTreeSet<ClassId>,
+        in_vain: &mut BTreeMap<ClassId, NodeId>,
         tries: &mut Tries,
     ) -> Option<Vec<Move>> {
         let before = self.agent.supposed();
@@ -245,8 +245,9 @@ impl<'a> Repacker<'a> {
         let mut classes = Vec::with_capacity(set.len());
         for at in &set {
             let class = self.residents.class_of(&spot.residents[*at].pod.uid)?;
-            // Known to fit nowhere else: not worth a proof.
-            if in_vain.contains(&class.id) {
+            // Known to fit nowhere but perhaps where one of its class was that was tried: not worth a proof.
+            let tried = in_vain.get(&class.id).copied();
+            if tried.is_some_and(|node| node == spot.node || !self.agent.admits_now(&class, node)) {
                 tries.skipped += 1;
                 return None;
             }
@@ -260,7 +261,7 @@ impl<'a> Repacker<'a> {
             self.agent.suppose_gone(spot.node, &resident.holding);
             let Some(to) = self.agent.best_but(&class, spot.node) else {
                 if moves.is_empty() && !class.looks_at_pods() {
-                    in_vain.insert(class.id);
+                    in_vain.insert(class.id, spot.node);
                 }
                 break;
             };

@@ -297,6 +297,18 @@ proptest! {
     }
 }
 
+#[test]
+fn what_fits_nowhere_else_than_where_its_like_is_goes_there() {
+    let of_zone_0 = |node| Small { zone: Some(0), ..plain(node, 500) };
+    let stuck = || Small { controlled: false, ..plain(2, 300) };
+    // The first of the two can go nowhere; the second can go to the node of the first.
+    let mut world = World::new(&[0, 1, 0], &[stuck(), of_zone_0(0), of_zone_0(1), stuck()], &[]);
+    let case = world.case(single(600));
+    let Finding::Moves(advice) = world.advise(&case).0 else { panic!("one move is enough") };
+    let moves: Vec<_> = advice.moves.iter().map(|step| (&*step.resident.pod.uid, step.to)).collect();
+    assert_eq!(moves, [("u002", world.node("n0"))]);
+}
+
 fn plain(node: usize, cpu: i64) -> Small {
     Small { node, cpu, app: 9, zone: None, alone: false, controlled: true }
 }
