@@ -168,5 +168,6 @@ fn without_arguments_the_table_comes_soon() {
     // The table of 8 dispatchers, under two lines that say what was simulated, an empty one and the header. The release
     // build takes a third of the time.
     assert_eq!(ran.out.lines().count(), 4 + 8, "{}", ran.out);
-    assert!(started.elapsed().as_secs() < 60, "{:?}", started.elapsed());
+    // Beside other tests, on two cores.
+    assert!(started.elapsed().as_secs() < 180, "{:?}", started.elapsed());
 }
