@@ -7,20 +7,20 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use berth::agent::{Agent, AgentConfig, CacheLimits, Choice, Rng};
-use berth::class::{Class, Classifier};
-use berth::cluster::Interner;
-use berth::correlate::{Correlations, Resource, Settings, Window};
-use berth::dispatch::Estimator;
-use berth::inventory::{Ledger, NodeId, Row};
-use berth::model::{
+use berth_kube_io::Interner;
+use berth_model::{
     Amounts, Effect, Holding, Identity, LabelSelector, Labels, Node, NodeAffinity, NodeSelectorTerm,
     Operator, Peer, Pod, PodAffinity, PodSelector, PodSpec, PodTerm, PreferredTerm, Requirement, Spread,
     SpreadConstraint, Taint, Usage, WeightedPodTerm,
 };
-use berth::placement::Outcome;
-use berth::rules::{Placement, still_admits};
-use berth::scheduler::{Action, Scheduler, SchedulerConfig, Settled};
+use berth_rightsizing::correlate::{Correlations, Resource, Settings, Window};
+use berth_scheduler::agent::{Agent, AgentConfig, CacheLimits, Choice, Rng};
+use berth_scheduler::class::{Class, Classifier};
+use berth_scheduler::dispatch::Estimator;
+use berth_scheduler::inventory::{Ledger, NodeId, Row};
+use berth_scheduler::placement::Outcome;
+use berth_scheduler::rules::{Placement, still_admits};
+use berth_scheduler::scheduler::{Action, Scheduler, SchedulerConfig, Settled};
 
 const GIB: i64 = 1 << 30;
 /// The age limit of the caches is not part of this.

@@ -9,11 +9,11 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use berth::agent::{CacheChange, Rng};
-use berth::class::{Class, ClassId, Classifier, TraitId};
-use berth::dispatch::{Dispatcher, DispatcherKind, Estimator};
-use berth::model::{Identity, PodSpec};
-use berth::rules::{CachedRule, unit};
+use berth_model::{Identity, PodSpec};
+use berth_scheduler::agent::{CacheChange, Rng};
+use berth_scheduler::class::{Class, ClassId, Classifier, TraitId};
+use berth_scheduler::dispatch::{Dispatcher, DispatcherKind, Estimator};
+use berth_scheduler::rules::{CachedRule, unit};
 
 const AGENTS: usize = 8;
 const CLASSES: usize = 200;

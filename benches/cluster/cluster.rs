@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use berth::api::Allocation;
-use berth::control_plane::{ControlPlane, Options};
-use berth::process::usage_of;
+use berth_crds::Allocation;
+use berth_telemetry::process::usage_of;
+use berth_testenv::{ControlPlane, Options};
 use futures::{StreamExt, TryStreamExt, stream};
 use indicatif::ProgressBar;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -143,7 +143,7 @@ impl Cluster {
 /// As `berth crds | kubectl apply -f -` does.
 async fn install_kinds(client: &Client) -> Result<()> {
     let api = Api::<CustomResourceDefinition>::all(client.clone());
-    for crd in berth::api::crds() {
+    for crd in berth_crds::crds() {
         let name = crd.name_any();
         api.create(&PostParams::default(), &crd).await?;
         let established = await_condition(api.clone(), &name, conditions::is_crd_established());

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use berth::process::{Usage, usage_of};
+use berth_telemetry::process::{Usage, usage_of};
 use indicatif::ProgressBar;
 use jiff::Timestamp;
 use serde::Serialize;

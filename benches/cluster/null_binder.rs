@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::pin::pin;
 
 use anyhow::{Context, Result};
-use berth::cluster::client::without_retries;
+use berth_kube_io::client::without_retries;
 use clap::Args;
 use futures::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use berth::control_plane::binaries::KUBERNETES_VERSION;
+use berth_testenv::binaries::KUBERNETES_VERSION;
 use serde::Serialize;
 
 use crate::measure::{Run, Size};

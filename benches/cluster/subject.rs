@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use berth::control_plane::Process;
+use berth_testenv::Process;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 

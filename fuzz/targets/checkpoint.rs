@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use berth::agent::Part;
-use berth::dispatch::Estimator;
-use berth::rules::CachedRule;
+use berth_scheduler::agent::Part;
+use berth_scheduler::dispatch::Estimator;
+use berth_scheduler::rules::CachedRule;
 
 /// No list of a cluster takes longer to make.
 const LONGEST: Duration = Duration::from_secs(3_600);

@@ -1,7 +1,7 @@
 //! Requests to the extender. Bytes that are no request of a kind are refused with a text.
 
-use berth::placement::Binding;
-use berth::serve::extender::wire::{binding_args, extender_args, preemption_args};
+use berth_scheduler::placement::Binding;
+use berth_server::extender::wire::{binding_args, extender_args, preemption_args};
 
 use super::pod::schedule;
 

@@ -1,8 +1,8 @@
 //! Admission reviews. Bytes that are none are refused with a text, and every answer is JSON with the uid of its request.
 
-use berth::placement::Binding;
-use berth::serve::guard::subject::{Subject, subject};
-use berth::serve::review::{Request, allowed, refused};
+use berth_scheduler::placement::Binding;
+use berth_server::guard::subject::{Subject, subject};
+use berth_server::review::{Request, allowed, refused};
 
 use super::pod::schedule;
 

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth::dispatch::Estimator;
-use berth::model::{Amounts, Node, Pod};
-use berth::placement::Binding;
-use berth::scheduler::{Scheduler, SchedulerConfig};
+use berth_model::{Amounts, Node, Pod};
+use berth_scheduler::dispatch::Estimator;
+use berth_scheduler::placement::Binding;
+use berth_scheduler::scheduler::{Scheduler, SchedulerConfig};
 
 /// Whatever the pod is, the scheduler takes it, says something about binding it, and stays consistent.
 pub fn schedule(pod: &Pod, binding: &Binding) {

@@ -1,6 +1,6 @@
 //! Quantities: whatever parses is bounded, rounds away from zero, and is the same when it is written out and read again.
 
-use berth::model::Quantity;
+use berth_model::Quantity;
 
 const NANO_PER_UNIT: i128 = 1_000_000_000;
 const NANO_PER_MILLI: i128 = 1_000_000;

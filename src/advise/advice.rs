@@ -4,7 +4,8 @@ use std::cmp::Reverse;
 
 use serde::{Serialize, Serializer};
 
-use crate::recommend::{Amount, PerResource, amount};
+use berth_model::PerResource;
+use berth_rightsizing::recommend::{Amount, amount};
 
 /// How far off a request is. The limits are those that people know from KRR: a difference, up or down, of
 ///

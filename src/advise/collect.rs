@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use super::advice::{Advice, Current, Severity, Size, sort};
 use super::workloads::{Found, Owners};
-use crate::recommend::estimate::estimate;
-use crate::recommend::feed::{feed, time};
-use crate::recommend::settings::Settings;
-use crate::recommend::time::{UnixNanos, nanos};
-use crate::recommend::{Aggregate, Amount, PerResource, Store, Workload, amount};
-use crate::usage::{Fact, Series, Told, UsageKind};
+use berth_model::PerResource;
+use berth_prometheus::{Fact, Series, Told};
+use berth_rightsizing::recommend::estimate::estimate;
+use berth_rightsizing::recommend::feed::{feed, time};
+use berth_rightsizing::recommend::settings::Settings;
+use berth_rightsizing::recommend::time::{UnixNanos, nanos};
+use berth_rightsizing::recommend::{Aggregate, Amount, Store, Workload, amount};
+use berth_rightsizing::usage::UsageKind;
 
 /// Takes in the usage of all containers; memory grows with containers, not with samples.
 pub struct Collector {
@@ -63,7 +65,7 @@ impl Collector {
         settings: Settings,
         owners: Owners,
         now: UnixNanos,
-    ) -> Result<Self, crate::recommend::buckets::BucketsError> {
+    ) -> Result<Self, berth_rightsizing::recommend::buckets::BucketsError> {
         let store = Store::new(settings)?;
         Ok(Self { store, owners, now, pods: BTreeMap::new(), refused: 0, has_requests: false })
     }

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::workloads::Owners;
-use crate::recommend::backtest::{Recorded, Resource, Sample};
-use crate::recommend::feed::{amount, time};
-use crate::usage::{Series, UsageKind};
+use berth_prometheus::Series;
+use berth_rightsizing::recommend::backtest::{Recorded, Resource, Sample};
+use berth_rightsizing::recommend::feed::{amount, time};
+use berth_rightsizing::usage::UsageKind;
 
 /// Takes in the usage of all containers.
 #[derive(Debug, Default)]

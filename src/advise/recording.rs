@@ -9,11 +9,11 @@ use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
-use crate::recommend::amount;
-use crate::recommend::backtest::{Recorded, Resource, Sample};
-use crate::recommend::time::UnixNanos;
-use crate::simulate::trace::TraceError;
-use crate::simulate::trace::lines::{Lines, shown, values};
+use berth_rightsizing::recommend::amount;
+use berth_rightsizing::recommend::backtest::{Recorded, Resource, Sample};
+use berth_rightsizing::recommend::time::UnixNanos;
+use berth_simulator::trace::TraceError;
+use berth_simulator::trace::lines::{Lines, shown, values};
 
 const TIME_COLUMNS: [&str; 3] = ["ts", "timestamp", "time"];
 /// The column that is meant when none is named.

@@ -6,7 +6,8 @@ mod recordings;
 mod rendering;
 
 use super::advice::{Advice, Current, Report, Severity, Size, WorkloadsFrom};
-use crate::recommend::{Amount, PerResource};
+use berth_model::PerResource;
+use berth_rightsizing::recommend::Amount;
 
 const MI: Amount = 1 << 20;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::usage::{Fact, Told};
+use berth_prometheus::{Fact, Told};
 
 /// Kind and name.
 type Owner = (String, String);

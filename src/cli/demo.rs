@@ -30,8 +30,8 @@ use self::verdict::problems;
 use self::workload::{Fate, Workload};
 use super::Output;
 use super::progress::{Progress, write_line};
-use crate::cluster::list_cluster;
-use crate::control_plane::{ControlPlane, Options};
+use berth_kube_io::list_cluster;
+use berth_testenv::{ControlPlane, Options};
 
 /// Options of `berth demo`.
 #[derive(Debug, Clone, Args)]

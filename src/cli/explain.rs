@@ -12,16 +12,16 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 
 use super::Output;
 use super::failure::Failure;
-use crate::cluster::{
+use crate::explain::dump::Dump;
+use crate::explain::show::{self, Style};
+use crate::explain::{Settings, Subject, Which, World, explain as explain_pods, show_moves, what_if};
+use berth_config::Config;
+use berth_kube_io::{
     LIVE_PODS, LeanAllocation, LeanAllocationPolicy, LeanCoschedulingPodGroup, LeanCsiDriver, LeanCsiNode,
     LeanCsiStorageCapacity, LeanNamespace, LeanObject, LeanPersistentVolume, LeanPersistentVolumeClaim,
     LeanPodDisruptionBudget, LeanPodGroup, LeanQuota, LeanReplicaSet, LeanReplicationController, LeanService,
     LeanStatefulSet, LeanStorageClass, LeanVolumeAttachment, OptionalKind, list_all, list_version,
 };
-use crate::config::Config;
-use crate::explain::dump::Dump;
-use crate::explain::show::{self, Style};
-use crate::explain::{Settings, Subject, Which, World, explain as explain_pods, show_moves, what_if};
 
 const EXIT_CODES: &str = "Exit codes: 0 everything is answered, also if nothing would help; 1 the API server or a file failed; 2 the options or \
                           the input are wrong, there is no such pod or allocation or it does not wait, or single objects cannot be \

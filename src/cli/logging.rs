@@ -2,7 +2,7 @@
 
 use tracing_subscriber::EnvFilter;
 
-use crate::config::LogFormat;
+use berth_config::LogFormat;
 
 /// Quiet by default: what berth decides about itself, and what a person should look at.
 const DEFAULT: &str = "warn,berth=info";

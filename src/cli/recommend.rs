@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use jiff::Timestamp;
 
@@ -18,9 +19,9 @@ use super::failure::Failure;
 use super::progress::write_line;
 use crate::advise::show;
 use crate::advise::{Severity, recording};
-use crate::config::ConfigDuration;
-use crate::recommend::backtest::EstimatorKind;
-use crate::recommend::{Amount, Settings};
+use berth_model::ConfigDuration;
+use berth_rightsizing::recommend::backtest::EstimatorKind;
+use berth_rightsizing::recommend::{Amount, Settings};
 use values::{cpu, duration, memory, positive, timestamp};
 
 /// Options of `berth recommend`.
@@ -92,7 +93,7 @@ pub struct RecommendOptions {
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = positive)]
     pub memory_scale: f64,
     /// The estimators to try, separated by commas. Without it: all.
-    #[arg(long, value_name = "NAME,...", value_delimiter = ',', requires = "backtest")]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', requires = "backtest", value_parser = estimator())]
     pub estimators: Vec<EstimatorKind>,
     /// In a backtest, time between two decisions.
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration)]
@@ -169,4 +170,15 @@ fn settings(options: &RecommendOptions) -> Settings {
     settings.cpu.pod_minimum = options.pod_min_cpu;
     settings.memory.pod_minimum = options.pod_min_memory;
     settings
+}
+
+/// Parses the name of an estimator; `--help` lists them with a line each.
+fn estimator() -> impl TypedValueParser<Value = EstimatorKind> {
+    let values = EstimatorKind::ALL.map(|kind| PossibleValue::new(kind.name()).help(kind.about()));
+    PossibleValuesParser::new(values).map(|name| {
+        EstimatorKind::ALL
+            .into_iter()
+            .find(|kind| kind.name() == name)
+            .expect("only listed names are accepted")
+    })
 }

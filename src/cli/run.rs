@@ -5,15 +5,9 @@ mod estimates;
 mod evictions;
 mod fragmentation;
 mod hints;
-mod leadership;
-mod recommender;
-mod resizing;
-mod scaler;
 mod self_check;
 mod serving;
 mod sink;
-mod tasks;
-mod updater;
 mod upstream;
 
 use std::collections::BTreeSet;
@@ -30,24 +24,28 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
-use crate::agent::{AgentConfig, CacheLimits};
-use crate::cluster::certificates::{FOLLOW_EVERY, Rotation};
-use crate::cluster::client::without_retries;
-use crate::cluster::{Allocations, Evictor, PolicyWriter, QuotaWriter, Reporter};
-use crate::config::{Config, NAMESPACE_FILE};
-use crate::engine::{AgentThreads, Engine, Outlet};
-use crate::gang::AllocationStatus;
-use crate::model::{PodRef, Report};
-use crate::objects::Kind;
-use crate::placement::{BindCounters, Binding, ClaimOrder, KubeClaims, KubeStore, drive};
-use crate::policy::PolicyStatus;
-use crate::queue::BackoffLimits;
-use crate::quota::QuotaStatus;
-use crate::scheduler::{Eviction, Sample, SchedulerConfig};
-use crate::serve::metrics::{Histograms, RecommenderMetrics, Sources};
-use crate::serve::{Access, Health, Secure, Served, listen, secure_routes, serve};
+use berth_config::{Config, NAMESPACE_FILE};
+use berth_controllers::tasks::{Tasks, ended, host_name};
+use berth_controllers::{leadership, recommender, scaler};
+use berth_kube_io::certificates::{FOLLOW_EVERY, Rotation};
+use berth_kube_io::client::without_retries;
+use berth_kube_io::placement::{BindCounters, KubeClaims, KubeStore, drive};
+use berth_kube_io::{Allocations, Evictor, PolicyWriter, QuotaWriter, Reporter};
+use berth_model::{PodRef, Report};
+use berth_scheduler::agent::{AgentConfig, CacheLimits};
+use berth_scheduler::engine::{AgentThreads, Engine, Outlet};
+use berth_scheduler::gang::AllocationStatus;
+use berth_scheduler::objects::Kind;
+use berth_scheduler::placement::{Binding, ClaimOrder};
+use berth_scheduler::policy::PolicyStatus;
+use berth_scheduler::queue::BackoffLimits;
+use berth_scheduler::quota::QuotaStatus;
+use berth_scheduler::scheduler::{Eviction, Sample, SchedulerConfig};
+use berth_server::metrics::{Histograms, Sources};
+use berth_server::{Access, Secure, Served, listen, secure_routes, serve};
+use berth_telemetry::Health;
+use berth_telemetry::RecommenderMetrics;
 use evictions::{Order, carry_out_evictions};
-use tasks::Tasks;
 
 /// Options of `berth run`; each one given here wins over the configuration file.
 #[derive(Debug, Clone, Default, Args)]
@@ -402,14 +400,6 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn host_name() -> String {
-    let name =
-        std::env::var("HOSTNAME").ok().or_else(|| std::fs::read_to_string("/proc/sys/kernel/hostname").ok());
-    name.map(|name| name.trim().to_owned())
-        .filter(|name| !name.is_empty())
-        .unwrap_or_else(|| "berth".to_owned())
-}
-
 fn scheduler_config(config: &Config) -> SchedulerConfig {
     let mut objects = BTreeSet::from([
         Kind::Namespace,
@@ -458,11 +448,6 @@ fn agent_configs(config: &Config) -> Vec<AgentConfig> {
     };
     let agent = |seed| AgentConfig { cache, seed };
     (0..config.agent_count(cores()) as u64).map(|index| agent(index + 1)).collect()
-}
-
-/// Resolves when the flag is lowered.
-async fn ended(mut flag: watch::Receiver<bool>) {
-    let _ = flag.wait_for(|on| !on).await;
 }
 
 async fn agent_ends(threads: &AgentThreads) {

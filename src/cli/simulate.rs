@@ -19,11 +19,11 @@ use parking_lot::Mutex;
 
 use super::Output;
 use super::progress::Progress;
-use crate::config::ConfigDuration;
-use crate::dispatch::{DispatcherKind, Estimator, MOST_AGENTS};
-use crate::simulate::synthetic::{self, Synthetic};
-use crate::simulate::trace::{self, Format, TraceOptions};
-use crate::simulate::{CacheSize, Costs, Experiment, Figures, Outcome, Workload, render};
+use berth_model::ConfigDuration;
+use berth_scheduler::dispatch::{DispatcherKind, Estimator, MOST_AGENTS};
+use berth_simulator::synthetic::{self, Synthetic};
+use berth_simulator::trace::{self, Format, TraceOptions};
+use berth_simulator::{CacheSize, Costs, Experiment, Figures, Outcome, Workload, render};
 
 /// Options of `berth simulate`.
 #[derive(Debug, Clone, Args)]

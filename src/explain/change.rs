@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::model::{Labels, Node, Pod, PodAffinity, PodSpec, Taint, Toleration, TolerationOperator, Usage};
+use berth_model::{Labels, Node, Pod, PodAffinity, PodSpec, Taint, Toleration, TolerationOperator, Usage};
 
 /// A change that may help a pod to a node. Displayed as what somebody should do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -193,7 +193,7 @@ impl Change {
                 left.remove(*at);
                 *terms = left.into();
                 spec.pod_affinity = Arc::new(affinity);
-                let mut peer = crate::model::Peer::clone(&pod.peer);
+                let mut peer = berth_model::Peer::clone(&pod.peer);
                 peer.affinity = spec.pod_affinity.clone();
                 pod.peer = Arc::new(peer);
             }

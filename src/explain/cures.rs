@@ -8,10 +8,10 @@ use std::sync::Arc;
 use super::World;
 use super::change::{Change, Removed, Resource, is_condition, is_cordon};
 use super::remedy::Trial;
-use crate::class::Class;
-use crate::inventory::{NodeId, Row};
-use crate::model::{Effect, Node, NodeSelectorTerm, Operator, Pod, PodSpec, Requirement};
-use crate::rules::{Reasons, tolerates_unschedulable};
+use berth_model::{Effect, Node, NodeSelectorTerm, Operator, Pod, PodSpec, Requirement};
+use berth_scheduler::class::Class;
+use berth_scheduler::inventory::{NodeId, Row};
+use berth_scheduler::rules::{Reasons, tolerates_unschedulable};
 
 /// Whose change is looked for where either would help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

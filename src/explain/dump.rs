@@ -14,15 +14,15 @@ use serde::de::{DeserializeOwned, DeserializeSeed, Deserializer, IgnoredAny, Map
 use serde_json::value::RawValue;
 
 use super::{Settings, World};
-use crate::cluster::{
+use berth_kube_io::{
     BadObject, Guarded, Interner, LeanAllocation, LeanAllocationPolicy, LeanCoschedulingPodGroup,
     LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity, LeanNamespace, LeanNode, LeanObject,
     LeanPersistentVolume, LeanPersistentVolumeClaim, LeanPod, LeanPodDisruptionBudget, LeanPodGroup,
     LeanQuota, LeanReplicaSet, LeanReplicationController, LeanService, LeanStatefulSet, LeanStorageClass,
     LeanVolumeAttachment, ObjectId,
 };
-use crate::model::{Node, Pod};
-use crate::objects::Object;
+use berth_model::{Node, Pod};
+use berth_scheduler::objects::Object;
 
 /// The objects of a dump.
 #[derive(Debug, Default)]

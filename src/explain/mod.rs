@@ -21,8 +21,8 @@ pub use remedy::Remedy;
 pub use what_if::{Subject, Unanswerable, what_if};
 pub use world::{Settings, World};
 
-use crate::model::Pod;
-use crate::scheduler::Verdict;
+use berth_model::Pod;
+use berth_scheduler::scheduler::Verdict;
 
 /// Which pods are asked about.
 #[derive(Debug, Clone, PartialEq, Eq)]

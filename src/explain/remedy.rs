@@ -11,9 +11,9 @@ use super::World;
 use super::change::{Change, Shape};
 use super::cures::{self, Side};
 use super::world::Undo;
-use crate::inventory::NodeId;
-use crate::model::{Pod, PodSpec};
-use crate::rules::Reasons;
+use berth_model::{Pod, PodSpec};
+use berth_scheduler::inventory::NodeId;
+use berth_scheduler::rules::Reasons;
 
 /// Changes that, all made, let the pod fit.
 #[derive(Debug, Clone, PartialEq, Eq)]

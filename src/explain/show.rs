@@ -8,8 +8,8 @@ use std::sync::Arc;
 use serde::{Serialize, Serializer};
 
 use super::{Group, Remedy};
-use crate::model::Pod;
-use crate::scheduler::Candidate;
+use berth_model::Pod;
+use berth_scheduler::scheduler::Candidate;
 
 /// How much the table shows.
 #[derive(Debug, Clone, Copy)]

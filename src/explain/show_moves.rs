@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::show::wrapped;
-use crate::repack::{Entry, Report};
+use berth_scheduler::repack::{Entry, Report};
 
 const HEADS: [&str; 3] = ["node", "pod", "could go to"];
 

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::World;
-use crate::agent::Agent;
-use crate::class::Class;
-use crate::gang::{AllocationKind, AllocationName};
-use crate::inventory::{NodeId, Revision};
-use crate::repack::{Case, Entry, Repacker, Report, Resident, Residents};
-use crate::scheduler::{GangCase, Scheduler};
+use berth_scheduler::agent::Agent;
+use berth_scheduler::class::Class;
+use berth_scheduler::gang::{AllocationKind, AllocationName};
+use berth_scheduler::inventory::{NodeId, Revision};
+use berth_scheduler::repack::{Case, Entry, Repacker, Report, Resident, Residents};
+use berth_scheduler::scheduler::{GangCase, Scheduler};
 
 /// What room is looked for.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use super::Which;
 use super::change::Change;
-use crate::agent::{Agent, AgentConfig, CacheLimits};
-use crate::class::Class;
-use crate::dispatch::Estimator;
-use crate::inventory::{Inventory, NodeId, Row};
-use crate::model::{Node, Peer, Pod, Spread};
-use crate::objects::Object;
-use crate::rules::Placement;
-use crate::scheduler::{Scheduler, SchedulerConfig, Standings, Verdict};
+use berth_model::{Node, Peer, Pod, Spread};
+use berth_scheduler::agent::{Agent, AgentConfig, CacheLimits};
+use berth_scheduler::class::Class;
+use berth_scheduler::dispatch::Estimator;
+use berth_scheduler::inventory::{Inventory, NodeId, Row};
+use berth_scheduler::objects::Object;
+use berth_scheduler::rules::Placement;
+use berth_scheduler::scheduler::{Scheduler, SchedulerConfig, Standings, Verdict};
 
 /// What an answer depends on besides the cluster.
 #[derive(Debug, Clone)]

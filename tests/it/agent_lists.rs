@@ -8,13 +8,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth::agent::{Agent, AgentConfig, CacheLimits, Choice};
-use berth::class::{Class, Classifier};
-use berth::invariants::same_list;
-use berth::inventory::{Ledger, NodeId, Revision, Row};
-use berth::model::{Amounts, Holding, Identity, Node, Peer, PodSpec, Usage};
-use berth::rules::{
-    Packing, Placement, Preference, PreferenceOrder, Reasons, UtilisationLimit, rank_uncached, still_admits,
+use berth_model::{Amounts, Holding, Identity, Node, Peer, PodSpec, Usage};
+use berth_model::{Packing, Preference};
+use berth_scheduler::agent::{Agent, AgentConfig, CacheLimits, Choice};
+use berth_scheduler::class::{Class, Classifier};
+use berth_scheduler::invariants::same_list;
+use berth_scheduler::inventory::{Ledger, NodeId, Revision, Row};
+use berth_scheduler::rules::{
+    Placement, PreferenceOrder, Reasons, UtilisationLimit, rank_uncached, still_admits,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -317,7 +318,7 @@ fn placement() -> impl Strategy<Value = Placement> {
             return Placement { packing, limit, ..Placement::default() };
         }
         let with_steps = |(preference, steps): (Preference, u32)| {
-            (preference, preference.most_steps().map(|most| steps.min(most.into())))
+            (preference, berth_scheduler::rules::most_steps(preference).map(|most| steps.min(most.into())))
         };
         let order = order.into_iter().take(count).zip(steps).map(with_steps);
         Placement {

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use ::berth::control_plane::binaries::go_tool;
-use ::berth::control_plane::{ControlPlane, Options};
+use berth_testenv::binaries::go_tool;
+use berth_testenv::{ControlPlane, Options};
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
 use kube::core::GroupVersionKind;
 use kube::{Api, Client};

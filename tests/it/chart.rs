@@ -10,8 +10,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use berth::config::{self, Config, Serving};
-use berth::control_plane::binaries::go_tool;
+use berth_config::{self as config, Config, Serving};
+use berth_testenv::binaries::go_tool;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use berth::cluster::{
+use berth_kube_io::placement::{BindCounters, KubeStore, drive};
+use berth_kube_io::{
     BadObject, Change, Elector, LIVE_PODS, LeaseConfig, ObjectId, Reporter, WatchCounters, client, watch,
 };
-use berth::control_plane::Options;
-use berth::model::{PodRef, Report};
-use berth::placement::{BindCounters, Binding, KubeStore, Outcome, PlacementStore, Reply, Truth, drive};
+use berth_model::{PodRef, Report};
+use berth_scheduler::placement::{Binding, Outcome, PlacementStore, Reply, Truth};
+use berth_testenv::Options;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, VersionMatch};

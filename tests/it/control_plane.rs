@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use berth::control_plane::{Options, User};
+use berth_testenv::{Options, User};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
@@ -101,7 +101,7 @@ async fn another_user_may_do_nothing_until_rbac_lets_it() {
 #[tokio::test]
 async fn a_flag_that_the_api_server_does_not_know_is_an_error_with_its_own_words() {
     let options = Options { api_server_args: vec!["--no-such-flag".to_owned()], ..Options::default() };
-    let error = berth::control_plane::ControlPlane::start(options).await.err().expect("it cannot start");
+    let error = berth_testenv::ControlPlane::start(options).await.err().expect("it cannot start");
     assert!(format!("{error:#}").contains("unknown flag: --no-such-flag"), "{error:#}");
 }
 

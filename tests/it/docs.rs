@@ -27,8 +27,8 @@ fn the_configuration_is_documented_as_it_is_read() {
          default; an unknown key is refused. This page is made from the types that read the file.\n\n\
          | key | default | meaning |\n|---|---|---|\n",
     );
-    let schema = berth::config::schema();
-    let defaults = serde_json::to_value(berth::config::Config::default()).expect("JSON");
+    let schema = berth_config::schema();
+    let defaults = serde_json::to_value(berth_config::Config::default()).expect("JSON");
     rows(&schema, &defaults, "", &mut text);
     assert_up_to_date(root().join("docs/configuration.md"), &text);
 }

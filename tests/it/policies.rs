@@ -10,8 +10,7 @@ use kube::core::GroupVersionKind;
 use kube::{Api, Client, discovery::ApiResource};
 use serde_json::{Value, json};
 
-use ::berth::api;
-use ::berth::api::policy::{AllocationPolicy, AllocationPolicyStatus};
+use berth_crds::policy::{AllocationPolicy, AllocationPolicyStatus};
 
 use crate::support::*;
 
@@ -19,7 +18,7 @@ const SOON: Duration = Duration::from_secs(30);
 
 async fn install_crds(client: &Client) {
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
-    for crd in api::crds() {
+    for crd in berth_crds::crds() {
         crds.create(&PostParams::default(), &crd).await.expect("the API server takes the CRD");
         let name = crd.metadata.name.unwrap_or_default();
         await_until(SOON, "the CRD is established", async || {

@@ -9,7 +9,7 @@ use kube::core::GroupVersionKind;
 use kube::{Api, Client, discovery::ApiResource};
 use serde_json::{Value, json};
 
-use ::berth::api::quota::{Quota, QuotaStatus};
+use berth_crds::quota::{Quota, QuotaStatus};
 
 use crate::allocations::Kubectl;
 use crate::support::*;

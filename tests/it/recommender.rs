@@ -158,7 +158,7 @@ fn amounts(status: &Value, bound: &str) -> (i64, i64) {
     let amounts = &status["recommendation"]["containerRecommendations"][0][bound];
     let of = |name: &str| {
         let text = amounts[name].as_str().unwrap_or("0");
-        berth::model::Quantity::parse(text).expect("a quantity")
+        berth_model::Quantity::parse(text).expect("a quantity")
     };
     (of("cpu").milli_value(), of("memory").value())
 }

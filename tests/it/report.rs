@@ -6,7 +6,7 @@ mod made_up;
 
 use std::path::PathBuf;
 
-use berth::simulate::render;
+use berth_simulator::render;
 use browser::{Screen, Visit, visit};
 
 const DESKTOP: Screen = Screen { width: 1280, height: 900, dark: false };

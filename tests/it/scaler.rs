@@ -15,9 +15,9 @@ use kube::discovery::ApiResource;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use ::berth::api::service_scaler::{ServiceScaler, ServiceScalerStatus};
-use ::berth::control_plane::{Options, Process, User};
-use ::berth::model::Quantity;
+use berth_crds::service_scaler::{ServiceScaler, ServiceScalerStatus};
+use berth_model::Quantity;
+use berth_testenv::{Options, Process, User};
 
 use self::load::Load;
 use crate::allocations::Kubectl;

@@ -148,7 +148,7 @@ fn more_load_waits_longer_and_no_conflicts_means_none() {
 #[test]
 fn times_that_a_running_berth_measured_can_be_used() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    let estimator = berth::dispatch::Estimator::default();
+    let estimator = berth_scheduler::dispatch::Estimator::default();
     std::fs::write(file.path(), serde_json::to_string(&estimator).unwrap()).unwrap();
     let path = file.path().to_str().unwrap();
     let all =

@@ -9,11 +9,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use berth::config::ConfigDuration;
-use berth::control_plane::Process;
-use berth::usage::{
-    LabelNames, Namespaces, PrometheusConfig, PrometheusSource, Sample, Series, Skip, Summary, UsageKind,
-};
+use berth_model::ConfigDuration;
+use berth_prometheus::{LabelNames, Namespaces, PrometheusConfig, PrometheusSource, Series, Skip, Summary};
+use berth_rightsizing::usage::{Sample, UsageKind};
+use berth_testenv::Process;
 use jiff::Timestamp;
 use tempfile::TempDir;
 

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth::class::{Class, Classifier};
-use berth::cluster::lease::{self, LeaseConfig, LeaseRecord, Observed};
-use berth::invariants::within_allocatable;
-use berth::inventory::{Ledger, NodeId, Row};
-use berth::model::{Amounts, Identity, Node, PodSpec, Usage};
-use berth::rules;
+use berth_kube_io::lease::{self, LeaseConfig, LeaseRecord, Observed};
+use berth_model::{Amounts, Identity, Node, PodSpec, Usage};
+use berth_scheduler::class::{Class, Classifier};
+use berth_scheduler::invariants::within_allocatable;
+use berth_scheduler::inventory::{Ledger, NodeId, Row};
+use berth_scheduler::rules;
 use jiff::Timestamp;
 
 use super::state::{LEASE, NODES, NodeAt, UIDS, Uid};

@@ -1,8 +1,8 @@
 //! What must hold in every state, by the predicates that production evaluates, and what must happen in some, so that the model
 //! is not empty.
 
-use berth::invariants::{bound_once, bounded};
-use berth::placement::MOST_UNKNOWN;
+use berth_scheduler::invariants::{bound_once, bounded};
+use berth_scheduler::placement::MOST_UNKNOWN;
 use stateright::Property;
 
 use super::books::{Charged, charge};

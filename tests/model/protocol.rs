@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use berth::placement::{MOST_UNKNOWN, Outcome, Step};
+use berth_scheduler::placement::{MOST_UNKNOWN, Outcome, Step};
 use stateright::{Model, Property};
 
 use super::books::{Books, Charged, WhoseLease};

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use berth::placement::{BindAttempt, LATE_EFFECT, Outcome, Reply, Step, Truth};
+use berth_scheduler::placement::{BindAttempt, LATE_EFFECT, Outcome, Reply, Step, Truth};
 
 use super::books::{Books, Charged, Entry, charged, node_name};
 use super::state::{

@@ -5,8 +5,8 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::units::{self, cut};
-use crate::recommend::amount;
-use crate::recommend::backtest::{Measures, Outcome, Resource};
+use berth_rightsizing::recommend::amount;
+use berth_rightsizing::recommend::backtest::{Measures, Outcome, Resource};
 
 #[derive(Serialize)]
 struct Document<'a> {

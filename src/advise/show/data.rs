@@ -5,7 +5,8 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use crate::advise::advice::{Advice, Current, Report, Size, WorkloadsFrom};
-use crate::recommend::{Amount, PerResource, amount};
+use berth_model::PerResource;
+use berth_rightsizing::recommend::{Amount, amount};
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]

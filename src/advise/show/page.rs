@@ -4,8 +4,9 @@ use std::fmt::Write;
 
 use super::units::{self, cpu, current, estimate, memory};
 use crate::advise::advice::{Advice, Report, Severity, Size, WorkloadsFrom, totals};
-use crate::recommend::{Amount, PerResource};
-use crate::simulate::report::{page, text::escape, tile};
+use berth_model::PerResource;
+use berth_rightsizing::recommend::Amount;
+use berth_simulator::report::{page, text::escape, tile};
 
 /// The page; the same report gives the same bytes.
 pub fn page(report: &Report) -> String {

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::units::{self, cpu, current, cut, estimate, memory};
 use crate::advise::advice::{Advice, Report, Size, WorkloadsFrom, totals};
-use crate::recommend::Amount;
+use berth_rightsizing::recommend::Amount;
 
 const HEADER: [&str; 8] =
     ["SEVERITY", "NAMESPACE", "WORKLOAD", "CONTAINER", "PODS", "CPU REQUEST", "MEMORY REQUEST", "DAYS"];

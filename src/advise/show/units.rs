@@ -1,7 +1,7 @@
 //! Amounts as people write them in a pod's spec.
 
 use crate::advise::advice::Current;
-use crate::recommend::{AMOUNT_MAX, Amount};
+use berth_rightsizing::recommend::{AMOUNT_MAX, Amount};
 
 /// What stands for something that is not known.
 pub const UNKNOWN: &str = "?";

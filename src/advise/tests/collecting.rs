@@ -1,9 +1,10 @@
 use super::*;
 use crate::advise::advice::{sort, totals};
 use crate::advise::{Choice, Collector, Left, Owners, Recorder};
-use crate::recommend::Settings;
-use crate::recommend::backtest::Resource;
-use crate::usage::{Fact, Sample, Series, Told, UsageKind};
+use berth_prometheus::{Fact, Series, Told};
+use berth_rightsizing::recommend::Settings;
+use berth_rightsizing::recommend::backtest::Resource;
+use berth_rightsizing::usage::{Sample, UsageKind};
 
 const HOUR_NS: i64 = 3_600_000_000_000;
 const NOW_S: f64 = 1_700_000_000.0;

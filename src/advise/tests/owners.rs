@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use crate::advise::{Found, Owners, guess};
-use crate::usage::{Fact, Told};
+use berth_prometheus::{Fact, Told};
 
 fn found(kind: &str, name: &str, guessed: bool) -> Found {
     Found { kind: kind.into(), name: name.into(), guessed }

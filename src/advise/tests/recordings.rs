@@ -5,9 +5,9 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use crate::advise::recording::{Column, Recording, read};
-use crate::recommend::backtest::Resource;
-use crate::simulate::trace::TraceError;
-use crate::simulate::trace::tests::published;
+use berth_rightsizing::recommend::backtest::Resource;
+use berth_simulator::trace::TraceError;
+use berth_test_support::published;
 
 const SECOND: i64 = 1_000_000_000;
 

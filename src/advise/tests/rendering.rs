@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::*;
 use crate::advise::show;
-use crate::recommend::AMOUNT_MAX;
-use crate::recommend::backtest::{EstimatorKind, Measures, Outcome, Resource, overall};
+use berth_rightsizing::recommend::AMOUNT_MAX;
+use berth_rightsizing::recommend::backtest::{EstimatorKind, Measures, Outcome, Resource, overall};
 
 /// Compares with a file, which `UPDATE=1` writes anew.
 fn assert_golden(name: &str, text: &str) {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::control_plane::Process;
-use crate::process::{Usage, usage_of};
+use berth_telemetry::process::{Usage, usage_of};
+use berth_testenv::Process;
 
 const READY_LIMIT: Duration = Duration::from_secs(30);
 const SCRAPE_LIMIT: Duration = Duration::from_secs(10);

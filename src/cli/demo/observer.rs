@@ -8,8 +8,8 @@ use kube::Client;
 use parking_lot::Mutex;
 
 use super::workload::{Class, Fate, Workload};
-use crate::cluster::{Change, ClusterSink, LIVE_PODS, LeanPod, PodIndex, WatchCounters, watch};
-use crate::model::{Node, Pod};
+use berth_kube_io::{Change, ClusterSink, LIVE_PODS, LeanPod, PodIndex, WatchCounters, watch};
+use berth_model::{Node, Pod};
 
 /// What was seen of one pod.
 #[derive(Debug, Clone)]

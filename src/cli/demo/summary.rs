@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::verdict::class_of;
 use super::workload::CLASSES;
-use crate::model::Pod;
+use berth_model::Pod;
 
 #[derive(Debug, Serialize)]
 pub struct Summary {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::workload::{CLASS_LABEL, CLASSES, Class, Fate, GPU};
-use crate::model::{Effect, Node, Pod};
+use berth_model::{Effect, Node, Pod};
 
 /// Enough to see what is wrong.
 const PROBLEMS_MAX: usize = 10;
@@ -104,7 +104,7 @@ mod tests {
 
     use super::super::workload::Workload;
     use super::*;
-    use crate::cluster::{Interner, LeanNode, LeanPod};
+    use berth_kube_io::{Interner, LeanNode, LeanPod};
 
     const WORKLOAD: Workload = Workload { nodes: 20, pods: 100 };
     const NODES: usize = 21;

@@ -9,9 +9,11 @@ use super::recording::{Column, Recording, VALUE_COLUMN, read};
 use super::values::shown;
 use super::{Answer, Failure, Format, RecommendOptions, note, settings, show};
 use crate::advise::Recorder;
-use crate::recommend::backtest::{EstimatorKind, Outcome, Pace, Recorded, Resource, backtest, overall};
-use crate::recommend::time::nanos;
-use crate::simulate::trace::TraceError;
+use berth_rightsizing::recommend::backtest::{
+    EstimatorKind, Outcome, Pace, Recorded, Resource, backtest, overall,
+};
+use berth_rightsizing::recommend::time::nanos;
+use berth_simulator::trace::TraceError;
 
 pub fn answer(options: &RecommendOptions, files: &[PathBuf]) -> Result<Answer, Failure> {
     if !matches!(options.output, Format::Table | Format::Json) {

@@ -10,13 +10,14 @@ use super::values::shown;
 use super::{Answer, Failure, Format, LabelSet, RecommendOptions, note, settings, show};
 use crate::advise::{Choice, Collector, Left, Owners, Report, WorkloadsFrom};
 use crate::cli::progress::{Progress, Stage};
-use crate::cluster::client::with_causes;
-use crate::config::ConfigDuration;
-use crate::recommend::time::nanos;
-use crate::usage::{
+use berth_model::ConfigDuration;
+use berth_model::with_causes;
+use berth_prometheus::{
     BasicAuth, Fact, LabelNames, Missing, Namespaces, PrometheusConfig, PrometheusSource, Series, Skip,
-    SourceError, Summary, Told, UsageKind,
+    SourceError, Summary, Told,
 };
+use berth_rightsizing::recommend::time::nanos;
+use berth_rightsizing::usage::UsageKind;
 
 /// A Prometheus, and what is asked of it.
 pub struct Asked<'a> {

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use super::values::{cpu, duration, memory, shown};
 use super::{Answer, EstimatorKind, Failure, RecommendOptions, backtest, prometheus};
 use crate::cli::{Cli, Command};
-use crate::config::ConfigDuration;
-use crate::usage::tests::fake::{Asked, Fake, error, install_provider, matrix, vector};
+use berth_model::ConfigDuration;
+use berth_test_support::prometheus::{Asked, Fake, error, install_provider, matrix, vector};
 
 const NOW: &str = "2023-11-14T22:13:20Z";
 
@@ -256,7 +256,7 @@ async fn a_prometheus_can_be_backtested() {
 
 #[test]
 fn no_message_names_a_field_of_the_configuration_file() {
-    use crate::usage::SourceError;
+    use berth_prometheus::SourceError;
     let url = || "U".to_owned();
     let errors = [
         SourceError::Unreachable { url: url(), problem: "P".into(), tries: 5 },

@@ -2,9 +2,9 @@
 
 use jiff::Timestamp;
 
-use crate::config::ConfigDuration;
-use crate::model::Quantity;
-use crate::recommend::{AMOUNT_MAX, Amount};
+use berth_model::ConfigDuration;
+use berth_model::Quantity;
+use berth_rightsizing::recommend::{AMOUNT_MAX, Amount};
 
 /// As in the configuration file, or in whole days such as `8d`.
 pub fn duration(text: &str) -> Result<ConfigDuration, String> {

@@ -6,19 +6,20 @@ use anyhow::Result;
 use kube::Client;
 use parking_lot::RwLock;
 
-use super::leadership::Leadership;
-use super::resizing::Resizer;
-use super::tasks::Tasks;
-use super::{host_name, updater};
-use crate::apply::Index;
-use crate::cluster::apply::{PodWriter, follow};
-use crate::cluster::client::without_retries;
-use crate::cluster::vpa::Recommending;
-use crate::config::Config;
-use crate::engine::Engine;
-use crate::hints::Hints;
-use crate::serve::metrics::{Histograms, Sources};
-use crate::serve::mutate::{Mutate, Placing};
+use berth_config::Config;
+use berth_controllers::leadership::Leadership;
+use berth_controllers::resizing::Resizer;
+use berth_controllers::tasks::Tasks;
+use berth_controllers::tasks::host_name;
+use berth_controllers::updater;
+use berth_kube_io::apply::{PodWriter, follow};
+use berth_kube_io::client::without_retries;
+use berth_kube_io::vpa::Recommending;
+use berth_rightsizing::apply::Index;
+use berth_scheduler::engine::Engine;
+use berth_scheduler::hints::Hints;
+use berth_server::metrics::{Histograms, Sources};
+use berth_server::mutate::{Mutate, Placing};
 
 /// Follows what decides about pods, and returns the webhook if it is switched on. Every replica has this.
 pub(super) fn webhook(
@@ -60,13 +61,14 @@ pub(super) fn update(
         Some(fence) => fence.client(cluster.clone())?,
         None => client.clone(),
     };
+    let https = sources.serving.as_ref().map(|(https, _)| https.clone());
     let updater = updater::Updater {
         config: Arc::new(config.recommender.clone()),
         api: Recommending::new(client),
         resizer: Arc::new(Resizer::new(engine.clone(), PodWriter::new(fenced, host_name()))),
         index,
         leadership: leadership.clone(),
-        https: sources.serving.as_ref().map(|(https, _)| https.clone()),
+        certificate: Arc::new(move |now| https.as_ref().is_some_and(|https| !https.has_ended(now))),
         metrics,
     };
     tasks.spawn("updater", updater.run());

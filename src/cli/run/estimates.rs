@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use crate::dispatch::Estimator;
-use crate::engine::Engine;
+use berth_scheduler::dispatch::Estimator;
+use berth_scheduler::engine::Engine;
 
 pub(super) fn read(file: Option<&Path>) -> Estimator {
     let Some(file) = file else {

@@ -7,10 +7,10 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::sync::mpsc;
 
-use crate::cluster::{Evictor, Reporter};
-use crate::engine::Engine;
-use crate::model::{PodRef, Report};
-use crate::scheduler::Eviction;
+use berth_kube_io::{Evictor, Reporter};
+use berth_model::{PodRef, Report};
+use berth_scheduler::engine::Engine;
+use berth_scheduler::scheduler::Eviction;
 
 /// Evictions and nominations in flight, at most of each.
 const IN_FLIGHT_MAX: usize = 16;

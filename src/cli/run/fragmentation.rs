@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::tasks::Tasks;
-use crate::agent::{Agent, AgentConfig, CacheLimits};
-use crate::class::Class;
-use crate::engine::Engine;
-use crate::inventory::{NodeId, Revision};
-use crate::repack::{Case, Entry, Repacker, Report, Resident, Residents, Waits};
-use crate::serve::fragmentation::{Latest, Pass};
+use berth_controllers::tasks::Tasks;
+use berth_scheduler::agent::{Agent, AgentConfig, CacheLimits};
+use berth_scheduler::class::Class;
+use berth_scheduler::engine::Engine;
+use berth_scheduler::inventory::{NodeId, Revision};
+use berth_scheduler::repack::{Case, Entry, Repacker, Report, Resident, Residents, Waits};
+use berth_server::fragmentation::{Latest, Pass};
 
 /// How often it is looked whether something waits, and a pass is due.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -110,7 +110,7 @@ fn look(engine: &Engine, latest: &Latest) -> bool {
     true
 }
 
-fn helps(cases: &[Case], report: &Report) -> BTreeMap<crate::gang::AllocationName, Arc<str>> {
+fn helps(cases: &[Case], report: &Report) -> BTreeMap<berth_scheduler::gang::AllocationName, Arc<str>> {
     let told = cases.iter().zip(&report.waiting);
     let of_allocation = |(case, entry): (&Case, &Entry)| match &case.what {
         Waits::Allocation(name) => Some((name.clone(), entry.help.clone()?)),

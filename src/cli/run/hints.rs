@@ -9,13 +9,13 @@ use kube::Client;
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
-use super::tasks::Tasks;
-use crate::cluster::scaling::LeanServiceScaler;
-use crate::cluster::{Change, watch_if_served};
-use crate::config::Config;
-use crate::engine::Engine;
-use crate::hints::{Hint, Hints};
-use crate::serve::metrics::Sources;
+use berth_config::Config;
+use berth_controllers::tasks::Tasks;
+use berth_kube_io::scaling::LeanServiceScaler;
+use berth_kube_io::{Change, watch_if_served};
+use berth_scheduler::engine::Engine;
+use berth_scheduler::hints::{Hint, Hints};
+use berth_server::metrics::Sources;
 
 /// The statuses of many services change at once, when a window ends.
 const GATHER: Duration = Duration::from_secs(1);
@@ -118,7 +118,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::cluster::{BadObject, ObjectId};
+    use berth_kube_io::{BadObject, ObjectId};
 
     fn scaler(name: &str, selector: &str, hints: Value) -> Change<LeanServiceScaler> {
         let object = json!({

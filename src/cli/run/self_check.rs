@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use kube::Client;
 
-use super::tasks::Tasks;
-use crate::cluster::list_cluster;
-use crate::config::Config;
-use crate::engine::Engine;
-use crate::scheduler::Difference;
-use crate::serve::metrics::SelfCheckCounters;
+use berth_config::Config;
+use berth_controllers::tasks::Tasks;
+use berth_kube_io::list_cluster;
+use berth_scheduler::engine::Engine;
+use berth_scheduler::scheduler::Difference;
+use berth_server::metrics::SelfCheckCounters;
 
 /// A difference that a self-check found must still be there this much later: watches lag.
 const PAUSE: Duration = Duration::from_secs(10);

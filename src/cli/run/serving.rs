@@ -7,18 +7,19 @@ use anyhow::Result;
 use kube::Client;
 
 use super::agent_configs;
-use super::leadership::Leadership;
-use super::tasks::Tasks;
-use crate::agent::{AgentConfig, CacheLimits};
-use crate::cluster::PodReader;
-use crate::config::Config;
-use crate::engine::Engine;
-use crate::placement::KubeStore;
-use crate::serve::extender::{Binder, Extender, Judge};
-use crate::serve::forward::{Forward, Trust};
-use crate::serve::guard::Guard;
-use crate::serve::metrics::{Histograms, Metrics, Sources};
-use crate::serve::{Health, Secure, Served};
+use berth_config::Config;
+use berth_controllers::leadership::Leadership;
+use berth_controllers::tasks::Tasks;
+use berth_kube_io::PodReader;
+use berth_kube_io::placement::KubeStore;
+use berth_scheduler::agent::{AgentConfig, CacheLimits};
+use berth_scheduler::engine::Engine;
+use berth_server::extender::{Binder, Extender, Judge};
+use berth_server::forward::{Forward, Trust};
+use berth_server::guard::Guard;
+use berth_server::metrics::{Histograms, Metrics, Sources};
+use berth_server::{Secure, Served};
+use berth_telemetry::Health;
 
 /// What answers depend on.
 pub(super) struct Asked<'a> {

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 
-use super::tasks::Tasks;
-use crate::cluster::{
+use berth_config::Config;
+use berth_controllers::tasks::Tasks;
+use berth_kube_io::{
     Change, ClusterSink, LIVE_PODS, LeanAllocation, LeanAllocationPolicy, LeanCoschedulingPodGroup,
     LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity, LeanNamespace, LeanNode, LeanObject,
     LeanPersistentVolume, LeanPersistentVolumeClaim, LeanPod, LeanPodDisruptionBudget, LeanPodGroup,
@@ -16,12 +17,11 @@ use crate::cluster::{
     LeanVolumeAttachment, NodeIndex, ObjectIndex, ObjectSink, OptionalKind, PodIndex, watch as watch_objects,
     watch_if_served,
 };
-use crate::config::Config;
-use crate::engine::Engine;
-use crate::model::{Node, Pod};
-use crate::objects::{Kind, Object, ObjectName};
-use crate::serve::Health;
-use crate::serve::metrics::Sources;
+use berth_model::{Node, Pod};
+use berth_scheduler::engine::Engine;
+use berth_scheduler::objects::{Kind, Object, ObjectName};
+use berth_server::metrics::Sources;
+use berth_telemetry::Health;
 
 /// Passes on to the scheduler what the watches see.
 struct ToScheduler<'a>(&'a Engine, &'a Health);

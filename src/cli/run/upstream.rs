@@ -13,8 +13,8 @@ use std::fmt;
 use anyhow::{Result, bail};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
-use crate::config::{Config, LeaderElection, Recommender, Storage};
-use crate::usage::{BasicAuth, PrometheusConfig, Secret};
+use berth_config::{Config, LeaderElection, Recommender, Storage};
+use berth_prometheus::{BasicAuth, PrometheusConfig, Secret};
 use table::FLAGS;
 
 /// A flag of upstream's.
@@ -207,7 +207,7 @@ impl UpstreamFlags {
     }
 
     /// A field that is not allowed, by the name of the flag that set it.
-    fn explain(&self, invalid: &crate::config::InvalidField) -> anyhow::Error {
+    fn explain(&self, invalid: &berth_model::InvalidField) -> anyhow::Error {
         let ends_so = |field: &str| field == invalid.field || field.ends_with(&format!(".{}", invalid.field));
         let flag = self.with_flags().find(|(flag, _)| flag.field().is_some_and(ends_so));
         match flag {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::{BaseLoad, CostSource, Nodes, SimulateOptions};
-use crate::dispatch::DispatcherKind;
-use crate::simulate::{Compared, Experiment, Figures, Outcome, Report, Sweep};
+use berth_scheduler::dispatch::DispatcherKind;
+use berth_simulator::{Compared, Experiment, Figures, Outcome, Report, Sweep};
 
 /// An age limit that is short enough to matter: the time in which two requests arrive for each list that all agents may
 /// keep.

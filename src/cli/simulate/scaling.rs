@@ -11,9 +11,9 @@ use clap::Args;
 use super::{SimulateOptions, positive, print_text, with_progress};
 use crate::cli::Output;
 use crate::cli::progress::Progress;
-use crate::simulate::scaling::report::{self, Report, Sweep};
-use crate::simulate::scaling::service::Rules;
-use crate::simulate::scaling::{Figures, Load, Outcome, ScalerKind, Scenario, Synthetic, Tuning, run};
+use berth_simulator::scaling::report::{self, Report, Sweep};
+use berth_simulator::scaling::service::Rules;
+use berth_simulator::scaling::{Figures, Load, Outcome, ScalerKind, Scenario, Synthetic, Tuning, run};
 
 /// Options of `berth simulate --scaling`.
 #[derive(Debug, Clone, Args)]

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::simulate::{Experiment, Figures, Outcome};
+use berth_simulator::{Experiment, Figures, Outcome};
 
 /// What was simulated in two lines, and a line for each dispatcher. Differences are those to the first.
 pub fn table(experiment: &Experiment, outcomes: &[Outcome]) -> String {

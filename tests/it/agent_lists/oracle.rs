@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use berth::model::{
+use berth_model::{
     Amounts, Effect, FieldRequirement, Identity, LabelSelector, Node, NodeSelectorTerm, Operator, Peer,
     PodSelector, PodSpec, Requirement, SpreadConstraint, Taint, TolerationOperator, Usage,
 };
@@ -84,7 +84,7 @@ pub fn admits(spec: &PodSpec, node: &Node, pods: &[&Usage]) -> bool {
 /// A pod and the node it is on.
 pub type Placed<'a> = (&'a Node, &'a Peer);
 
-fn labelled(selector: &LabelSelector, labels: &berth::model::Labels) -> bool {
+fn labelled(selector: &LabelSelector, labels: &berth_model::Labels) -> bool {
     let labels: BTreeMap<&str, &str> = labels.iter().collect();
     match selector {
         LabelSelector::Nothing => false,

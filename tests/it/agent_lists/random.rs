@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use berth::model::{
+use berth_model::{
     Amounts, Effect, FieldRequirement, HostPort, Identity, Image, LabelSelector, Node, NodeAffinity,
     NodeSelectorTerm, Operator, Peer, PodAffinity, PodSelector, PodSpec, PodTerm, PreferredTerm, Protocol,
     Requirement, Spread, SpreadConstraint, Taint, Toleration, TolerationOperator, Usage, WeightedPodTerm,

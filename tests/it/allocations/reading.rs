@@ -3,12 +3,12 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use ::berth::cluster::{
+use berth_kube_io::{
     Change, LeanAllocation, LeanCoschedulingPodGroup, LeanObject, LeanPodGroup, ObjectIndex, ObjectSink,
     OptionalKind, PodGroupVersion, WatchCounters, watch_if_served,
 };
-use ::berth::gang::Allocation;
-use ::berth::objects::{Kind, Object, ObjectName};
+use berth_scheduler::gang::Allocation;
+use berth_scheduler::objects::{Kind, Object, ObjectName};
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use ::berth::process::usage_of;
+use berth_telemetry::process::usage_of;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::*;

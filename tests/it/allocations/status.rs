@@ -2,9 +2,9 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use ::berth::cluster::client::without_retries;
-use ::berth::cluster::{Allocations, PodGroupVersion};
-use ::berth::gang::{AllocationKind, AllocationName, AllocationStatus, Phase, RoleStatus};
+use berth_kube_io::client::without_retries;
+use berth_kube_io::{Allocations, PodGroupVersion};
+use berth_scheduler::gang::{AllocationKind, AllocationName, AllocationStatus, Phase, RoleStatus};
 use k8s_openapi::api::events::v1::Event;
 use kube::ResourceExt;
 use kube::api::ListParams;

@@ -1,6 +1,6 @@
 //! New pods of a service that is scaled: what its ServiceScaler's status says holds for them from the start, whoever wrote it.
 
-use ::berth::api::service_scaler::ServiceScaler;
+use berth_crds::service_scaler::ServiceScaler;
 
 use super::webhook::{create_until, install};
 use super::*;

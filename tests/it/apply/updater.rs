@@ -1,6 +1,6 @@
 //! Pods that run get what is recommended: in place, by eviction, or not at all.
 
-use ::berth::control_plane::{Options, User};
+use berth_testenv::{Options, User};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::DeleteParams;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use berth::control_plane::binaries::go_tool;
+use berth_testenv::binaries::go_tool;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DynamicObject, GetParams, Patch, PatchParams, PostParams};
 use kube::core::{GroupVersionKind, TypeMeta};
@@ -140,7 +140,7 @@ fn pod_of(deployment: &Value) -> Value {
 
 /// For good, and until the API server serves their kinds and describes them.
 pub async fn install_crds(client: &Client) {
-    for crd in berth::api::crds() {
+    for crd in berth_crds::crds() {
         let (group, kind) = (crd.spec.group.clone(), crd.spec.names.kind.clone());
         create(client, &serde_json::to_value(&crd).unwrap()).await;
         await_until(Duration::from_secs(60), &format!("{kind} is described"), async || {

@@ -1,6 +1,6 @@
 //! What the chart makes of its features, and berth with that and no more, on a real API server.
 
-use ::berth::control_plane::{Options, User};
+use berth_testenv::{Options, User};
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{Patch, PatchParams, PostParams};
@@ -67,7 +67,7 @@ fn the_webhook_of_pods_never_keeps_them_away() {
     let called = &webhook["clientConfig"]["service"];
     assert_eq!(called["name"], service["metadata"]["name"]);
     assert_eq!(called["port"], service["spec"]["ports"][0]["port"]);
-    assert_eq!(called["path"], ::berth::serve::mutate::PATH);
+    assert_eq!(called["path"], ::berth_server::mutate::PATH);
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn the_definitions_of_kinds_are_those_that_berth_prints_and_can_be_left_to_other
         let of_kinds = crds.into_iter().filter(|it| it["kind"] == "CustomResourceDefinition");
         of_kinds.map(|it| (it["metadata"]["name"].as_str().unwrap().to_owned(), it)).collect()
     };
-    let expected = ::berth::api::crds().iter().map(|crd| serde_json::to_value(crd).unwrap()).collect();
+    let expected = ::berth_crds::crds().iter().map(|crd| serde_json::to_value(crd).unwrap()).collect();
     let (found, expected) = (by_name(rendered("")), by_name(expected));
     assert!(found.keys().eq(expected.keys()), "{:?}", found.keys());
     for (name, crd) in &found {

@@ -19,7 +19,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use berth::control_plane::binaries::filter_oracle;
+use berth_testenv::binaries::filter_oracle;
 
 use compare::{Difference, FEASIBLE, Seen, first_difference};
 use generator::Features;

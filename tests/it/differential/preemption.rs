@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use berth::preempt::Cost;
+use berth_scheduler::preempt::Cost;
 use serde_json::Value;
 
 use super::generator::Features;

@@ -1,7 +1,7 @@
 //! Differences that were found, made small, one file each: berth and kube-scheduler agree on them now, but for those that
 //! stay, knowingly.
 
-use berth::control_plane::binaries::filter_oracle;
+use berth_testenv::binaries::filter_oracle;
 
 use super::compare::{Difference, Seen, first_difference};
 use super::oracle::Oracle;

@@ -4,18 +4,18 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth::agent::{Agent, AgentConfig, CacheLimits, Choice};
-use berth::cluster::{
+use berth_kube_io::{
     Interner, LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity, LeanNamespace, LeanNode, LeanObject,
     LeanPersistentVolume, LeanPersistentVolumeClaim, LeanPod, LeanPodDisruptionBudget, LeanReplicaSet,
     LeanReplicationController, LeanService, LeanStatefulSet, LeanStorageClass, LeanVolumeAttachment,
 };
-use berth::dispatch::Estimator;
-use berth::inventory::Occupant;
-use berth::model::Pod;
-use berth::objects::{Kind, ObjectName};
-use berth::preempt::{self, Cost, Site};
-use berth::scheduler::{Scheduler, SchedulerConfig};
+use berth_model::Pod;
+use berth_scheduler::agent::{Agent, AgentConfig, CacheLimits, Choice};
+use berth_scheduler::dispatch::Estimator;
+use berth_scheduler::inventory::Occupant;
+use berth_scheduler::objects::{Kind, ObjectName};
+use berth_scheduler::preempt::{self, Cost, Site};
+use berth_scheduler::scheduler::{Scheduler, SchedulerConfig};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -57,7 +57,7 @@ pub struct Subject {
 
 impl Subject {
     pub fn new(seed: u64) -> Self {
-        let default_spread = berth::objects::system_defaults();
+        let default_spread = berth_scheduler::objects::system_defaults();
         let config = SchedulerConfig { default_spread, ..SchedulerConfig::default() };
         let cache = CacheLimits::unlimited();
         Subject {

@@ -121,7 +121,7 @@ async fn replicas_that_all_schedule_share_the_classes_and_survive_any_kill() {
 
     let mut random = 7u64;
     for kill in 0..kills {
-        random = ::berth::rules::mix(random);
+        random = ::berth_scheduler::rules::mix(random);
         let mut victim = replicas.remove(random as usize % replicas.len());
         tokio::join!(burst(kill + 1), async {
             log.await_len(SOON, (kill + 1) * BURST + BURST / 4).await;

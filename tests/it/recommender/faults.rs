@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::http::{Method, StatusCode};
-use berth::agent::Rng;
+use berth_scheduler::agent::Rng;
 use futures::StreamExt;
 use kube::runtime::watcher;
 use parking_lot::Mutex;

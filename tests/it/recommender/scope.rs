@@ -1,6 +1,6 @@
 //! Which namespaces are looked after, and VPAs that berth makes itself.
 
-use ::berth::control_plane::{Options, User};
+use berth_testenv::{Options, User};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::DeleteParams;
 

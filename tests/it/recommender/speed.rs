@@ -6,12 +6,13 @@ use std::fmt::Write as _;
 use std::io::Write;
 use std::time::Instant;
 
-use berth::control_plane::binaries::go_tool;
-use berth::control_plane::{ControlPlane, Process};
-use berth::process::usage_of;
-use berth::recommend::propose::{Requests, propose};
-use berth::recommend::{PerResource, Settings, Store, Vpa, Workload};
-use berth::usage::PrometheusConfig;
+use berth_model::PerResource;
+use berth_prometheus::PrometheusConfig;
+use berth_rightsizing::recommend::propose::{Requests, propose};
+use berth_rightsizing::recommend::{Settings, Store, Vpa, Workload};
+use berth_telemetry::process::usage_of;
+use berth_testenv::binaries::go_tool;
+use berth_testenv::{ControlPlane, Process};
 use futures::{StreamExt, stream};
 
 use super::*;

@@ -1,6 +1,6 @@
 //! A report as a simulation would give it: plausible figures, none of them measured.
 
-use berth::simulate::{Compared, Figures, Outcome, Report, Slice, Sweep, Varied};
+use berth_simulator::{Compared, Figures, Outcome, Report, Slice, Sweep, Varied};
 
 /// Name, average latency in ms and top-level hit rate.
 const DISPATCHERS: [(&str, f64, f64); 8] = [

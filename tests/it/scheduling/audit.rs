@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ::berth::control_plane::{Options, User};
+use berth_testenv::{Options, User};
 use jiff::Timestamp;
 use serde::Deserialize;
 use tempfile::TempDir;

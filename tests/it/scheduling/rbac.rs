@@ -1,6 +1,6 @@
 //! berth with what the chart allows it, and nothing else.
 
-use ::berth::control_plane::{Options, User};
+use berth_testenv::{Options, User};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{DynamicObject, PostParams};

@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use ::berth::cluster::certificates::{Authority, Rotation};
-use ::berth::config::Serving;
-use ::berth::serve::Secure;
 use axum::http::StatusCode;
+use berth_config::Serving;
+use berth_kube_io::certificates::{Authority, Rotation};
+use berth_server::Secure;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::{

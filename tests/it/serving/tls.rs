@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use ::berth::cluster::certificates::{Authority, Issued};
-use ::berth::config::Serving;
-use ::berth::serve::Secure;
-use ::berth::serve::secure::ClientCertificate;
 use axum::http::{StatusCode, Version as HttpVersion};
 use axum::routing::get;
 use axum::{Extension, Router};
+use berth_config::Serving;
+use berth_kube_io::certificates::{Authority, Issued};
+use berth_server::Secure;
+use berth_server::secure::ClientCertificate;
 use jiff::Timestamp;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use berth::invariants;
-use berth::model::{
+use berth_model::{
     Amounts, Effect, HostPort, Labels, Node, NodeAffinity, NodeSelectorTerm, Operator, Pod, PodSpec,
     PreemptionPolicy, Protocol, Requirement, SpecError, Taint, Toleration, TolerationOperator, Unsupported,
     Usage,
 };
-use berth::placement::{Binding, Reply};
+use berth_scheduler::invariants;
+use berth_scheduler::placement::{Binding, Reply};
 
 use super::dice::Dice;
 use super::gangs;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use berth::model::{Node, Pod, Usage};
-use berth::placement::MemoryStore;
+use berth_model::{Node, Pod, Usage};
+use berth_scheduler::placement::MemoryStore;
 
 #[derive(Debug, Clone)]
 pub enum PodEvent {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use berth::agent::Rng;
-use berth::rules::mix;
+use berth_scheduler::agent::Rng;
+use berth_scheduler::rules::mix;
 
 pub struct Dice(Rng);
 

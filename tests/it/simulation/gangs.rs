@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth::agent::{Agent, AgentConfig, CacheLimits};
-use berth::gang::{Allocation, AllocationKind, AllocationName, Candidate, Members, Role, Wanted};
-use berth::model::{Identity, LabelSelector, Operator, Peer, Pod, Requirement};
-use berth::objects::Object;
-use berth::scheduler::Scheduler;
+use berth_model::{Identity, LabelSelector, Operator, Peer, Pod, Requirement};
+use berth_scheduler::agent::{Agent, AgentConfig, CacheLimits};
+use berth_scheduler::gang::{Allocation, AllocationKind, AllocationName, Candidate, Members, Role, Wanted};
+use berth_scheduler::objects::Object;
+use berth_scheduler::scheduler::Scheduler;
 
 use super::process::Who;
 use super::sim::{Sim, Step};

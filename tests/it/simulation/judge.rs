@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use berth::invariants::{self, Violation};
-use berth::model::Report;
-use berth::model::{Amounts, Pod};
-use berth::placement::{Binding, Outcome};
-use berth::scheduler::{Action, Scheduler};
+use berth_model::Report;
+use berth_model::{Amounts, Pod};
+use berth_scheduler::invariants::{self, Violation};
+use berth_scheduler::placement::{Binding, Outcome};
+use berth_scheduler::scheduler::{Action, Scheduler};
 
 use super::gangs::gang_of;
 use super::preemption::without_preemption;

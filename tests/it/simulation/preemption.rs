@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use berth::agent::{Agent, AgentConfig, CacheLimits};
-use berth::model::{PodRef, PreemptionPolicy};
-use berth::scheduler::{Action, Eviction, Scheduler, Settled};
+use berth_model::{PodRef, PreemptionPolicy};
+use berth_scheduler::agent::{Agent, AgentConfig, CacheLimits};
+use berth_scheduler::scheduler::{Action, Eviction, Scheduler, Settled};
 
 use super::gangs::{gang_of, minimum};
 use super::process::Who;

@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth::agent::{Agent, AgentConfig, CacheChange, CacheLimits, Part};
-use berth::dispatch::{DispatcherKind, Estimator};
-use berth::inventory::Revision;
-use berth::model::{Node, Pod, Usage};
-use berth::placement::{BindAttempt, Binding};
-use berth::rules::{Packing, Placement};
-use berth::scheduler::{Scheduler, SchedulerConfig, Task};
+use berth_model::Packing;
+use berth_model::{Node, Pod, Usage};
+use berth_scheduler::agent::{Agent, AgentConfig, CacheChange, CacheLimits, Part};
+use berth_scheduler::dispatch::{DispatcherKind, Estimator};
+use berth_scheduler::inventory::Revision;
+use berth_scheduler::placement::{BindAttempt, Binding};
+use berth_scheduler::rules::Placement;
+use berth_scheduler::scheduler::{Scheduler, SchedulerConfig, Task};
 
 use super::dice::Dice;
 use super::gangs;
@@ -55,7 +56,7 @@ pub enum Doing {
 }
 
 pub struct Answer {
-    pub choice: berth::scheduler::Answer,
+    pub choice: berth_scheduler::scheduler::Answer,
     pub seen: Revision,
     pub laps: Vec<(Part, Duration)>,
     pub changes: Vec<CacheChange>,

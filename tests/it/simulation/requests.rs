@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use berth::placement::{BindAttempt, Binding, LATE_EFFECT, Outcome, Reply, Step as BindStep, Truth};
+use berth_scheduler::placement::{
+    BindAttempt, Binding, LATE_EFFECT, Outcome, Reply, Step as BindStep, Truth,
+};
 
 use super::process::Who;
 use super::sim::{Event, MS, S, Sim, Step};

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth::agent::Agent;
-use berth::dispatch::DispatcherKind;
-use berth::invariants::{self, Violation};
-use berth::model::Report;
-use berth::model::{Node, Pod, PodRef, ScheduledCondition};
-use berth::placement::{BindAttempt, Binding, Reply, Truth};
-use berth::scheduler::{Action, Eviction, Settled, Task};
+use berth_model::Report;
+use berth_model::{Node, Pod, PodRef, ScheduledCondition};
+use berth_scheduler::agent::Agent;
+use berth_scheduler::dispatch::DispatcherKind;
+use berth_scheduler::invariants::{self, Violation};
+use berth_scheduler::placement::{BindAttempt, Binding, Reply, Truth};
+use berth_scheduler::scheduler::{Action, Eviction, Settled, Task};
 
 use super::cluster::{Cluster, NodeEvent, PodEvent};
 use super::dice::Dice;

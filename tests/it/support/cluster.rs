@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use ::berth::model::Quantity;
+use berth_model::Quantity;
 
 use super::await_until;
 

@@ -13,7 +13,7 @@ use std::fmt::Debug;
 use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
-use ::berth::control_plane::{ControlPlane, Options, Process};
+use berth_testenv::{ControlPlane, Options, Process};
 use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::PostParams;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use berth::model::Quantity;
-use berth::recommend::{CheckpointStatus, HistogramCheckpoint};
+use berth_model::Quantity;
+use berth_rightsizing::recommend::{CheckpointStatus, HistogramCheckpoint};
 use kube::Client;
 use kube::api::DynamicObject;
 use serde_json::Value;

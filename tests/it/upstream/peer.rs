@@ -3,8 +3,8 @@
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 
-use berth::control_plane::Process;
-use berth::control_plane::binaries::go_tool;
+use berth_testenv::Process;
+use berth_testenv::binaries::go_tool;
 use tempfile::TempDir;
 
 use super::await_seldom;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use berth::rules::mix;
+use berth_scheduler::rules::mix;
 
 use super::workloads::Workload;
 use crate::simulation::dice::Dice;

@@ -2,8 +2,9 @@
 
 use super::Effect::{Credentials, LeaderElection, Needless, Prometheus, Recommender, Refused};
 use super::{Effect, Flag};
-use crate::config::{ConfigDuration, Storage};
-use crate::usage::{BasicAuth, LabelNames, PrometheusConfig, Secret};
+use berth_config::Storage;
+use berth_model::ConfigDuration;
+use berth_prometheus::{BasicAuth, LabelNames, PrometheusConfig, Secret};
 
 const fn flag(name: &'static str, effect: Effect) -> Flag {
     Flag { name, is_bool: false, effect }
@@ -361,7 +362,7 @@ fn whole(text: &str) -> Result<u32, String> {
 }
 
 fn duration(text: &str) -> Result<ConfigDuration, String> {
-    text.parse().map_err(|error: crate::config::DurationError| error.to_string())
+    text.parse().map_err(|error: berth_model::DurationError| error.to_string())
 }
 
 /// A duration as Prometheus writes it, `1w2d12h`, which has longer units than Go's.

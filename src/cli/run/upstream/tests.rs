@@ -3,7 +3,7 @@
 use clap::Parser;
 
 use super::*;
-use crate::config::ConfigDuration;
+use berth_model::ConfigDuration;
 
 /// Every flag of the recommender 1.8.1, of its `docs/flags.md`.
 const UPSTREAM: &str = "\
@@ -73,7 +73,7 @@ fn every_flag_of_upstream_is_taken_or_explained() {
 
 #[test]
 fn the_fields_that_flags_name_are_fields_of_the_configuration() {
-    let schema = crate::config::schema();
+    let schema = berth_config::schema();
     for flag in FLAGS {
         let Some(field) = flag.field() else { continue };
         let mut at = &schema;

@@ -1,0 +1,40 @@
+//! Fragmentation advice.
+
+use berth_model::ConfigDuration;
+use berth_model::InvalidField;
+use berth_model::validate::DAY;
+use berth_model::validate::SECOND;
+use berth_model::validate::lasts;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Advice on pods that could move so that waiting pods and allocations have room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Fragmentation {
+    /// How often the leader looks, while something waits, for few pods that could move so that it has room. It moves nothing; it
+    /// tells of it in the status of allocations, at `/fragmentation` and in metrics. `0s`: never.
+    pub period: ConfigDuration,
+}
+
+impl Default for Fragmentation {
+    fn default() -> Self {
+        Self { period: ConfigDuration::from_secs(300) }
+    }
+}
+
+impl Fragmentation {
+    /// `None`: it is switched off.
+    pub fn every(self) -> Option<Duration> {
+        Some(self.period.get()).filter(|period| !period.is_zero())
+    }
+
+    pub(super) fn validate(self) -> Result<(), InvalidField> {
+        match self.every() {
+            Some(_) => lasts("fragmentation.period", self.period, SECOND..=DAY),
+            None => Ok(()),
+        }
+    }
+}

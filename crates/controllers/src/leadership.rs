@@ -1,0 +1,333 @@
+//! Which processes place pods, and which one decides about the binds of all: by leases.
+
+use std::collections::BTreeSet;
+use std::hash::{BuildHasher, RandomState};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
+use kube::{Api, Client};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use super::tasks::{Tasks, ended, host_name};
+use berth_config::{Config, NAMESPACE_FILE};
+use berth_kube_io::client::without_retries;
+use berth_kube_io::{Deadline, Elector, Fence, Holder, LIVE_PODS, LeaseConfig, Members};
+use berth_scheduler::engine::Engine;
+use berth_scheduler::scheduler::Share;
+use berth_telemetry::Health;
+
+/// The term of a process that leads without an election.
+const ONLY_TERM: u64 = 1;
+
+/// Where this process stands. Cheap to clone.
+#[derive(Clone)]
+pub struct Leadership {
+    /// This process places pods, as far as its lease says.
+    places: watch::Receiver<bool>,
+    deadline: Option<Deadline>,
+    /// For the requests that only a process may send that places pods.
+    pub fence: Option<Fence>,
+    decides: Decides,
+    /// Who decides.
+    pub holder: watch::Receiver<Option<Holder>>,
+    /// Of each lease: that it shall be left to expire.
+    keep: Arc<[Arc<AtomicBool>]>,
+}
+
+/// Whether this process decides about the binds of all: it holds the Lease, and has seen what was bound before.
+#[derive(Clone)]
+struct Decides {
+    /// The term for which it has seen that.
+    ready: Arc<Mutex<Option<u64>>>,
+    deadline: Option<Deadline>,
+    stopping: Arc<AtomicBool>,
+}
+
+impl Leadership {
+    /// The term in which this process places pods now. To be asked right before a bind.
+    pub fn term(&self) -> Option<u64> {
+        term_of(self.deadline.as_ref()).filter(|_| *self.places.borrow())
+    }
+
+    /// The term in which this process decides about the binds of others now. To be asked before anything is said about one.
+    pub fn decides(&self) -> Option<u64> {
+        let Decides { ready, deadline, stopping } = &self.decides;
+        let term = term_of(deadline.as_ref());
+        term.filter(|_| !stopping.load(Ordering::Acquire) && *ready.lock() == term)
+    }
+
+    /// Nothing is decided from now on.
+    pub fn stop_deciding(&self) {
+        self.decides.stopping.store(true, Ordering::Release);
+    }
+
+    /// At the end the leases are released only if nothing of ours can have an effect any more.
+    pub fn keep_leases_if(&self, keep: bool) {
+        for lease in &*self.keep {
+            lease.store(keep, Ordering::Release);
+        }
+    }
+}
+
+/// The term that a lease with this deadline is in; without a lease there is only one.
+fn term_of(deadline: Option<&Deadline>) -> Option<u64> {
+    deadline.map_or(Some(ONLY_TERM), Deadline::term)
+}
+
+/// Where another replica reaches our HTTPS: the address of our pod, or the one that is configured if it is one.
+fn advertised(serving: Option<SocketAddr>) -> Option<SocketAddr> {
+    let serving = serving?;
+    let pod = std::env::var("POD_IP").ok().and_then(|ip| ip.parse().ok());
+    let ip = pod.or((!serving.ip().is_unspecified()).then_some(serving.ip()))?;
+    Some(SocketAddr::new(ip, serving.port()))
+}
+
+/// Where this process stands for election.
+pub struct Place<'a> {
+    pub cluster: &'a kube::Config,
+    pub config: &'a Config,
+    /// The address of HTTPS.
+    pub serving: Option<SocketAddr>,
+}
+
+/// Runs for the leases that the configuration asks for, and lets the engine follow.
+pub fn lead(
+    tasks: &mut Tasks,
+    engine: &Engine,
+    Place { cluster, config, serving }: Place,
+    health: &Health,
+    working: watch::Receiver<bool>,
+) -> Result<Leadership> {
+    let election = &config.leader_election;
+    let client = without_retries(cluster.clone())?;
+    if !election.enabled {
+        // Receivers keep their last value when the sender is gone.
+        let (places, holder) = (watch::channel(true).1, watch::channel(None).1);
+        let decides = Decides { ready: Arc::default(), deadline: None, stopping: Arc::default() };
+        let (to, ready) = (engine.clone(), decides.ready.clone());
+        let (term, health) = (|| Some(ONLY_TERM), health.clone());
+        health.set_catching_up(true);
+        follow(tasks, engine, client, (places.clone(), term), move |term| {
+            set(&to, Some(&ready), term);
+            health.set_catching_up(false);
+        });
+        return Ok(Leadership { places, deadline: None, fence: None, decides, holder, keep: Arc::default() });
+    }
+    let host = host_name();
+    // A container that starts again has the name and the process id of the one before, whose requests may not be over.
+    let run = RandomState::new().hash_one(std::process::id()) as u32;
+    let identity = format!("{host}_{}_{run:08x}", std::process::id());
+    let lease = LeaseConfig {
+        duration: election.lease_duration.get(),
+        renew_deadline: election.renew_deadline.get(),
+        retry_period: election.retry_period.get(),
+        address: advertised(serving),
+        ..LeaseConfig::new(
+            election.lease_namespace(Path::new(NAMESPACE_FILE)),
+            election.name.clone(),
+            identity.clone(),
+        )
+    };
+    let (elector, leading) = Elector::new(client.clone(), lease.clone())?;
+    let (deadline, holder) = (elector.deadline(), elector.holder());
+    let decides =
+        Decides { ready: Arc::default(), deadline: Some(deadline.clone()), stopping: Arc::default() };
+    let keep = elector.keep();
+    tasks.spawn("leader election", elector.run(ended(working.clone())));
+    let (to, ready) = (engine.clone(), decides.ready.clone());
+    if !election.active_active {
+        let of = deadline.clone();
+        let leads = (leading.clone(), move || of.term());
+        follow(tasks, engine, client, leads, move |term| set(&to, Some(&ready), term));
+        let fence = Some(Fence::new(deadline.clone(), &lease));
+        let keep = [keep].into();
+        return Ok(Leadership { places: leading, deadline: Some(deadline), fence, decides, holder, keep });
+    }
+
+    follow(tasks, engine, client.clone(), (leading, move || deadline.term()), move |term| {
+        let before = std::mem::replace(&mut *ready.lock(), term);
+        if before != term {
+            let decides = term.is_some();
+            tracing::info!(decides, "whether this process decides about the binds of all replicas");
+        }
+    });
+    let member = LeaseConfig {
+        name: member_name(&election.name, &identity),
+        member_of: Some(election.name.clone()),
+        ..lease
+    };
+    let (elector, places) = Elector::new(client.clone(), member.clone())?;
+    let (deadline, keep_member) = (elector.deadline(), elector.keep());
+    tasks.spawn("membership", elector.run(ended(working)));
+    let (members, others) = Members::new(client.clone(), member.clone(), election.name.clone());
+    tasks.spawn("members", members.run());
+    follow_members(tasks, engine, identity, others.clone());
+    let (to, of) = (engine.clone(), deadline.clone());
+    follow(tasks, engine, client, (places.clone(), move || of.term()), move |term| set(&to, None, term));
+    let fence = Some(Fence::new(deadline.clone(), &member));
+    let keep = [keep, keep_member].into();
+    Ok(Leadership { places, deadline: Some(deadline), fence, decides, holder, keep })
+}
+
+/// The name of the lease that says that the process with this identity is there.
+fn member_name(group: &str, identity: &str) -> String {
+    let safe = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let identity: String = identity.chars().map(safe).collect();
+    // The end tells processes apart.
+    let from = identity.len().saturating_sub(100);
+    format!("{group}-member-{}", identity[from..].trim_matches('-'))
+}
+
+fn set(engine: &Engine, decides: Option<&Mutex<Option<u64>>>, term: Option<u64>) {
+    let before = engine.with(|scheduler, _| {
+        let before = scheduler.leading();
+        match term {
+            Some(term) => scheduler.lead(term),
+            None => scheduler.set_leading(false),
+        }
+        before
+    });
+    if let Some(decides) = decides {
+        *decides.lock() = term;
+    }
+    match (before, term.is_some()) {
+        (false, true) => tracing::info!("this process schedules"),
+        (true, false) => tracing::warn!("leadership is lost: this process places nothing more"),
+        _ => {}
+    }
+}
+
+/// Tells `apply` when a term begins, once we have seen what was bound before that, and at once when leadership ends. `leading`: a
+/// flag, and the term.
+fn follow(
+    tasks: &mut Tasks,
+    engine: &Engine,
+    client: Client,
+    (mut leading, term): (watch::Receiver<bool>, impl Fn() -> Option<u64> + Send + 'static),
+    apply: impl Fn(Option<u64>) + Send + 'static,
+) {
+    let engine = engine.clone();
+    tasks.spawn("leadership", async move {
+        loop {
+            let leads = *leading.borrow_and_update();
+            match term().filter(|_| leads) {
+                None => apply(None),
+                Some(term) => tokio::select! {
+                    () = see_what_is_bound(&engine, &client) => apply(Some(term)),
+                    () = lost(leading.clone()) => {}
+                },
+            }
+            if leading.changed().await.is_err() {
+                // Nobody can take it away: there is no election, or the elector has said its last word.
+                std::future::pending::<()>().await;
+            }
+        }
+    });
+}
+
+/// Resolves when the flag is lowered; never when nobody is left who could.
+async fn lost(mut leading: watch::Receiver<bool>) {
+    if leading.wait_for(|leads| !leads).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// Longer than a watch needs to tell of a change.
+const ASK_AGAIN: Duration = Duration::from_secs(2);
+const PAGE_SIZE: u32 = 5_000;
+
+/// Waits until our view has every bind that was carried out before this call: our watch may not have told yet of pods that
+/// whoever led before has bound, nor even that they exist.
+async fn see_what_is_bound(engine: &Engine, client: &Client) {
+    let began = Instant::now();
+    while !engine.with(|scheduler, _| scheduler.synced()) {
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+    loop {
+        let mut missing = match list_bound(client).await {
+            Ok(bound) => bound,
+            Err(error) => {
+                tracing::warn!(%error, "cannot read which pods are bound, trying again");
+                tokio::time::sleep(ASK_AGAIN / 10).await;
+                continue;
+            }
+        };
+        let asked = Instant::now();
+        while !missing.is_empty() && asked.elapsed() < ASK_AGAIN {
+            engine.with(|scheduler, _| missing.retain(|uid| scheduler.ledger().charge_of(uid).is_none()));
+            if !missing.is_empty() {
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
+        }
+        // Those that are gone meanwhile, of which the watch may never tell, are not in the next list.
+        if missing.is_empty() {
+            break;
+        }
+        tracing::debug!(pods = missing.len(), "the watch has not told of these yet");
+    }
+    tracing::debug!(took = ?began.elapsed(), "seen what is bound");
+}
+
+/// The uids of all pods that hold something of a node: a consistent read.
+async fn list_bound(client: &Client) -> kube::Result<Vec<String>> {
+    let api: Api<Pod> = Api::all(client.clone());
+    let fields = format!("spec.nodeName!=,{LIVE_PODS}");
+    let mut params = ListParams::default().fields(&fields).limit(PAGE_SIZE);
+    let mut uids = Vec::new();
+    loop {
+        let page = api.list_metadata(&params).await?;
+        uids.extend(page.items.into_iter().filter_map(|pod| pod.metadata.uid));
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(uids),
+        }
+    }
+}
+
+fn follow_members(
+    tasks: &mut Tasks,
+    engine: &Engine,
+    me: String,
+    mut members: watch::Receiver<BTreeSet<String>>,
+) {
+    let engine = engine.clone();
+    tasks.spawn("shares", async move {
+        loop {
+            let share = Share::new(&me, members.borrow_and_update().iter().map(String::as_str));
+            engine.with(|scheduler, now| scheduler.set_share(Some(share), now));
+            if members.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lease_of_a_member_has_a_name_that_an_object_may_have() {
+        let name = member_name("berth", "Host_1.example.com_7_0badcafe");
+        assert_eq!(name, "berth-member-host-1-example-com-7-0badcafe");
+        let name = member_name("berth", &format!("{}_7_0badcafe", "x".repeat(300)));
+        assert!(name.len() < 253 && name.ends_with("-7-0badcafe"), "{name}");
+        assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-'));
+    }
+
+    #[test]
+    fn others_are_told_an_address_that_they_can_reach() {
+        let address = |text: &str| Some(text.parse().expect("an address"));
+        assert_eq!(advertised(address("10.1.2.3:10260")), address("10.1.2.3:10260"));
+        assert_eq!(advertised(address("0.0.0.0:10260")), None);
+        assert_eq!(advertised(None), None);
+    }
+}

@@ -1,0 +1,10 @@
+//! Leader election, and what the leader does beside placing pods: the recommender, the updater and the scaler.
+//!
+//! May not know: the HTTP server and the command line.
+
+pub mod leadership;
+pub mod recommender;
+pub mod resizing;
+pub mod scaler;
+pub mod tasks;
+pub mod updater;

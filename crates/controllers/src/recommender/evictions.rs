@@ -1,0 +1,150 @@
+//! Containers whose pod was evicted for want of memory, which counts as a kill, as upstream.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::Recommender;
+use super::quality::Judge;
+use super::samples::SEEN_LATE_NS;
+use super::world::World;
+use berth_kube_io::vpa::{ApiError, Eviction, Found};
+use berth_rightsizing::recommend::assign::by_pod_name;
+use berth_rightsizing::recommend::saved;
+use berth_rightsizing::recommend::store::Workload;
+use berth_rightsizing::recommend::time::NEVER;
+
+/// Owners of pods that are not known are asked for in a round for so many; the others wait for the next one.
+const LOOKED_UP_MAX: usize = 50;
+
+/// Events that need not be looked at again, by uid, of each namespace. As many as the API server has.
+pub(super) type Heard = BTreeMap<Arc<str>, BTreeSet<String>>;
+
+/// Whose pod it was.
+enum Whose {
+    Ours(Workload),
+    Nobodys,
+    /// Not asked yet.
+    Later,
+}
+
+impl Recommender {
+    /// To be called before pods that ended are forgotten: an evicted pod has ended.
+    pub(super) async fn hear_of_evictions(&mut self, world: &World) {
+        let namespaces: BTreeSet<Arc<str>> = self.known.values().map(|of| of.namespace.clone()).collect();
+        let (mut heard, mut result) = (Heard::new(), Ok(()));
+        let mut look_ups = LOOKED_UP_MAX;
+        for namespace in namespaces {
+            // An eviction of a workload whose past is not read yet is heard of when it is: Events live for an hour.
+            if !self.knows_past(world, &namespace) {
+                continue;
+            }
+            let before = self.heard.remove(&namespace).unwrap_or_default();
+            match self.place.api.evictions(&namespace).await {
+                Ok((evictions, beyond)) => {
+                    self.place.metrics.evictions_left(beyond);
+                    let now_heard =
+                        self.count_evictions(world, &namespace, evictions, &before, &mut look_ups).await;
+                    heard.insert(namespace, now_heard);
+                }
+                Err(error) => {
+                    heard.insert(namespace, before);
+                    let forbidden = matches!(error, ApiError::Forbidden(_));
+                    result = Err(error.to_string());
+                    if forbidden {
+                        break;
+                    }
+                }
+            }
+        }
+        self.heard = heard;
+        self.complaints.say("events", "the evictions of pods", result);
+    }
+
+    fn knows_past(&self, world: &World, namespace: &Arc<str>) -> bool {
+        let of_here = world.targets.iter().filter(|target| target.vpa.namespace == *namespace);
+        of_here
+            .filter_map(|target| Some((&target.vpa.uid, target.controls()?)))
+            .all(|(uid, workload)| self.known.get(uid) == Some(workload))
+    }
+
+    async fn count_evictions(
+        &mut self,
+        world: &World,
+        namespace: &Arc<str>,
+        evictions: Vec<Eviction>,
+        before: &BTreeSet<String>,
+        look_ups: &mut usize,
+    ) -> BTreeSet<String> {
+        let mut heard = BTreeSet::new();
+        for eviction in evictions {
+            if !before.contains(&eviction.uid) {
+                match self.whose(namespace, &eviction, look_ups).await {
+                    Whose::Ours(workload) => self.count_eviction(world, &workload, &eviction),
+                    Whose::Nobodys => {}
+                    Whose::Later => continue,
+                }
+            }
+            heard.insert(eviction.uid);
+        }
+        heard
+    }
+
+    /// A pod that ran in the last round is known. Another one is asked for its owner, and if it is gone, its name tells.
+    async fn whose(&mut self, namespace: &Arc<str>, eviction: &Eviction, look_ups: &mut usize) -> Whose {
+        let too_old = eviction.time < super::now().saturating_sub(SEEN_LATE_NS);
+        let known: BTreeSet<&Workload> =
+            self.known.values().filter(|workload| workload.namespace == *namespace).collect();
+        if let Some(workload) = self.store.workload_of(&eviction.pod_uid) {
+            return if known.contains(workload) { Whose::Ours(workload.clone()) } else { Whose::Nobodys };
+        }
+        if too_old {
+            return Whose::Nobodys;
+        }
+        let by_name = by_pod_name(&eviction.pod, known.iter().copied()).cloned();
+        if *look_ups == 0 {
+            return Whose::Later;
+        }
+        *look_ups -= 1;
+        let owner = self.place.api.controller_of(namespace, &eviction.pod, &eviction.pod_uid).await;
+        let workload = match owner {
+            Err(_) => return Whose::Later,
+            Ok(None) => by_name,
+            Ok(Some(owner)) => match self.owners.top(namespace, &owner).await {
+                Err(_) => return Whose::Later,
+                Ok(Found::Top(top)) => Some(top.workload(namespace)),
+                Ok(_) => by_name,
+            },
+        };
+        let is_known = |workload: &Workload| self.known.values().any(|known| known == workload);
+        workload.filter(is_known).map_or(Whose::Nobodys, Whose::Ours)
+    }
+
+    /// What an earlier process heard of is in the checkpoint that it wrote after it.
+    fn count_eviction(&mut self, world: &World, workload: &Workload, eviction: &Eviction) {
+        let now = super::now();
+        if eviction.time < now.saturating_sub(SEEN_LATE_NS) {
+            return;
+        }
+        let vpa = world.targets.iter().find(|target| target.controls() == Some(workload));
+        let running = world.requests(workload);
+        for (container, bytes) in &eviction.used {
+            let checkpoint =
+                vpa.map(|vpa| (workload.namespace.to_string(), saved::name(&vpa.vpa.name, container)));
+            let loaded = checkpoint.and_then(|key| self.kept.get(&key)).map_or(NEVER, |kept| kept.loaded_at);
+            let exists =
+                running.contains_key(container) || self.store.aggregate(workload, container).is_some();
+            if eviction.time <= loaded || !exists {
+                continue;
+            }
+            if self.store.workload_of(&eviction.pod_uid).is_none() {
+                self.store.pod_runs(&eviction.pod_uid, workload);
+            }
+            let kill = self.store.record_oom(&eviction.pod_uid, container, *bytes, eviction.time, now);
+            self.place.metrics.oom(kill.is_ok());
+            if let Ok(needed) = kill {
+                let judge = Judge::new(world, &self.recommended, self.place.metrics.clone());
+                judge.kill(workload, container, needed);
+            }
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! Checkpoints: written for what is new, deleted when nobody needs them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use futures::{StreamExt, stream};
+
+use super::world::{State, World};
+use super::{Place, Recommender};
+use berth_kube_io::vpa::{ApiError, FoundCheckpoint, Saved, Written};
+use berth_rightsizing::recommend::saved::{self, Keeper};
+use berth_rightsizing::recommend::store::Workload;
+use berth_rightsizing::recommend::time::NEVER;
+use berth_rightsizing::recommend::vpa::DEFAULT_RECOMMENDER;
+use berth_rightsizing::recommend::{Aggregate, Span, UnixNanos, Vpa};
+
+/// The samples of CPU and memory of a container, and how many there are of its dimensions.
+pub(super) type Spans = (Span, Span, u64);
+
+/// What is known of one checkpoint.
+pub(super) struct Kept {
+    /// When it was written.
+    pub saved_at: UnixNanos,
+    /// When it had been written before this process read it.
+    pub loaded_at: UnixNanos,
+    /// The samples that it has.
+    pub spans: Option<Spans>,
+    /// It is not ours to write.
+    pub is_foreign: bool,
+    /// Annotations of others.
+    pub annotations: BTreeMap<String, String>,
+}
+
+impl Default for Kept {
+    fn default() -> Self {
+        Self {
+            saved_at: NEVER,
+            loaded_at: NEVER,
+            spans: None,
+            is_foreign: false,
+            annotations: BTreeMap::new(),
+        }
+    }
+}
+
+/// A checkpoint that is to be written. In the order of names.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Due {
+    namespace: String,
+    vpa: String,
+    container: String,
+    workload: Workload,
+}
+
+impl Due {
+    fn key(&self) -> (String, String) {
+        (self.namespace.clone(), saved::name(&self.vpa, &self.container))
+    }
+}
+
+impl Recommender {
+    pub(super) async fn maintain_checkpoints(&mut self, world: &World) {
+        let config = self.place.config.clone();
+        let is_due = |at: Option<Instant>, every: Duration| at.is_none_or(|at| at.elapsed() >= every);
+        if is_due(self.saved_at, config.checkpoints_interval.get()) {
+            self.saved_at = Some(Instant::now());
+            self.save(world, config.checkpoints_timeout.get()).await;
+        }
+        if is_due(self.collected_at, config.checkpoints_gc_interval.get()) {
+            self.collected_at = Some(Instant::now());
+            self.store.expire(super::now());
+            self.dimensions.store.expire(super::now());
+            self.collect_garbage(world).await;
+        }
+    }
+
+    /// Everything that is not saved yet, at the end.
+    pub(super) async fn save_all(&mut self) {
+        let world = std::mem::take(&mut self.world);
+        self.save(&world, super::LAST_SAVE_MAX).await;
+    }
+
+    /// Writes the checkpoints of containers that had new samples, for so long. At least some are written, however short that is.
+    async fn save(&mut self, world: &World, budget: Duration) {
+        let due = saved::oldest_first(self.due(world));
+        let began = Instant::now();
+        let workers = self.place.config.update_workers as usize;
+        for some in due.chunks(workers * 4) {
+            self.save_some(some, workers).await;
+            if began.elapsed() > budget {
+                tracing::warn!(
+                    checkpoints = due.len(),
+                    "not all checkpoints could be written in time; the others go first the next time"
+                );
+                return;
+            }
+        }
+    }
+
+    fn due(&self, world: &World) -> Vec<(UnixNanos, Due)> {
+        let mut due = Vec::new();
+        for target in &world.targets {
+            let Some(workload) = target.controls() else { continue };
+            if self.known.get(&target.vpa.uid) != Some(workload) {
+                continue;
+            }
+            for (container, aggregate) in self.store.containers(workload) {
+                if !has_samples(aggregate) {
+                    continue;
+                }
+                let one = Due {
+                    namespace: workload.namespace.to_string(),
+                    vpa: target.vpa.name.to_string(),
+                    container: container.to_string(),
+                    workload: workload.clone(),
+                };
+                let (kept, spans) = (self.kept.get(&one.key()), self.spans(workload, container));
+                if kept.is_some_and(|kept| kept.is_foreign || kept.spans == spans) {
+                    continue;
+                }
+                due.push((kept.map_or(NEVER, |kept| kept.saved_at), one));
+            }
+        }
+        due
+    }
+
+    /// The samples that the checkpoint of a container has when it is written now.
+    pub(super) fn spans(&self, workload: &Workload, container: &str) -> Option<Spans> {
+        let aggregate = self.store.aggregate(workload, container)?;
+        Some((aggregate.cpu_span, aggregate.memory_span, self.kept_samples(workload, container)))
+    }
+
+    async fn save_some(&mut self, some: &[Due], workers: usize) {
+        let now = super::now();
+        let saved = some.iter().filter_map(|due| {
+            let spans = self.spans(&due.workload, &due.container)?;
+            let (status, windows) = self.store.save(&due.workload, &due.container, now)?;
+            let annotations = self.kept.get(&due.key()).map(|kept| kept.annotations.clone());
+            let saved = Saved {
+                namespace: due.namespace.clone(),
+                vpa: due.vpa.clone(),
+                container: due.container.clone(),
+                annotations: annotations.unwrap_or_default(),
+                status,
+                windows,
+                dimensions: self.kept_dimensions(&due.workload, &due.container),
+            };
+            Some((due.clone(), spans, saved))
+        });
+        let saved: Vec<_> = saved.collect();
+        let mut writes = Vec::with_capacity(some.len());
+        for (due, spans, saved) in saved {
+            writes.push(write(self.place.clone(), self.term, due, spans, saved));
+        }
+        let written: Vec<_> = stream::iter(writes).buffer_unordered(workers).collect().await;
+        for (due, spans, written) in written.into_iter().flatten() {
+            let (namespace, checkpoint) = due.key();
+            match written {
+                Ok(Written::Yes) => {
+                    let kept = self.kept.entry(due.key()).or_default();
+                    (kept.saved_at, kept.spans) = (now, Some(spans));
+                }
+                Ok(Written::NameTaken) => {
+                    tracing::warn!(%namespace, checkpoint, "a checkpoint's name is taken by one of another VPA; this one is not kept");
+                    self.kept.entry(due.key()).or_default().is_foreign = true;
+                }
+                Err(error) => {
+                    tracing::warn!(%namespace, checkpoint, %error, "a checkpoint could not be written")
+                }
+            }
+        }
+    }
+
+    /// Deletes what nobody needs, when it was found so twice: a list may be older than what it is compared with.
+    async fn collect_garbage(&mut self, world: &World) {
+        let keepers = self.keepers(world);
+        let config = self.place.config.clone();
+        let takes_over = config.name == DEFAULT_RECOMMENDER;
+        let none = BTreeMap::new();
+        let mut garbage: Vec<FoundCheckpoint> = Vec::new();
+        let mut there = BTreeSet::new();
+        let mut take = |mut found: FoundCheckpoint| {
+            if !config.covers(&found.namespace) {
+                return;
+            }
+            there.insert((found.namespace.clone(), found.label.name.clone()));
+            if saved::is_garbage(&found.label, keepers.get(&found.namespace).unwrap_or(&none), takes_over) {
+                // The content is not needed, and large.
+                found.content = Err(String::new());
+                garbage.push(found);
+            }
+        };
+        let mut listed = Ok(());
+        for namespace in config.lists() {
+            let list = self.place.api.checkpoints(namespace, &mut take).await;
+            listed = listed.and(list.map_err(|error| error.to_string()));
+        }
+        let failed = listed.is_err();
+        self.complaints.say("checkpoints", "checkpoints", listed);
+        if failed {
+            return;
+        }
+        // One that somebody else deleted is written again.
+        self.kept.retain(|key, kept| kept.is_foreign || there.contains(key));
+        let before = std::mem::take(&mut self.suspects);
+        for found in garbage {
+            let key = (found.namespace.clone(), found.label.name.clone());
+            if !before.contains(&key) {
+                self.suspects.insert(key);
+                continue;
+            }
+            if !self.leads() {
+                return;
+            }
+            match self.place.api.delete_checkpoint(&found.namespace, &found.label.name, &found.uid).await {
+                Ok(()) => {
+                    tracing::info!(namespace = %found.namespace, checkpoint = %found.label.name, "deleted a checkpoint that nobody needs");
+                    self.kept.remove(&key);
+                    self.forget_container(world, &found);
+                }
+                Err(error) => {
+                    tracing::warn!(namespace = %found.namespace, checkpoint = %found.label.name, %error, "a checkpoint could not be deleted");
+                }
+            }
+        }
+    }
+
+    /// What is remembered of a container that does not exist any more would be saved again.
+    fn forget_container(&mut self, world: &World, found: &FoundCheckpoint) {
+        let vpa = world
+            .targets
+            .iter()
+            .find(|target| *target.vpa.namespace == *found.namespace && *target.vpa.name == *found.label.vpa);
+        if let Some(workload) = vpa.and_then(|target| target.controls()) {
+            self.store.forget(workload, |container| container != found.label.container);
+            self.dimensions.store.forget_container(workload, &found.label.container);
+        }
+    }
+
+    /// By namespace and name of the VPA, who needs its checkpoints.
+    fn keepers(&self, world: &World) -> BTreeMap<String, BTreeMap<String, Keeper>> {
+        let mut keepers: BTreeMap<String, BTreeMap<String, Keeper>> = BTreeMap::new();
+        for Vpa { namespace, name, .. } in &world.others {
+            keepers.entry(namespace.to_string()).or_default().insert(name.to_string(), Keeper::Other);
+        }
+        for target in &world.targets {
+            let vpa = &target.vpa;
+            let keeper = match &target.state {
+                State::Controls(workload) if self.known.get(&vpa.uid) == Some(workload) => {
+                    let running: BTreeSet<String> = world.requests(workload).into_keys().collect();
+                    match running.is_empty() {
+                        // Scaled to nothing: it may come back as it was.
+                        true => Keeper::Unknown,
+                        false => Keeper::Containers(running.into_iter().collect()),
+                    }
+                }
+                _ => Keeper::Unknown,
+            };
+            keepers.entry(vpa.namespace.to_string()).or_default().insert(vpa.name.to_string(), keeper);
+        }
+        keepers
+    }
+}
+
+/// A container of which nothing was ever measured has no checkpoint.
+pub(super) fn has_samples(aggregate: &Aggregate) -> bool {
+    (aggregate.cpu_span, aggregate.memory_span) != (Span::EMPTY, Span::EMPTY)
+}
+
+/// What was written, with the samples that it has.
+type Write = (Due, Spans, Result<Written, ApiError>);
+
+async fn write(place: Place, term: u64, due: Due, spans: Spans, saved: Saved) -> Option<Write> {
+    if !place.leads(term) {
+        return None;
+    }
+    let written = place.api.save(&saved).await;
+    place.metrics.checkpoint_saved(written == Ok(Written::Yes));
+    Some((due, spans, written))
+}

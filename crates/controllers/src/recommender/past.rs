@@ -1,0 +1,167 @@
+//! What was known before: checkpoints, or the history that Prometheus has.
+//!
+//! It is read once for each VPA, when it is first seen. Until then nothing is fed, recommended or saved for it, so that what is
+//! known of it is never replaced by less.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+use jiff::Timestamp;
+
+use super::Recommender;
+use super::keep::Kept;
+use super::world::World;
+use berth_config::Storage;
+use berth_kube_io::vpa::FoundCheckpoint;
+use berth_prometheus::Namespaces;
+use berth_rightsizing::recommend::assign::by_pod_name;
+use berth_rightsizing::recommend::feed::feed;
+use berth_rightsizing::recommend::store::Workload;
+use berth_rightsizing::recommend::{CheckpointError, saved};
+
+/// A VPA whose past is to be read.
+struct New<'a> {
+    uid: &'a str,
+    vpa: &'a str,
+    workload: &'a Workload,
+}
+
+impl Recommender {
+    pub(super) async fn learn_past(&mut self, world: &World) {
+        let mut new: BTreeMap<Arc<str>, Vec<New>> = BTreeMap::new();
+        for target in &world.targets {
+            let Some(workload) = target.controls() else { continue };
+            let vpa = &target.vpa;
+            if self.known.get(&vpa.uid) == Some(workload) || !world.pods.contains_key(&workload.namespace) {
+                continue;
+            }
+            let of = new.entry(workload.namespace.clone()).or_default();
+            of.push(New { uid: &vpa.uid, vpa: &vpa.name, workload });
+        }
+        if new.is_empty() {
+            return;
+        }
+        let began = Instant::now();
+        match self.place.config.storage {
+            Storage::Checkpoint => self.load_checkpoints(&new).await,
+            Storage::Prometheus => self.load_history(world, &new).await,
+        }
+        self.place.metrics.took("LoadPast", began);
+    }
+
+    async fn load_checkpoints(&mut self, new: &BTreeMap<Arc<str>, Vec<New<'_>>>) {
+        for (namespace, vpas) in new {
+            let mut found = Vec::new();
+            let ours = |it: &FoundCheckpoint| {
+                let vpa = vpas.iter().find(|new| new.vpa == it.label.vpa);
+                vpa.is_some() && it.label.name == saved::name(&it.label.vpa, &it.label.container)
+            };
+            let listed = self.place.api.checkpoints(Some(namespace), |it| {
+                if ours(&it) {
+                    found.push(it);
+                }
+            });
+            let listed = listed.await.map_err(|error| error.to_string());
+            let topic = format!("checkpoints of {namespace}");
+            let failed = listed.is_err();
+            self.complaints.say(&topic, &topic, listed);
+            if failed {
+                continue;
+            }
+            for checkpoint in found {
+                if let Some(new) = vpas.iter().find(|new| new.vpa == checkpoint.label.vpa) {
+                    self.load_checkpoint(new, checkpoint);
+                }
+            }
+            for new in vpas {
+                self.known.insert(new.uid.to_owned(), new.workload.clone());
+            }
+        }
+    }
+
+    fn load_checkpoint(&mut self, new: &New<'_>, checkpoint: FoundCheckpoint) {
+        let FoundCheckpoint { namespace, label, annotations, content, dimensions, .. } = checkpoint;
+        let now = super::now();
+        let mut kept = Kept { annotations, ..Kept::default() };
+        let loaded = content.and_then(|(status, windows)| {
+            kept.saved_at = status.last_update_time.min(now);
+            kept.loaded_at = kept.saved_at;
+            let loaded = self.store.load(new.workload, &label.container, &status, &windows, now);
+            // Of a version that is newer than ours, perhaps: not ours to write over.
+            kept.is_foreign =
+                matches!(&loaded, Err(CheckpointError::Version(version)) if !version.is_empty());
+            loaded.map_err(|error| berth_model::with_causes(&error))
+        });
+        if let Some(text) = dimensions {
+            self.load_dimensions(new.workload, &label, &text);
+        }
+        if loaded.is_ok() {
+            kept.spans = self.spans(new.workload, &label.container);
+        }
+        self.place.metrics.checkpoint_loaded(loaded.is_ok());
+        if let Err(error) = loaded {
+            tracing::warn!(
+                %error, %namespace, checkpoint = %label.name,
+                "a checkpoint cannot be used; its container is measured anew"
+            );
+        }
+        self.kept.insert((namespace, label.name), kept);
+    }
+
+    async fn load_history(&mut self, world: &World, new: &BTreeMap<Arc<str>, Vec<New<'_>>>) {
+        let Some(source) = self.place.source.clone() else { return };
+        let workloads: BTreeMap<&str, BTreeSet<&Workload>> = new
+            .iter()
+            .map(|(namespace, vpas)| (&**namespace, vpas.iter().map(|new| new.workload).collect()))
+            .collect();
+        let mut live: BTreeMap<(&str, &str), (&Arc<str>, &Workload)> = BTreeMap::new();
+        for (of, pods) in world.pods.values().flatten() {
+            live.extend(pods.iter().map(|pod| ((&*of.namespace, pod.name.as_str()), (&pod.uid, of))));
+        }
+        let namespaces: Vec<String> = new.keys().map(|namespace| namespace.to_string()).collect();
+        let (store, now) = (&mut self.store, super::now());
+        let mut fed: BTreeSet<Arc<str>> = BTreeSet::new();
+        let read = source.history(Namespaces::These(&namespaces), Timestamp::now(), |kind, series| {
+            let Some(workloads) = workloads.get(series.namespace) else { return };
+            let (uid, workload) = match live.get(&(series.namespace, series.pod)) {
+                Some((uid, of)) => ((*uid).clone(), *of),
+                None => match by_pod_name(series.pod, workloads.iter().copied()) {
+                    // It is gone, or its uid is not known: its name stands in.
+                    Some(of) => (format!("{}/{}", series.namespace, series.pod).into(), of),
+                    None => return,
+                },
+            };
+            if !workloads.contains(&workload) {
+                return;
+            }
+            if fed.insert(uid.clone()) {
+                store.pod_runs(&uid, workload);
+            }
+            feed(store, kind, (&uid, series.container), series.samples, now, |_, _| {});
+        });
+        let read = read.await;
+        let running: BTreeSet<&Arc<str>> = live.values().map(|(uid, _)| *uid).collect();
+        for uid in fed.iter().filter(|uid| read.is_err() || !running.contains(uid)) {
+            self.store.pod_ended(uid);
+        }
+        for new in new.values().flatten() {
+            match &read {
+                Ok(_) => {
+                    self.dimensions.await_history(new.workload);
+                    self.known.insert(new.uid.to_owned(), new.workload.clone());
+                }
+                // Who reads again begins anew.
+                Err(_) => self.store.forget(new.workload, |_| false),
+            }
+        }
+        if let Ok(summary) = &read {
+            tracing::info!(
+                series = summary.series, samples = summary.samples, warnings = ?summary.warnings,
+                "the history of usage has been read"
+            );
+        }
+        let read = read.map(drop).map_err(|error| berth_model::with_causes(&error));
+        self.complaints.say("history", "the history of usage", read);
+    }
+}

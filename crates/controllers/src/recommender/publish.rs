@@ -1,0 +1,146 @@
+//! What is recommended is written into the status of VPAs, where it is new.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures::{StreamExt, stream};
+
+use super::world::{State, Target, World};
+use super::{Place, Recommender};
+use berth_config::Storage;
+use berth_kube_io::vpa::{ApiError, OwnedPod, status_patch};
+use berth_model::{Node, PodSpec};
+use berth_model::{NodeSize, PerResource};
+use berth_rightsizing::recommend::propose::propose;
+use berth_rightsizing::recommend::status::{condition, next};
+use berth_rightsizing::recommend::store::Workload;
+use berth_rightsizing::recommend::{Findings, Status, Vpa};
+use berth_scheduler::rules::may_run_on;
+use berth_telemetry::VpaKind;
+
+impl Recommender {
+    pub(super) async fn publish(&mut self, world: &World) {
+        let nodes = if self.place.config.cap_to_nodes { self.nodes() } else { Vec::new() };
+        let thresholds = self.place.config.thresholds();
+        let now = super::now();
+        let mut kinds: BTreeMap<VpaKind, usize> = BTreeMap::new();
+        let mut due: Vec<(Vpa, Status, Status)> = Vec::new();
+        let mut recommended = Vec::new();
+        for target in &world.targets {
+            let vpa = &target.vpa;
+            // A list may be of just before our last write.
+            let old = match self.written.get(&vpa.uid) {
+                Some((before, after)) if *before == vpa.status => after.clone(),
+                _ => vpa.status.clone(),
+            };
+            let found = self.findings(target, world, &nodes);
+            if let (Some(found), Some(workload)) = (&found, target.controls()) {
+                recommended.push((workload.clone(), found.recommendations.clone()));
+            }
+            let status = found.as_ref().and_then(|found| next(&old, found, thresholds, now));
+            *kinds.entry(kind(vpa, found.as_ref(), status.as_ref().unwrap_or(&old))).or_default() += 1;
+            if let Some(status) = status {
+                due.push((vpa.clone(), old, status));
+            }
+        }
+        self.place.metrics.vpas(kinds);
+        self.note_recommended(world, recommended);
+        let (place, term, workers) = (&self.place, self.term, self.place.config.update_workers as usize);
+        let mut writes = Vec::with_capacity(due.len());
+        for (vpa, old, status) in due {
+            writes.push(write(place.clone(), term, vpa, old, status));
+        }
+        let written: Vec<_> = stream::iter(writes).buffer_unordered(workers).collect().await;
+        self.written = written.into_iter().flatten().collect();
+    }
+
+    /// What was found out about a VPA; `None` when that is not enough to say anything now.
+    fn findings(&self, target: &Target, world: &World, nodes: &[Arc<Node>]) -> Option<Findings> {
+        let unsupported = |why: &str| Findings { unsupported: Some(why.to_owned()), ..Findings::default() };
+        match &target.state {
+            State::Unknown => None,
+            State::Unsupported(why) => Some(unsupported(why)),
+            State::Shadowed(why) => Some(Findings { is_shadowed: true, ..unsupported(why) }),
+            State::Controls(workload) => {
+                let pods = world.pods_of(workload)?.len();
+                if self.known.get(&target.vpa.uid) != Some(workload) {
+                    let from_history = self.place.config.storage == Storage::Prometheus;
+                    return from_history.then(|| Findings {
+                        pods,
+                        fetches_history: true,
+                        ..Findings::default()
+                    });
+                }
+                Some(self.proposed(&target.vpa, workload, pods, world, nodes))
+            }
+        }
+    }
+
+    fn proposed(
+        &self,
+        vpa: &Vpa,
+        workload: &Workload,
+        pods: usize,
+        world: &World,
+        nodes: &[Arc<Node>],
+    ) -> Findings {
+        let running = world.requests(workload);
+        let spec = world.pods_of(workload).and_then(|pods| pods.iter().find_map(OwnedPod::spec));
+        let max_allowed = self.place.config.max_allowed();
+        let proposal =
+            propose(vpa, &self.store, workload, &running, max_allowed, || sizes(nodes, spec.as_deref()));
+        // Those that are off get nothing, also not what they once got.
+        let containers = running.into_keys().filter(|name| vpa.controlled(name).is_some());
+        Findings {
+            pods,
+            containers: containers.collect(),
+            recommendations: proposal.recommendations,
+            low_confidence: proposal.low_confidence,
+            capped: proposal.capped,
+            ..Findings::default()
+        }
+    }
+}
+
+/// What was written: the uid of the VPA, what was there when it was read, and what is there now.
+type Write = (String, (Status, Status));
+
+async fn write(place: Place, term: u64, vpa: Vpa, old: Status, status: Status) -> Option<Write> {
+    if !place.leads(term) {
+        return None;
+    }
+    let written = place.api.write_status(&vpa, &status_patch(&vpa.uid, &status)).await;
+    place.metrics.status_written(written.is_ok());
+    match written {
+        Ok(()) => {
+            if old.recommendation.is_none() && status.recommendation.is_some() {
+                place.metrics.first_recommendation(super::now().saturating_sub(vpa.created));
+            }
+            Some((vpa.uid, (vpa.status, status)))
+        }
+        // Deleted, or made anew: the next round sees what is there.
+        Err(ApiError::NotFound(_) | ApiError::Conflict(_)) => None,
+        Err(error) => {
+            tracing::warn!(%error, namespace = %vpa.namespace, vpa = %vpa.name, "a status could not be written");
+            None
+        }
+    }
+}
+
+/// The nodes that a pod may go to; all of them when nothing is known of what it asks.
+fn sizes<'a>(nodes: &'a [Arc<Node>], spec: Option<&'a PodSpec>) -> impl Iterator<Item = NodeSize> {
+    let may = move |node: &&Arc<Node>| spec.is_none_or(|spec| may_run_on(spec, node));
+    let size =
+        |node: &Arc<Node>| PerResource { cpu: node.allocatable.cpu_milli, memory: node.allocatable.memory };
+    nodes.iter().filter(may).map(size)
+}
+
+fn kind(vpa: &Vpa, found: Option<&Findings>, status: &Status) -> VpaKind {
+    let has = |kind: &str| status.conditions.iter().any(|it| it.kind == kind && it.status == "True");
+    VpaKind {
+        update_mode: vpa.update_mode.clone(),
+        has_recommendation: status.recommendation.is_some(),
+        matches_pods: found.map_or(!has(condition::NO_PODS_MATCHED), |found| found.pods > 0),
+        unsupported_config: has(condition::CONFIG_UNSUPPORTED),
+    }
+}

@@ -1,0 +1,103 @@
+//! Samples held against recommendations, for the metrics of quality.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::Recommender;
+use super::world::World;
+use berth_rightsizing::recommend::post::Amounts;
+use berth_rightsizing::recommend::store::Workload;
+use berth_rightsizing::recommend::{Amount, Recommendation, Vpa};
+use berth_rightsizing::usage::UsageKind;
+use berth_telemetry::{RecommenderMetrics, Resource, Usage};
+
+/// What was recommended last to the containers of each workload, before anything capped it.
+pub(super) type Recommended = BTreeMap<Workload, BTreeMap<String, Amounts>>;
+
+/// Holds samples against recommendations.
+pub(super) struct Judge<'a> {
+    vpas: BTreeMap<&'a Workload, &'a Vpa>,
+    recommended: &'a Recommended,
+    metrics: Arc<RecommenderMetrics>,
+}
+
+impl<'a> Judge<'a> {
+    pub fn new(world: &'a World, recommended: &'a Recommended, metrics: Arc<RecommenderMetrics>) -> Self {
+        let vpas = world.targets.iter().filter_map(|target| Some((target.controls()?, &target.vpa)));
+        Self { vpas: vpas.collect(), recommended, metrics }
+    }
+
+    /// Millicores or bytes, which the store took.
+    pub fn sample(&self, of: Option<&Workload>, container: &str, kind: UsageKind, amount: Amount) {
+        if kind == UsageKind::Cpu {
+            self.judge(of, container, Resource::Cpu, amount, false);
+        } else if kind == UsageKind::Memory {
+            self.judge(of, container, Resource::Memory, amount, false);
+        }
+    }
+
+    /// A container was killed, and needs so many bytes.
+    pub fn kill(&self, of: &Workload, container: &str, needed: Amount) {
+        self.judge(Some(of), container, Resource::Memory, needed, true);
+    }
+
+    fn judge(
+        &self,
+        of: Option<&Workload>,
+        container: &str,
+        resource: Resource,
+        amount: Amount,
+        is_oom: bool,
+    ) {
+        let Some((workload, vpa)) = of.and_then(|of| Some((of, self.vpas.get(of)?))) else { return };
+        if vpa.controlled(container).is_none() {
+            return;
+        }
+        let last = self.recommended.get(workload).and_then(|containers| containers.get(container));
+        let last = last.and_then(|last| match resource {
+            Resource::Cpu => last.cpu,
+            Resource::Memory => last.memory,
+        });
+        let in_units = |amount: Amount| match resource {
+            Resource::Cpu => amount as f64 / 1000.0,
+            Resource::Memory => amount as f64,
+        };
+        let usage = Usage { update_mode: &vpa.update_mode, resource, amount: in_units(amount), is_oom };
+        self.metrics.quality().observe(usage, last.map(in_units));
+    }
+}
+
+impl Recommender {
+    /// Takes down what is recommended from now on.
+    pub(super) fn note_recommended(
+        &mut self,
+        world: &World,
+        recommended: Vec<(Workload, Vec<Recommendation>)>,
+    ) {
+        let sizes: BTreeMap<&Workload, (&Vpa, usize)> = world
+            .targets
+            .iter()
+            .filter_map(|target| {
+                let workload = target.controls()?;
+                Some((workload, (&target.vpa, world.pods_of(workload).map_or(0, <[_]>::len))))
+            })
+            .collect();
+        self.recommended.retain(|workload, _| sizes.contains_key(workload));
+        for (workload, recommendations) in recommended {
+            let Some((vpa, pods)) = sizes.get(&workload) else { continue };
+            let containers = self.recommended.entry(workload).or_default();
+            let is_there = |name: &String| recommendations.iter().any(|new| new.container == *name);
+            containers.retain(|name, _| is_there(name));
+            for Recommendation { container, uncapped, .. } in recommendations {
+                let Some(old) = containers.insert(container, uncapped) else { continue };
+                let quality = self.place.metrics.quality();
+                let both = old.zip(uncapped).map(|(old, new)| Some((old.unwrap_or(0), new?)));
+                for (resource, both) in [(Resource::Cpu, both.cpu), (Resource::Memory, both.memory)] {
+                    if let Some((old, new)) = both {
+                        quality.changed(&vpa.update_mode, resource, old, new, *pods);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! What is there: our VPAs, who controls what, and the pods of their targets.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::Recommender;
+use berth_kube_io::vpa::{ApiError, Found, OwnedPod};
+use berth_model::PerResource;
+use berth_rightsizing::recommend::assign::controlling;
+use berth_rightsizing::recommend::create::Asked;
+use berth_rightsizing::recommend::propose::Requests;
+use berth_rightsizing::recommend::store::Workload;
+use berth_rightsizing::recommend::{Owner, Vpa};
+
+/// What one round has seen.
+#[derive(Default)]
+pub(super) struct World {
+    /// Our VPAs.
+    pub targets: Vec<Target>,
+    /// VPAs of other recommenders.
+    pub others: Vec<Vpa>,
+    /// Where VPAs are to be made; `None`: nowhere, or that is not known.
+    pub asked: Option<Asked>,
+    /// The pods of controlled workloads, for each namespace whose pods could be read.
+    pub pods: BTreeMap<Arc<str>, PodsOf>,
+}
+
+/// The running pods of each workload that has any.
+pub(super) type PodsOf = BTreeMap<Workload, Vec<OwnedPod>>;
+
+/// One of our VPAs.
+pub(super) struct Target {
+    pub vpa: Vpa,
+    pub state: State,
+}
+
+pub(super) enum State {
+    /// It looks after this workload.
+    Controls(Workload),
+    /// Another VPA does; this is why.
+    Shadowed(String),
+    Unsupported(String),
+    /// The API server did not say.
+    Unknown,
+}
+
+impl Target {
+    pub fn controls(&self) -> Option<&Workload> {
+        match &self.state {
+            State::Controls(workload) => Some(workload),
+            _ => None,
+        }
+    }
+}
+
+impl World {
+    /// The running pods of a workload; `None` when the pods of its namespace could not be read.
+    pub fn pods_of(&self, workload: &Workload) -> Option<&[OwnedPod]> {
+        let pods = self.pods.get(&workload.namespace)?;
+        Some(pods.get(workload).map_or(&[], Vec::as_slice))
+    }
+
+    /// The containers that these pods have, and what they request at most.
+    pub fn requests(&self, workload: &Workload) -> Requests {
+        let mut requests = Requests::new();
+        for container in self.pods_of(workload).into_iter().flatten().flat_map(|pod| &pod.containers) {
+            let most = requests.entry(container.name.clone()).or_default();
+            *most = PerResource {
+                cpu: most.cpu.max(container.requests.cpu),
+                memory: most.memory.max(container.requests.memory),
+            };
+        }
+        requests
+    }
+}
+
+impl Recommender {
+    pub(super) async fn look(&mut self) -> Result<World, ApiError> {
+        self.owners.next_round();
+        let config = self.place.config.clone();
+        let mut all = Vec::new();
+        for namespace in config.lists() {
+            all.extend(self.place.api.vpas(namespace).await?);
+        }
+        all.retain(|vpa| config.covers(&vpa.namespace));
+        let (ours, others): (Vec<Vpa>, Vec<Vpa>) = all.into_iter().partition(|vpa| vpa.is_of(&config.name));
+        let controllers = controlling(&ours);
+        let mut named: BTreeMap<&Arc<str>, Vec<&Owner>> = BTreeMap::new();
+        for vpa in &ours {
+            named.entry(&vpa.namespace).or_default().extend(&vpa.target);
+        }
+        for (namespace, targets) in named {
+            self.owners.prefetch(namespace, targets).await;
+        }
+        let mut states = Vec::with_capacity(ours.len());
+        for (index, vpa) in ours.iter().enumerate() {
+            states.push(self.state(vpa, index, &controllers, &ours).await);
+        }
+        let targets: Vec<Target> =
+            ours.into_iter().zip(states).map(|(vpa, state)| Target { vpa, state }).collect();
+        let mut wanted: BTreeSet<Workload> = targets.iter().filter_map(Target::controls).cloned().collect();
+        // Those whose VPA cannot be judged now go on being followed.
+        wanted.extend(targets.iter().filter_map(|target| self.known.get(&target.vpa.uid)).cloned());
+        let namespaces: BTreeSet<&Arc<str>> = wanted.iter().map(|workload| &workload.namespace).collect();
+        let mut asked = self.asking_namespaces().await;
+        let asking: BTreeSet<Arc<str>> = asked.iter().flat_map(|it| &it.namespaces).cloned().collect();
+        let mut pods = BTreeMap::new();
+        for namespace in namespaces.into_iter().chain(&asking).collect::<BTreeSet<_>>() {
+            let topic = format!("pods of {namespace}");
+            let asked = asked.as_mut().filter(|asked| asked.namespaces.contains(namespace));
+            match self.owned_pods(namespace, &wanted, asked).await {
+                Ok(owned) => {
+                    self.complaints.say(&topic, &topic, Ok(()));
+                    pods.insert(namespace.clone(), owned);
+                }
+                Err(error) => self.complaints.say(&topic, &topic, Err(error.to_string())),
+            }
+        }
+        Ok(World { targets, others, asked, pods })
+    }
+
+    async fn state(
+        &mut self,
+        vpa: &Vpa,
+        index: usize,
+        controllers: &BTreeMap<Workload, usize>,
+        ours: &[Vpa],
+    ) -> State {
+        let (Some(target), Some(workload)) = (&vpa.target, vpa.workload()) else {
+            return State::Unsupported("it has no targetRef with a kind and a name".to_owned());
+        };
+        let found = self.owners.top(&vpa.namespace, target).await;
+        let topic = format!("the target of {}/{}", vpa.namespace, vpa.name);
+        let read = found.as_ref().map(drop).map_err(ToString::to_string);
+        self.complaints.say(&topic, &topic, read);
+        let top = match found {
+            Err(_) => return State::Unknown,
+            Ok(Found::Missing) => {
+                return State::Unsupported(format!("there is no {} {}", target.kind, target.name));
+            }
+            Ok(Found::Unsupported(why)) => return State::Unsupported(why),
+            Ok(Found::Top(top)) => top,
+        };
+        if top.workload(&vpa.namespace) != workload {
+            return State::Unsupported(format!(
+                "{} {} belongs to {} {}, which is what must be targeted",
+                target.kind, target.name, top.kind, top.name
+            ));
+        }
+        match controllers.get(&workload).map(|controller| (controller, &ours[*controller])) {
+            Some((controller, _)) if *controller == index => State::Controls(workload),
+            Some((_, other)) => State::Shadowed(format!(
+                "{} {} is looked after by the older VPA {}",
+                target.kind, target.name, other.name
+            )),
+            None => State::Unknown,
+        }
+    }
+
+    /// The pods of a namespace that belong to one of the workloads. All workloads that have pods are noted in `asked`.
+    async fn owned_pods(
+        &mut self,
+        namespace: &Arc<str>,
+        wanted: &BTreeSet<Workload>,
+        mut asked: Option<&mut Asked>,
+    ) -> Result<PodsOf, ApiError> {
+        let mut owned = PodsOf::new();
+        let pods = self.place.api.pods(namespace).await?;
+        self.owners.prefetch(namespace, pods.iter().filter_map(|pod| pod.owner.as_ref())).await;
+        for pod in pods {
+            let Some(owner) = &pod.owner else { continue };
+            if let Found::Top(top) = self.owners.top(namespace, owner).await? {
+                let workload = top.workload(namespace);
+                if let Some(asked) = &mut asked
+                    && !asked.candidates.contains_key(&workload)
+                    && let Some(candidate) = self.candidate(namespace, top)
+                {
+                    asked.candidates.insert(workload.clone(), candidate);
+                }
+                if wanted.contains(&workload) {
+                    owned.entry(workload).or_default().push(pod);
+                }
+            }
+        }
+        Ok(owned)
+    }
+
+    /// Workloads that no VPA of ours names any more, and VPAs that are gone.
+    pub(super) fn forget_what_is_gone(&mut self, world: &World) {
+        let named: BTreeSet<Workload> =
+            world.targets.iter().filter_map(|target| target.vpa.workload()).collect();
+        let gone: Vec<Workload> =
+            self.store.workloads().filter(|workload| !named.contains(workload)).cloned().collect();
+        for workload in gone {
+            self.store.forget(&workload, |_| false);
+        }
+        self.dimensions.retain(|workload| named.contains(workload));
+        let uids: BTreeSet<&str> = world.targets.iter().map(|target| target.vpa.uid.as_str()).collect();
+        self.known.retain(|uid, _| uids.contains(uid.as_str()));
+    }
+
+    /// Which estimators VPAs ask for, once their past has been read: it comes pod by pod, and other estimators want time to go on.
+    pub(super) fn apply_methods(&mut self, world: &World) {
+        for target in &world.targets {
+            let Some(workload) = target.controls() else { continue };
+            let vpa = &target.vpa;
+            if self.known.get(&vpa.uid) != Some(workload) {
+                continue;
+            }
+            let topic = format!("estimator of {}/{}", vpa.namespace, vpa.name);
+            let (method, said) = match &vpa.estimator {
+                None => (None, Ok(())),
+                Some(Ok(method)) => (Some(*method), Ok(())),
+                Some(Err(error)) => (None, Err(error.to_string())),
+            };
+            let what = format!("the annotation berth.dev/estimator of {}/{}", vpa.namespace, vpa.name);
+            self.complaints.say(&topic, &what, said);
+            let containers: Vec<_> = self.store.containers(workload).map(|(name, _)| name.clone()).collect();
+            for container in containers {
+                self.store.set_method(workload, &container, method);
+            }
+        }
+    }
+
+    /// What VPAs say of windows and kills, for containers of which there are or will be samples.
+    pub(super) fn apply_rules(&mut self, world: &World) {
+        let default = self.store.settings().memory_rules();
+        let now = super::now();
+        for target in &world.targets {
+            let Some(workload) = target.controls() else { continue };
+            for container in world.requests(workload).keys() {
+                let rules = target.vpa.memory_rules(container, default);
+                if rules.is_some() || self.store.aggregate(workload, container).is_some() {
+                    self.store.set_rules(workload, container, rules, now);
+                }
+            }
+        }
+    }
+}

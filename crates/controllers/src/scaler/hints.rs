@@ -1,0 +1,260 @@
+//! Which services peak together: their usage, window after window, and what their statuses say of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::Scaler;
+use super::look::Look;
+use berth_crds::service_scaler::{HintPlacement, HintResource, HintStatus};
+use berth_kube_io::scaling::Service;
+use berth_prometheus::{Metric, MetricKind, Namespaces};
+use berth_rightsizing::correlate::{Correlations, Direction, Hint, Resource, Settings, Window};
+use berth_rightsizing::scaling::Kind;
+use berth_rightsizing::usage::Scope;
+
+/// Points of a window are not closer than this.
+const STEP_S_MIN: i64 = 3;
+
+/// What is known of services that peak together. What is in force stands in the statuses of ServiceScalers: every process that
+/// schedules reads it there, and so does the next leader.
+pub(super) struct Affinity {
+    window_s: i64,
+    step_s: i64,
+    correlations: Correlations,
+    /// When the window that is open ends.
+    ends_s: i64,
+    /// The selectors of services that hints are about.
+    selectors: BTreeMap<Arc<str>, String>,
+    /// The hints of each service that has some.
+    in_force: BTreeMap<Arc<str>, Vec<HintStatus>>,
+}
+
+impl Affinity {
+    /// With windows of so many seconds, and samples so often.
+    pub fn new(window_s: i64, interval_s: i64) -> Self {
+        Affinity {
+            window_s: window_s.max(1),
+            step_s: interval_s.max(STEP_S_MIN.min(window_s / 20)).max(1),
+            correlations: Correlations::new(Settings::default()),
+            ends_s: i64::MIN,
+            selectors: BTreeMap::new(),
+            in_force: BTreeMap::new(),
+        }
+    }
+
+    fn is_new(&self) -> bool {
+        self.ends_s == i64::MIN
+    }
+
+    /// Whether a window ends now; the next one begins.
+    fn ends(&mut self, now_s: i64) -> bool {
+        let first = self.is_new();
+        // A clock that was set back begins anew.
+        if !first && now_s < self.ends_s && now_s >= self.ends_s - self.window_s {
+            return false;
+        }
+        self.ends_s = now_s + self.window_s;
+        !first
+    }
+
+    /// Goes on from what another process wrote to the statuses.
+    fn resume(&mut self, services: &[Service]) {
+        let mut known = Vec::new();
+        for service in services {
+            let Some(status) = &service.known else { continue };
+            for hint in &status.hints {
+                self.selectors.insert(hint.service.as_str().into(), hint.selector.clone());
+                known.push(Hint {
+                    service: name_of(service),
+                    other: hint.service.as_str().into(),
+                    direction: match hint.placement {
+                        HintPlacement::Apart => Direction::Apart,
+                        HintPlacement::Together => Direction::Together,
+                    },
+                    weight: hint.weight.clamp(1, 100) as u8,
+                    resource: match hint.resource {
+                        HintResource::Cpu => Resource::Cpu,
+                        HintResource::Memory => Resource::Memory,
+                        HintResource::Network => Resource::Network,
+                    },
+                });
+            }
+            if !status.hints.is_empty() {
+                self.in_force.insert(name_of(service), status.hints.clone());
+            }
+        }
+        self.correlations = Correlations::resumed(Settings::default(), known);
+    }
+
+    /// What the correlations say now, as the statuses have it.
+    fn tell(&mut self, seen: &[(Arc<str>, &Service, &Look)]) {
+        let hints = self.correlations.hints();
+        let about: BTreeSet<&Arc<str>> = hints.iter().map(|hint| &hint.other).collect();
+        self.selectors.retain(|name, _| about.contains(name));
+        for (name, _, look) in seen.iter().filter(|(.., look)| look.scale.labels.is_some()) {
+            self.selectors.insert(name.clone(), look.scale.selector.clone());
+        }
+        self.in_force.clear();
+        for hint in hints {
+            let Some(selector) = self.selectors.get(&hint.other).cloned() else { continue };
+            let status = HintStatus {
+                service: hint.other.to_string(),
+                selector,
+                placement: match hint.direction {
+                    Direction::Apart => HintPlacement::Apart,
+                    Direction::Together => HintPlacement::Together,
+                },
+                weight: i32::from(hint.weight),
+                resource: match hint.resource {
+                    Resource::Cpu => HintResource::Cpu,
+                    Resource::Memory => HintResource::Memory,
+                    Resource::Network => HintResource::Network,
+                },
+            };
+            self.in_force.entry(hint.service).or_default().push(status);
+        }
+    }
+
+    pub fn of(&self, service: &Service) -> Vec<HintStatus> {
+        self.in_force.get(&name_of(service)).cloned().unwrap_or_default()
+    }
+}
+
+/// As hints name it.
+fn name_of(service: &Service) -> Arc<str> {
+    format!("{}/{}", service.namespace, service.name).into()
+}
+
+impl Scaler {
+    /// Adds what pods send and receive to the windows.
+    pub(super) async fn read_network(&mut self, namespaces: &[String], now: Timestamp) -> Result<(), String> {
+        let windows = &mut self.windows;
+        for metric in [network("receive"), network("transmit")] {
+            let read = self.place.source.latest_of(&metric, Namespaces::These(namespaces), now, |series| {
+                for sample in series.samples {
+                    windows.add_to((series.namespace, series.pod), sample.at as i64, sample.value);
+                }
+            });
+            read.await.map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// When a window ends: looks which services peaked together in it. `counts`: which of them are looked at.
+    pub(super) fn correlate(
+        &mut self,
+        services: &[Service],
+        looks: &[Result<Look, String>],
+        counts: &[bool],
+        now: Timestamp,
+    ) {
+        let now_s = now.as_second();
+        let Some(affinity) = &mut self.affinity else { return };
+        if affinity.is_new() {
+            affinity.resume(services);
+        }
+        if !affinity.ends(now_s) {
+            return;
+        }
+        let seen: Vec<(Arc<str>, &Service, &Look)> = (services.iter().zip(looks).zip(counts))
+            .filter(|(_, counts)| **counts)
+            .filter_map(|((service, look), _)| Some((name_of(service), service, look.as_ref().ok()?)))
+            .collect();
+        let points = usize::try_from(affinity.window_s / affinity.step_s).unwrap_or(0);
+        let from_s = (now_s - affinity.window_s) as f64 + affinity.step_s as f64 / 2.0;
+        let names = seen.iter().map(|(name, ..)| name.clone());
+        let mut window = match Window::new(from_s, affinity.step_s as f64, points, names) {
+            Ok(window) => window,
+            Err(error) => return tracing::warn!(%error, "services are not compared"),
+        };
+        for (name, service, look) in &seen {
+            for pod in look.pods.iter().filter(|pod| !pod.is_deleting) {
+                let mut add = |resource, container: &str, kind| {
+                    let key = (&*service.namespace, &*pod.name, container);
+                    let samples = self.windows.of(key, kind);
+                    for sample in samples {
+                        window.add(name, resource, sample.time_s as f64, sample.value);
+                    }
+                };
+                for container in &pod.containers {
+                    add(Resource::Cpu, &container.name, Kind::Cpu);
+                    add(Resource::Memory, &container.name, Kind::Memory);
+                }
+                add(Resource::Network, "", Kind::Network);
+            }
+        }
+        match affinity.correlations.observe(&window) {
+            Ok(pass) if pass.entered + pass.left > 0 => tracing::info!(
+                services = pass.services,
+                pairs = pass.in_force,
+                new = pass.entered,
+                gone = pass.left,
+                "services peak together, or in turn"
+            ),
+            Ok(_) => {}
+            Err(error) => return tracing::warn!(%error, "services are not compared"),
+        }
+        affinity.tell(&seen);
+    }
+}
+
+fn network(direction: &str) -> Metric {
+    Metric {
+        name: format!("container_network_{direction}_bytes_total"),
+        kind: MetricKind::Rate,
+        scope: Scope::Pod,
+        matchers: Vec::new(),
+        sum_over: vec!["interface".to_owned()],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_crds::service_scaler::ServiceScalerStatus;
+
+    #[test]
+    fn windows_follow_each_other_and_begin_anew_when_the_clock_is_set_back() {
+        let mut affinity = Affinity::new(300, 15);
+        let ends: Vec<_> = [1_000, 1_015, 1_299, 1_300, 1_500, 1_600, 200, 499, 500]
+            .into_iter()
+            .filter(|now| affinity.ends(*now))
+            .collect();
+        assert_eq!(ends, [1_300, 1_600, 200, 500]);
+    }
+
+    #[test]
+    fn what_another_process_wrote_is_in_force_until_it_is_known_better() {
+        let hint = |service: &str, selector: &str, weight| HintStatus {
+            service: service.to_owned(),
+            selector: selector.to_owned(),
+            placement: HintPlacement::Apart,
+            weight,
+            resource: HintResource::Memory,
+        };
+        let service = |name: &str, hints: Vec<HintStatus>| {
+            let status = ServiceScalerStatus { hints, ..ServiceScalerStatus::default() };
+            let object = serde_json::json!({
+                "apiVersion": "berth.dev/v1alpha1", "kind": "ServiceScaler",
+                "metadata": {"namespace": "shop", "name": name},
+                "spec": {"target": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name}},
+                "status": status,
+            });
+            Service::read(&object.to_string()).expect("a ServiceScaler")
+        };
+        let of_web = vec![hint("shop/web", "app=web", 100), hint("shop/db", "app=db", 80)];
+        let of_db = vec![hint("shop/db", "app=db", 100), hint("shop/web", "app=web", 80)];
+        let services =
+            [service("db", of_db.clone()), service("new", Vec::new()), service("web", of_web.clone())];
+        let mut affinity = Affinity::new(300, 15);
+        affinity.resume(&services);
+        let found = || services.iter().map(|it| affinity.of(it)).collect::<Vec<_>>();
+        assert_eq!(found(), [of_db, Vec::new(), of_web]);
+        // Nothing was compared yet: that says the same, with the selectors that were known.
+        let before = found();
+        affinity.tell(&[]);
+        assert_eq!(services.iter().map(|it| affinity.of(it)).collect::<Vec<_>>(), before);
+    }
+}

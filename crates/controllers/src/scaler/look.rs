@@ -1,0 +1,122 @@
+//! What is there: usage and signals from Prometheus, workloads and their pods from the API server.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use futures::StreamExt;
+use jiff::Timestamp;
+
+use super::{LOOKS_IN_FLIGHT, Scaler};
+use berth_kube_io::scaling::{Other, Plan, Query, Scale, Service};
+use berth_prometheus::{Namespaces, ServiceName, filled, signal, success_rate};
+use berth_rightsizing::apply::Pod;
+use berth_rightsizing::recommend::Owner;
+use berth_rightsizing::scaling::{Kind, Measured, Point};
+use berth_rightsizing::usage::UsageKind;
+
+/// One service as it was seen.
+pub(super) struct Look {
+    pub scale: Scale,
+    pub pods: Vec<Pod>,
+    /// `None`: none is wanted, or Prometheus has none.
+    pub signal: Result<Option<Measured>, String>,
+    pub success: Result<Option<Measured>, String>,
+}
+
+impl Scaler {
+    /// Adds the newest samples of all containers of these namespaces to the windows.
+    pub(super) async fn read_usage(
+        &mut self,
+        namespaces: &BTreeSet<Arc<str>>,
+        now: Timestamp,
+    ) -> Result<(), String> {
+        let names: Vec<String> = namespaces.iter().map(|name| name.to_string()).collect();
+        let windows = &mut self.windows;
+        let read = self.place.source.latest(Namespaces::These(&names), now, |kind, series| {
+            let (kind, unit) = match kind {
+                UsageKind::Cpu => (Kind::Cpu, 1_000.0),
+                UsageKind::Memory => (Kind::Memory, 1.0),
+            };
+            for sample in series.samples {
+                let point = Point { time_s: sample.at as i64, value: sample.value * unit };
+                windows.add((series.namespace, series.pod, series.container), kind, point);
+            }
+        });
+        let read = read.await.map(drop).map_err(|error| error.to_string());
+        self.windows.forget(now.as_second());
+        read
+    }
+
+    /// Who else scales in these namespaces.
+    pub(super) async fn read_others(
+        &self,
+        namespaces: &BTreeSet<Arc<str>>,
+    ) -> BTreeMap<Arc<str>, Result<Vec<Other>, String>> {
+        let api = &self.place.api;
+        let of = |namespace: Arc<str>| async move {
+            let others = api.others_that_scale(&namespace).await.map_err(|error| error.to_string());
+            (namespace, others)
+        };
+        let asked: Vec<_> = namespaces.iter().cloned().map(of).collect();
+        futures::stream::iter(asked).buffer_unordered(LOOKS_IN_FLIGHT).collect().await
+    }
+
+    /// Looks at some services, several at a time.
+    pub(super) async fn look_at(
+        &mut self,
+        services: &[Service],
+        now: Timestamp,
+    ) -> Vec<Result<Look, String>> {
+        let mut paths = Vec::new();
+        for service in services {
+            let path = self.owners.scale_path(&service.namespace, &service.target).await;
+            paths.push(path.map_err(|error| error.to_string()).and_then(|path| path));
+        }
+        let looks: Vec<_> =
+            services.iter().zip(paths).map(|(service, path)| self.look(service, path, now)).collect();
+        futures::stream::iter(looks).buffered(LOOKS_IN_FLIGHT).collect().await
+    }
+
+    async fn look(
+        &self,
+        service: &Service,
+        path: Result<String, String>,
+        now: Timestamp,
+    ) -> Result<Look, String> {
+        let api = &self.place.api;
+        let Owner { kind, name, .. } = &service.target;
+        let target = |error: String| format!("{kind} {name}: {error}");
+        let scale = api.scale(&path?).await.map_err(|error| target(error.to_string()))?;
+        if scale.selector.is_empty() {
+            return Err(target("its scale has no selector of its pods".to_owned()));
+        }
+        let pods = api.service_pods(&service.namespace, &scale.selector).await;
+        let pods = pods.map_err(|error| format!("the pods of {kind} {name}: {error}"))?;
+        let query =
+            |of: fn(&Plan) -> &Option<Query>| service.plan.as_ref().ok().and_then(|plan| of(plan).as_ref());
+        let (signal, success) = futures::join!(
+            self.measure(service, query(|plan| &plan.signal), now),
+            self.measure(service, query(|plan| &plan.success), now)
+        );
+        Ok(Look { scale, pods, signal, success })
+    }
+
+    async fn measure(
+        &self,
+        service: &Service,
+        query: Option<&Query>,
+        now: Timestamp,
+    ) -> Result<Option<Measured>, String> {
+        let Some(query) = query else { return Ok(None) };
+        let Owner { kind, name, .. } = &service.target;
+        let of = ServiceName { namespace: &service.namespace, kind, name };
+        let config = self.place.source.config();
+        let text = match query {
+            Query::Signal(kind) => signal(config, *kind, of),
+            Query::SuccessRate => success_rate(config, of),
+            Query::Custom(text) => filled(text, of),
+        };
+        let sample = self.place.source.number(&text, now).await.map_err(|error| error.to_string())?;
+        Ok(sample.map(|sample| Measured { time_s: sample.at as i64, value: sample.value }))
+    }
+}

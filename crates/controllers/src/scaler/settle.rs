@@ -1,0 +1,329 @@
+//! What to do about one service, from what was seen of it. No I/O.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::InTheWay;
+use super::look::Look;
+use super::refusals::Refusals;
+use berth_kube_io::scaling::{Plan, Service};
+use berth_model::PerResource;
+use berth_rightsizing::apply::in_place::is_less;
+use berth_rightsizing::apply::qos::is_kept;
+use berth_rightsizing::apply::{self, Change, Hold, Pod, Resize as Resizing};
+use berth_rightsizing::recommend::change::proportional_limit;
+use berth_rightsizing::recommend::method::{Method, Sizes};
+use berth_rightsizing::recommend::{self, Amount, UnixNanos};
+use berth_rightsizing::scaling::behavior::{Allowed, History};
+use berth_rightsizing::scaling::{
+    Container, Decision, Kind, Memory, Observation, Point, Settings, Size, Vertical, Windows, decide,
+};
+use berth_scheduler::rules::hash_of;
+
+const SECOND_NS: i64 = 1_000_000_000;
+
+/// What is remembered of a service from round to round, and over a restart in its status.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Remembered {
+    pub memory: Memory,
+    pub history: History,
+    /// What was decided last, by container.
+    pub sizes: BTreeMap<String, Size>,
+    /// Kills for want of memory up to this time were counted.
+    pub killed_until: Option<UnixNanos>,
+    /// When each container of each pod was last killed, as it was seen in the round before.
+    #[serde(skip)]
+    killed: BTreeMap<(Arc<str>, String), Option<UnixNanos>>,
+    /// By container, for another estimator than SHOWAR's.
+    #[serde(skip)]
+    estimates: BTreeMap<String, Estimate>,
+    #[serde(skip)]
+    pub refusals: Refusals<Vec<Change>>,
+    /// What could not be done in the last round: it is told once.
+    #[serde(skip)]
+    pub failed: Option<String>,
+    /// When the status was written last.
+    #[serde(skip)]
+    pub told_at: Option<Timestamp>,
+}
+
+/// What another estimator knows of one container.
+#[derive(Debug, Clone)]
+struct Estimate {
+    sizes: Sizes,
+    /// It has the samples up to this time.
+    seen_s: i64,
+}
+
+/// What is to be done.
+pub(super) struct Settled {
+    pub decision: Decision,
+    pub allowed: Allowed,
+    /// What pods should have from now on; 0 where that is not ours to say.
+    pub sizes: BTreeMap<String, Size>,
+    pub resizes: Vec<Resize>,
+    /// Why some pods do not get what they should, for people.
+    pub held: Option<String>,
+}
+
+/// What one pod should request from now on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Resize {
+    /// Its place among the pods that were seen.
+    pub pod: usize,
+    pub changes: Vec<Change>,
+}
+
+impl Remembered {
+    /// What a status says that another process wrote; what cannot be read is forgotten.
+    pub fn of(service: &Service) -> Self {
+        let text = service.known.as_ref().and_then(|status| status.memory.as_deref());
+        text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+    }
+
+    /// Decides about a service.
+    pub fn settle(
+        &mut self,
+        (service, plan): (&Service, &Plan),
+        look: &Look,
+        others: &InTheWay,
+        windows: &Windows,
+        now: Timestamp,
+    ) -> Settled {
+        let (now_s, replicas) = (now.as_second(), look.scale.replicas);
+        let pods: Vec<&Pod> = look.pods.iter().filter(|pod| !pod.is_deleting).collect();
+        let settings = settings_of(plan, others);
+        // What somebody else sizes meanwhile will be another size when it is ours again.
+        if plan.dry_run || (others.sizes.is_some() && !others.perhaps) {
+            self.sizes.clear();
+        }
+        let ours = |name: &str| {
+            let vertical = settings.of(name);
+            PerResource { cpu: vertical.cpu && others.replicas.is_none(), memory: vertical.memory }
+        };
+        let names: BTreeSet<&str> =
+            pods.iter().flat_map(|pod| &pod.containers).map(|container| container.name.as_str()).collect();
+        let kills = self.new_kills(&pods, now);
+        let estimates: BTreeMap<&str, PerResource<Option<Amount>>> = match plan.estimator {
+            Some(method) => names
+                .iter()
+                .map(|name| {
+                    let current = self.size_of(name, &pods, ours(name));
+                    (*name, self.estimate((method, current), (&service.namespace, name), &pods, windows, now))
+                })
+                .collect(),
+            None => BTreeMap::new(),
+        };
+        let containers = names.iter().map(|name| {
+            let samples = |kind| {
+                let of = |pod: &&Pod| windows.of((&service.namespace, &pod.name, name), kind);
+                pods.iter().flat_map(of).collect::<Vec<Point>>()
+            };
+            Container {
+                name: (*name).to_owned(),
+                size: self.size_of(name, &pods, ours(name)),
+                cpu: samples(Kind::Cpu),
+                memory: samples(Kind::Memory),
+                estimate: estimates.get(name).copied().unwrap_or_default(),
+                oom_kills: kills.get(name).copied().unwrap_or(0),
+                unheard: unheard((&service.namespace, name), &pods, windows, now_s),
+            }
+        });
+        let seen = Observation {
+            replicas,
+            ready: pods.iter().filter(|pod| pod.is_ready).count().try_into().unwrap_or(u32::MAX),
+            containers: containers.collect(),
+            signal: look.signal.as_ref().ok().copied().flatten(),
+            success: look.success.as_ref().ok().copied().flatten(),
+            frozen: others.replicas.clone(),
+        };
+        let decision = decide(&settings, &mut self.memory, &seen, now_s);
+        self.history.tidy(now_s);
+        let allowed = plan.behavior.allow(&self.history, now_s, replicas, decision.replicas);
+        // What is set is what counts; `act` says when it was changed.
+        self.memory.replicas = (replicas > 0).then_some(replicas);
+        let sizes: BTreeMap<String, Size> =
+            decision.sizes.iter().map(|(name, size)| (name.clone(), only(*size, ours(name)))).collect();
+        let (mut resizes, mut reasons) = (Vec::new(), BTreeMap::new());
+        // Those of a service that is switched off are on their way out.
+        let is_ours = |pod: &Pod| replicas > 0 && !plan.dry_run && !pod.is_deleting;
+        for (index, pod) in look.pods.iter().enumerate().filter(|(_, pod)| is_ours(pod)) {
+            match resize(pod, &sizes) {
+                Ok(changes) if changes.is_empty() => {}
+                Ok(changes) => resizes.push(Resize { pod: index, changes }),
+                Err(why) => *reasons.entry(why.why()).or_default() += 1,
+            }
+        }
+        // Without pods, or while it is not known who else decides, what was decided stays.
+        if !plan.dry_run && others.sizes.is_none() && !names.is_empty() {
+            self.sizes = sizes.clone();
+        }
+        let sizes = if plan.dry_run { sizes } else { self.sizes.clone() };
+        Settled { decision, allowed, sizes, resizes, held: held(&pods, reasons) }
+    }
+
+    /// What another estimator would give a container. It shrinks nothing before it has seen a day.
+    fn estimate(
+        &mut self,
+        (method, current): (Method, Size),
+        (namespace, name): (&str, &str),
+        pods: &[&Pod],
+        windows: &Windows,
+        now: Timestamp,
+    ) -> PerResource<Option<Amount>> {
+        self.estimates.retain(|_, known| known.sizes.method() == method);
+        if !self.estimates.contains_key(name) {
+            let Ok(shapes) = recommend::Settings::default().shapes() else { return PerResource::default() };
+            let fresh = Estimate { sizes: Sizes::new(method, &shapes), seen_s: i64::MIN };
+            self.estimates.insert(name.to_owned(), fresh);
+        }
+        let Some(Estimate { sizes, seen_s }) = self.estimates.get_mut(name) else {
+            return PerResource::default();
+        };
+        for pod in pods {
+            let (key, number) = ((namespace, &*pod.name, name), hash_of(&pod.uid));
+            let new = |kind| windows.of(key, kind).filter(|point| point.time_s > *seen_s);
+            let amount = |point: &Point| (point.time_s.saturating_mul(SECOND_NS), point.value as Amount);
+            new(Kind::Cpu).map(|point| amount(&point)).for_each(|(at, used)| sizes.add_cpu(number, at, used));
+            new(Kind::Memory)
+                .map(|point| amount(&point))
+                .for_each(|(at, used)| sizes.add_memory(number, at, used));
+        }
+        *seen_s = now.as_second();
+        sizes.advance(UnixNanos::try_from(now.as_nanosecond()).unwrap_or(UnixNanos::MAX));
+        let current = PerResource { cpu: current.cpu_milli, memory: current.memory_bytes };
+        let targets = sizes.targets().zip(sizes.is_settled()).zip(current);
+        targets.map(|((target, settled), current)| match settled {
+            true => target,
+            false => Some(target.unwrap_or(0).max(current)),
+        })
+    }
+
+    /// Kills since the last round, by container. Their times are those of nodes' clocks, which may be wrong: a kill of a container
+    /// that was seen before is new when its time is another one.
+    fn new_kills<'a>(&mut self, pods: &[&'a Pod], now: Timestamp) -> BTreeMap<&'a str, u32> {
+        let now = UnixNanos::try_from(now.as_nanosecond()).unwrap_or(UnixNanos::MAX);
+        let until = self.killed_until.replace(now);
+        let before = std::mem::take(&mut self.killed);
+        let mut kills = BTreeMap::new();
+        for (pod, container) in pods.iter().flat_map(|pod| pod.containers.iter().map(move |it| (pod, it))) {
+            let key = (pod.uid.clone(), container.name.clone());
+            let known = before.get(&key).copied();
+            let is_new = |at: UnixNanos| match known {
+                Some(known) => known != Some(at),
+                None => until.is_some_and(|until| at > until),
+            };
+            if container.oom_killed.is_some_and(is_new) {
+                *kills.entry(container.name.as_str()).or_default() += 1;
+            }
+            self.killed.insert(key, container.oom_killed.or(known.flatten()));
+        }
+        kills
+    }
+
+    /// What the container has: what was decided last, as far as it is ours to decide, or what most of its pods request.
+    fn size_of(&self, name: &str, pods: &[&Pod], ours: PerResource<bool>) -> Size {
+        let decided = only(self.sizes.get(name).copied().unwrap_or_default(), ours);
+        let containers =
+            pods.iter().flat_map(|pod| &pod.containers).filter(|container| container.name == name);
+        let requests: Vec<_> = containers.map(|container| container.wanted.requests).collect();
+        let median = |of: fn(&PerResource<Option<Amount>>) -> Option<Amount>| {
+            let mut amounts: Vec<Amount> = requests.iter().map(|it| of(it).unwrap_or(0)).collect();
+            amounts.sort_unstable();
+            amounts.get(amounts.len() / 2).copied().unwrap_or(0)
+        };
+        let or = |decided: i64, of| if decided > 0 { decided } else { median(of) };
+        Size {
+            cpu_milli: or(decided.cpu_milli, |it| it.cpu),
+            memory_bytes: or(decided.memory_bytes, |it| it.memory),
+        }
+    }
+}
+
+/// What is asked for, less what somebody else does.
+fn settings_of(plan: &Plan, others: &InTheWay) -> Settings {
+    let settings = plan.settings.clone();
+    if others.sizes.is_none() {
+        return settings;
+    }
+    let vertical = Vertical { cpu: false, memory: false, ..settings.vertical };
+    Settings { vertical, containers: BTreeMap::new(), ..settings }
+}
+
+/// The part of a size that is ours to decide; the rest is 0.
+fn only(size: Size, ours: PerResource<bool>) -> Size {
+    Size {
+        cpu_milli: if ours.cpu { size.cpu_milli } else { 0 },
+        memory_bytes: if ours.memory { size.memory_bytes } else { 0 },
+    }
+}
+
+/// Ready pods with a container of which no sample came lately.
+fn unheard((namespace, name): (&str, &str), pods: &[&Pod], windows: &Windows, now: i64) -> PerResource<u32> {
+    let since = now.saturating_sub(Vertical::default().stale_s);
+    let has_it = |pod: &Pod| pod.containers.iter().any(|container| container.name == name);
+    let count = |kind| {
+        let samples = |pod: &Pod| windows.of((namespace, &pod.name, name), kind);
+        let is_heard = |pod: &Pod| samples(pod).any(|point| point.time_s >= since);
+        let unheard = pods.iter().filter(|pod| pod.is_ready && has_it(pod) && !is_heard(pod)).count();
+        unheard.try_into().unwrap_or(u32::MAX)
+    };
+    PerResource { cpu: count(Kind::Cpu), memory: count(Kind::Memory) }
+}
+
+/// Why pods do not get what they should, for people.
+fn held(pods: &[&Pod], others: BTreeMap<&'static str, usize>) -> Option<String> {
+    let mut reasons = others;
+    for pod in pods {
+        let why = match pod.resize {
+            Some(Resizing::Infeasible) => "their nodes can never give them their size (Infeasible)",
+            Some(Resizing::Deferred) => "their nodes have no room for their size now (Deferred)",
+            Some(Resizing::Error) => "their kubelets fail to resize them (Error)",
+            Some(Resizing::Unknown) => "their kubelets have not resized them",
+            Some(Resizing::InProgress) | None => continue,
+        };
+        *reasons.entry(why).or_default() += 1;
+    }
+    let text = |(why, count): (&str, usize)| format!("{count} pods: {why}");
+    (!reasons.is_empty()).then(|| reasons.into_iter().map(text).collect::<Vec<_>>().join("; "))
+}
+
+/// What differs between what a pod requests and what it should; nothing for one that waits for a node, and for one whose kubelet
+/// could not do the last resize, unless it is to have less of something.
+///
+/// # Errors
+/// Why it cannot be done in place.
+fn resize(pod: &Pod, sizes: &BTreeMap<String, Size>) -> Result<Vec<Change>, Hold> {
+    let of = |(index, container): (usize, &apply::Container)| {
+        let size = sizes.get(&container.name)?;
+        let (has, limits) = (container.wanted.requests, container.wanted.limits);
+        let wanted = PerResource { cpu: size.cpu_milli, memory: size.memory_bytes };
+        // Without a request there is nothing to size, and nothing is restarted for its size.
+        let requests = wanted.zip(has).zip(container.restarts).map(|((wanted, has), restarts)| {
+            Some(wanted).filter(|_| wanted > 0 && !restarts && has.is_some_and(|has| has != wanted))
+        });
+        let limits = limits.zip(has).zip(requests).map(
+            |((limit, has), request): ((Option<Amount>, Option<Amount>), Option<Amount>)| {
+                proportional_limit(limit, has, Some(request?))
+            },
+        );
+        let change = Change { container: index, requests, limits, notes: Vec::new() };
+        (requests != PerResource::default()).then_some(change)
+    };
+    let changes: Vec<Change> = pod.containers.iter().enumerate().filter_map(of).collect();
+    let is_stuck = !matches!(pod.resize, None | Some(Resizing::InProgress));
+    if changes.is_empty() || pod.node.is_none() || (is_stuck && !is_less(pod, &changes)) {
+        return Ok(Vec::new());
+    }
+    if pod.is_sized_as_a_whole {
+        return Err(Hold::PodLevelResources);
+    }
+    if is_kept(pod, &changes) { Ok(changes) } else { Err(Hold::QosClass) }
+}
+
+#[cfg(test)]
+mod tests;

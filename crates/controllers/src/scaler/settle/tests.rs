@@ -1,0 +1,376 @@
+use super::*;
+use berth_rightsizing::apply::Resources;
+use berth_rightsizing::recommend::time;
+
+fn pod(cpu: Option<Amount>, limit: Option<Amount>) -> Pod {
+    let wanted = Resources {
+        requests: PerResource { cpu, memory: Some(1 << 30) },
+        limits: PerResource { cpu: limit, memory: None },
+    };
+    Pod {
+        uid: "u".into(),
+        name: "web-0".into(),
+        node: Some("n".into()),
+        is_ready: true,
+        containers: vec![apply::Container { name: "app".into(), wanted, ..apply::Container::default() }],
+        ..Pod::default()
+    }
+}
+
+fn sizes(cpu_milli: i64) -> BTreeMap<String, Size> {
+    BTreeMap::from([("app".to_owned(), Size { cpu_milli, memory_bytes: 1 << 30 })])
+}
+
+fn amounts(cpu: impl Into<Option<Amount>>, memory: impl Into<Option<Amount>>) -> PerResource<Option<Amount>> {
+    PerResource { cpu: cpu.into(), memory: memory.into() }
+}
+
+#[test]
+fn a_pod_is_resized_with_its_limits_in_proportion() {
+    let changes = resize(&pod(Some(200), Some(400)), &sizes(300)).unwrap();
+    let [change] = &changes[..] else { panic!("{changes:?}") };
+    assert_eq!((change.requests, change.limits), (amounts(300, None), amounts(600, None)));
+}
+
+#[test]
+fn a_pod_that_has_its_size_or_waits_or_requests_nothing_is_left_alone() {
+    assert_eq!(resize(&pod(Some(300), None), &sizes(300)), Ok(Vec::new()));
+    assert_eq!(resize(&pod(None, None), &sizes(300)), Ok(Vec::new()));
+    let waits = Pod { node: None, ..pod(Some(200), None) };
+    assert_eq!(resize(&waits, &sizes(300)), Ok(Vec::new()));
+    for stuck in [Resizing::Deferred, Resizing::Infeasible, Resizing::Error, Resizing::Unknown] {
+        let pending = Pod { resize: Some(stuck), ..pod(Some(200), None) };
+        assert_eq!(resize(&pending, &sizes(300)), Ok(Vec::new()), "{stuck:?}");
+        assert_eq!(resize(&pending, &sizes(150)).unwrap().len(), 1, "{stuck:?}");
+    }
+}
+
+#[test]
+fn a_container_is_never_restarted_for_its_size() {
+    let mut pod = pod(Some(200), None);
+    pod.containers[0].restarts.cpu = true;
+    assert_eq!(resize(&pod, &sizes(300)), Ok(Vec::new()));
+    let more = Size { cpu_milli: 300, memory_bytes: 2 << 30 };
+    let more_memory = BTreeMap::from([("app".to_owned(), more)]);
+    assert_eq!(resize(&pod, &more_memory).unwrap()[0].requests, amounts(None, 2 << 30));
+}
+
+#[test]
+fn what_cannot_be_in_place_is_held_with_its_reason() {
+    let whole = Pod { is_sized_as_a_whole: true, ..pod(Some(200), None) };
+    assert_eq!(resize(&whole, &sizes(300)), Err(Hold::PodLevelResources));
+    // Its limit, and so its request, would become 1m of the 1m that it has.
+    let mut odd = pod(Some(2), Some(3));
+    odd.containers[0].wanted.limits.memory = Some(1 << 30);
+    assert_eq!(resize(&odd, &sizes(1)), Err(Hold::QosClass));
+}
+
+const ALL_OURS: PerResource<bool> = PerResource { cpu: true, memory: true };
+
+fn at(text: &str) -> Timestamp {
+    text.parse().unwrap()
+}
+
+fn killed_at(text: &str) -> Pod {
+    let mut killed = pod(Some(200), None);
+    killed.containers[0].oom_killed = time::from_text(text).ok();
+    killed
+}
+
+#[test]
+fn a_kill_counts_once_and_not_when_it_was_before_us() {
+    let before = killed_at("2026-11-22T09:59:00Z");
+    let mut remembered = Remembered::default();
+    assert!(remembered.new_kills(&[&before], at("2026-11-22T10:00:00Z")).is_empty());
+    let killed = killed_at("2026-11-22T10:00:30Z");
+    assert_eq!(remembered.new_kills(&[&killed], at("2026-11-22T10:01:00Z")).get("app"), Some(&1));
+    assert!(remembered.new_kills(&[&killed], at("2026-11-22T10:02:00Z")).is_empty());
+    // Over a restart.
+    let mut next = Remembered { killed_until: remembered.killed_until, ..Remembered::default() };
+    assert!(next.new_kills(&[&killed], at("2026-11-22T10:03:00Z")).is_empty());
+    let again = killed_at("2026-11-22T10:03:30Z");
+    assert_eq!(next.new_kills(&[&again], at("2026-11-22T10:04:00Z")).get("app"), Some(&1));
+}
+
+#[test]
+fn a_kill_counts_whatever_the_clock_of_its_node_says() {
+    for of_node in ["2026-11-22T09:10:00Z", "2026-11-22T11:00:00Z"] {
+        let mut remembered = Remembered::default();
+        remembered.new_kills(&[&pod(Some(200), None)], at("2026-11-22T10:00:00Z"));
+        let killed = killed_at(of_node);
+        assert_eq!(remembered.new_kills(&[&killed], at("2026-11-22T10:00:15Z")).get("app"), Some(&1));
+        assert!(remembered.new_kills(&[&killed], at("2026-11-22T10:00:30Z")).is_empty(), "{of_node}");
+    }
+}
+
+#[test]
+fn the_size_is_what_was_decided_or_what_most_pods_have() {
+    let pods = [pod(Some(100), None), pod(Some(200), None), pod(Some(200), None)];
+    let pods: Vec<_> = pods.iter().collect();
+    let mut remembered = Remembered::default();
+    assert_eq!(remembered.size_of("app", &pods, ALL_OURS).cpu_milli, 200);
+    remembered.sizes.insert("app".into(), Size { cpu_milli: 700, memory_bytes: 1 });
+    assert_eq!(remembered.size_of("app", &pods, ALL_OURS).cpu_milli, 700);
+    let ours = PerResource { cpu: false, memory: true };
+    assert_eq!(remembered.size_of("app", &pods, ours), Size { cpu_milli: 200, memory_bytes: 1 });
+}
+
+/// A service, its pods and what they use, from round to round.
+struct Bench {
+    plan: Plan,
+    pods: Vec<Pod>,
+    others: InTheWay,
+    remembered: Remembered,
+    windows: Windows,
+    /// What each uses, in bytes.
+    memory: f64,
+    now: i64,
+}
+
+impl Bench {
+    fn new(pods: usize) -> Bench {
+        let plan = Plan {
+            settings: Settings::default(),
+            estimator: None,
+            signal: None,
+            success: None,
+            behavior: Default::default(),
+            dry_run: false,
+        };
+        let pod = |at: usize| {
+            let (uid, name) = (format!("u{at}").into(), format!("web-{at}").into());
+            Pod { uid, name, ..pod(Some(900), None) }
+        };
+        Bench {
+            plan,
+            pods: (0..pods).map(pod).collect(),
+            others: InTheWay::default(),
+            remembered: Remembered::default(),
+            windows: Windows::new(std::time::Duration::from_secs(15)),
+            memory: 930e6,
+            now: 1_700_000_000,
+        }
+    }
+
+    /// Two minutes in which the first pods use so much.
+    fn use_cpu(&mut self, pods: usize, milli: f64) {
+        for _ in 0..8 {
+            self.now += 15;
+            for pod in &self.pods[..pods] {
+                let key = ("shop", &*pod.name, "app");
+                let point = |value| Point { time_s: self.now, value };
+                self.windows.add(key, Kind::Cpu, point(milli));
+                self.windows.add(key, Kind::Memory, point(self.memory));
+            }
+        }
+    }
+
+    fn settle(&mut self, replicas: u32, signal: Option<Point>) -> Settled {
+        let service = Service {
+            namespace: "shop".into(),
+            name: "web".into(),
+            uid: "s".into(),
+            generation: 1,
+            created: 0,
+            target: berth_rightsizing::recommend::Owner {
+                api_version: "apps/v1".into(),
+                kind: "Deployment".into(),
+                name: "web".into(),
+            },
+            plan: Ok(self.plan.clone()),
+            known: None,
+        };
+        let scale = berth_kube_io::scaling::Scale::of(replicas);
+        let look = Look { scale, pods: self.pods.clone(), signal: Ok(signal), success: Ok(None) };
+        let now = Timestamp::from_second(self.now).unwrap();
+        let plan = (&service, &self.plan);
+        self.remembered.settle(plan, &look, &self.others, &self.windows, now)
+    }
+
+    /// One round; what comes of it is carried out.
+    fn round(&mut self) -> Settled {
+        let settled = self.settle(self.pods.len().try_into().unwrap(), None);
+        for resize in &settled.resizes {
+            let container = &mut self.pods[resize.pod].containers[0];
+            container.wanted = resize.changes[0].applied_to(container.wanted);
+        }
+        settled
+    }
+
+    /// As somebody else sets it.
+    fn set_cpu(&mut self, milli: Amount) {
+        self.pods.iter_mut().for_each(|pod| pod.containers[0].wanted.requests.cpu = Some(milli));
+    }
+
+    fn cpu(&self) -> Vec<Amount> {
+        self.pods.iter().filter_map(|pod| pod.containers[0].wanted.requests.cpu).collect()
+    }
+}
+
+#[test]
+fn what_is_not_ours_to_size_is_never_set_back() {
+    type Give = fn(&mut Bench);
+    let cases: [Give; 3] = [
+        |bench| bench.plan.settings.vertical.cpu = false,
+        |bench| bench.others.replicas = Some("HorizontalPodAutoscaler web".into()),
+        |bench| {
+            let vertical = bench.plan.settings.vertical.clone();
+            let off = Vertical { cpu: false, memory: false, ..vertical };
+            bench.plan.settings.containers.insert("app".into(), off);
+        },
+    ];
+    for give in cases {
+        let mut bench = Bench::new(2);
+        bench.use_cpu(2, 300.0);
+        bench.round();
+        assert_eq!(bench.cpu(), [300, 300]);
+        give(&mut bench);
+        bench.round();
+        // A rollout with another template.
+        bench.set_cpu(2_000);
+        bench.use_cpu(2, 300.0);
+        bench.round();
+        assert_eq!(bench.cpu(), [2_000, 2_000]);
+    }
+}
+
+#[test]
+fn sizes_from_before_somebody_else_had_them_do_not_come_back() {
+    let mut bench = Bench::new(2);
+    bench.use_cpu(2, 300.0);
+    bench.round();
+    bench.others.sizes = Some("VerticalPodAutoscaler web".into());
+    bench.round();
+    bench.set_cpu(2_000);
+    bench.round();
+    bench.others.sizes = None;
+    // Nothing was heard since.
+    bench.now += 3_600;
+    let settled = bench.round();
+    assert_eq!(bench.cpu(), [2_000, 2_000], "{}", settled.decision.reason);
+    // That it could not be read for once forgets nothing.
+    bench.use_cpu(2, 400.0);
+    bench.round();
+    bench.others =
+        InTheWay { sizes: Some("perhaps".into()), replicas: Some("perhaps".into()), perhaps: true };
+    bench.round();
+    bench.others = InTheWay::default();
+    assert_eq!(bench.remembered.sizes["app"].cpu_milli, 400);
+}
+
+#[test]
+fn nothing_shrinks_by_the_samples_of_some_of_the_pods() {
+    let mut bench = Bench::new(4);
+    bench.memory = 400e6;
+    bench.use_cpu(3, 100.0);
+    let settled = bench.round();
+    assert_eq!(bench.cpu(), [900; 4]);
+    assert!(settled.decision.reason.contains("nothing was heard of 1 of 4"), "{}", settled.decision.reason);
+    assert!(settled.decision.reason.contains("memory of app stays"), "{}", settled.decision.reason);
+    // More is needed whatever the last one does.
+    let mut bench = Bench::new(4);
+    bench.set_cpu(500);
+    bench.use_cpu(3, 800.0);
+    bench.round();
+    assert_eq!(bench.cpu(), [800; 4]);
+}
+
+#[test]
+fn a_resize_that_a_kubelet_puts_off_or_refuses_is_told_and_not_asked_for_again() {
+    let mut bench = Bench::new(3);
+    bench.set_cpu(600);
+    bench.pods[0].resize = Some(Resizing::Deferred);
+    bench.pods[1].resize = Some(Resizing::Infeasible);
+    bench.use_cpu(3, 800.0);
+    let settled = bench.round();
+    assert_eq!(settled.resizes.iter().map(|it| it.pod).collect::<Vec<_>>(), [2]);
+    let told = settled.held.unwrap();
+    assert!(told.contains("(Deferred)") && told.contains("1 pods: their nodes can never"), "{told}");
+    bench.now += bench.plan.settings.vertical.hold_s;
+    bench.use_cpu(3, 200.0);
+    assert_eq!(bench.round().resizes.len(), 3, "less is asked for");
+}
+
+mod garbage {
+    use proptest::prelude::*;
+
+    use super::*;
+    use berth_rightsizing::scaling::Horizontal;
+    use berth_rightsizing::scaling::behavior::{self, Behavior, Policy, Rules, Select};
+
+    fn any_text() -> impl Strategy<Value = String> {
+        let time =
+            || prop_oneof![Just(i64::MIN), Just(i64::MAX), any::<i64>(), 1_699_990_000_i64..1_700_010_000];
+        let changes = prop::collection::vec((time(), prop_oneof![any::<i64>(), -9_i64..9]), 0..300);
+        let sizes = (any::<i64>(), any::<i64>());
+        (changes, sizes, time(), time(), prop::option::of(any::<u32>())).prop_map(
+            |(changes, (cpu, memory), grown, killed, replicas)| {
+                serde_json::json!({
+                    "memory": {"replicas": replicas, "grownS": grown, "scaledS": killed},
+                    "history": {"changes": changes},
+                    "sizes": {"app": {"cpuMilli": cpu, "memoryBytes": memory}},
+                    "killedUntil": killed,
+                })
+                .to_string()
+            },
+        )
+    }
+
+    fn any_pod() -> impl Strategy<Value = Pod> {
+        let amount = || prop::option::of(prop_oneof![0_i64..3_000, Just(i64::MAX)]);
+        let flags = any::<(bool, bool, bool)>();
+        (0_usize..5, amount(), amount(), amount(), flags, prop::option::of(any::<i64>())).prop_map(
+            |(at, cpu, memory, limit, (is_ready, is_deleting, pending), oom_killed)| {
+                let mut pod = Pod {
+                    uid: format!("u{at}").into(),
+                    name: format!("web-{at}").into(),
+                    is_ready,
+                    is_deleting,
+                    resize: pending.then_some(Resizing::Deferred),
+                    ..pod(cpu, limit)
+                };
+                pod.containers[0].wanted.requests.memory = memory;
+                pod.containers[0].oom_killed = oom_killed;
+                pod
+            },
+        )
+    }
+
+    proptest! {
+        /// Whatever stands in a status, in pods and in samples: replicas stay between what is there and their bounds, never become
+        /// 0, and pods are asked only for sizes within bounds.
+        #[test]
+        fn no_status_and_no_pod_brings_a_service_beyond_its_bounds(
+            text in any_text(),
+            rounds in prop::collection::vec(
+                (prop::collection::vec(any_pod(), 0..6), 0_u32..20, -100_000_i64..100_000, any::<f64>()), 1..5),
+        ) {
+            let mut bench = Bench::new(0);
+            bench.remembered = serde_json::from_str(&text).unwrap();
+            let (min, max) = (2, 8);
+            let horizontal = Horizontal { setpoint: 10.0, min_replicas: min, max_replicas: max, ..Horizontal::default() };
+            bench.plan.settings.horizontal = Some(horizontal);
+            let policy = Policy { amount: behavior::Amount::Percent(u32::MAX), period_s: i64::MAX };
+            let rules = Rules { stabilization_s: 60, select: Select::Max, policies: vec![policy] };
+            bench.plan.behavior = Behavior { up: Some(rules.clone()), down: Some(rules) };
+            for (pods, replicas, later, signal) in rounds {
+                bench.now += later;
+                bench.pods = pods;
+                let signal = Point { time_s: bench.now, value: signal };
+                let settled = bench.settle(replicas, Some(signal));
+                let allowed = settled.allowed.replicas;
+                prop_assert!(allowed <= replicas.max(max) && allowed >= replicas.min(min));
+                prop_assert_eq!(allowed == 0, replicas == 0);
+                let vertical = &bench.plan.settings.vertical;
+                for change in settled.resizes.iter().flat_map(|resize| &resize.changes) {
+                    if let Some(cpu) = change.requests.cpu {
+                        prop_assert_eq!(vertical.cpu_bounds.clamp(cpu), cpu);
+                    }
+                    if let Some(memory) = change.requests.memory {
+                        prop_assert_eq!(vertical.memory_bounds.clamp(memory), memory);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Looking after one service from end to end, and telling of it: its status, and events when something changed.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::act::Done;
+use super::look::Look;
+use super::settle::{Remembered, Settled};
+use super::{InTheWay, Scaler};
+use berth_crds::service_scaler::{ContainerStatus, HintStatus, ServiceScalerStatus};
+use berth_kube_io::conditions;
+use berth_kube_io::scaling::{Change, Plan, Service};
+use berth_kube_io::vpa::ApiError;
+use berth_rightsizing::scaling::Size;
+
+/// What is remembered is written so often at least, while nothing else is to be told.
+const REMEMBERED_EVERY_S: i64 = 60;
+/// More than this is not written; the next leader begins anew.
+const REMEMBERED_BYTES_MAX: usize = 64 << 10;
+
+/// What is said of one service.
+struct Told {
+    /// Whether it is scaled, why, in a word and for people.
+    active: (bool, &'static str, String),
+    /// What decisions need and could not be read.
+    missing: Option<String>,
+    /// What keeps it from what would be right.
+    limited: Option<String>,
+    replicas: Option<u32>,
+    desired: Option<u32>,
+    /// `None`: as they were.
+    sizes: Option<BTreeMap<String, Size>>,
+    /// Of its pods, when it is known.
+    selector: Option<String>,
+    hints: Vec<HintStatus>,
+    /// `None`: nothing new was decided.
+    decision: Option<String>,
+    changes: Vec<(Change, String)>,
+}
+
+impl Scaler {
+    /// Looks at a service, decides, acts, and tells. `in_the_way`: who else decides about it.
+    pub(super) async fn look_after(
+        &mut self,
+        service: &Service,
+        look: Result<Look, String>,
+        in_the_way: Result<InTheWay, String>,
+        usage_error: Option<&str>,
+        now: Timestamp,
+    ) {
+        let uid = service.uid.clone();
+        let mut remembered = self.remembered.remove(&uid).unwrap_or_else(|| Remembered::of(service));
+        let selector = look.as_ref().ok().map(|look| look.scale.selector.clone());
+        let hints = self.affinity.as_ref().map(|affinity| affinity.of(service)).unwrap_or_default();
+        let mut told = match (&service.plan, in_the_way, look) {
+            (Err(problem), _, _) => Told::not_scaled("InvalidSpec", problem.clone()),
+            (_, Err(overruled), _) => Told::not_scaled("Overruled", overruled),
+            (_, _, Err(problem)) => Told { sizes: None, ..Told::not_scaled("TargetUnreadable", problem) },
+            (Ok(plan), Ok(others), Ok(look)) => {
+                let missing = missing(plan, &look, usage_error);
+                let settled = remembered.settle((service, plan), &look, &others, &self.windows, now);
+                let done = match plan.dry_run {
+                    true => Done { replicas: look.scale.replicas, ..Done::default() },
+                    false => self.place.act(&look, &settled, &mut remembered, now).await,
+                };
+                Told::scaled(plan, others, settled, done, missing)
+            }
+        };
+        (told.selector, told.hints) = (selector, hints);
+        *self.standings.entry(told.active.1).or_default() += 1;
+        self.tell(service, &mut remembered, told, now).await;
+        self.remembered.insert(uid, remembered);
+    }
+
+    async fn tell(&self, service: &Service, remembered: &mut Remembered, told: Told, now: Timestamp) {
+        let api = &self.place.api;
+        let failure = told.changes.iter().find(|(change, _)| *change == Change::Failed);
+        let failure = failure.map(|(_, note)| note.clone());
+        let known = std::mem::replace(&mut remembered.failed, failure);
+        let is_new = |(change, note): &&(Change, String)| {
+            *change != Change::Failed || known.as_deref() != Some(note.as_str())
+        };
+        for (at, (change, note)) in told.changes.iter().filter(is_new).enumerate() {
+            tracing::info!(
+                namespace = &*service.namespace,
+                scaler = &*service.name,
+                ?change,
+                note,
+                "a service was scaled"
+            );
+            // The time is a part of its name.
+            let time = now.saturating_add(SignedDuration::from_micros(at as i64)).unwrap_or(now);
+            let event = (time, &*self.place.instance);
+            self.place.metrics.change(change.reason());
+            if let Err(error) = api.tell_change(service, *change, note, event).await {
+                tracing::warn!(scaler = &*service.name, %error, "an event cannot be written");
+            }
+        }
+        let before = service.known.clone().unwrap_or_default();
+        let mut status = told.status(service, &before, now);
+        let due = remembered.told_at.is_none_or(|at| now.as_second() - at.as_second() >= REMEMBERED_EVERY_S);
+        let unchanged = ServiceScalerStatus { memory: before.memory.clone(), ..status.clone() } == before;
+        if unchanged && !due {
+            return;
+        }
+        status.memory =
+            serde_json::to_string(remembered).ok().filter(|text| text.len() <= REMEMBERED_BYTES_MAX);
+        if status == before {
+            return;
+        }
+        match api.write_service_status(service, &status).await {
+            Ok(()) => remembered.told_at = Some(now),
+            // It is gone, or was made anew.
+            Err(ApiError::NotFound(_) | ApiError::Conflict(_)) => {}
+            Err(error) => {
+                tracing::warn!(namespace = &*service.namespace, scaler = &*service.name, %error, "a status cannot be written");
+            }
+        }
+    }
+}
+
+/// What a decision would need that could not be read.
+fn missing(plan: &Plan, look: &Look, usage_error: Option<&str>) -> Option<String> {
+    let none = |what: &str| Some(format!("Prometheus has no {what} of this service now"));
+    let of = |what: &str, wanted: bool, measured: &Result<_, String>| match measured {
+        _ if !wanted => None,
+        Ok(Some(_)) => None,
+        Ok(None) => none(what),
+        Err(error) => Some(format!("{what}: {error}")),
+    };
+    let sizes = plan.settings.vertical.cpu || plan.settings.vertical.memory;
+    let usage = usage_error.filter(|_| sizes).map(str::to_owned);
+    usage
+        .or_else(|| of("signal", plan.signal.is_some(), &look.signal))
+        .or_else(|| of("success rate", plan.success.is_some(), &look.success))
+}
+
+impl Told {
+    fn not_scaled(reason: &'static str, why: String) -> Told {
+        Told {
+            decision: Some(format!("nothing is changed: {why}")),
+            active: (false, reason, why),
+            missing: None,
+            limited: None,
+            replicas: None,
+            desired: None,
+            sizes: Some(BTreeMap::new()),
+            selector: None,
+            hints: Vec::new(),
+            changes: Vec::new(),
+        }
+    }
+
+    fn scaled(plan: &Plan, others: InTheWay, settled: Settled, done: Done, missing: Option<String>) -> Told {
+        let Settled { decision, allowed, sizes, held, .. } = settled;
+        let active = match others {
+            InTheWay { replicas: Some(replicas), sizes: Some(sizes), .. } => {
+                let why = format!(
+                    "{replicas} decides about the replicas and {sizes} about the sizes: nothing is left"
+                );
+                (false, "Conflict", why)
+            }
+            InTheWay { replicas: Some(owner), .. } => (
+                plan.settings.vertical.memory,
+                "Conflict",
+                format!("{owner} decides about the replicas: they and the CPU size are left alone"),
+            ),
+            InTheWay { sizes: Some(owner), .. } => (
+                plan.settings.horizontal.is_some(),
+                "Conflict",
+                format!("{owner} decides about the sizes: they are left alone"),
+            ),
+            _ if plan.dry_run => (false, "DryRun", "nothing is changed: spec.dryRun".to_owned()),
+            _ if decision.replicas == 0 => (false, "SwitchedOff", "the target has 0 replicas".to_owned()),
+            _ => (true, "Scaling", "the service is scaled".to_owned()),
+        };
+        let mut limited = Vec::new();
+        limited.extend(allowed.because.map(str::to_owned));
+        limited.extend(held);
+        limited.extend(done.because.map(|why| format!("{} pods keep their size, {why}", done.held)));
+        Told {
+            active,
+            missing,
+            limited: (!limited.is_empty()).then(|| limited.join("; ")),
+            replicas: Some(done.replicas),
+            desired: Some(allowed.replicas),
+            decision: Some(decision.reason).filter(|reason| !reason.is_empty()),
+            sizes: Some(sizes),
+            selector: None,
+            hints: Vec::new(),
+            changes: done.changes,
+        }
+    }
+
+    fn status(&self, service: &Service, before: &ServiceScalerStatus, now: Timestamp) -> ServiceScalerStatus {
+        let now = Timestamp::from_second(now.as_second()).unwrap_or(now).to_string();
+        let (active, reason, message) = &self.active;
+        let missing = self.missing.as_deref();
+        let limited = self.limited.as_deref();
+        let told = [
+            ("Active", *active, *reason, message.as_str()),
+            (
+                "MetricsAvailable",
+                missing.is_none(),
+                if missing.is_none() { "Read" } else { "Missing" },
+                missing.unwrap_or("what decisions need can be read"),
+            ),
+            (
+                "Limited",
+                limited.is_some(),
+                if limited.is_some() { "Held" } else { "Free" },
+                limited.unwrap_or("nothing keeps the service from what it should be"),
+            ),
+        ];
+        let container =
+            |(name, size): (&String, &Size)| ContainerStatus { name: name.clone(), target: target(*size) };
+        let containers = match &self.sizes {
+            Some(sizes) => sizes.iter().map(container).filter(|it| !it.target.is_empty()).collect(),
+            None => before.containers.clone(),
+        };
+        let changed = self.changes.iter().any(|(change, _)| !matches!(change, Change::Failed));
+        ServiceScalerStatus {
+            observed_generation: service.generation,
+            conditions: conditions(&told, &before.conditions, service.generation, &now),
+            replicas: self.replicas.map(i64::from),
+            desired_replicas: self.desired.map(i64::from),
+            selector: self.selector.clone().or_else(|| before.selector.clone()),
+            hints: self.hints.clone(),
+            containers,
+            decision: self.decision.clone().unwrap_or_else(|| last_decision(before)),
+            last_change_time: if changed { Some(now) } else { before.last_change_time.clone() },
+            memory: None,
+        }
+    }
+}
+
+/// What was decided while the service was scaled.
+fn last_decision(before: &ServiceScalerStatus) -> String {
+    let scaled = before.desired_replicas.is_some() && !before.decision.is_empty();
+    if scaled { before.decision.clone() } else { "all is as it should be".to_owned() }
+}
+
+/// As people write it; what is not set is left out.
+fn target(size: Size) -> BTreeMap<String, String> {
+    let cpu = (size.cpu_milli > 0).then(|| ("cpu".to_owned(), format!("{}m", size.cpu_milli)));
+    let memory = (size.memory_bytes > 0).then(|| ("memory".to_owned(), size.memory_bytes.to_string()));
+    cpu.into_iter().chain(memory).collect()
+}

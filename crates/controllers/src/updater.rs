@@ -1,0 +1,346 @@
+//! The updater: looks at the pods of VPAs again and again, and resizes or evicts those that are not as recommended. What is done with
+//! which pod is decided in `apply/update.rs`; only the process that holds the Lease does anything.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use parking_lot::RwLock;
+use tokio::time::MissedTickBehavior;
+
+use super::leadership::Leadership;
+use super::resizing::{Resized, Resizer};
+use berth_config as config;
+use berth_kube_io::apply::{Evicted, PodEvent, PodId, Replicas};
+use berth_kube_io::vpa::{ApiError, Recommending};
+use berth_rightsizing::apply::update::Candidate;
+use berth_rightsizing::apply::{Hold, Index, Memory, Mode, Pod, Ranges, Round, Rules, Step};
+use berth_rightsizing::recommend::{Owner, UnixNanos, Vpa};
+use berth_telemetry::UpdaterMetrics;
+
+/// How often a process that does not lead looks whether it does.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// Events about pods that stay as they are, in one round.
+const TOLD_MAX: usize = 100;
+/// The Leases of upstream's components.
+const UPSTREAM_UPDATER: &str = "vpa-updater";
+const UPSTREAM_WEBHOOK: &str = "vpa-admission-controller";
+
+/// Answers whether clients accept the serving certificate at a time.
+pub type CertificateValid = Arc<dyn Fn(Timestamp) -> bool + Send + Sync>;
+
+/// Everything that the updater depends on.
+#[derive(Clone)]
+pub struct Updater {
+    pub config: Arc<config::Recommender>,
+    pub api: Recommending,
+    pub resizer: Arc<Resizer>,
+    pub index: Arc<RwLock<Index>>,
+    pub leadership: Leadership,
+    /// What shows the certificate that the API server must accept.
+    pub certificate: CertificateValid,
+    pub metrics: Arc<UpdaterMetrics>,
+}
+
+/// What is known while this process leads.
+#[derive(Default)]
+struct Known {
+    memory: Memory,
+    /// Why pods stay as they are, as their events have told; by uid.
+    told: BTreeMap<Arc<str>, Hold>,
+    /// What was last complained about.
+    complaint: Option<String>,
+}
+
+/// The pods of one VPA.
+struct Group {
+    vpa: Arc<Vpa>,
+    ranges: Arc<Ranges>,
+    pods: Vec<Pod>,
+}
+
+/// What one round comes to.
+#[derive(Default)]
+struct Tally {
+    held: BTreeMap<&'static str, usize>,
+    told: usize,
+}
+
+impl Updater {
+    fn leads(&self, term: u64) -> bool {
+        self.leadership.decides() == Some(term)
+    }
+
+    /// Updates whenever this process leads. Never returns.
+    pub async fn run(self) {
+        loop {
+            let Some(term) = self.leadership.decides() else {
+                tokio::time::sleep(LOOK_AGAIN).await;
+                continue;
+            };
+            let mut known = Known::default();
+            let mut ticks = tokio::time::interval(self.config.apply.interval.get());
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            while self.leads(term) {
+                ticks.tick().await;
+                if self.leads(term) {
+                    self.round(term, &mut known).await;
+                }
+            }
+            self.metrics.rests();
+        }
+    }
+
+    async fn round(&self, term: u64, known: &mut Known) {
+        let mut tally = Tally::default();
+        let result = self.update(term, known, &mut tally).await;
+        self.metrics.round(result.is_ok(), tally.held);
+        let complaint = result.err();
+        if complaint != known.complaint {
+            match &complaint {
+                Some(why) => tracing::warn!(why, "updater: pods stay as they are, trying again every round"),
+                None => tracing::info!("updater: pods are updated again"),
+            }
+        }
+        known.complaint = complaint;
+    }
+
+    /// # Errors
+    /// Why not all that should be was looked at.
+    async fn update(&self, term: u64, known: &mut Known, tally: &mut Tally) -> Result<(), String> {
+        let rules = self.rules().await?;
+        known.memory.without_the_future(now());
+        let namespaces = self.namespaces()?;
+        let mut failed = Ok(());
+        let (mut uids, mut vpas) = (BTreeSet::new(), BTreeSet::new());
+        for namespace in &namespaces {
+            let groups = match self.groups(namespace).await {
+                Ok(groups) => groups,
+                Err(error) => {
+                    failed = Err(format!("the pods of namespace {namespace} cannot be read: {error}"));
+                    continue;
+                }
+            };
+            for group in &groups {
+                uids.extend(group.pods.iter().map(|pod| pod.uid.clone()));
+                vpas.insert(group.vpa.uid.clone());
+                self.update_group(term, group, rules, known, tally).await;
+                if !self.leads(term) {
+                    return Ok(());
+                }
+            }
+        }
+        // What could not be seen is not gone.
+        if failed.is_ok() {
+            known.memory.retain(&uids, &vpas);
+            known.told.retain(|uid, _| uids.contains(uid));
+        }
+        failed
+    }
+
+    /// How pods may be disturbed now.
+    async fn rules(&self) -> Result<Rules, String> {
+        let apply = &self.config.apply;
+        let namespace = &apply.upstream_namespace;
+        let explain = |error: ApiError| {
+            format!("cannot tell whether the upstream updater or admission controller runs: {error}")
+        };
+        let updater = self.api.lease_holder(namespace, UPSTREAM_UPDATER).await.map_err(explain)?;
+        if let Some(holder) = updater {
+            return Err(format!(
+                "the upstream updater runs: {holder} holds the Lease {namespace}/{UPSTREAM_UPDATER}; stop it, or switch \
+                 recommender.apply.updater off"
+            ));
+        }
+        let is_refused = !(self.certificate)(Timestamp::now());
+        let has_webhook = (apply.webhook && !is_refused)
+            || self.api.lease_holder(namespace, UPSTREAM_WEBHOOK).await.map_err(explain)?.is_some();
+        Ok(apply.rules(has_webhook))
+    }
+
+    /// Those with VPAs that update pods.
+    fn namespaces(&self) -> Result<BTreeSet<Arc<str>>, String> {
+        let index = self.index.read();
+        if !index.is_complete() {
+            return Err("VPAs, LimitRanges and owners of pods have not all been listed yet".to_owned());
+        }
+        let updates = |vpa: &&Arc<Vpa>| {
+            Mode::of(&vpa.update_mode).updates()
+                && vpa.status.recommendation.as_ref().is_some_and(|all| !all.is_empty())
+                && self.config.covers(&vpa.namespace)
+        };
+        Ok(index.vpas().filter(updates).map(|vpa| vpa.namespace.clone()).collect())
+    }
+
+    /// The VPAs of a namespace that update pods, with their pods.
+    async fn groups(&self, namespace: &Arc<str>) -> Result<Vec<Group>, ApiError> {
+        let pods = self.api.running_pods(namespace).await?;
+        let index = self.index.read();
+        let mut groups: BTreeMap<Arc<str>, Group> = BTreeMap::new();
+        for pod in pods {
+            let Some(governed) = index.govern(&pod).filter(|it| it.mode.updates()) else { continue };
+            let group = groups.entry(governed.vpa.name.clone()).or_insert_with(|| Group {
+                vpa: governed.vpa,
+                ranges: governed.ranges,
+                pods: Vec::new(),
+            });
+            group.pods.push(pod);
+        }
+        Ok(groups.into_values().collect())
+    }
+
+    async fn update_group(
+        &self,
+        term: u64,
+        group: &Group,
+        rules: Rules,
+        known: &mut Known,
+        tally: &mut Tally,
+    ) {
+        let now = now();
+        let Group { vpa, ranges, pods } = group;
+        let looked = (&**vpa, &pods[..]);
+        let nobody = BTreeMap::new();
+        let unknown = Round::new(looked, ranges, &nobody, rules, &mut known.memory, now).unknown_replicas();
+        let replicas = self.replicas(group, &unknown).await;
+        let mut memory = std::mem::take(&mut known.memory);
+        let mut round = Round::new(looked, ranges, &replicas, rules, &mut memory, now);
+        let (candidates, held) = round.candidates();
+        for (pod, why) in held {
+            self.hold(&pods[pod], vpa, (why, None), known, tally).await;
+        }
+        for candidate in &candidates {
+            if !self.leads(term) {
+                break;
+            }
+            let pod = &pods[candidate.pod];
+            let mut detail = None;
+            let mut step = round.step(candidate);
+            if step == Step::Resize {
+                (step, detail) = self.resize(pod, vpa, candidate, &mut round).await;
+            }
+            if step == Step::Evict {
+                step = self.evict(pod, vpa, candidate, &mut round).await;
+            }
+            match step {
+                Step::Hold(why) => self.hold(pod, vpa, (why, detail), known, tally).await,
+                _ => drop(known.told.remove(&pod.uid)),
+            }
+        }
+        known.memory = memory;
+    }
+
+    /// What these controllers want, as far as it can be told.
+    async fn replicas(&self, group: &Group, owners: &BTreeSet<Owner>) -> BTreeMap<Owner, usize> {
+        let mut replicas = BTreeMap::new();
+        for owner in owners {
+            let there = || group.pods.iter().filter(|pod| pod.owner.as_ref() == Some(owner)).count();
+            let wanted = match self.api.replicas(&group.vpa.namespace, owner).await {
+                Ok(Replicas::Of(wanted)) => wanted,
+                Ok(Replicas::AsTheyAre) => there(),
+                Ok(Replicas::Unknown) => continue,
+                Err(error) => {
+                    tracing::debug!(%error, owner = owner.name, "updater: cannot read how many pods it wants");
+                    continue;
+                }
+            };
+            replicas.insert(owner.clone(), wanted);
+        }
+        replicas
+    }
+
+    /// Resizes a pod in place, if its node has the room. Returns what follows, and more about why it is held.
+    async fn resize(
+        &self,
+        pod: &Pod,
+        vpa: &Vpa,
+        candidate: &Candidate,
+        round: &mut Round<'_>,
+    ) -> (Step, Option<String>) {
+        let resized = self.resizer.resize(pod, &candidate.changes).await;
+        if let Resized::Refused(error) | Resized::Unknown(error) = &resized {
+            tracing::warn!(
+                error, namespace = %pod.namespace, pod = %pod.name,
+                "a pod could not be resized in place; if it was forbidden, berth's ClusterRole has to allow: patch pods/resize"
+            );
+            self.metrics.update("resize_failed");
+        }
+        match resized {
+            Resized::Asked => {
+                tracing::info!(namespace = %pod.namespace, pod = %pod.name, vpa = %vpa.name, "resized a pod in place");
+                self.metrics.update("resized");
+                round.resized(candidate);
+                self.resizer.writer.tell(PodEvent::resized(id(pod), &vpa.name)).await;
+                (Step::Resize, None)
+            }
+            Resized::Gone => {
+                self.metrics.update("gone");
+                (Step::Resize, None)
+            }
+            Resized::NoRoom(why) => (round.without_room(candidate), Some(why)),
+            Resized::Refused(why) => (round.refused(candidate), Some(why)),
+            Resized::Unknown(why) => (Step::Hold(Hold::Resizing), Some(why)),
+        }
+    }
+
+    async fn evict(&self, pod: &Pod, vpa: &Vpa, candidate: &Candidate, round: &mut Round<'_>) -> Step {
+        match self.resizer.writer.evict(id(pod)).await {
+            Evicted::Yes => {
+                tracing::info!(namespace = %pod.namespace, pod = %pod.name, vpa = %vpa.name, "evicted a pod to apply what is recommended");
+                self.metrics.update("evicted");
+                round.evicted(candidate);
+                self.resizer.writer.tell(PodEvent::evicted(id(pod), &vpa.name)).await;
+                Step::Evict
+            }
+            Evicted::Gone => {
+                self.metrics.update("gone");
+                Step::Evict
+            }
+            Evicted::Kept(why) => {
+                tracing::info!(namespace = %pod.namespace, pod = %pod.name, why, "an eviction was refused");
+                self.metrics.update("eviction_refused");
+                round.eviction_refused();
+                Step::Hold(Hold::DisruptionBudget)
+            }
+            Evicted::Failed(error) => {
+                tracing::warn!(
+                    error, namespace = %pod.namespace, pod = %pod.name,
+                    "a pod could not be evicted; if it was forbidden, berth's ClusterRole has to allow: create pods/eviction"
+                );
+                self.metrics.update("eviction_failed");
+                round.eviction_refused();
+                Step::Hold(Hold::Refused)
+            }
+        }
+    }
+
+    /// The pod stays as it is: an event says so when the reason is new.
+    async fn hold(
+        &self,
+        pod: &Pod,
+        vpa: &Vpa,
+        (why, detail): (Hold, Option<String>),
+        known: &mut Known,
+        tally: &mut Tally,
+    ) {
+        *tally.held.entry(why.name()).or_default() += 1;
+        let is_new = known.told.get(&pod.uid) != Some(&why);
+        if why.passes() || !is_new || tally.told == TOLD_MAX {
+            return;
+        }
+        tally.told += 1;
+        known.told.insert(pod.uid.clone(), why);
+        let text = detail.map_or_else(|| why.why().to_owned(), |detail| format!("{}: {detail}", why.why()));
+        self.resizer.writer.tell(PodEvent::held(id(pod), &vpa.name, &text)).await;
+    }
+}
+
+fn id(pod: &Pod) -> PodId<'_> {
+    PodId { namespace: &pod.namespace, name: &pod.name, uid: &pod.uid }
+}
+
+/// Nanoseconds since 1970.
+fn now() -> UnixNanos {
+    UnixNanos::try_from(Timestamp::now().as_nanosecond()).unwrap_or(UnixNanos::MAX)
+}

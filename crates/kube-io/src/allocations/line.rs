@@ -1,0 +1,155 @@
+//! Which statuses wait to be written. Pure.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use berth_scheduler::gang::AllocationStatus;
+
+/// First in, first out; only the newest status of each allocation; one write of each at a time, with a pause after it.
+#[derive(Debug)]
+pub(super) struct Line {
+    by_turn: BTreeMap<u64, AllocationStatus>,
+    turns: HashMap<Arc<str>, u64>,
+    next_turn: u64,
+    /// Being written, or resting until then.
+    busy: HashMap<Arc<str>, Option<Instant>>,
+    max: usize,
+    dropped: u64,
+}
+
+impl Line {
+    pub fn new(max: usize) -> Self {
+        Line {
+            by_turn: BTreeMap::new(),
+            turns: HashMap::new(),
+            next_turn: 0,
+            busy: HashMap::new(),
+            max,
+            dropped: 0,
+        }
+    }
+
+    /// A newer status keeps the turn of the older one. When there is no room, the oldest one goes.
+    pub fn push(&mut self, status: AllocationStatus) {
+        let turn = *self.turns.entry(status.uid.clone()).or_insert(self.next_turn);
+        self.next_turn += 1;
+        self.by_turn.insert(turn, status);
+        if self.by_turn.len() > self.max
+            && let Some((_, oldest)) = self.by_turn.pop_first()
+        {
+            self.turns.remove(&oldest.uid);
+            self.dropped += 1;
+        }
+    }
+
+    /// The first status of an allocation that is neither being written nor resting.
+    pub fn take(&mut self, now: Instant) -> Option<AllocationStatus> {
+        self.busy.retain(|_, until| until.is_none_or(|until| until > now));
+        let turn = *self.by_turn.iter().find(|(_, status)| !self.busy.contains_key(&status.uid))?.0;
+        let status = self.by_turn.remove(&turn)?;
+        self.turns.remove(&status.uid);
+        self.busy.insert(status.uid.clone(), None);
+        Some(status)
+    }
+
+    /// A status that was taken is settled; the next one of this allocation is not taken before the pause is over.
+    pub fn done(&mut self, uid: &Arc<str>, now: Instant, pause: Duration) {
+        self.busy.insert(uid.clone(), Some(now + pause));
+    }
+
+    /// Nobody needs to pause any more.
+    pub fn hurry(&mut self) {
+        self.busy.retain(|_, until| until.is_none());
+    }
+
+    /// Whether a newer one waits.
+    pub fn is_outdated(&self, uid: &str) -> bool {
+        self.turns.contains_key(uid)
+    }
+
+    pub fn len(&self) -> usize {
+        self.by_turn.len()
+    }
+
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Everything that waits will not be written.
+    pub fn drop_all(&mut self) -> usize {
+        let left = self.by_turn.len();
+        self.by_turn.clear();
+        self.turns.clear();
+        self.dropped += left as u64;
+        left
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::status;
+    use super::*;
+
+    const PAUSE: Duration = Duration::from_secs(1);
+
+    fn taken(line: &mut Line, now: Instant) -> Option<(String, u32)> {
+        let status = line.take(now)?;
+        Some((status.uid.to_string(), status.roles[0].bound))
+    }
+
+    fn of(uid: &str, bound: u32) -> AllocationStatus {
+        let mut status = status();
+        status.uid = uid.into();
+        status.roles[0].bound = bound;
+        status
+    }
+
+    #[test]
+    fn only_the_newest_status_of_an_allocation_is_kept_in_the_turn_of_the_first() {
+        let (mut line, now) = (Line::new(10), Instant::now());
+        line.push(of("a", 1));
+        line.push(of("b", 1));
+        line.push(of("a", 2));
+        assert_eq!(taken(&mut line, now), Some(("a".into(), 2)));
+        assert_eq!(taken(&mut line, now), Some(("b".into(), 1)));
+        assert_eq!((taken(&mut line, now), line.dropped()), (None, 0));
+    }
+
+    #[test]
+    fn the_next_status_of_an_allocation_waits_for_the_one_that_is_being_written_and_a_pause() {
+        let (mut line, now) = (Line::new(10), Instant::now());
+        line.push(of("a", 1));
+        let first = line.take(now).expect("one");
+        line.push(of("a", 2));
+        assert!(line.is_outdated("a"));
+        assert_eq!(line.take(now), None);
+        line.done(&first.uid, now, PAUSE);
+        assert_eq!(line.take(now), None);
+        assert_eq!(taken(&mut line, now + PAUSE), Some(("a".into(), 2)));
+    }
+
+    #[test]
+    fn nobody_pauses_at_the_end() {
+        let (mut line, now) = (Line::new(10), Instant::now());
+        line.push(of("a", 1));
+        let first = line.take(now).expect("one");
+        line.done(&first.uid, now, PAUSE);
+        line.push(of("a", 2));
+        line.hurry();
+        assert_eq!(taken(&mut line, now), Some(("a".into(), 2)));
+    }
+
+    #[test]
+    fn a_full_line_drops_the_oldest_and_counts_it() {
+        let (mut line, now) = (Line::new(2), Instant::now());
+        for uid in ["a", "b", "c"] {
+            line.push(of(uid, 1));
+        }
+        assert_eq!((line.len(), line.dropped()), (2, 1));
+        assert_eq!(taken(&mut line, now), Some(("b".into(), 1)));
+        assert_eq!((line.drop_all(), line.dropped()), (1, 2));
+    }
+}

@@ -1,0 +1,43 @@
+//! Events about pods that were resized or evicted. Reasons are those of the upstream updater.
+
+use jiff::Timestamp;
+
+use super::writer::PodId;
+use crate::report_json::{EventBody, Regarding, note_of};
+
+const CONTROLLER: &str = "berth";
+
+/// Something that happened to a pod.
+#[derive(Debug, Clone)]
+pub struct PodEvent<'a> {
+    pub pod: PodId<'a>,
+    pub reason: &'static str,
+    pub note: String,
+    pub is_warning: bool,
+}
+
+impl<'a> PodEvent<'a> {
+    pub fn resized(pod: PodId<'a>, vpa: &str) -> Self {
+        let note = format!("Pod was resized in place as VerticalPodAutoscaler {vpa} recommends");
+        PodEvent { pod, reason: "InPlaceResizedByVPA", note, is_warning: false }
+    }
+
+    pub fn evicted(pod: PodId<'a>, vpa: &str) -> Self {
+        let note = format!("Pod was evicted to apply what VerticalPodAutoscaler {vpa} recommends");
+        PodEvent { pod, reason: "EvictedByVPA", note, is_warning: false }
+    }
+
+    /// The pod stays as it is for this reason.
+    pub fn held(pod: PodId<'a>, vpa: &str, why: &str) -> Self {
+        let note = format!("Not updated as VerticalPodAutoscaler {vpa} recommends: {why}");
+        PodEvent { pod, reason: "NotUpdatedByVPA", note, is_warning: true }
+    }
+
+    pub(super) fn body(&self, host: &str) -> EventBody<'_> {
+        let PodId { namespace, name, uid } = self.pod;
+        let regarding = Regarding { api_version: "v1", kind: "Pod", namespace, name, uid };
+        let kind = if self.is_warning { "Warning" } else { "Normal" };
+        let said = (kind, self.reason, "Updating", note_of(&self.note));
+        EventBody::about(regarding, said, (CONTROLLER, host), Timestamp::now())
+    }
+}

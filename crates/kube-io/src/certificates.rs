@@ -1,0 +1,239 @@
+//! The certificates that berth issues to itself, shared by its replicas in a Secret.
+//!
+//! Each replica reads the Secret from time to time, shows its certificate, and renews what is due: the API server lets only
+//! one of them write, and the others read what that one wrote.
+
+mod issue;
+mod plan;
+mod read;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use jiff::Timestamp;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{DynamicObject, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, Client};
+use serde_json::json;
+
+use berth_config::Serving;
+use berth_model::with_causes;
+pub use issue::{Authority, Issued};
+use plan::{Kept, Plan, plan, renewed};
+pub use read::{Certificate, certificates_of};
+
+/// How often the Secret is read.
+pub const FOLLOW_EVERY: Duration = Duration::from_secs(30);
+/// Writes of one round that may find another replica's.
+const WRITE_TRIES: usize = 5;
+/// After a failure.
+const RETRY: Duration = Duration::from_secs(2);
+/// What does not work is told at most this often.
+const WARN_EVERY: Duration = Duration::from_secs(300);
+const GROUP: &str = "admissionregistration.k8s.io";
+/// The keys of the Secret: the first three as tools expect them, the last is ours alone.
+const KEYS: [&str; 4] = ["tls.crt", "tls.key", "ca.crt", "ca.key"];
+
+/// Keeps a Secret, and whoever follows it, supplied with valid certificates.
+pub struct Rotation {
+    secrets: Api<Secret>,
+    client: Client,
+    namespace: String,
+    secret: String,
+    /// Kinds of webhook configurations, their plurals, the settings that name them, and the names; empty: none.
+    webhooks: [(&'static str, &'static str, &'static str, String); 2],
+    names: Vec<String>,
+    last_warning: Option<(String, Instant)>,
+}
+
+impl Rotation {
+    /// For `serving.secret` in this namespace, `serving.webhookConfiguration` and `serving.mutatingWebhookConfiguration`.
+    pub fn new(client: Client, namespace: &str, serving: &Serving) -> Rotation {
+        Rotation {
+            secrets: Api::namespaced(client.clone(), namespace),
+            client,
+            namespace: namespace.to_owned(),
+            secret: serving.secret.clone(),
+            webhooks: [
+                (
+                    "ValidatingWebhookConfiguration",
+                    "validatingwebhookconfigurations",
+                    "serving.webhookConfiguration",
+                    serving.webhook_configuration.clone(),
+                ),
+                (
+                    "MutatingWebhookConfiguration",
+                    "mutatingwebhookconfigurations",
+                    "serving.mutatingWebhookConfiguration",
+                    serving.mutating_webhook_configuration.clone(),
+                ),
+            ],
+            names: serving.names.clone(),
+            last_warning: None,
+        }
+    }
+
+    /// Gives `install` every certificate that comes, from the first one on. Never ends.
+    pub async fn follow(mut self, every: Duration, install: impl Fn(&Issued) -> Result<()>) {
+        let mut shown = None;
+        loop {
+            let pause = match self.round(&mut shown, &install).await {
+                Ok(()) => every,
+                Err(error) => {
+                    self.warn(&error);
+                    every.min(RETRY)
+                }
+            };
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    async fn round(&self, shown: &mut Option<Issued>, install: impl Fn(&Issued) -> Result<()>) -> Result<()> {
+        let kept = self.keep(Timestamp::now()).await?;
+        if shown.as_ref() != Some(&kept.issued) {
+            install(&kept.issued)?;
+            let expires =
+                certificates_of(&kept.issued.certificate).first().map(|it| it.not_after.to_string());
+            tracing::info!(secret = self.secret, expires, "HTTPS has the certificate of the Secret");
+            *shown = Some(kept.issued.clone());
+        }
+        self.tell_webhooks(&kept.issued.authorities).await
+    }
+
+    /// What the Secret holds, after what was due has been made anew.
+    async fn keep(&self, now: Timestamp) -> Result<Kept> {
+        for _ in 0..WRITE_TRIES {
+            let found = self.secrets.get_opt(&self.secret).await;
+            let found = found.map_err(|error| self.explained("read", &error))?;
+            let kept = kept_in(found.as_ref());
+            let plan = plan(&kept, &self.names, now);
+            if plan == Plan::Keep {
+                return Ok(kept);
+            }
+            let kept = renewed(&kept, &plan, &self.names, now)
+                .context("cannot make a certificate: check serving.names")?;
+            match self.write(found, &kept).await {
+                Ok(_) => {
+                    tracing::info!(secret = self.secret, ?plan, "renewed the certificates of HTTPS");
+                    return Ok(kept);
+                }
+                // Another replica was faster: what it wrote is read.
+                Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => {}
+                Err(error) => return Err(self.explained("written", &error)),
+            }
+        }
+        bail!("the Secret {}/{} of serving.secret changes all the time", self.namespace, self.secret)
+    }
+
+    /// Makes the Secret hold this, unless it is not the one that was found any more.
+    async fn write(&self, found: Option<Secret>, kept: &Kept) -> kube::Result<Secret> {
+        let params = PostParams::default();
+        match found {
+            Some(secret) => self.secrets.replace(&self.secret, &params, &with(secret, kept)).await,
+            None => self.secrets.create(&params, &with(self.new_secret(), kept)).await,
+        }
+    }
+
+    fn new_secret(&self) -> Secret {
+        let metadata = ObjectMeta { name: Some(self.secret.clone()), ..ObjectMeta::default() };
+        Secret { metadata, type_: Some("kubernetes.io/tls".to_owned()), ..Secret::default() }
+    }
+
+    fn explained(&self, what: &str, error: &kube::Error) -> anyhow::Error {
+        let (namespace, name) = (&self.namespace, &self.secret);
+        let hint = match error {
+            kube::Error::Api(status) if status.is_forbidden() => {
+                ": berth's service account may get and update it, and create Secrets, only with the Role of the chart"
+            }
+            _ => "",
+        };
+        anyhow::anyhow!(
+            "the Secret {namespace}/{name} of serving.secret cannot be {what}{hint}: {}",
+            with_causes(error)
+        )
+    }
+
+    /// Keeps the `caBundle`s as `authorities`.
+    async fn tell_webhooks(&self, authorities: &str) -> Result<()> {
+        let mut told = Ok(());
+        for (kind, plural, setting, name) in &self.webhooks {
+            if !name.is_empty() {
+                let resource =
+                    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(GROUP, "v1", kind), plural);
+                let webhooks: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
+                told = told.and(tell(&webhooks, (kind, setting, name), authorities).await);
+            }
+        }
+        told
+    }
+
+    fn warn(&mut self, error: &anyhow::Error) {
+        let (text, now) = (format!("{error:#}"), Instant::now());
+        let is_new =
+            self.last_warning.as_ref().is_none_or(|(last, at)| *last != text || now - *at >= WARN_EVERY);
+        if is_new {
+            tracing::warn!(error = text, "certificates; trying again");
+            self.last_warning = Some((text, now));
+        }
+    }
+}
+
+/// Writes `authorities` into each `caBundle` of a webhook configuration that has something else. `named`: its kind, the setting that
+/// names it, and its name.
+async fn tell(
+    webhooks: &Api<DynamicObject>,
+    (kind, setting, name): (&str, &str, &str),
+    authorities: &str,
+) -> Result<()> {
+    let explain = |error: kube::Error| {
+        anyhow::anyhow!(
+            "the caBundle of the {kind} {name} cannot be kept: check that berth's service account may get and patch it: {}",
+            with_causes(&error)
+        )
+    };
+    let Some(found) = webhooks.get_opt(name).await.map_err(explain)? else {
+        bail!("there is no {kind} {name}: create it, or leave {setting} out");
+    };
+    let bundle = json!(ByteString(authorities.as_bytes().to_vec()));
+    let all = found.data["webhooks"].as_array().map_or(&[][..], Vec::as_slice);
+    let other = all.iter().filter(|it| it["clientConfig"]["caBundle"] != bundle);
+    let changes: Vec<_> =
+        other.map(|it| json!({"name": it["name"], "clientConfig": {"caBundle": bundle}})).collect();
+    if changes.is_empty() {
+        return Ok(());
+    }
+    let count = changes.len();
+    // With the version: what somebody else just changed is read again first.
+    let patch =
+        json!({"metadata": {"resourceVersion": found.metadata.resource_version}, "webhooks": changes});
+    match webhooks.patch(name, &PatchParams::default(), &Patch::Strategic(patch)).await {
+        Ok(_) => {
+            tracing::info!(kind, configuration = name, webhooks = count, "wrote the CA into caBundle");
+            Ok(())
+        }
+        Err(error) => Err(explain(error)),
+    }
+}
+
+fn kept_in(secret: Option<&Secret>) -> Kept {
+    let data = secret.and_then(|secret| secret.data.as_ref());
+    let text = |key: &str| {
+        let bytes = data.and_then(|data| data.get(key)).map(|value| value.0.clone()).unwrap_or_default();
+        String::from_utf8(bytes).unwrap_or_default()
+    };
+    let [certificate, key, authorities, authority_key] = KEYS.map(text);
+    Kept { issued: Issued { certificate, key, authorities }, authority_key }
+}
+
+/// The same Secret with this in it; what others put there stays.
+fn with(mut secret: Secret, kept: &Kept) -> Secret {
+    let data: &mut BTreeMap<_, _> = secret.data.get_or_insert_default();
+    let values = [&kept.issued.certificate, &kept.issued.key, &kept.issued.authorities, &kept.authority_key];
+    for (key, value) in KEYS.into_iter().zip(values) {
+        data.insert(key.to_owned(), ByteString(value.as_bytes().to_vec()));
+    }
+    secret
+}

@@ -1,0 +1,173 @@
+//! Node affinity: checked as upstream's `component-helpers/scheduling/corev1/nodeaffinity` checks it.
+//!
+//! Upstream reports an error in a required term only for nodes that no other term matches. Here it is told at once:
+//! what the author meant is not known, and the API server lets nobody write it.
+
+use berth_model::names;
+use std::sync::Arc;
+
+use super::{Interner, Problems};
+use crate::lean::{LeanNodeAffinity, LeanRequirement, LeanTerm};
+use berth_model::{FieldRequirement, NodeAffinity, NodeSelectorTerm, Operator, PreferredTerm, Requirement};
+
+const REQUIRED: &str =
+    "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms";
+const PREFERRED: &str = "spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution";
+
+/// Terms, requirements and values come out sorted: their order means nothing, and pods that differ only in it
+/// belong to one class.
+pub(super) fn node_affinity(
+    lean: &LeanNodeAffinity,
+    interner: &mut Interner,
+    problems: &mut Problems,
+) -> NodeAffinity {
+    let required = lean.required.as_ref().map(|selector| {
+        let mut terms: Vec<NodeSelectorTerm> = (selector.node_selector_terms.iter().enumerate())
+            // An empty term matches nothing, but is kept: with it, not every term names its nodes.
+            .map(|(i, lean)| term(lean, &|| format!("{REQUIRED}[{i}]"), interner, problems))
+            .collect();
+        terms.sort_unstable();
+        terms.dedup();
+        terms.into_boxed_slice()
+    });
+
+    let mut preferred = Vec::new();
+    for (i, lean) in lean.preferred.iter().enumerate() {
+        if lean.weight == 0 || is_empty(&lean.preference) {
+            continue;
+        }
+        if !(1..=100).contains(&lean.weight) {
+            problems.note(
+                || format!("{PREFERRED}[{i}].weight"),
+                || format!("must be between 1 and 100, is {}", lean.weight),
+            );
+            continue;
+        }
+        let path = || format!("{PREFERRED}[{i}].preference");
+        preferred.push(PreferredTerm {
+            weight: lean.weight as i32,
+            term: term(&lean.preference, &path, interner, problems),
+        });
+    }
+    preferred.sort_unstable();
+    NodeAffinity { required, preferred: preferred.into_boxed_slice() }
+}
+
+/// The terms of a persistent volume's node affinity, sorted. One that cannot be understood matches nothing (upstream: an error
+/// in a term counts only where no other term matches, and then as no match).
+pub(crate) fn node_terms(lean: &[LeanTerm], interner: &mut Interner) -> Box<[NodeSelectorTerm]> {
+    let mut terms: Vec<_> = (lean.iter().filter(|lean| !is_empty(lean)))
+        .filter_map(|lean| {
+            let mut problems = Problems::default();
+            let term = term(lean, &String::new, interner, &mut problems);
+            problems.0.is_none().then_some(term)
+        })
+        .collect();
+    terms.sort_unstable();
+    terms.dedup();
+    terms.into()
+}
+
+/// A label that must have one of these values.
+pub(crate) fn label_requirement(key: &str, allowed: &[String], interner: &mut Interner) -> Requirement {
+    Requirement { key: interner.text(key), operator: Operator::In(values(allowed, interner)) }
+}
+
+fn is_empty(term: &LeanTerm) -> bool {
+    term.match_expressions.is_empty() && term.match_fields.is_empty()
+}
+
+fn term(
+    lean: &LeanTerm,
+    path: &dyn Fn() -> String,
+    interner: &mut Interner,
+    problems: &mut Problems,
+) -> NodeSelectorTerm {
+    let mut expressions = Vec::with_capacity(lean.match_expressions.len());
+    for (i, lean) in lean.match_expressions.iter().enumerate() {
+        match operator(lean, interner) {
+            Ok(operator) => expressions.push(Requirement { key: interner.text(&lean.key), operator }),
+            Err((field, problem)) => {
+                problems.note(|| format!("{}.matchExpressions[{i}].{field}", path()), || problem);
+            }
+        }
+    }
+    let mut fields = Vec::with_capacity(lean.match_fields.len());
+    for (i, lean) in lean.match_fields.iter().enumerate() {
+        match field_requirement(lean, interner) {
+            Ok(requirement) => fields.push(requirement),
+            Err((field, problem)) => {
+                problems.note(|| format!("{}.matchFields[{i}].{field}", path()), || problem);
+            }
+        }
+    }
+    expressions.sort_unstable();
+    expressions.dedup();
+    fields.sort_unstable();
+    fields.dedup();
+    NodeSelectorTerm { expressions: expressions.into_boxed_slice(), fields: fields.into_boxed_slice() }
+}
+
+/// The field of a requirement that is wrong, and why.
+pub(super) type Wrong = (&'static str, String);
+
+/// Upstream: `labels.NewRequirement`.
+pub(super) fn operator(lean: &LeanRequirement, interner: &mut Interner) -> Result<Operator, Wrong> {
+    if !names::is_label_key(&lean.key) {
+        return Err(("key", format!("{:?} is not a label key", lean.key)));
+    }
+    let some_values = |interner: &mut Interner| match lean.values.is_empty() {
+        true => Err(("values", format!("operator {} needs a value", lean.operator))),
+        false => Ok(values(&lean.values, interner)),
+    };
+    let no_values = |operator| match lean.values.is_empty() {
+        true => Ok(operator),
+        false => Err(("values", format!("operator {} takes no values", lean.operator))),
+    };
+    let number = || match &lean.values[..] {
+        [value] => value.parse::<i64>().map_err(|_| ("values", format!("must be an integer, is {value:?}"))),
+        values => Err((
+            "values",
+            format!("operator {} needs exactly one integer, has {} values", lean.operator, values.len()),
+        )),
+    };
+    let operator = match &*lean.operator {
+        "In" => Operator::In(some_values(interner)?),
+        "NotIn" => Operator::NotIn(some_values(interner)?),
+        "Exists" => no_values(Operator::Exists)?,
+        "DoesNotExist" => no_values(Operator::DoesNotExist)?,
+        "Gt" => Operator::Gt(number()?),
+        "Lt" => Operator::Lt(number()?),
+        other => {
+            let problem = format!("{other:?} is none of In, NotIn, Exists, DoesNotExist, Gt, Lt");
+            return Err(("operator", problem));
+        }
+    };
+    match lean.values.iter().find(|value| !names::is_label_value(value)) {
+        Some(value) => Err(("values", format!("{value:?} is not a label value"))),
+        None => Ok(operator),
+    }
+}
+
+fn field_requirement(lean: &LeanRequirement, interner: &mut Interner) -> Result<FieldRequirement, Wrong> {
+    if lean.key != "metadata.name" {
+        let problem = format!("nodes are selected by metadata.name only, not by {:?}", lean.key);
+        return Err(("key", problem));
+    }
+    let [name] = &lean.values[..] else {
+        let problem = format!("must be exactly one node name, has {} values", lean.values.len());
+        return Err(("values", problem));
+    };
+    match &*lean.operator {
+        "In" => Ok(FieldRequirement::NameIs(interner.text(name))),
+        "NotIn" => Ok(FieldRequirement::NameIsNot(interner.text(name))),
+        other => Err(("operator", format!("{other:?} is neither In nor NotIn"))),
+    }
+}
+
+fn values(values: &[String], interner: &mut Interner) -> Box<[Arc<str>]> {
+    let mut values: Vec<Arc<str>> = values.iter().map(|value| interner.text(value)).collect();
+    values.sort_unstable();
+    values.dedup();
+    values.into_boxed_slice()
+}

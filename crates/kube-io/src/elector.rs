@@ -1,0 +1,413 @@
+//! Runs for the lease, and keeps it. The rules are in `lease.rs`.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::api::{DeleteParams, ObjectMeta, PostParams};
+use kube::{Api, Client};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::lease::{self, LeaseConfig, LeaseConfigError, LeaseRecord, Observed, Step};
+use berth_model::with_causes;
+
+/// A failing election says so at most this often.
+const WARN_EVERY: Duration = Duration::from_secs(30);
+
+const AFTER_CONFLICT: Duration = Duration::from_millis(100);
+
+/// A candidate for the lease.
+///
+/// Leadership is published as `true` only while no other candidate can hold the lease, as far as this task gets to
+/// run: a receiver has `lease duration - renew deadline` (5 s) to act on a `false`. When the task ends, however it
+/// ends, `false` is published.
+pub struct Elector {
+    api: Api<Lease>,
+    config: LeaseConfig,
+    leading: Published,
+    started: Instant,
+    observed: Option<Observed>,
+    /// The object we saw last. Its resource version makes a write fail when somebody else was faster.
+    seen: Option<Lease>,
+    /// Leadership ends here unless renewed.
+    lead_until: Option<Instant>,
+    last_warning: Option<Instant>,
+    deadline: Deadline,
+    holder: watch::Sender<Option<Holder>>,
+    keep: Arc<AtomicBool>,
+}
+
+/// Who holds a lease, as this process sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    pub identity: String,
+    /// Where it serves HTTPS, if it says so.
+    pub address: Option<SocketAddr>,
+}
+
+/// The annotation of a lease with the holder's address.
+const ADDRESS: &str = "berth.dev/address";
+/// The label of member leases with the name of their group.
+pub(super) const MEMBER_OF: &str = "berth.dev/member-of";
+
+/// When leadership ends unless renewed, for those who are about to act on it. Clones share it.
+///
+/// A process that was stopped for a while may find its flag still raised when it goes on; this clock went on meanwhile.
+#[derive(Clone, Default)]
+pub struct Deadline(Arc<Mutex<Term>>);
+
+#[derive(Default)]
+struct Term {
+    number: u64,
+    until: Option<Instant>,
+}
+
+impl Deadline {
+    /// Whether leadership has not run out.
+    pub fn is_ahead(&self) -> bool {
+        self.term().is_some()
+    }
+
+    /// The number of the term in which this process leads, if leadership has not run out. Whoever loses leadership and wins it
+    /// again has another term: what was decided in the one before is of no use any more.
+    pub fn term(&self) -> Option<u64> {
+        let term = self.0.lock();
+        term.until.is_some_and(|until| Instant::now() < until).then_some(term.number)
+    }
+
+    pub(super) fn set(&self, until: Option<Instant>) {
+        let mut term = self.0.lock();
+        let lapsed = term.until.is_none_or(|until| until <= Instant::now());
+        term.number += u64::from(until.is_some() && lapsed);
+        term.until = until;
+    }
+}
+
+/// Whoever reads leadership must not believe in it when nobody looks after it any more.
+struct Published(watch::Sender<bool>);
+
+impl Drop for Published {
+    fn drop(&mut self) {
+        self.0.send_replace(false);
+    }
+}
+
+impl Elector {
+    /// `client` must not retry by itself: a renewal that arrives late is worse than one that fails.
+    ///
+    /// # Errors
+    /// When the configuration is unsafe.
+    pub fn new(
+        client: Client,
+        config: LeaseConfig,
+    ) -> Result<(Self, watch::Receiver<bool>), LeaseConfigError> {
+        config.check()?;
+        let (sender, receiver) = watch::channel(false);
+        let elector = Elector {
+            api: Api::namespaced(client, &config.namespace),
+            config,
+            leading: Published(sender),
+            started: Instant::now(),
+            observed: None,
+            seen: None,
+            lead_until: None,
+            last_warning: None,
+            deadline: Deadline::default(),
+            holder: watch::Sender::new(None),
+            keep: Arc::default(),
+        };
+        Ok((elector, receiver))
+    }
+
+    /// To be asked right before anything that only the leader may do.
+    pub fn deadline(&self) -> Deadline {
+        self.deadline.clone()
+    }
+
+    /// Who holds the lease, whoever it is.
+    pub fn holder(&self) -> watch::Receiver<Option<Holder>> {
+        self.holder.subscribe()
+    }
+
+    /// When this is set, the lease is not released at the end but expires: something of ours may still have effect.
+    pub fn keep(&self) -> Arc<AtomicBool> {
+        self.keep.clone()
+    }
+
+    /// Runs for the lease until `stop` resolves, then releases it if it is ours. No failure of the API server ends
+    /// this: losing the lease is published, and the candidate goes on.
+    pub async fn run(mut self, stop: impl Future<Output = ()>) {
+        let mut stop = std::pin::pin!(stop);
+        loop {
+            tokio::select! {
+                () = self.round() => {}
+                () = &mut stop => break,
+            }
+        }
+        self.release().await;
+    }
+
+    /// One look at the lease, and the pause after it. Leadership that runs out meanwhile is given up.
+    ///
+    /// Cancel safe: what a cancelled request did to the lease is found out by the next look at it.
+    async fn round(&mut self) {
+        // Until leadership ends; a candidate has as much time, so that a lost connection does not hold it up.
+        let deadline = self.lead_until.unwrap_or_else(|| Instant::now() + self.config.renew_deadline);
+        let pause = match tokio::time::timeout_at(deadline, self.try_once()).await {
+            Ok(Ok(pause)) => pause,
+            Ok(Err(error)) => {
+                self.seen = None;
+                self.warn(&error);
+                self.config.retry_period
+            }
+            Err(_) => {
+                self.seen = None;
+                tracing::warn!(lease = self.config.name, "no answer of the API server about the lease");
+                Duration::ZERO
+            }
+        };
+        let next_look = Instant::now() + pause;
+        if let Some(until) = self.lead_until
+            && until <= next_look
+        {
+            tokio::time::sleep_until(until).await;
+            self.step_down();
+        }
+        tokio::time::sleep_until(next_look).await;
+    }
+
+    /// Reads the lease if we do not know its newest version, and writes it if it is ours to write. Returns how long
+    /// to wait before the next look.
+    async fn try_once(&mut self) -> kube::Result<Duration> {
+        if self.seen.is_none() || self.lead_until.is_none() {
+            self.seen = self.api.get_opt(&self.config.name).await?;
+            match &self.seen {
+                Some(lease) => Observed::update(&mut self.observed, record_of(lease), self.started.elapsed()),
+                None => self.observed = None,
+            }
+            self.publish_holder();
+        }
+        let sent = Instant::now();
+        let step =
+            lease::evaluate(self.observed.as_ref(), &self.config, self.started.elapsed(), Timestamp::now());
+        let (written, beaten) = match step {
+            Step::Wait => {
+                self.step_down();
+                return Ok(self.pause_of_a_candidate());
+            }
+            Step::Create(record) => {
+                let lease = self.lease_with(None, &record);
+                (self.api.create(&PostParams::default(), &lease).await, [409, 409])
+            }
+            Step::Replace(record) => (self.replace(self.seen.as_ref(), &record).await, [409, 404]),
+        };
+        match written {
+            Ok(lease) => {
+                Observed::update(&mut self.observed, record_of(&lease), self.started.elapsed());
+                self.seen = Some(lease);
+                self.publish_holder();
+                self.lead(sent + self.config.renew_deadline);
+                Ok(self.config.retry_period)
+            }
+            // Somebody else wrote (or deleted) first: look again soon, which tells whether it matters.
+            Err(kube::Error::Api(status)) if beaten.contains(&status.code) => {
+                self.seen = None;
+                Ok(AFTER_CONFLICT)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A candidate looks twice as often as the holder renews, so that it soon knows of each renewal, and again at the moment at
+    /// which the lease expires.
+    fn pause_of_a_candidate(&self) -> Duration {
+        let expires =
+            self.observed.as_ref().map(|lease| lease.expires_in(&self.config, self.started.elapsed()));
+        let pause = self.config.retry_period / 2;
+        expires.map_or(pause, |expires| pause.min(expires + Duration::from_millis(1)))
+    }
+
+    fn publish_holder(&self) {
+        let holder = self.seen.as_ref().and_then(|lease| {
+            let identity = record_of(lease).holder;
+            let address = lease.metadata.annotations.as_ref().and_then(|all| all.get(ADDRESS));
+            let address = address.and_then(|address| address.parse().ok());
+            (!identity.is_empty()).then_some(Holder { identity, address })
+        });
+        self.holder.send_if_modified(|known| std::mem::replace(known, holder.clone()) != holder);
+    }
+
+    async fn replace(&self, seen: Option<&Lease>, record: &LeaseRecord) -> kube::Result<Lease> {
+        let lease = self.lease_with(seen, record);
+        let name = &self.config.name;
+        self.api.replace(name, &PostParams::default(), &lease).await
+    }
+
+    fn lease_with(&self, seen: Option<&Lease>, record: &LeaseRecord) -> Lease {
+        let mut lease = seen.cloned().unwrap_or_else(|| Lease {
+            metadata: ObjectMeta {
+                name: Some(self.config.name.clone()),
+                namespace: Some(self.config.namespace.clone()),
+                ..ObjectMeta::default()
+            },
+            spec: None,
+        });
+        let annotations = lease.metadata.annotations.get_or_insert_default();
+        match &self.config.address {
+            Some(address) => annotations.insert(ADDRESS.to_owned(), address.to_string()),
+            None => annotations.remove(ADDRESS),
+        };
+        if let Some(group) = &self.config.member_of {
+            lease.metadata.labels.get_or_insert_default().insert(MEMBER_OF.to_owned(), group.clone());
+        }
+        lease.spec = Some(LeaseSpec {
+            holder_identity: Some(record.holder.clone()),
+            lease_duration_seconds: i32::try_from(record.duration.as_secs()).ok(),
+            acquire_time: record.acquired.map(MicroTime),
+            renew_time: record.renewed.map(MicroTime),
+            lease_transitions: Some(record.transitions),
+            ..LeaseSpec::default()
+        });
+        lease
+    }
+
+    fn lead(&mut self, until: Instant) {
+        // An answer that came too late renewed the lease, but the time it bought is over.
+        if until <= Instant::now() {
+            return self.step_down();
+        }
+        self.lead_until = Some(until);
+        self.deadline.set(self.lead_until);
+        if self.publish(true) {
+            tracing::info!(lease = self.config.name, identity = self.config.identity, "leading");
+        }
+    }
+
+    /// Returns whether that is news.
+    fn publish(&self, leading: bool) -> bool {
+        self.leading.0.send_if_modified(|before| std::mem::replace(before, leading) != leading)
+    }
+
+    fn step_down(&mut self) {
+        self.lead_until = None;
+        self.deadline.set(None);
+        if self.publish(false) {
+            let holder = self.observed.as_ref().map(|it| it.record.holder.as_str());
+            tracing::warn!(lease = self.config.name, holder, "no longer leading");
+        }
+    }
+
+    /// Gives the lease up, so that another candidate need not wait for it to expire. One try: expiry is the fallback.
+    async fn release(mut self) {
+        self.lead_until = None;
+        self.deadline.set(None);
+        self.publish(false);
+        if self.keep.load(Ordering::Acquire) {
+            tracing::info!(lease = self.config.name, "the lease is left to expire");
+            return;
+        }
+        let error = match tokio::time::timeout(self.config.retry_period, self.try_release()).await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => with_causes(&error),
+            Err(_) => "no answer".to_owned(),
+        };
+        tracing::warn!(lease = self.config.name, error, "the lease was not released, it will expire");
+    }
+
+    /// A write may have been cut off by the stop: only a fresh look has the newest version, and says whose it is.
+    async fn try_release(&self) -> kube::Result<()> {
+        let Some(lease) = self.api.get_opt(&self.config.name).await? else {
+            return Ok(());
+        };
+        let record = record_of(&lease);
+        if record.holder != self.config.identity {
+            return Ok(());
+        }
+        if self.config.member_of.is_some() {
+            // Nobody else runs for it.
+            return self.api.delete(&self.config.name, &DeleteParams::default()).await.map(|_| ());
+        }
+        let record = lease::released(&record, Timestamp::now());
+        self.replace(Some(&lease), &record).await?;
+        tracing::info!(lease = self.config.name, "released the lease");
+        Ok(())
+    }
+
+    fn warn(&mut self, error: &kube::Error) {
+        let now = Instant::now();
+        if self.last_warning.is_some_and(|last| now - last < WARN_EVERY) {
+            return;
+        }
+        self.last_warning = Some(now);
+        let (namespace, name) = (&self.config.namespace, &self.config.name);
+        let error_text = with_causes(error);
+        match error {
+            kube::Error::Api(status) if status.is_forbidden() => tracing::warn!(
+                namespace,
+                lease = name,
+                error = error_text,
+                "berth's service account may not get, create or update leases in {namespace}: check its Role; trying again"
+            ),
+            _ => tracing::warn!(
+                namespace,
+                lease = name,
+                error = error_text,
+                "the lease cannot be reached, trying again"
+            ),
+        }
+    }
+}
+
+pub(super) fn record_of(lease: &Lease) -> LeaseRecord {
+    let spec = lease.spec.clone().unwrap_or_default();
+    LeaseRecord {
+        holder: spec.holder_identity.unwrap_or_default(),
+        duration: Duration::from_secs(
+            spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or_default(),
+        ),
+        acquired: spec.acquire_time.map(|time| time.0),
+        renewed: spec.renew_time.map(|time| time.0),
+        transitions: spec.lease_transitions.unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deadline_passes_though_nobody_gets_to_run_the_election() {
+        let deadline = Deadline::default();
+        assert!(!deadline.is_ahead());
+        deadline.set(Some(Instant::now() + Duration::from_secs(2)));
+        assert!(deadline.is_ahead());
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert!(!deadline.is_ahead());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn leadership_that_was_lost_and_won_again_is_another_term() {
+        let deadline = Deadline::default();
+        assert_eq!(deadline.term(), None);
+        let lead = || deadline.set(Some(Instant::now() + Duration::from_secs(2)));
+        lead();
+        let first = deadline.term();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        lead();
+        assert_eq!(deadline.term(), first, "renewed in time");
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert_eq!(deadline.term(), None);
+        lead();
+        assert!(deadline.term() > first, "renewed too late");
+        deadline.set(None);
+        lead();
+        assert!(deadline.term() > first.map(|term| term + 1));
+    }
+}

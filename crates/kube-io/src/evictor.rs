@@ -1,0 +1,250 @@
+//! Evicting pods for more important ones, as kube-scheduler does (upstream: `framework/preemption/executor.go`): the victim gets
+//! the condition `DisruptionTarget`, and is deleted with the time it asks for; the other pod's status names its node.
+//!
+//! Every request is sent again until it is answered. The uid goes with each, so that a recreated pod is left alone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::Client;
+use serde_json::{Value, json};
+
+use super::Fence;
+use super::client::{self, Answer};
+use berth_model::PodRef;
+use berth_scheduler::scheduler::Eviction;
+
+/// Attempts at one request; with their pauses about half a minute.
+const ATTEMPTS_MAX: u32 = 8;
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+const MERGE: &str = "application/strategic-merge-patch+json";
+
+/// Writes through the API server.
+#[derive(Clone)]
+pub struct Evictor {
+    client: Client,
+}
+
+/// What one answer means.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Done,
+    /// The pod, or the one of this uid, is gone.
+    Gone,
+    TryAgain {
+        after: Option<Duration>,
+        why: String,
+    },
+    Refused(String),
+}
+
+impl Evictor {
+    /// # Errors
+    /// When no client can be made of `config`.
+    pub fn new(config: kube::Config, fence: Option<&Fence>) -> kube::Result<Self> {
+        let client = match fence {
+            Some(fence) => fence.client(config)?,
+            None => client::without_retries(config)?,
+        };
+        Ok(Evictor { client })
+    }
+
+    /// Returns whether the pod was there. `leads` is asked before each request.
+    ///
+    /// # Errors
+    /// Why the pod is not evicted.
+    pub async fn evict(&self, eviction: &Eviction, leads: impl Fn() -> bool) -> Result<bool, String> {
+        let path = pod_path(&eviction.victim);
+        let condition = condition(eviction, Timestamp::now());
+        let marked = self.send(Method::PATCH, &format!("{path}/status"), MERGE, &condition, &leads).await?;
+        Ok(marked
+            && self.send(Method::DELETE, &path, "application/json", &deletion(eviction), &leads).await?)
+    }
+
+    /// Writes to the pod's status which node it is nominated for.
+    ///
+    /// # Errors
+    /// Why it is not written.
+    pub async fn nominate(
+        &self,
+        pod: &PodRef,
+        node: Option<&Arc<str>>,
+        leads: impl Fn() -> bool,
+    ) -> Result<bool, String> {
+        let body = nomination(pod, node);
+        self.send(Method::PATCH, &format!("{}/status", pod_path(pod)), MERGE, &body, &leads).await
+    }
+
+    /// Sends a request until it is settled. Returns whether the pod is there.
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        content_type: &'static str,
+        body: &Value,
+        leads: &impl Fn() -> bool,
+    ) -> Result<bool, String> {
+        let mut attempt = 0;
+        loop {
+            if !leads() {
+                return Err("leadership was lost".to_owned());
+            }
+            attempt += 1;
+            let request = client::json_request(method.clone(), path, content_type, body)?;
+            match verdict(client::exchange(&self.client, request).await) {
+                Verdict::Done => return Ok(true),
+                Verdict::Gone => return Ok(false),
+                Verdict::TryAgain { after, why: _ } if attempt < ATTEMPTS_MAX => {
+                    let pause = FIRST_PAUSE.saturating_mul(1 << (attempt - 1));
+                    tokio::time::sleep(after.unwrap_or(pause).max(pause).min(LONGEST_PAUSE)).await;
+                }
+                Verdict::TryAgain { why, .. } | Verdict::Refused(why) => return Err(why),
+            }
+        }
+    }
+}
+
+fn verdict(answer: Result<Answer, String>) -> Verdict {
+    let answer = match answer {
+        Ok(answer) => answer,
+        Err(why) => return Verdict::TryAgain { after: None, why },
+    };
+    let message = answer.message();
+    match answer.status {
+        status if status.is_success() => Verdict::Done,
+        StatusCode::NOT_FOUND => Verdict::Gone,
+        StatusCode::UNPROCESSABLE_ENTITY if message.contains("metadata.uid") => Verdict::Gone,
+        StatusCode::CONFLICT if message.contains("UID in precondition") => Verdict::Gone,
+        StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS => {
+            Verdict::TryAgain { after: answer.retry_after, why: message }
+        }
+        status if status.is_server_error() => Verdict::TryAgain { after: answer.retry_after, why: message },
+        _ => Verdict::Refused(message),
+    }
+}
+
+fn pod_path(pod: &PodRef) -> String {
+    format!("/api/v1/namespaces/{}/pods/{}", pod.namespace, pod.name)
+}
+
+fn condition(eviction: &Eviction, now: Timestamp) -> Value {
+    let by = &eviction.preemptor.scheduler_name;
+    json!({
+        "metadata": {"uid": &*eviction.victim.uid},
+        "status": {"conditions": [{
+            "lastProbeTime": null,
+            "lastTransitionTime": Time(now),
+            "message": format!("{by}: preempting to accommodate a higher priority pod"),
+            "observedGeneration": eviction.generation,
+            "reason": "PreemptionByScheduler",
+            "status": "True",
+            "type": "DisruptionTarget",
+        }]},
+    })
+}
+
+fn deletion(eviction: &Eviction) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "DeleteOptions",
+        "preconditions": {"uid": &*eviction.victim.uid},
+    })
+}
+
+fn nomination(pod: &PodRef, node: Option<&Arc<str>>) -> Value {
+    json!({
+        "metadata": {"uid": &*pod.uid},
+        "status": {"nominatedNodeName": node.map(|node| &**node)},
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use http::{Request, Response};
+    use kube::client::Body;
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    fn pod(name: &str) -> PodRef {
+        PodRef {
+            namespace: "x".into(),
+            name: name.into(),
+            uid: format!("u-{name}").into(),
+            scheduler_name: "berth".into(),
+        }
+    }
+
+    fn eviction() -> Eviction {
+        Eviction { victim: pod("v"), preemptor: pod("p"), node: "n".into(), generation: 3 }
+    }
+
+    /// Evicts at an API server that gives these answers; returns its requests, and how it ended.
+    async fn evicted(answers: &[(u16, &str)]) -> (Vec<String>, Result<bool, String>) {
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let answers: Mutex<VecDeque<_>> =
+            Mutex::new(answers.iter().map(|(code, message)| (*code, (*message).to_owned())).collect());
+        let service = {
+            let requests = requests.clone();
+            tower::service_fn(move |request: Request<Body>| {
+                requests.lock().push(format!("{} {}", request.method(), request.uri().path()));
+                let (code, message) = answers.lock().pop_front().unwrap_or((200, String::new()));
+                let body = json!({"kind": "Status", "message": message}).to_string();
+                async move { Response::builder().status(code).body(Body::from(body.into_bytes())) }
+            })
+        };
+        let evictor = Evictor { client: Client::new(service, "default") };
+        let ended = evictor.evict(&eviction(), || true).await;
+        let requests = requests.lock().clone();
+        (requests, ended)
+    }
+
+    const PATCH: &str = "PATCH /api/v1/namespaces/x/pods/v/status";
+    const DELETE: &str = "DELETE /api/v1/namespaces/x/pods/v";
+
+    #[tokio::test(start_paused = true)]
+    async fn a_victim_is_marked_and_then_deleted_and_a_busy_server_is_asked_again() {
+        let (requests, ended) = evicted(&[(503, "busy"), (200, ""), (429, "later"), (200, "")]).await;
+        assert_eq!(requests, [PATCH, PATCH, DELETE, DELETE]);
+        assert_eq!(ended, Ok(true));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_victim_that_is_gone_or_was_recreated_is_settled() {
+        for (code, message) in [(404, "pods \"v\" not found"), (422, "metadata.uid: Invalid value")] {
+            assert_eq!(evicted(&[(code, message)]).await, (vec![PATCH.to_owned()], Ok(false)));
+        }
+        let recreated = "Precondition failed: UID in precondition: u-v, UID in object meta: u-w";
+        assert_eq!(evicted(&[(200, ""), (409, recreated)]).await.1, Ok(false));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_is_told_at_once() {
+        let (requests, ended) = evicted(&[(200, ""), (403, "no")]).await;
+        assert_eq!((requests.len(), ended), (2, Err("no".to_owned())));
+    }
+
+    #[test]
+    fn the_condition_is_kube_schedulers() {
+        let now = "2026-03-04T05:06:07Z".parse().expect("a time");
+        assert_eq!(
+            condition(&eviction(), now),
+            json!({
+                "metadata": {"uid": "u-v"},
+                "status": {"conditions": [{
+                    "lastProbeTime": null, "lastTransitionTime": "2026-03-04T05:06:07Z",
+                    "message": "berth: preempting to accommodate a higher priority pod", "observedGeneration": 3,
+                    "reason": "PreemptionByScheduler", "status": "True", "type": "DisruptionTarget",
+                }]},
+            })
+        );
+        assert_eq!(nomination(&pod("p"), None)["status"], json!({"nominatedNodeName": null}));
+    }
+}

@@ -1,0 +1,57 @@
+//! Everything that talks to the API server: lean types, watches, events, conditions, leases.
+//!
+//! May not know: how decisions are made. Objects come in as JSON and leave as `model` values.
+
+mod allocations;
+pub mod apply;
+mod backlog;
+pub mod certificates;
+pub mod client;
+mod convert;
+mod elector;
+mod evictor;
+mod fence;
+mod guarded;
+mod index;
+mod lean;
+pub mod lease;
+mod members;
+mod objects;
+pub mod placement;
+mod pod_reader;
+mod policies;
+mod quotas;
+mod report_json;
+mod reporter;
+pub mod scaling;
+mod self_check;
+mod served;
+mod status_writer;
+pub mod vpa;
+mod watch;
+
+pub use allocations::{Allocations, StatusCounters};
+pub use convert::Interner;
+pub use elector::{Deadline, Elector, Holder};
+pub use evictor::Evictor;
+pub use fence::Fence;
+pub use guarded::{BadObject, Guarded, ObjectId};
+pub use index::{ClusterSink, NodeIndex, PodIndex};
+pub use lean::{LeanNode, LeanPod};
+pub use lease::{LeaseConfig, LeaseConfigError};
+pub use members::Members;
+pub(crate) use objects::SELECTED_NODE;
+pub use objects::{
+    LeanAllocation, LeanCoschedulingPodGroup, LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity,
+    LeanNamespace, LeanObject, LeanPersistentVolume, LeanPersistentVolumeClaim, LeanPodDisruptionBudget,
+    LeanPodGroup, LeanReplicaSet, LeanReplicationController, LeanService, LeanStatefulSet, LeanStorageClass,
+    LeanVolumeAttachment, ObjectIndex, ObjectSink, PodGroupVersion,
+};
+pub use pod_reader::PodReader;
+pub use policies::{LeanAllocationPolicy, PolicyWriter};
+pub use quotas::{LeanQuota, QuotaWriter};
+pub use reporter::{ReportCounters, Reporter};
+pub use self_check::{list_all, list_cluster, list_version};
+pub use served::{OptionalKind, watch_if_served};
+pub use status_writer::conditions;
+pub use watch::{Change, LIVE_PODS, WatchCounters, watch};

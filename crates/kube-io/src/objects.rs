@@ -1,0 +1,216 @@
+//! Objects other than pods and nodes: how they are read, and handed on.
+
+mod allocations;
+mod budgets;
+mod volumes;
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+pub use allocations::{LeanAllocation, LeanCoschedulingPodGroup, LeanPodGroup, PodGroupVersion};
+pub use budgets::LeanPodDisruptionBudget;
+pub(crate) use volumes::SELECTED_NODE;
+pub use volumes::{
+    LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity, LeanPersistentVolume, LeanPersistentVolumeClaim,
+    LeanStorageClass, LeanVolumeAttachment,
+};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::Deserialize;
+
+use super::convert::label_selector;
+use super::lean::{LeanLabelSelector, lean_meta, nullable};
+use super::{Change, Interner};
+use berth_model::LabelSelector;
+use berth_scheduler::objects::{Kind, Object, ObjectName};
+
+/// A lean type that becomes an [`Object`].
+pub trait LeanObject {
+    const KIND: Kind;
+    fn into_object(self, interner: &mut Interner) -> Object;
+    fn metadata(&self) -> &ObjectMeta;
+}
+
+/// What is done with objects as they are seen.
+pub trait ObjectSink {
+    fn apply_object(&mut self, object: Object);
+    fn delete_object(&mut self, kind: Kind, object: &ObjectName);
+    /// A list of all objects of this kind was complete; it had exactly these.
+    fn retain_objects(&mut self, kind: Kind, listed: &HashSet<ObjectName>);
+}
+
+/// Takes the changes of one watch.
+#[derive(Default)]
+pub struct ObjectIndex {
+    interner: Interner,
+    listed: HashSet<ObjectName>,
+    listing: bool,
+    /// A list was complete once.
+    listed_once: bool,
+}
+
+impl ObjectIndex {
+    pub fn take<K: LeanObject>(&mut self, change: Change<K>, sink: &mut impl ObjectSink) {
+        match change {
+            Change::ListBegins => {
+                self.listing = true;
+                self.listed.clear();
+            }
+            Change::Apply(Ok(object)) => {
+                let meta = object.metadata();
+                let name = name_of(meta.namespace.as_deref(), meta.name.as_deref());
+                self.note(name);
+                sink.apply_object(object.into_object(&mut self.interner));
+            }
+            // What is known of it stays as it is; that it exists is sure.
+            Change::Apply(Err(bad)) => self.note(name_of(Some(&bad.id.namespace), Some(&bad.id.name))),
+            Change::Delete(id) => sink.delete_object(K::KIND, &name_of(Some(&id.namespace), Some(&id.name))),
+            Change::ListEnds => {
+                self.listing = false;
+                self.listed_once = true;
+                sink.retain_objects(K::KIND, &std::mem::take(&mut self.listed));
+            }
+            // As if there were none: a server need not have every kind, and pods that ask for none of it need not wait.
+            Change::Refused if !self.listed_once => {
+                self.listed_once = true;
+                sink.retain_objects(K::KIND, &HashSet::new());
+            }
+            Change::Refused => {}
+        }
+    }
+
+    fn note(&mut self, name: ObjectName) {
+        if self.listing {
+            self.listed.insert(name);
+        }
+    }
+}
+
+fn name_of(namespace: Option<&str>, name: Option<&str>) -> ObjectName {
+    ObjectName { namespace: namespace.unwrap_or_default().into(), name: name.unwrap_or_default().into() }
+}
+
+/// A namespace to watch with `Api<LeanNamespace>`.
+#[derive(Debug, Clone, Default, Deserialize, kube::Resource)]
+#[resource(inherit = "k8s_openapi::api::core::v1::Namespace")]
+pub struct LeanNamespace {
+    #[serde(deserialize_with = "lean_meta")]
+    pub metadata: ObjectMeta,
+}
+
+impl LeanObject for LeanNamespace {
+    const KIND: Kind = Kind::Namespace;
+
+    fn into_object(self, interner: &mut Interner) -> Object {
+        let name: Arc<str> = interner.text(self.metadata.name.as_deref().unwrap_or_default());
+        let labels = interner.labels(&self.metadata.labels.unwrap_or_default());
+        Object::Namespace { name, labels }
+    }
+
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+}
+
+/// A service or replication controller: labels that the pods it means have.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct SelectsLabels {
+    selector: Option<BTreeMap<String, String>>,
+}
+
+/// A controller with a whole label selector.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct Selects {
+    selector: Option<LeanLabelSelector>,
+}
+
+impl SelectsLabels {
+    fn read(self, interner: &mut Interner) -> LabelSelector {
+        let selects = |match_labels| LeanLabelSelector { match_labels, ..LeanLabelSelector::default() };
+        Selects { selector: self.selector.map(selects) }.read(interner)
+    }
+}
+
+impl Selects {
+    /// One that cannot be understood selects nothing, as upstream.
+    fn read(self, interner: &mut Interner) -> LabelSelector {
+        label_selector(self.selector.as_ref(), interner).unwrap_or_default()
+    }
+}
+
+/// A kind of [`Kind::SPREADING`], to watch with `Api`.
+macro_rules! selecting {
+    ($lean:ident, $kind:ident, $inherit:path, $selects:ident) => {
+        #[derive(Debug, Clone, Default, Deserialize, kube::Resource)]
+        #[resource(inherit = $inherit)]
+        pub struct $lean {
+            #[serde(deserialize_with = "lean_meta")]
+            pub metadata: ObjectMeta,
+            #[serde(default, deserialize_with = "nullable")]
+            spec: $selects,
+        }
+
+        impl LeanObject for $lean {
+            const KIND: Kind = Kind::$kind;
+
+            fn into_object(self, interner: &mut Interner) -> Object {
+                let mut text = |text: Option<String>| interner.text(text.as_deref().unwrap_or_default());
+                let (namespace, name) = (text(self.metadata.namespace), text(self.metadata.name));
+                let selector = self.spec.read(interner);
+                Object::Selecting { kind: Kind::$kind, name: ObjectName { namespace, name }, selector }
+            }
+
+            fn metadata(&self) -> &ObjectMeta {
+                &self.metadata
+            }
+        }
+    };
+}
+
+selecting!(LeanService, Service, k8s_openapi::api::core::v1::Service, SelectsLabels);
+selecting!(
+    LeanReplicationController,
+    ReplicationController,
+    k8s_openapi::api::core::v1::ReplicationController,
+    SelectsLabels
+);
+selecting!(LeanReplicaSet, ReplicaSet, k8s_openapi::api::apps::v1::ReplicaSet, Selects);
+selecting!(LeanStatefulSet, StatefulSet, k8s_openapi::api::apps::v1::StatefulSet, Selects);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn selector<K: LeanObject + serde::de::DeserializeOwned>(spec: &str) -> LabelSelector {
+        let json = format!(r#"{{"metadata":{{"namespace":"x","name":"web"}},"spec":{spec}}}"#);
+        let object: K = serde_json::from_str(&json).expect(&json);
+        let Object::Selecting { kind, name, selector } = object.into_object(&mut Interner::default()) else {
+            panic!("{json}")
+        };
+        assert_eq!((kind, &*name.namespace, &*name.name), (K::KIND, "x", "web"));
+        selector
+    }
+
+    #[test]
+    fn a_service_or_controller_is_read_as_what_it_selects() {
+        let web = selector::<LeanService>(r#"{"ports":[{"port":80}],"selector":{"app":"web"}}"#);
+        let LabelSelector::All(requirements) = &web else { panic!("{web:?}") };
+        assert_eq!(&*requirements[0].key, "app");
+        assert_eq!(selector::<LeanReplicationController>(r#"{"selector":{"app":"web"}}"#), web);
+        let both = r#"{"replicas":2,"selector":{"matchLabels":{"app":"web"},"matchExpressions":[
+            {"key":"app","operator":"In","values":["web"]}]},"template":{}}"#;
+        assert_eq!(selector::<LeanReplicaSet>(both), web);
+        assert_eq!(selector::<LeanStatefulSet>(both), web);
+    }
+
+    #[test]
+    fn what_selects_nothing_or_cannot_be_understood_selects_no_pods() {
+        assert_eq!(selector::<LeanService>(r#"{"type":"ExternalName"}"#), LabelSelector::Nothing);
+        assert_eq!(selector::<LeanService>("null"), LabelSelector::Nothing);
+        let bad =
+            r#"{"selector":{"matchLabels":{"a":"b"},"matchExpressions":[{"key":"c","operator":"Near"}]}}"#;
+        assert_eq!(selector::<LeanReplicaSet>(bad), LabelSelector::Nothing);
+    }
+}

@@ -1,0 +1,192 @@
+//! Carries a bind to its end: the loop around [`BindAttempt`] that sleeps, sends and reads.
+
+use berth_scheduler::placement::BindAttempt;
+use berth_scheduler::placement::Binding;
+use berth_scheduler::placement::Outcome;
+use berth_scheduler::placement::PlacementStore;
+use berth_scheduler::placement::Reply;
+use berth_scheduler::placement::Step;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// What the binds of this process cost so far.
+#[derive(Debug, Default)]
+pub struct BindCounters {
+    requests: AtomicU64,
+    unknown: AtomicU64,
+    reads: AtomicU64,
+}
+
+impl BindCounters {
+    /// Bind requests sent.
+    pub fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    /// Bind requests after which it was not known whether they had been carried out.
+    pub fn unknown(&self) -> u64 {
+        self.unknown.load(Ordering::Relaxed)
+    }
+
+    /// Pods read to learn the truth.
+    pub fn reads(&self) -> u64 {
+        self.reads.load(Ordering::Relaxed)
+    }
+}
+
+/// Binds, and returns when it is certain how that ended, however long it takes.
+///
+/// `clock` is monotonic. Once `leads` says no, no bind request is sent any more: one whose effect is open is still
+/// settled by reading, the others end as `Refused`. It is asked right before each request. Dropping the future abandons the
+/// bind with its effect open.
+pub async fn drive(
+    store: &impl PlacementStore,
+    binding: &Binding,
+    clock: impl Fn() -> Duration,
+    leads: impl Fn() -> bool,
+    counters: &BindCounters,
+) -> Outcome {
+    let mut attempt = BindAttempt::new(binding.node.clone());
+    let mut sent = false;
+    let mut step = Step::Bind { after: Duration::ZERO };
+    loop {
+        step = match step {
+            Step::Done(outcome) => return outcome,
+            Step::Bind { after } => {
+                pause(after).await;
+                if leads() {
+                    sent = true;
+                    counters.requests.fetch_add(1, Ordering::Relaxed);
+                    let reply = store.bind(binding).await;
+                    if matches!(reply, Reply::Unknown(_)) {
+                        counters.unknown.fetch_add(1, Ordering::Relaxed);
+                    }
+                    attempt.replied(reply, clock())
+                } else if sent {
+                    Step::Read { after: Duration::ZERO }
+                } else {
+                    Step::Done(Outcome::Refused("leadership was lost before the bind was sent".into()))
+                }
+            }
+            Step::Read { after } => {
+                pause(after).await;
+                counters.reads.fetch_add(1, Ordering::Relaxed);
+                // A request may be carried out between the read and its answer: what counts is when it was asked.
+                let asked = clock();
+                attempt.read(store.read(binding).await, asked)
+            }
+        }
+    }
+}
+
+async fn pause(length: Duration) {
+    if length > Duration::ZERO {
+        tokio::time::sleep(length).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use std::sync::atomic::AtomicBool;
+
+    use parking_lot::Mutex;
+    use tokio::time::Instant;
+
+    use super::*;
+    use berth_scheduler::placement::{LATE_EFFECT, Truth};
+
+    /// Answers binds and reads from two scripts; the last read is repeated for ever.
+    struct Script {
+        binds: Mutex<VecDeque<Reply>>,
+        reads: Mutex<VecDeque<Truth>>,
+        leading: AtomicBool,
+        /// Leadership ends with the answer to the first bind.
+        deposed: bool,
+    }
+
+    impl PlacementStore for Script {
+        async fn bind(&self, _: &Binding) -> Reply {
+            if self.deposed {
+                self.leading.store(false, Ordering::Relaxed);
+            }
+            self.binds.lock().pop_front().expect("one bind request too many")
+        }
+
+        async fn read(&self, _: &Binding) -> Truth {
+            let mut reads = self.reads.lock();
+            let truth = reads.front().cloned().expect("a scripted read");
+            if reads.len() > 1 {
+                reads.pop_front();
+            }
+            truth
+        }
+    }
+
+    struct Ran {
+        outcome: Outcome,
+        took: Duration,
+        requests: u64,
+        reads: u64,
+    }
+
+    async fn run(leading: bool, deposed: bool, binds: Vec<Reply>, reads: Vec<Truth>) -> Ran {
+        let store = Script {
+            binds: Mutex::new(binds.into()),
+            reads: Mutex::new(reads.into()),
+            leading: AtomicBool::new(leading),
+            deposed,
+        };
+        let binding = Binding {
+            uid: "u1".into(),
+            namespace: "default".into(),
+            name: "web-0".into(),
+            node: "node-1".into(),
+        };
+        let counters = BindCounters::default();
+        let started = Instant::now();
+        let leads = || store.leading.load(Ordering::Relaxed);
+        let outcome = drive(&store, &binding, || started.elapsed(), leads, &counters).await;
+        Ran { outcome, took: started.elapsed(), requests: counters.requests(), reads: counters.reads() }
+    }
+
+    fn unknown() -> Reply {
+        Reply::Unknown("time-out".into())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_busy_store_gets_the_time_it_asks_for() {
+        let busy = Reply::Busy { retry_after: Some(Duration::from_secs(7)) };
+        let ran = run(true, false, vec![busy, Reply::Bound], vec![]).await;
+        assert_eq!((ran.outcome, ran.requests), (Outcome::Bound, 2));
+        assert!(ran.took >= Duration::from_secs(7));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_unreadable_truth_is_asked_for_until_it_is_known() {
+        let reads = vec![
+            Truth::Unreadable("down".into()),
+            Truth::Unreadable("down".into()),
+            Truth::BoundTo("node-1".into()),
+        ];
+        let ran = run(true, false, vec![unknown()], reads).await;
+        assert_eq!((ran.outcome, ran.requests, ran.reads), (Outcome::Bound, 1, 3));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_leadership_nothing_is_sent() {
+        let ran = run(false, false, vec![], vec![]).await;
+        assert!(matches!(ran.outcome, Outcome::Refused(why) if why.contains("leadership")));
+        assert_eq!((ran.requests, ran.reads), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deposed_leader_only_reads_until_its_open_request_can_no_longer_take_effect() {
+        let ran = run(true, true, vec![unknown()], vec![Truth::Unbound { bindable: true }]).await;
+        assert!(matches!(ran.outcome, Outcome::Refused(_)));
+        assert_eq!(ran.requests, 1);
+        assert!(ran.reads > 1);
+        assert!(ran.took >= LATE_EFFECT);
+    }
+}

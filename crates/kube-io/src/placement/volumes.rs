@@ -1,0 +1,304 @@
+//! Asking for the volumes of a pod's claims: writes to persistent volumes and claims.
+//!
+//! As upstream's VolumeBinding (`bindAPIUpdate`) and the volume controller expect it: a free volume gets the claim as its
+//! `spec.claimRef`, a claim that a volume is to be made for gets the annotation with the node's name. Either is written on top
+//! of the state that was just read, so nobody else's word is overwritten; and writing it again changes nothing, so a lost
+//! answer needs no care.
+
+use berth_scheduler::placement::ClaimOrder;
+use std::time::Duration;
+
+use ::kube::Client;
+use ::kube::client::Body;
+use http::{Method, StatusCode};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::Fence;
+use crate::SELECTED_NODE;
+use crate::client::{self, Answer};
+use berth_scheduler::objects::{ClaimRequest, Wanted};
+
+const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
+
+/// Others write the same objects: so often an overtaken or unanswered write is tried again.
+const TRIES: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Writes through the API server.
+#[derive(Clone)]
+pub struct KubeClaims {
+    client: Client,
+}
+
+/// Why a write did not come about.
+enum Failed {
+    /// Somebody else wrote first, or no answer came.
+    Again(String),
+    ForGood(String),
+}
+
+impl KubeClaims {
+    /// # Errors
+    /// When no client can be made of `config`.
+    pub fn new(config: ::kube::Config, fence: Option<&Fence>) -> ::kube::Result<Self> {
+        let client = match fence {
+            Some(fence) => fence.client(config)?,
+            None => client::without_retries(config)?,
+        };
+        Ok(KubeClaims { client })
+    }
+
+    /// Writes everything, in order, while `leads` says so. Returns the resource versions of what was written.
+    ///
+    /// # Errors
+    /// Why something could not be written; what was written before it stays.
+    pub async fn write(&self, order: &ClaimOrder, leads: impl Fn() -> bool) -> Result<Vec<u64>, String> {
+        let mut versions = Vec::with_capacity(order.requests.len());
+        for request in order.requests.iter() {
+            let mut tries = 0;
+            let version = loop {
+                if !leads() {
+                    return Err("leadership was lost before its claims were asked for".to_owned());
+                }
+                tries += 1;
+                match self.write_one(request, &order.node).await {
+                    Ok(version) => break version,
+                    Err(Failed::Again(_)) if tries < TRIES => tokio::time::sleep(PAUSE * tries).await,
+                    Err(Failed::Again(why) | Failed::ForGood(why)) => return Err(why),
+                }
+            };
+            versions.push(version);
+        }
+        Ok(versions)
+    }
+
+    async fn write_one(&self, request: &ClaimRequest, node: &str) -> Result<u64, Failed> {
+        let claim = &request.claim;
+        let path = match &request.wanted {
+            Wanted::Volume(volume) => format!("/api/v1/persistentvolumes/{volume}"),
+            Wanted::Provision => {
+                format!("/api/v1/namespaces/{}/persistentvolumeclaims/{}", claim.namespace, claim.name)
+            }
+        };
+        let read = client::request(Method::GET, &path).body(Body::empty());
+        let read = read.map_err(|error| Failed::ForGood(error.to_string()))?;
+        let found = object(client::exchange(&self.client, read).await)?;
+        let Some(patch) = patch(&found, request, node)? else {
+            return Ok(found.version());
+        };
+        let write = client::json_request(Method::PATCH, &path, "application/merge-patch+json", &patch);
+        let write = write.map_err(Failed::ForGood)?;
+        Ok(object(client::exchange(&self.client, write).await)?.version())
+    }
+}
+
+/// The fields of a volume or a claim that a write depends on.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Found {
+    metadata: FoundMeta,
+    spec: FoundSpec,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct FoundMeta {
+    name: String,
+    uid: String,
+    resource_version: String,
+    annotations: std::collections::BTreeMap<String, String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct FoundSpec {
+    claim_ref: Option<FoundClaim>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct FoundClaim {
+    namespace: String,
+    name: String,
+    uid: String,
+}
+
+impl Found {
+    /// 0 if it is no number: then whatever is seen is new enough.
+    fn version(&self) -> u64 {
+        self.metadata.resource_version.parse().unwrap_or(0)
+    }
+}
+
+/// The merge patch that makes of `found` what is wanted; `None`: it is so.
+fn patch(found: &Found, request: &ClaimRequest, node: &str) -> Result<Option<Value>, Failed> {
+    let ClaimRequest { claim, uid, wanted } = request;
+    let version = &found.metadata.resource_version;
+    if *wanted == Wanted::Provision {
+        if found.metadata.uid != **uid {
+            return Err(Failed::ForGood(format!("persistentvolumeclaim {:?} not found", claim.name)));
+        }
+        if found.metadata.annotations.get(SELECTED_NODE).is_some_and(|selected| selected == node) {
+            return Ok(None);
+        }
+        let metadata = json!({"resourceVersion": version, "annotations": {SELECTED_NODE: node}});
+        return Ok(Some(json!({"metadata": metadata})));
+    }
+    let mut metadata = json!({"resourceVersion": version});
+    match &found.spec.claim_ref {
+        None => metadata["annotations"] = json!({BOUND_BY_CONTROLLER: "yes"}),
+        Some(theirs) if theirs.namespace == *claim.namespace && theirs.name == *claim.name => {
+            match theirs.uid.as_str() {
+                "" => {}
+                theirs if theirs == &**uid => return Ok(None),
+                _ => return Err(taken(found)),
+            }
+        }
+        Some(_) => return Err(taken(found)),
+    }
+    let claim_ref = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+        "namespace": claim.namespace, "name": claim.name, "uid": uid,
+    });
+    Ok(Some(json!({"metadata": metadata, "spec": {"claimRef": claim_ref}})))
+}
+
+fn taken(found: &Found) -> Failed {
+    Failed::ForGood(format!("persistentvolume {:?} was taken by another claim", found.metadata.name))
+}
+
+fn object(answer: Result<Answer, String>) -> Result<Found, Failed> {
+    let answer = answer.map_err(Failed::Again)?;
+    match answer.status {
+        StatusCode::OK => serde_json::from_slice(&answer.body)
+            .map_err(|error| Failed::Again(format!("the API server sent what cannot be read: {error}"))),
+        // 409: somebody else wrote in between. 404 from anything but the API server itself says nothing.
+        StatusCode::NOT_FOUND if answer.is_object_not_found() => Err(Failed::ForGood(answer.message())),
+        StatusCode::CONFLICT
+        | StatusCode::NOT_FOUND
+        | StatusCode::TOO_MANY_REQUESTS
+        | StatusCode::REQUEST_TIMEOUT => Err(Failed::Again(answer.message())),
+        status if status.is_client_error() => Err(Failed::ForGood(answer.message())),
+        _ => Err(Failed::Again(answer.message())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use http::{Request, Response};
+    use parking_lot::Mutex;
+
+    use super::*;
+    use berth_model::ClaimName;
+    use std::sync::Arc;
+
+    fn order(wanted: Wanted) -> ClaimOrder {
+        let claim = ClaimName { namespace: "ns".into(), name: "c".into() };
+        let requests = [ClaimRequest { claim, uid: "u".into(), wanted }].into();
+        ClaimOrder { uid: "pod".into(), work: 1, node: "n".into(), requests }
+    }
+
+    fn volume() -> Wanted {
+        Wanted::Volume("pv".into())
+    }
+
+    /// Writes to an API server that has `found` and answers writes by these statuses. Returns what came out, and what was
+    /// written.
+    async fn write(
+        wanted: Wanted,
+        found: Value,
+        statuses: &[u16],
+        leads: bool,
+    ) -> (Result<Vec<u64>, String>, Vec<Value>) {
+        let written: Arc<Mutex<Vec<Value>>> = Arc::default();
+        let (log, mut statuses) = (written.clone(), VecDeque::from(statuses.to_vec()));
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (is_read, found, log) = (request.method() == Method::GET, found.clone(), log.clone());
+            let status = if is_read { Some(200) } else { statuses.pop_front() };
+            async move {
+                let body = request.into_body().collect_bytes().await.expect("whole");
+                let mut answer = found;
+                if !is_read {
+                    log.lock().push(serde_json::from_slice(&body).expect("JSON"));
+                    answer["metadata"]["resourceVersion"] = json!("8");
+                }
+                let response = Response::builder().status(status.expect("one write too many"));
+                response.body(Body::from(answer.to_string().into_bytes()))
+            }
+        });
+        let claims = KubeClaims { client: Client::new(service, "default") };
+        let result = claims.write(&order(wanted), || leads).await;
+        let written = written.lock().clone();
+        (result, written)
+    }
+
+    fn found(spec: Value) -> Value {
+        json!({"metadata": {"name": "pv", "uid": "u", "resourceVersion": "7"}, "spec": spec})
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_free_volume_gets_the_claim_and_says_that_no_person_bound_it() {
+        let (result, written) = write(volume(), found(json!({})), &[200], true).await;
+        assert_eq!(result, Ok(vec![8]));
+        let expected = json!({
+            "metadata": {"resourceVersion": "7", "annotations": {BOUND_BY_CONTROLLER: "yes"}},
+            "spec": {"claimRef": {
+                "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": "ns", "name": "c", "uid": "u",
+            }},
+        });
+        assert_eq!(written, [expected]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_volume_that_a_person_set_apart_only_gets_the_uid_and_one_that_is_ours_nothing() {
+        let apart = found(json!({"claimRef": {"namespace": "ns", "name": "c"}}));
+        let (_, written) = write(volume(), apart, &[200], true).await;
+        assert_eq!(written[0]["metadata"], json!({"resourceVersion": "7"}));
+        assert_eq!(written[0]["spec"]["claimRef"]["uid"], "u");
+        let ours = found(json!({"claimRef": {"namespace": "ns", "name": "c", "uid": "u"}}));
+        assert_eq!(write(volume(), ours, &[], true).await, (Ok(vec![7]), vec![]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_volume_of_another_claim_is_not_touched() {
+        for theirs in [
+            json!({"namespace": "ns", "name": "d", "uid": "v"}),
+            json!({"namespace": "ns", "name": "c", "uid": "older"}),
+        ] {
+            let (result, written) = write(volume(), found(json!({"claimRef": theirs})), &[], true).await;
+            assert!(result.is_err_and(|why| why.contains("taken by another claim")) && written.is_empty());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_is_told_the_node_but_not_if_it_was_made_anew() {
+        let (result, written) = write(Wanted::Provision, found(json!({})), &[200], true).await;
+        assert_eq!(result, Ok(vec![8]));
+        let metadata = json!({"resourceVersion": "7", "annotations": {SELECTED_NODE: "n"}});
+        assert_eq!(written, [json!({"metadata": metadata})]);
+        let other = json!({"metadata": {"name": "c", "uid": "other", "resourceVersion": "7"}});
+        let (result, written) = write(Wanted::Provision, other, &[], true).await;
+        assert!(result.is_err_and(|why| why.contains("\"c\" not found")) && written.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_that_was_overtaken_is_tried_again_a_few_times_and_a_forbidden_one_is_not() {
+        let (result, written) = write(volume(), found(json!({})), &[409, 500, 200], true).await;
+        assert_eq!((result, written.len()), (Ok(vec![8]), 3));
+        let (result, written) = write(volume(), found(json!({})), &[409; 5], true).await;
+        assert!(result.is_err());
+        assert_eq!(written.len(), 5);
+        let (result, written) = write(volume(), found(json!({})), &[403], true).await;
+        assert!(result.is_err());
+        assert_eq!(written.len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_leadership_nothing_is_written() {
+        let (result, written) = write(volume(), found(json!({})), &[], false).await;
+        assert!(result.is_err_and(|why| why.contains("leadership")) && written.is_empty());
+    }
+}

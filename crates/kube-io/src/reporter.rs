@@ -1,0 +1,415 @@
+//! Tells the cluster what became of pods, behind the binds and within bounds.
+//!
+//! Binds come first: while one is on its way, at most one report is. Nothing is lost silently: what is not sent is
+//! counted as dropped.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use http::{Method, Request, StatusCode};
+use jiff::Timestamp;
+use kube::Client;
+use kube::client::Body;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::backlog::{Backlog, Item};
+use super::client::{self, Answer};
+use super::report_json::{ConditionPatch, EventBody};
+use berth_model::Report;
+
+/// At about 1 KiB an entry this is 64 MiB at worst: a condition and an event for each of 32,768 pods.
+const BACKLOG_MAX: usize = 65_536;
+/// Reports in flight while no bind is pending, and while some are.
+const IN_FLIGHT_MAX: usize = 16;
+const TRICKLE_MAX: usize = 1;
+/// How often a trickling reporter looks whether the binds are over.
+const TRICKLE_CHECK: Duration = Duration::from_millis(100);
+
+/// Attempts at one report; with their pauses about 8 s.
+const ATTEMPTS_MAX: u32 = 6;
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+/// The API server asks for 1 s to 10 s.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// A rejected report is logged at most this often.
+const WARN_EVERY: Duration = Duration::from_secs(30);
+
+/// What became of reports.
+#[derive(Debug, Default)]
+pub struct ReportCounters {
+    /// Accepted by the API server, or about a pod that is gone by now.
+    pub sent: AtomicU64,
+    /// Further attempts at a report.
+    pub retried: AtomicU64,
+    /// Refused, tried too often, or still waiting at the end. Those dropped for want of room are counted by
+    /// [`Reporter::dropped`] too.
+    failed: AtomicU64,
+}
+
+/// Takes reports from any thread. Clones share one backlog.
+#[derive(Clone)]
+pub struct Reporter {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    backlog: Mutex<Backlog>,
+    /// Something was pushed.
+    pushed: Notify,
+    counters: ReportCounters,
+}
+
+impl Reporter {
+    pub fn new() -> Self {
+        Reporter {
+            shared: Arc::new(Shared {
+                backlog: Mutex::new(Backlog::new(BACKLOG_MAX)),
+                pushed: Notify::new(),
+                counters: ReportCounters::default(),
+            }),
+        }
+    }
+
+    /// Queues a report about now. Never waits for the network.
+    pub fn report(&self, report: Report) {
+        self.shared.backlog.lock().push(report, Timestamp::now());
+        self.shared.pushed.notify_one();
+    }
+
+    /// A pod is being placed: what waits to be told about it is no longer true.
+    pub fn withdraw(&self, uid: &str) {
+        self.shared.backlog.lock().withdraw(uid);
+    }
+
+    /// Items waiting.
+    pub fn waiting(&self) -> usize {
+        self.shared.backlog.lock().len()
+    }
+
+    /// Items that will never be sent.
+    pub fn dropped(&self) -> u64 {
+        self.shared.backlog.lock().dropped() + self.shared.counters.failed.load(Ordering::Relaxed)
+    }
+
+    pub fn counters(&self) -> &ReportCounters {
+        &self.shared.counters
+    }
+
+    /// Sends reports until `stop` resolves, then what is left for at most `flush`.
+    ///
+    /// `client` must not retry by itself ([`client::without_retries`]). `host` ends the events' reporting instance.
+    /// `pending_binds` counts the binds that wait or are in flight.
+    pub async fn run(
+        &self,
+        client: Client,
+        host: &str,
+        pending_binds: &AtomicUsize,
+        stop: impl Future<Output = ()>,
+        flush: Duration,
+    ) {
+        let sender = Sender { client, host, shared: &self.shared, last_warning: Mutex::new(None) };
+        let mut stop = std::pin::pin!(stop);
+        let mut flush_until: Option<Instant> = None;
+        let mut in_flight = FuturesUnordered::new();
+        loop {
+            let trickling = flush_until.is_none() && pending_binds.load(Ordering::Relaxed) > 0;
+            let limit = if trickling { TRICKLE_MAX } else { IN_FLIGHT_MAX };
+            while in_flight.len() < limit {
+                let Some(item) = self.shared.backlog.lock().take() else {
+                    break;
+                };
+                in_flight.push(sender.deliver(item));
+            }
+            if flush_until.is_some() && in_flight.is_empty() {
+                return;
+            }
+            tokio::select! {
+                Some(()) = in_flight.next() => {}
+                () = self.shared.pushed.notified() => {}
+                () = &mut stop, if flush_until.is_none() => flush_until = Some(Instant::now() + flush),
+                () = tokio::time::sleep(TRICKLE_CHECK), if trickling && in_flight.len() == limit => {}
+                () = until(flush_until) => {
+                    let left = in_flight.len() + self.waiting();
+                    self.shared.counters.failed.fetch_add(left as u64, Ordering::Relaxed);
+                    tracing::warn!(left, "shutting down with events and conditions unsent");
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl Default for Reporter {
+    fn default() -> Self {
+        Reporter::new()
+    }
+}
+
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What one attempt came to.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Delivered,
+    /// The API server has no room or no leader now, or did not answer.
+    TryAgain {
+        after: Option<Duration>,
+        why: String,
+    },
+    Refused(String),
+}
+
+/// Sending a report twice is harmless: events have a name of their own, and a patch sets what it sets.
+fn verdict(item: &Item, answer: Result<Answer, String>) -> Verdict {
+    let answer = match answer {
+        Ok(answer) => answer,
+        Err(why) => return Verdict::TryAgain { after: None, why },
+    };
+    let again = |answer: &Answer| Verdict::TryAgain { after: answer.retry_after, why: answer.message() };
+    match answer.status {
+        status if status.is_success() => Verdict::Delivered,
+        // The pod, or its namespace, is gone.
+        StatusCode::NOT_FOUND => Verdict::Delivered,
+        // The pod was recreated: its uid is not the one we speak of.
+        StatusCode::UNPROCESSABLE_ENTITY if answer.message().contains("metadata.uid") => Verdict::Delivered,
+        // An earlier attempt at this event did arrive.
+        StatusCode::CONFLICT if matches!(item, Item::Event(_)) => Verdict::Delivered,
+        // Somebody else wrote the pod at the same time, again and again.
+        StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS => again(&answer),
+        status if status.is_server_error() => again(&answer),
+        _ => Verdict::Refused(answer.message()),
+    }
+}
+
+struct Sender<'a> {
+    client: Client,
+    host: &'a str,
+    shared: &'a Shared,
+    last_warning: Mutex<Option<Instant>>,
+}
+
+impl Sender<'_> {
+    /// Tries an item until it is settled, and counts how that went.
+    async fn deliver(&self, item: Item) {
+        let counters = &self.shared.counters;
+        let mut delivered = false;
+        for attempt in 1.. {
+            let (after, why) = match self.attempt(&item).await {
+                Verdict::Delivered => {
+                    delivered = true;
+                    counters.sent.fetch_add(1, Ordering::Relaxed);
+                    break;
+                }
+                Verdict::TryAgain { after, why } if attempt < ATTEMPTS_MAX => (after, why),
+                Verdict::TryAgain { why, .. } | Verdict::Refused(why) => {
+                    counters.failed.fetch_add(1, Ordering::Relaxed);
+                    self.warn(&item, &why);
+                    break;
+                }
+            };
+            tracing::debug!(pod = %item.pod().name, attempt, why, "a report failed, trying again");
+            let pause = FIRST_PAUSE.saturating_mul(1 << (attempt - 1));
+            tokio::time::sleep(after.unwrap_or(pause).max(pause).min(LONGEST_PAUSE)).await;
+            if !self.shared.backlog.lock().is_still_wanted(&item) {
+                break;
+            }
+            counters.retried.fetch_add(1, Ordering::Relaxed);
+        }
+        self.shared.backlog.lock().done(&item, delivered);
+    }
+
+    async fn attempt(&self, item: &Item) -> Verdict {
+        match request(item, self.host) {
+            Ok(request) => verdict(item, client::exchange(&self.client, request).await),
+            Err(why) => Verdict::Refused(format!("the request cannot be built: {why}")),
+        }
+    }
+
+    fn warn(&self, item: &Item, why: &str) {
+        let mut last = self.last_warning.lock();
+        let now = Instant::now();
+        if last.is_some_and(|last| now - last < WARN_EVERY) {
+            return;
+        }
+        *last = Some(now);
+        let (what, verb) = match item {
+            Item::Condition(_) => ("condition", "patch pods/status"),
+            Item::Event(_) => ("event", "create events.events.k8s.io"),
+        };
+        let pod = item.pod();
+        tracing::warn!(
+            namespace = %pod.namespace, pod = %pod.name, error = why,
+            "a {what} was dropped; if it was forbidden, berth's ClusterRole has to allow: {verb}"
+        );
+    }
+}
+
+fn request(item: &Item, host: &str) -> Result<Request<Body>, String> {
+    let pod = item.pod();
+    match item {
+        Item::Condition(condition) => client::json_request(
+            Method::PATCH,
+            &format!("/api/v1/namespaces/{}/pods/{}/status", pod.namespace, pod.name),
+            "application/strategic-merge-patch+json",
+            &ConditionPatch::from(condition),
+        ),
+        Item::Event(event) => client::json_request(
+            Method::POST,
+            &format!("/apis/events.k8s.io/v1/namespaces/{}/events", pod.namespace),
+            "application/json",
+            &EventBody::new(event, host),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use http::Response;
+    use tokio::sync::Semaphore;
+
+    use super::*;
+    use berth_model::PodRef;
+
+    /// An API server that holds every request until it gets a permit, and answers by script, then with 201.
+    #[derive(Clone)]
+    struct Server {
+        permits: Arc<Semaphore>,
+        arrived: Arc<Mutex<Vec<String>>>,
+        script: Arc<Mutex<VecDeque<u16>>>,
+    }
+
+    impl Server {
+        fn new(permits: usize, script: impl Into<VecDeque<u16>>) -> Self {
+            Server {
+                permits: Arc::new(Semaphore::new(permits)),
+                arrived: Arc::default(),
+                script: Arc::new(Mutex::new(script.into())),
+            }
+        }
+
+        fn client(&self) -> Client {
+            let server = self.clone();
+            let service = tower::service_fn(move |request: Request<Body>| {
+                server.arrived.lock().push(format!("{} {}", request.method(), request.uri().path()));
+                let server = server.clone();
+                async move {
+                    server.permits.acquire().await.expect("never closed").forget();
+                    let status = server.script.lock().pop_front().unwrap_or(201);
+                    Response::builder().status(status).header("retry-after", "1").body(Body::empty())
+                }
+            });
+            Client::new(service, "default")
+        }
+
+        fn arrived(&self) -> usize {
+            self.arrived.lock().len()
+        }
+    }
+
+    fn failed(name: String) -> Report {
+        let pod = PodRef {
+            namespace: "x".into(),
+            uid: format!("uid-{name}").into(),
+            name: name.into(),
+            scheduler_name: "berth".into(),
+        };
+        Report::Failed {
+            pod,
+            reason: "Unschedulable",
+            message: "no room".into(),
+            generation: 1,
+            event: false,
+        }
+    }
+
+    /// Lets the reporter run for `length`.
+    async fn run_for(reporter: &Reporter, server: &Server, pending: &AtomicUsize, length: Duration) {
+        let run = reporter.run(server.client(), "host", pending, std::future::pending(), Duration::ZERO);
+        let _ = tokio::time::timeout(length, run).await;
+    }
+
+    fn of(counter: &AtomicU64) -> u64 {
+        counter.load(Ordering::Relaxed)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reports_trickle_while_binds_are_pending_and_flow_when_they_are_not() {
+        for (binds, in_flight) in [(1, 1), (0, 16)] {
+            let (reporter, server) = (Reporter::new(), Server::new(0, []));
+            (0..50).for_each(|index| reporter.report(failed(format!("p{index}"))));
+            run_for(&reporter, &server, &AtomicUsize::new(binds), Duration::from_secs(1)).await;
+            assert_eq!(server.arrived(), in_flight, "with {binds} binds pending");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_trickle_opens_up_when_the_binds_are_over_though_its_report_hangs() {
+        let (reporter, server) = (Reporter::new(), Server::new(0, []));
+        (0..50).for_each(|index| reporter.report(failed(format!("p{index}"))));
+        let pending = AtomicUsize::new(1);
+        let binds_end = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            assert_eq!(server.arrived(), 1);
+            pending.store(0, Ordering::Relaxed);
+        };
+        tokio::join!(run_for(&reporter, &server, &pending, Duration::from_secs(2)), binds_end);
+        assert_eq!(server.arrived(), 16);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_busy_server_is_asked_again_and_a_report_about_a_pod_that_is_gone_is_settled() {
+        let (reporter, server) = (Reporter::new(), Server::new(100, [429, 500, 409, 404]));
+        reporter.report(failed("p".into()));
+        run_for(&reporter, &server, &AtomicUsize::new(0), Duration::from_secs(60)).await;
+        let counters = reporter.counters();
+        assert_eq!((of(&counters.sent), of(&counters.retried), reporter.dropped()), (1, 3, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_report_that_cannot_be_delivered_is_counted_as_dropped() {
+        for (answers, attempts) in [(vec![503; 20], ATTEMPTS_MAX as usize), (vec![403], 1)] {
+            let (reporter, server) = (Reporter::new(), Server::new(100, answers));
+            reporter.report(failed("p".into()));
+            run_for(&reporter, &server, &AtomicUsize::new(0), Duration::from_secs(120)).await;
+            assert_eq!((server.arrived(), reporter.dropped()), (attempts, 1));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_is_not_told_again_once_the_pod_is_being_placed() {
+        let (reporter, server) = (Reporter::new(), Server::new(100, [503, 503, 503]));
+        reporter.report(failed("p".into()));
+        let placed = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            reporter.withdraw("uid-p");
+        };
+        let pending = AtomicUsize::new(0);
+        tokio::join!(run_for(&reporter, &server, &pending, Duration::from_secs(60)), placed);
+        assert_eq!((server.arrived(), reporter.dropped()), (1, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stop_sends_what_is_left_and_what_takes_too_long_is_counted() {
+        for (permits, dropped) in [(100, 0), (20, 30)] {
+            let (reporter, server) = (Reporter::new(), Server::new(permits, []));
+            (0..50).for_each(|index| reporter.report(failed(format!("p{index}"))));
+            let pending = AtomicUsize::new(7);
+            let stop = std::future::ready(());
+            reporter.run(server.client(), "host", &pending, stop, Duration::from_secs(5)).await;
+            assert_eq!((of(&reporter.counters().sent), reporter.dropped()), (50 - dropped, dropped));
+        }
+    }
+}

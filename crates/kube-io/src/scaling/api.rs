@@ -1,0 +1,263 @@
+//! The requests.
+
+use http::Method;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::objects::{Other, Service, read_other, read_selector, sizing};
+use crate::apply::read_running;
+use crate::client::json_request;
+use crate::pod_reader::is_name;
+use crate::vpa::{ApiError, MERGE_PATCH, Recommending};
+use berth_crds::service_scaler::ServiceScalerStatus;
+use berth_model::LabelSelector;
+use berth_rightsizing::apply::Pod;
+
+const SCALERS: &str = "servicescalers";
+/// Who else scales: the path before and after the namespace, and the kind.
+const OTHERS: [(&str, &str, &str); 2] = [
+    ("/apis/autoscaling/v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler"),
+    ("/apis/keda.sh/v1alpha1", "scaledobjects", "ScaledObject"),
+];
+/// As the API server limits the notes of events.
+const NOTE_BYTES_MAX: usize = 1_000;
+
+/// The `scale` of a workload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scale {
+    pub replicas: u32,
+    /// Of its pods, as in a query.
+    pub selector: String,
+    /// The same, if it is one that hints can be made with.
+    pub labels: Option<LabelSelector>,
+    resource_version: String,
+    path: String,
+}
+
+impl Scale {
+    /// Returns a scale with this number of replicas that cannot be written, for tests.
+    pub fn of(replicas: u32) -> Scale {
+        let (selector, resource_version, path) = ("app=web".to_owned(), String::new(), String::new());
+        Scale { replicas, selector, labels: None, resource_version, path }
+    }
+}
+
+/// What people are told of a change, as an event of the ServiceScaler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    ScaledUp,
+    ScaledDown,
+    Resized,
+    /// Something that should have been done could not be.
+    Failed,
+    /// It is not scaled any more.
+    Stopped,
+}
+
+impl Change {
+    /// Of its event.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Change::ScaledUp => "ScaledUp",
+            Change::ScaledDown => "ScaledDown",
+            Change::Resized => "Resized",
+            Change::Failed => "ScalingFailed",
+            Change::Stopped => "ScalingStopped",
+        }
+    }
+
+    fn kind(self) -> &'static str {
+        match self {
+            Change::Failed | Change::Stopped => "Warning",
+            _ => "Normal",
+        }
+    }
+}
+
+fn folder(namespace: &str) -> String {
+    format!("/apis/berth.dev/v1alpha1/namespaces/{namespace}/{SCALERS}")
+}
+
+impl Recommending {
+    /// All ServiceScalers; those that cannot be read are left out and logged.
+    ///
+    /// # Errors
+    /// [`ApiError::NotFound`]: the server has no such kind.
+    pub async fn services(&self) -> Result<Vec<Service>, ApiError> {
+        let mut services = Vec::new();
+        self.list(&format!("/apis/berth.dev/v1alpha1/{SCALERS}"), |item| match Service::read(item) {
+            Ok(service) => services.push(service),
+            Err(error) => tracing::warn!(%error, "a ServiceScaler cannot be read"),
+        })
+        .await?;
+        Ok(services)
+    }
+
+    /// The `scale` at a path that [`Owners`](crate::vpa::Owners) found.
+    ///
+    /// # Errors
+    /// [`ApiError::NotFound`]: there is no such workload.
+    pub async fn scale(&self, path: &str) -> Result<Scale, ApiError> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Object {
+            metadata: Meta,
+            #[serde(default)]
+            spec: Spec,
+            #[serde(default)]
+            status: Status,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Meta {
+            #[serde(default)]
+            resource_version: String,
+        }
+        #[derive(Default, Deserialize)]
+        struct Spec {
+            #[serde(default)]
+            replicas: u32,
+        }
+        #[derive(Default, Deserialize)]
+        struct Status {
+            #[serde(default)]
+            selector: String,
+        }
+        // Not from the API server's cache: what is decided must be of the newest number.
+        let answer = self.get_now(path).await?;
+        let Object { metadata, spec, status } = serde_json::from_slice(&answer.body)
+            .map_err(|error| ApiError::Other(format!("{path} is no scale: {error}")))?;
+        Ok(Scale {
+            replicas: spec.replicas,
+            labels: read_selector(&status.selector),
+            selector: status.selector,
+            resource_version: metadata.resource_version,
+            path: path.to_owned(),
+        })
+    }
+
+    /// Sets the replicas of a workload, if its scale is as it was read.
+    ///
+    /// # Errors
+    /// [`ApiError::Conflict`]: somebody changed the workload meanwhile.
+    pub async fn set_replicas(&self, scale: &Scale, replicas: u32) -> Result<(), ApiError> {
+        let patch = json!({
+            "metadata": {"resourceVersion": scale.resource_version},
+            "spec": {"replicas": replicas},
+        });
+        self.send(json_request(Method::PATCH, &scale.path, MERGE_PATCH, &patch)).await.map(drop)
+    }
+
+    /// The pods that a scale selects, which are not finished; those that cannot be read are left out and logged.
+    ///
+    /// # Errors
+    /// Not all could be read.
+    pub async fn service_pods(&self, namespace: &str, selector: &str) -> Result<Vec<Pod>, ApiError> {
+        let mut pods = Vec::new();
+        let path = format!("/api/v1/namespaces/{namespace}/pods");
+        let selector = format!("labelSelector={}", encoded(selector));
+        self.list_where(&path, &selector, |item| match read_running(item) {
+            Ok(pod) => pods.extend(pod.filter(|pod| is_name(&pod.name) && !pod.uid.is_empty())),
+            Err(error) => tracing::warn!(namespace, %error, "a pod cannot be read"),
+        })
+        .await?;
+        Ok(pods)
+    }
+
+    /// Who else decides about replicas and sizes in a namespace. Kinds that the server does not have have no objects.
+    ///
+    /// # Errors
+    /// It cannot be known.
+    pub async fn others_that_scale(&self, namespace: &str) -> Result<Vec<Other>, ApiError> {
+        let mut others = Vec::new();
+        for (prefix, plural, kind) in OTHERS {
+            let path = format!("{prefix}/namespaces/{namespace}/{plural}");
+            match self.list(&path, |item| others.extend(read_other(item, kind))).await {
+                Ok(()) | Err(ApiError::NotFound(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        match self.vpas(Some(namespace)).await {
+            Ok(vpas) => others.extend(vpas.into_iter().filter_map(sizing)),
+            Err(ApiError::NotFound(_)) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(others)
+    }
+
+    /// Writes the status of a ServiceScaler, unless it was deleted or made anew since it was read.
+    ///
+    /// # Errors
+    /// It was not written.
+    pub async fn write_service_status(
+        &self,
+        service: &Service,
+        status: &ServiceScalerStatus,
+    ) -> Result<(), ApiError> {
+        let path = format!("{}/{}/status", folder(&service.namespace), service.name);
+        let mut told = serde_json::to_value(status).unwrap_or_default();
+        for field in ["replicas", "desiredReplicas", "selector", "lastChangeTime", "memory"] {
+            if told.get(field).is_none() {
+                told[field] = Value::Null;
+            }
+        }
+        let patch = json!({"metadata": {"uid": service.uid}, "status": told});
+        self.send(json_request(Method::PATCH, &path, MERGE_PATCH, &patch)).await.map(drop)
+    }
+
+    /// Tells of a change in an event of the ServiceScaler.
+    ///
+    /// # Errors
+    /// It was not told.
+    pub async fn tell_change(
+        &self,
+        service: &Service,
+        change: Change,
+        note: &str,
+        (now, instance): (jiff::Timestamp, &str),
+    ) -> Result<(), ApiError> {
+        let end = (0..=note.len().min(NOTE_BYTES_MAX)).rev().find(|at| note.is_char_boundary(*at));
+        let time = format!("{now:.6}");
+        let event = json!({
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {
+                "namespace": &*service.namespace,
+                "name": format!("{}.{:x}", service.name, now.as_nanosecond()),
+            },
+            "eventTime": time,
+            "reportingController": "berth.dev/scaler",
+            "reportingInstance": instance,
+            "action": "Scale",
+            "reason": change.reason(),
+            "type": change.kind(),
+            "note": &note[..end.unwrap_or(0)],
+            "regarding": {
+                "apiVersion": "berth.dev/v1alpha1",
+                "kind": "ServiceScaler",
+                "namespace": &*service.namespace,
+                "name": &*service.name,
+                "uid": service.uid,
+            },
+        });
+        let path = format!("/apis/events.k8s.io/v1/namespaces/{}/events", service.namespace);
+        self.send(json_request(Method::POST, &path, "application/json", &event)).await.map(drop)
+    }
+}
+
+/// For a query in a URL.
+fn encoded(text: &str) -> String {
+    let keep = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~');
+    let of = |byte: u8| if keep(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    text.bytes().map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_selector_is_encoded_for_a_query() {
+        assert_eq!(encoded("app=web,tier in (a,b)"), "app%3Dweb%2Ctier%20in%20%28a%2Cb%29");
+    }
+}

@@ -1,0 +1,444 @@
+//! From ServiceScalers, HorizontalPodAutoscalers and ScaledObjects to what decisions are made with.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use crate::lean::nullable;
+use berth_crds::quota::Amount;
+use berth_crds::service_scaler::{
+    Behavior as ApiBehavior, Bounds as ApiBounds, ContainerMode, Dimension, Objectives, PolicyType,
+    ScalingRules, SelectPolicy, ServiceScaler, ServiceScalerStatus, Signal, SignalType, SizeEstimator,
+};
+use berth_model::{LabelSelector, Operator, Quantity, Requirement};
+use berth_prometheus::SignalKind;
+use berth_rightsizing::apply::Mode;
+use berth_rightsizing::recommend::method::Method;
+use berth_rightsizing::recommend::{Owner, Vpa};
+use berth_rightsizing::scaling::behavior::{Amount as Step, Behavior, Policy, Rules, Select};
+use berth_rightsizing::scaling::{Bounds, Horizontal, Settings, Vertical};
+
+const MAX_REPLICAS: u32 = 10;
+/// As HorizontalPodAutoscalers have it.
+const SCALE_DOWN_WINDOW_S: i64 = 300;
+
+/// One ServiceScaler as it was read.
+#[derive(Debug, Clone)]
+pub struct Service {
+    pub namespace: Arc<str>,
+    pub name: Arc<str>,
+    pub uid: String,
+    pub generation: i64,
+    /// Of two for one target the older one goes first, then the first by name.
+    pub created: i64,
+    pub target: Owner,
+    /// What it asks for, or what is wrong with it.
+    pub plan: Result<Plan, String>,
+    /// What its status said when it was read.
+    pub known: Option<ServiceScalerStatus>,
+}
+
+/// What a ServiceScaler asks for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    pub settings: Settings,
+    /// How sizes are estimated, if not as SHOWAR does.
+    pub estimator: Option<Method>,
+    /// What replicas follow, when they are scaled.
+    pub signal: Option<Query>,
+    /// The share of requests that succeed.
+    pub success: Option<Query>,
+    pub behavior: Behavior,
+    pub dry_run: bool,
+}
+
+/// What to ask of Prometheus.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Query {
+    Signal(SignalKind),
+    SuccessRate,
+    Custom(String),
+}
+
+/// Somebody else who decides about the replicas of a workload, or about the sizes of its containers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Other {
+    pub target: Owner,
+    /// Such as `HorizontalPodAutoscaler web`.
+    pub name: String,
+    /// It decides about sizes.
+    pub sizes: bool,
+}
+
+impl Service {
+    /// Reads one from JSON.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn read(json: &str) -> Result<Service, String> {
+        let object: ServiceScaler = serde_json::from_str(json).map_err(|error| error.to_string())?;
+        let (meta, spec) = (object.metadata, object.spec);
+        let target = Owner {
+            api_version: spec.target.api_version.clone(),
+            kind: spec.target.kind.clone(),
+            name: spec.target.name.clone(),
+        };
+        let dimensions = spec.dimensions.clone().unwrap_or_else(|| {
+            let replicas = spec.objectives.is_some().then_some(Dimension::Replicas);
+            [Dimension::Cpu, Dimension::Memory].into_iter().chain(replicas).collect()
+        });
+        let plan =
+            settings(&dimensions, spec.objectives.as_ref(), spec.bounds.as_ref(), spec.behavior.as_ref());
+        let plan = plan.map(|settings| {
+            let objectives = spec.objectives.as_ref().filter(|_| settings.horizontal.is_some());
+            Plan {
+                signal: objectives.map(|it| query(&it.signal)),
+                success: objectives.and_then(|it| it.success_rate.as_ref()).map(|it| match &it.query {
+                    Some(query) => Query::Custom(query.clone()),
+                    None => Query::SuccessRate,
+                }),
+                settings,
+                estimator: match spec.estimator {
+                    SizeEstimator::Showar => None,
+                    SizeEstimator::AutopilotWindow => Some(Method::AutopilotWindow),
+                    SizeEstimator::AutopilotEnsemble => Some(Method::AutopilotEnsemble),
+                },
+                behavior: behavior(spec.behavior.as_ref()),
+                dry_run: spec.dry_run,
+            }
+        });
+        Ok(Service {
+            namespace: meta.namespace.unwrap_or_default().into(),
+            name: meta.name.unwrap_or_default().into(),
+            uid: meta.uid.unwrap_or_default(),
+            generation: meta.generation.unwrap_or_default(),
+            created: meta.creation_timestamp.map_or(0, |time| time.0.as_second()),
+            target,
+            plan,
+            known: object.status,
+        })
+    }
+}
+
+fn query(signal: &Signal) -> Query {
+    let kind = match (&signal.query, signal.type_) {
+        (Some(query), _) => return Query::Custom(query.clone()),
+        (None, SignalType::CpuThrottling) => SignalKind::CpuThrottling,
+        (None, SignalType::CpuPressure) => SignalKind::CpuPressure,
+        (None, SignalType::RunQueueLatency) => SignalKind::RunQueueLatency,
+        (None, SignalType::RequestLatency | SignalType::Query) => SignalKind::RequestLatency,
+    };
+    Query::Signal(kind)
+}
+
+/// The API server has checked most of this, unless it has another version of the CRD.
+fn settings(
+    dimensions: &[Dimension],
+    objectives: Option<&Objectives>,
+    bounds: Option<&ApiBounds>,
+    behavior: Option<&ApiBehavior>,
+) -> Result<Settings, String> {
+    let seconds = |given: Option<i32>, else_: i64| given.map_or(else_, |it| i64::from(it.max(1)));
+    let pace = behavior.and_then(|it| it.period_seconds);
+    let default = Vertical::default();
+    let down = behavior.and_then(|it| it.scale_down.as_ref());
+    let hold = down.and_then(|rules| rules.stabilization_window_seconds).map(|hold| i64::from(hold.max(0)));
+    let base = Vertical {
+        every_s: seconds(pace, default.every_s),
+        hold_s: hold.unwrap_or(default.hold_s),
+        window_s: seconds(behavior.and_then(|it| it.window_seconds), default.window_s),
+        cpu: dimensions.contains(&Dimension::Cpu),
+        memory: dimensions.contains(&Dimension::Memory),
+        ..default
+    };
+    let (mut vertical, mut containers) = (base.clone(), BTreeMap::new());
+    for of in bounds.map_or(&[][..], |bounds| &bounds.containers) {
+        let bounded =
+            bounded(&base, of).map_err(|error| format!("spec.bounds.containers[{}].{error}", of.name))?;
+        match of.name.as_str() {
+            "*" => vertical = bounded,
+            name => drop(containers.insert(name.to_owned(), bounded)),
+        }
+    }
+    let scales = dimensions.contains(&Dimension::Replicas);
+    let horizontal = match objectives.filter(|_| scales) {
+        Some(objectives) => {
+            let horizontal = horizontal(objectives, bounds)?;
+            let hold_s = hold.unwrap_or(horizontal.hold_s);
+            Some(Horizontal { every_s: seconds(pace, horizontal.every_s), hold_s, ..horizontal })
+        }
+        None if scales => return Err("spec.objectives: needed to scale replicas".to_owned()),
+        None => None,
+    };
+    Ok(Settings { vertical, containers, horizontal })
+}
+
+fn bounded(base: &Vertical, of: &berth_crds::service_scaler::ContainerBounds) -> Result<Vertical, String> {
+    let is_on = of.mode == ContainerMode::Auto;
+    let mut vertical = Vertical { cpu: base.cpu && is_on, memory: base.memory && is_on, ..base.clone() };
+    let amount = |field: &str, amounts: &BTreeMap<String, Amount>, resource: &str| {
+        let Some(amount) = amounts.get(resource) else { return Ok(None) };
+        let quantity =
+            Quantity::parse(&amount.to_string()).map_err(|error| format!("{field}[{resource}]: {error}"))?;
+        Ok::<_, String>(Some(if resource == "cpu" { quantity.milli_value() } else { quantity.value() }))
+    };
+    for name in of.min_allowed.keys().chain(of.max_allowed.keys()) {
+        if !matches!(name.as_str(), "cpu" | "memory") {
+            return Err(format!("minAllowed and maxAllowed: {name} is neither cpu nor memory"));
+        }
+    }
+    for (resource, bounds) in [("cpu", &mut vertical.cpu_bounds), ("memory", &mut vertical.memory_bounds)] {
+        let least = amount("minAllowed", &of.min_allowed, resource)?.unwrap_or(bounds.min);
+        let most = amount("maxAllowed", &of.max_allowed, resource)?.unwrap_or(bounds.max);
+        if of.min_allowed.contains_key(resource) && least > most {
+            return Err(format!("minAllowed[{resource}]: is more than maxAllowed"));
+        }
+        *bounds = Bounds { min: least, max: most };
+    }
+    if of.max_allowed.contains_key("cpu") {
+        vertical.cpu_cap_milli = vertical.cpu_bounds.max;
+    }
+    Ok(vertical)
+}
+
+fn horizontal(objectives: &Objectives, bounds: Option<&ApiBounds>) -> Result<Horizontal, String> {
+    let number = |field: &str, text: &str| {
+        let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
+        number.ok_or_else(|| format!("spec.objectives.{field}: `{text}` is no number"))
+    };
+    let setpoint = number("signal.target", &objectives.signal.target)?;
+    if setpoint == 0.0 {
+        return Err("spec.objectives.signal.target: must be above 0".to_owned());
+    }
+    let success = objectives.success_rate.as_ref();
+    let percent = success.map(|it| number("successRate.percent", &it.percent)).transpose()?;
+    let replicas = |given: Option<i32>, else_: u32| given.map_or(else_, |it| it.max(1).unsigned_abs());
+    let least = replicas(bounds.and_then(|bounds| bounds.min_replicas), 1);
+    let most = replicas(bounds.and_then(|bounds| bounds.max_replicas), MAX_REPLICAS.max(least));
+    if least > most {
+        return Err(format!("spec.bounds.minReplicas: {least} is more than maxReplicas, which is {most}"));
+    }
+    Ok(Horizontal {
+        setpoint,
+        min_replicas: least,
+        max_replicas: most,
+        success_min: percent.map_or(0.0, |percent| percent.min(100.0) / 100.0),
+        ..Horizontal::default()
+    })
+}
+
+fn behavior(behavior: Option<&ApiBehavior>) -> Behavior {
+    let rules = |rules: &ScalingRules, window_s: i64| Rules {
+        stabilization_s: rules.stabilization_window_seconds.map_or(window_s, |it| i64::from(it.max(0))),
+        select: match rules.select_policy {
+            SelectPolicy::Max => Select::Max,
+            SelectPolicy::Min => Select::Min,
+            SelectPolicy::Disabled => Select::Disabled,
+        },
+        policies: (rules.policies.iter())
+            .map(|policy| Policy {
+                amount: match policy.type_ {
+                    PolicyType::Pods => Step::Pods(policy.value.max(1).unsigned_abs()),
+                    PolicyType::Percent => Step::Percent(policy.value.max(1).unsigned_abs()),
+                },
+                period_s: i64::from(policy.period_seconds.max(1)),
+            })
+            .collect(),
+    };
+    let up = behavior.and_then(|it| it.scale_up.as_ref());
+    let down = behavior.and_then(|it| it.scale_down.as_ref());
+    Behavior { up: up.map(|it| rules(it, 0)), down: down.map(|it| rules(it, SCALE_DOWN_WINDOW_S)) }
+}
+
+/// A VerticalPodAutoscaler that changes pods, or gives new ones their size.
+pub(super) fn sizing(vpa: Vpa) -> Option<Other> {
+    let target = vpa.target.filter(|_| Mode::of(&vpa.update_mode) != Mode::Off)?;
+    Some(Other { target, name: format!("VerticalPodAutoscaler {}", vpa.name), sizes: true })
+}
+
+/// Reads a HorizontalPodAutoscaler or a ScaledObject; the kind is for people.
+pub(super) fn read_other(json: &str, kind: &str) -> Option<Other> {
+    #[derive(Deserialize)]
+    struct Object {
+        metadata: Named,
+        spec: Spec,
+    }
+    #[derive(Deserialize)]
+    struct Named {
+        name: String,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Spec {
+        scale_target_ref: Reference,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Reference {
+        #[serde(default, deserialize_with = "nullable")]
+        api_version: String,
+        #[serde(default, deserialize_with = "nullable")]
+        kind: String,
+        name: String,
+    }
+    let Object { metadata, spec } = serde_json::from_str(json).ok()?;
+    let Reference { api_version, kind: of, name } = spec.scale_target_ref;
+    // KEDA's defaults.
+    let or = |text: String, default: &str| if text.is_empty() { default.to_owned() } else { text };
+    let target = Owner { api_version: or(api_version, "apps/v1"), kind: or(of, "Deployment"), name };
+    Some(Other { target, name: format!("{kind} {}", metadata.name), sizes: false })
+}
+
+/// Reads a selector as the `scale` of a workload has it, `app=web,tier in (a,b)`; `None`: it is empty, or not understood.
+pub(super) fn read_selector(text: &str) -> Option<LabelSelector> {
+    let mut requirements = Vec::new();
+    let mut rest = text.trim();
+    while !rest.is_empty() {
+        // A comma in parentheses separates values.
+        let open = rest.find('(').filter(|open| rest.find(',').is_none_or(|comma| *open < comma));
+        let end = match open {
+            Some(open) => open + rest[open..].find(')')? + 1,
+            None => rest.find(',').unwrap_or(rest.len()),
+        };
+        requirements.push(read_requirement(rest[..end].trim())?);
+        rest = rest[end..].trim_start_matches(',').trim();
+    }
+    (!requirements.is_empty()).then(|| LabelSelector::All(requirements.into()))
+}
+
+fn read_requirement(text: &str) -> Option<Requirement> {
+    let values = |text: &str| {
+        let inner = text.trim().strip_prefix('(')?.strip_suffix(')')?;
+        let mut values: Vec<Arc<str>> = inner.split(',').map(|value| value.trim().into()).collect();
+        values.sort();
+        values.dedup();
+        Some(values.into_boxed_slice())
+    };
+    let (key, operator) = if let Some((key, list)) = text.split_once(" notin ") {
+        (key, Operator::NotIn(values(list)?))
+    } else if let Some((key, list)) = text.split_once(" in ") {
+        (key, Operator::In(values(list)?))
+    } else if let Some((key, value)) = text.split_once("!=") {
+        (key, Operator::NotIn([Arc::from(value.trim())].into()))
+    } else if let Some((key, value)) = text.split_once('=') {
+        (key, Operator::In([Arc::from(value.trim_start_matches('=').trim())].into()))
+    } else if let Some(key) = text.strip_prefix('!') {
+        (key, Operator::DoesNotExist)
+    } else {
+        (text, Operator::Exists)
+    };
+    let key = key.trim();
+    (!key.is_empty() && !key.contains(char::is_whitespace)).then(|| Requirement { key: key.into(), operator })
+}
+
+/// The same workload, whatever version of its group is named.
+pub fn same_target(one: &Owner, other: &Owner) -> bool {
+    let group = |owner: &Owner| owner.api_version.rsplit_once('/').map_or("", |it| it.0).to_owned();
+    one.kind == other.kind && one.name == other.name && group(one) == group(other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn service(spec: &str) -> Service {
+        let json = format!(
+            r#"{{"apiVersion":"berth.dev/v1alpha1","kind":"ServiceScaler","metadata":{{"namespace":"shop","name":"web",
+                "uid":"u","generation":2,"creationTimestamp":"2026-11-22T10:00:00Z"}},"spec":{{
+                "target":{{"apiVersion":"apps/v1","kind":"Deployment","name":"web"}}{spec}}}}}"#
+        );
+        Service::read(&json).expect(&json)
+    }
+
+    #[test]
+    fn what_is_left_out_is_as_the_documentation_says() {
+        let plan = service("").plan.unwrap();
+        assert!(plan.settings.vertical.cpu && plan.settings.vertical.memory);
+        assert_eq!((plan.settings.horizontal, plan.signal, plan.success), (None, None, None));
+        assert!(!plan.dry_run);
+        let signal = r#","objectives":{"signal":{"type":"CpuThrottling","target":"0.05"}}"#;
+        let plan = service(signal).plan.unwrap();
+        let horizontal = plan.settings.horizontal.unwrap();
+        assert_eq!((horizontal.setpoint, horizontal.min_replicas, horizontal.max_replicas), (0.05, 1, 10));
+        assert_eq!(horizontal.success_min, 0.0);
+        assert_eq!(plan.signal, Some(Query::Signal(SignalKind::CpuThrottling)));
+    }
+
+    #[test]
+    fn bounds_are_for_all_containers_or_for_one() {
+        let spec = r#","dimensions":["CPU"],"bounds":{"containers":[
+            {"name":"*","minAllowed":{"cpu":"200m"},"maxAllowed":{"cpu":2,"memory":"4Gi"}},
+            {"name":"proxy","mode":"Off"}]}"#;
+        let settings = service(spec).plan.unwrap().settings;
+        assert_eq!(settings.vertical.cpu_bounds, Bounds { min: 200, max: 2_000 });
+        assert_eq!((settings.vertical.cpu_cap_milli, settings.vertical.memory), (2_000, false));
+        let proxy = &settings.containers["proxy"];
+        assert!(!proxy.cpu && !proxy.memory);
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_field() {
+        for (spec, expected) in [
+            (r#","dimensions":["Replicas"]"#, "spec.objectives: needed"),
+            (
+                r#","objectives":{"signal":{"type":"CpuThrottling","target":"0"}}"#,
+                "spec.objectives.signal.target: must be above 0",
+            ),
+            (
+                r#","bounds":{"containers":[{"name":"a","minAllowed":{"cpu":"2"},"maxAllowed":{"cpu":"1"}}]}"#,
+                "spec.bounds.containers[a].minAllowed[cpu]: is more than maxAllowed",
+            ),
+            (
+                r#","bounds":{"containers":[{"name":"a","minAllowed":{"disk":"2"}}]}"#,
+                "disk is neither cpu nor memory",
+            ),
+        ] {
+            let problem = service(spec).plan.unwrap_err();
+            assert!(problem.contains(expected), "{problem}");
+        }
+    }
+
+    #[test]
+    fn a_vpa_that_leaves_pods_alone_is_in_nobodys_way() {
+        let of = |mode: &str| {
+            let json = format!(
+                r#"{{"metadata":{{"namespace":"shop","name":"v","uid":"u"}},"spec":{{"updatePolicy":{{"updateMode":"{mode}"}},
+                    "targetRef":{{"apiVersion":"apps/v1","kind":"Deployment","name":"web"}}}}}}"#
+            );
+            sizing(crate::vpa::read_vpa(&json).expect(&json))
+        };
+        assert_eq!(of("Off"), None);
+        for mode in ["Initial", "Auto", "InPlaceOrRecreate"] {
+            let other = of(mode).expect(mode);
+            assert!(other.sizes && same_target(&other.target, &service("").target));
+            assert_eq!(other.name, "VerticalPodAutoscaler v");
+        }
+    }
+
+    #[test]
+    fn a_selector_is_read_as_the_api_server_writes_it() {
+        let of = |operator| Requirement { key: "app".into(), operator };
+        let values = |values: &[&str]| values.iter().map(|value| Arc::from(*value)).collect();
+        for (text, expected) in [
+            ("app=web", vec![of(Operator::In(values(&["web"])))]),
+            ("app in (b,a)", vec![of(Operator::In(values(&["a", "b"])))]),
+            ("app notin (a),app", vec![of(Operator::NotIn(values(&["a"]))), of(Operator::Exists)]),
+            ("app!=a,!app", vec![of(Operator::NotIn(values(&["a"]))), of(Operator::DoesNotExist)]),
+        ] {
+            assert_eq!(read_selector(text), Some(LabelSelector::All(expected.into())), "{text}");
+        }
+        assert_eq!((read_selector(""), read_selector("app in (a"), read_selector("a b")), (None, None, None));
+    }
+
+    #[test]
+    fn others_that_scale_are_known_by_their_target() {
+        let hpa = r#"{"metadata":{"name":"h"},"spec":{"scaleTargetRef":{"apiVersion":"apps/v1","kind":"Deployment","name":"web"}}}"#;
+        let other = read_other(hpa, "HorizontalPodAutoscaler").unwrap();
+        assert_eq!(other.name, "HorizontalPodAutoscaler h");
+        assert!(same_target(&other.target, &service("").target));
+        let keda = r#"{"metadata":{"name":"k"},"spec":{"scaleTargetRef":{"name":"web"}}}"#;
+        assert!(same_target(&read_other(keda, "ScaledObject").unwrap().target, &service("").target));
+        assert_eq!(read_other("{}", "ScaledObject"), None);
+    }
+}

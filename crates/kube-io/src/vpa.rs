@@ -1,0 +1,24 @@
+//! What the recommender reads and writes: VerticalPodAutoscalers, their checkpoints, pods with their containers, samples of
+//! `metrics.k8s.io`, and owners.
+//!
+//! Objects are read one by one, so that one that cannot be read costs only itself. What is not read is not written
+//! either: a status is merged into the object, a checkpoint's status is replaced in it.
+
+mod api;
+mod checkpoints;
+mod events;
+mod objects;
+mod owners;
+mod pods;
+
+pub(crate) use api::MERGE_PATCH;
+pub use api::{ApiError, Recommending};
+pub use checkpoints::{DIMENSIONS, FoundCheckpoint, OPEN_WINDOWS, Saved, Written};
+pub use events::{EVICTIONS_MAX, Eviction};
+pub(crate) use objects::{Quantities, amounts, quantity, read_vpa};
+pub use objects::{USAGE, status_patch};
+pub(crate) use owners::built_in;
+pub use owners::{Found, Owners};
+pub(crate) use pods::ContainerState;
+pub use pods::{ContainerUsage, OwnedPod, PodContainer, PodUsage};
+pub(crate) use pods::{OwnerReference, controller};

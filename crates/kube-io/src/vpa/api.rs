@@ -1,0 +1,263 @@
+//! Requests, each sent once: the next round is the retry.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use http::{Method, Request, StatusCode};
+use kube::Client;
+use kube::client::Body;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::objects::{made, read_vpa, usage_patch};
+use super::pods::{OwnedPod, PodUsage, read_pod, read_usage};
+use crate::client::{self, Answer, json_request};
+use berth_rightsizing::recommend::Vpa;
+use berth_rightsizing::recommend::create::Candidate;
+
+/// So many objects in one answer, where the server follows that: pods take about 8 KB each.
+const PAGE_SIZE: u32 = 500;
+
+pub(crate) const MERGE_PATCH: &str = "application/merge-patch+json";
+pub(super) const JSON_PATCH: &str = "application/json-patch+json";
+
+/// Why a request did not do what it was to do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ApiError {
+    /// There is no such object, or the server does not have this kind.
+    #[error("not found: {0}")]
+    NotFound(String),
+    #[error("not allowed: {0}")]
+    Forbidden(String),
+    /// The object is another one by now.
+    #[error("changed meanwhile: {0}")]
+    Conflict(String),
+    #[error("{0}")]
+    Other(String),
+}
+
+pub(super) fn vpa_folder(namespace: &str) -> String {
+    format!("/apis/autoscaling.k8s.io/v1/namespaces/{namespace}/verticalpodautoscalers")
+}
+
+/// The API server as the recommender needs it. Cheap to clone.
+#[derive(Clone)]
+pub struct Recommending {
+    pub(super) client: Client,
+}
+
+impl Recommending {
+    /// `client` must send each request once.
+    pub fn new(client: Client) -> Self {
+        Self { client }
+    }
+
+    /// The VPAs of a namespace or of all of them, of all recommenders; those that cannot be read are left out and logged.
+    ///
+    /// # Errors
+    /// [`ApiError::NotFound`]: the server has no VPAs.
+    pub async fn vpas(&self, namespace: Option<&str>) -> Result<Vec<Vpa>, ApiError> {
+        let mut vpas = Vec::new();
+        let path = namespace
+            .map_or_else(|| "/apis/autoscaling.k8s.io/v1/verticalpodautoscalers".to_owned(), vpa_folder);
+        self.list(&path, |item| match read_vpa(item) {
+            Ok(vpa) => vpas.push(vpa),
+            Err(error) => tracing::warn!(%error, "a VerticalPodAutoscaler cannot be read"),
+        })
+        .await?;
+        Ok(vpas)
+    }
+
+    /// The pods of a namespace that are not finished; the first one of each owner with its spec.
+    ///
+    /// # Errors
+    /// Not all could be read.
+    pub async fn pods(&self, namespace: &str) -> Result<Vec<OwnedPod>, ApiError> {
+        let mut pods = Vec::new();
+        let mut owners = BTreeSet::new();
+        let path = format!("/api/v1/namespaces/{namespace}/pods");
+        self.list(&path, |item| match read_pod(item) {
+            Ok(None) => {}
+            Ok(Some(mut pod)) => {
+                if !owners.insert(pod.owner.clone()) {
+                    pod.drop_spec();
+                }
+                pods.push(pod);
+            }
+            Err(error) => tracing::warn!(namespace, %error, "a pod cannot be read"),
+        })
+        .await?;
+        Ok(pods)
+    }
+
+    /// The newest samples of a namespace's pods, from `metrics.k8s.io`.
+    ///
+    /// # Errors
+    /// [`ApiError::NotFound`]: the cluster has no metrics server.
+    pub async fn pod_metrics(&self, namespace: &str) -> Result<Vec<PodUsage>, ApiError> {
+        let mut usages = Vec::new();
+        let path = format!("/apis/metrics.k8s.io/v1beta1/namespaces/{namespace}/pods");
+        self.list(&path, |item| match read_usage(item) {
+            Ok(usage) => usages.push(usage),
+            Err(error) => tracing::debug!(namespace, %error, "a pod's metrics cannot be read"),
+        })
+        .await?;
+        Ok(usages)
+    }
+
+    /// Writes the status of a VPA, unless it was deleted or made anew since it was read.
+    ///
+    /// # Errors
+    /// It was not written.
+    pub async fn write_status(&self, vpa: &Vpa, patch: &Value) -> Result<(), ApiError> {
+        let path = format!("{}/{}/status", vpa_folder(&vpa.namespace), vpa.name);
+        self.send(json_request(Method::PATCH, &path, MERGE_PATCH, patch)).await.map(drop)
+    }
+
+    /// The names of the namespaces with this label set to `true`.
+    ///
+    /// # Errors
+    /// Not all could be read.
+    pub async fn namespaces_with(&self, label: &str) -> Result<BTreeSet<Arc<str>>, ApiError> {
+        #[derive(Deserialize)]
+        struct Object {
+            metadata: Meta,
+        }
+        #[derive(Deserialize)]
+        struct Meta {
+            name: Arc<str>,
+        }
+        let mut names = BTreeSet::new();
+        let selector = format!("labelSelector={}%3Dtrue", label.replace('/', "%2F"));
+        self.list_where("/api/v1/namespaces", &selector, |item| {
+            if let Ok(Object { metadata }) = serde_json::from_str(item) {
+                names.insert(metadata.name);
+            }
+        })
+        .await?;
+        Ok(names)
+    }
+
+    /// Makes the VPA of a workload that has none.
+    ///
+    /// # Errors
+    /// It was not made; [`ApiError::Conflict`]: there is an object of its name.
+    pub async fn make_vpa(&self, candidate: &Candidate, recommender: &str) -> Result<(), ApiError> {
+        let object = made(candidate, recommender);
+        let path = vpa_folder(&candidate.namespace);
+        self.send(json_request(Method::POST, &path, "application/json", &object)).await.map(drop)
+    }
+
+    /// Deletes a VPA, if it is as it was read.
+    ///
+    /// # Errors
+    /// It was not deleted.
+    pub async fn delete_vpa(&self, vpa: &Vpa) -> Result<(), ApiError> {
+        let path = format!("{}/{}", vpa_folder(&vpa.namespace), vpa.name);
+        let body = json!({"preconditions": {"uid": vpa.uid, "resourceVersion": vpa.resource_version}});
+        match self.send(json_request(Method::DELETE, &path, "application/json", &body)).await {
+            Ok(_) | Err(ApiError::NotFound(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Tells the usage of a VPA's containers in its annotation, unless it was deleted or made anew since it was read.
+    ///
+    /// # Errors
+    /// It was not written.
+    pub async fn write_usage(
+        &self,
+        (namespace, name): (&str, &str),
+        uid: &str,
+        text: &str,
+    ) -> Result<(), ApiError> {
+        let path = format!("{}/{name}", vpa_folder(namespace));
+        self.send(json_request(Method::PATCH, &path, MERGE_PATCH, &usage_patch(uid, text))).await.map(drop)
+    }
+
+    pub(crate) async fn send(&self, request: Result<Request<Body>, String>) -> Result<Answer, ApiError> {
+        let answer = client::exchange(&self.client, request.map_err(ApiError::Other)?);
+        let answer = answer.await.map_err(ApiError::Other)?;
+        let message = || answer.message();
+        match answer.status {
+            status if status.is_success() => Ok(answer),
+            StatusCode::NOT_FOUND => Err(ApiError::NotFound(message())),
+            StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED => Err(ApiError::Forbidden(message())),
+            // 422: a test in a JSON patch did not hold.
+            StatusCode::CONFLICT | StatusCode::UNPROCESSABLE_ENTITY => Err(ApiError::Conflict(message())),
+            _ => Err(ApiError::Other(message())),
+        }
+    }
+
+    pub(crate) async fn get(&self, path: &str, accept: &str) -> Result<Answer, ApiError> {
+        let request = Request::builder()
+            .method(Method::GET)
+            // What the API server has in its cache is new enough, and costs etcd nothing.
+            .uri(format!("{path}?resourceVersion=0"))
+            .header(http::header::ACCEPT, accept)
+            .body(Body::empty());
+        self.send(request.map_err(|error| error.to_string())).await
+    }
+
+    /// An object as it is now, and not as the API server remembers it.
+    pub(crate) async fn get_now(&self, path: &str) -> Result<Answer, ApiError> {
+        let request = client::request(Method::GET, path).body(Body::empty());
+        self.send(request.map_err(|error| error.to_string())).await
+    }
+
+    /// Hands every object to `take`, as JSON.
+    pub(crate) async fn list(&self, path: &str, take: impl FnMut(&str)) -> Result<(), ApiError> {
+        self.list_as(path, "", "application/json", take).await
+    }
+
+    /// Those that a selector selects, such as `labelSelector=app%3Dweb`.
+    pub(crate) async fn list_where(
+        &self,
+        path: &str,
+        selector: &str,
+        take: impl FnMut(&str),
+    ) -> Result<(), ApiError> {
+        self.list_as(path, selector, "application/json", take).await
+    }
+
+    /// The same in a form that `accept` asks for.
+    pub(super) async fn list_as(
+        &self,
+        path: &str,
+        selector: &str,
+        accept: &str,
+        mut take: impl FnMut(&str),
+    ) -> Result<(), ApiError> {
+        #[derive(Deserialize)]
+        struct Page<'a> {
+            #[serde(default)]
+            metadata: Metadata,
+            #[serde(borrow, default)]
+            items: Option<Vec<&'a RawValue>>,
+        }
+        #[derive(Default, Deserialize)]
+        struct Metadata {
+            #[serde(rename = "continue", default)]
+            next: Option<String>,
+        }
+        let mut from = "resourceVersion=0".to_owned();
+        loop {
+            let request = Request::builder()
+                .method(Method::GET)
+                .uri(format!("{path}?limit={PAGE_SIZE}&{from}&{selector}").trim_end_matches('&'))
+                .header(http::header::ACCEPT, accept)
+                .body(Body::empty());
+            let answer = self.send(request.map_err(|error| error.to_string())).await?;
+            let page: Page = serde_json::from_slice(&answer.body)
+                .map_err(|error| ApiError::Other(format!("the API server sent no list: {error}")))?;
+            for item in page.items.unwrap_or_default() {
+                take(item.get());
+            }
+            match page.metadata.next.filter(|token| !token.is_empty()) {
+                Some(token) => from = format!("continue={token}"),
+                None => return Ok(()),
+            }
+        }
+    }
+}

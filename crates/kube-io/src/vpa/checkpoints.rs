@@ -1,0 +1,225 @@
+//! Checkpoints: upstream's objects, with the windows that are still open in an annotation.
+
+use std::collections::BTreeMap;
+
+use http::Method;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::api::{ApiError, JSON_PATCH, Recommending};
+use crate::client::json_request;
+use crate::lean::nullable;
+use berth_rightsizing::recommend::saved::{self, Label};
+use berth_rightsizing::recommend::{CheckpointStatus, OpenWindows};
+
+/// Where the open windows are kept: upstream's schema has no place for them.
+pub const OPEN_WINDOWS: &str = "berth.dev/open-windows";
+
+/// Where usage of other things than CPU and memory is kept, see [`berth_rightsizing::recommend::dimension::kept`].
+pub const DIMENSIONS: &str = "berth.dev/dimensions";
+
+/// A checkpoint as it was found.
+#[derive(Debug, Clone)]
+pub struct FoundCheckpoint {
+    pub namespace: String,
+    pub label: Label,
+    pub uid: String,
+    /// Of other people; they are kept.
+    pub annotations: BTreeMap<String, String>,
+    /// What it has, or why that cannot be read.
+    pub content: Result<(CheckpointStatus, OpenWindows), String>,
+    /// What is kept of dimensions, as it was found.
+    pub dimensions: Option<String>,
+}
+
+/// What is to be written.
+#[derive(Debug, Clone)]
+pub struct Saved {
+    pub namespace: String,
+    pub vpa: String,
+    pub container: String,
+    /// Annotations of others.
+    pub annotations: BTreeMap<String, String>,
+    pub status: CheckpointStatus,
+    pub windows: OpenWindows,
+    /// What is to be kept of dimensions.
+    pub dimensions: Option<String>,
+}
+
+/// What became of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Written {
+    Yes,
+    /// Its name is taken by the checkpoint of another VPA and container.
+    NameTaken,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Object {
+    metadata: Meta,
+    #[serde(deserialize_with = "nullable")]
+    spec: Spec,
+    status: Value,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Meta {
+    name: String,
+    namespace: String,
+    uid: String,
+    #[serde(deserialize_with = "nullable")]
+    annotations: BTreeMap<String, String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Spec {
+    vpa_object_name: String,
+    container_name: String,
+}
+
+const ALL: &str = "/apis/autoscaling.k8s.io/v1/verticalpodautoscalercheckpoints";
+
+fn folder(namespace: &str) -> String {
+    format!("/apis/autoscaling.k8s.io/v1/namespaces/{namespace}/verticalpodautoscalercheckpoints")
+}
+
+impl Recommending {
+    /// The checkpoints of a namespace, or of all of them, one after the other.
+    ///
+    /// # Errors
+    /// Not all could be read.
+    pub async fn checkpoints(
+        &self,
+        namespace: Option<&str>,
+        mut take: impl FnMut(FoundCheckpoint),
+    ) -> Result<(), ApiError> {
+        let path = namespace.map_or_else(|| ALL.to_owned(), folder);
+        self.list(&path, |item| match read(item) {
+            Ok(found) => take(found),
+            Err(error) => tracing::warn!(%error, "a checkpoint cannot be read"),
+        })
+        .await
+    }
+
+    /// Whether the checkpoint is there, and of another VPA or container.
+    async fn is_anothers(&self, path: &str, saved: &Saved) -> Result<bool, ApiError> {
+        let answer = match self.get(path, "application/json").await {
+            Err(ApiError::NotFound(_)) => return Ok(false),
+            answer => answer?,
+        };
+        let there: Object = serde_json::from_slice(&answer.body)
+            .map_err(|error| ApiError::Other(format!("{path} cannot be read: {error}")))?;
+        Ok(there.spec.vpa_object_name != saved.vpa || there.spec.container_name != saved.container)
+    }
+
+    /// Writes a checkpoint, and makes it if there is none.
+    ///
+    /// # Errors
+    /// It was not written.
+    pub async fn save(&self, saved: &Saved) -> Result<Written, ApiError> {
+        let folder = folder(&saved.namespace);
+        let name = saved::name(&saved.vpa, &saved.container);
+        let mut annotations = saved.annotations.clone();
+        let windows =
+            serde_json::to_string(&saved.windows).map_err(|error| ApiError::Other(error.to_string()))?;
+        annotations.insert(OPEN_WINDOWS.to_owned(), windows);
+        annotations.extend(saved.dimensions.clone().map(|text| (DIMENSIONS.to_owned(), text)));
+        // A merge would keep old buckets.
+        let patch = json!([
+            {"op": "test", "path": "/spec/vpaObjectName", "value": saved.vpa},
+            {"op": "test", "path": "/spec/containerName", "value": saved.container},
+            {"op": "add", "path": "/metadata/annotations", "value": annotations},
+            {"op": "add", "path": "/status", "value": saved.status},
+        ]);
+        let path = format!("{folder}/{name}");
+        match self.send(json_request(Method::PATCH, &path, JSON_PATCH, &patch)).await {
+            Ok(_) => return Ok(Written::Yes),
+            Err(error @ ApiError::Conflict(_)) => {
+                // A test did not hold, or somebody else wrote at the same time.
+                return if self.is_anothers(&path, saved).await? {
+                    Ok(Written::NameTaken)
+                } else {
+                    Err(error)
+                };
+            }
+            Err(ApiError::NotFound(_)) => {}
+            Err(error) => return Err(error),
+        }
+        let object = json!({
+            "apiVersion": "autoscaling.k8s.io/v1",
+            "kind": "VerticalPodAutoscalerCheckpoint",
+            "metadata": {"name": name, "namespace": saved.namespace, "annotations": annotations},
+            "spec": {"vpaObjectName": saved.vpa, "containerName": saved.container},
+            "status": saved.status,
+        });
+        self.send(json_request(Method::POST, &folder, "application/json", &object))
+            .await
+            .map(|_| Written::Yes)
+    }
+
+    /// Deletes a checkpoint, if it is still the one with this uid.
+    ///
+    /// # Errors
+    /// It was not deleted.
+    pub async fn delete_checkpoint(&self, namespace: &str, name: &str, uid: &str) -> Result<(), ApiError> {
+        let path = format!("{}/{name}", folder(namespace));
+        let body = json!({"preconditions": {"uid": uid}});
+        match self.send(json_request(Method::DELETE, &path, "application/json", &body)).await {
+            Ok(_) | Err(ApiError::NotFound(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn read(json: &str) -> Result<FoundCheckpoint, String> {
+    let Object { mut metadata, spec, status } =
+        serde_json::from_str(json).map_err(|error| error.to_string())?;
+    let windows = metadata.annotations.remove(OPEN_WINDOWS);
+    let dimensions = metadata.annotations.remove(DIMENSIONS);
+    let label = Label {
+        name: metadata.name,
+        vpa: spec.vpa_object_name,
+        container: spec.container_name,
+        is_ours: windows.is_some(),
+    };
+    let content = match status {
+        Value::Null => Ok(CheckpointStatus::default()),
+        status => serde_json::from_value(status).map_err(|error| error.to_string()),
+    };
+    // Without its open windows it is a checkpoint of upstream's.
+    let windows = windows.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+    Ok(FoundCheckpoint {
+        namespace: metadata.namespace,
+        label,
+        uid: metadata.uid,
+        annotations: metadata.annotations,
+        content: content.map(|status| (status, windows)),
+        dimensions,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_says_whose_it_is_even_when_its_content_is_corrupt() {
+        let object = |status: &str| {
+            format!(
+                r#"{{"metadata":{{"name":"web-app","namespace":"shop","uid":"u","annotations":{{"a":"b",
+                "{OPEN_WINDOWS}":"{{}}","{DIMENSIONS}":"any"}}}},"spec":{{"vpaObjectName":"web","containerName":"app"}},"status":{status}}}"#
+            )
+        };
+        let found = read(&object(r#"{"version":"v3","totalSamplesCount":7}"#)).unwrap();
+        assert_eq!(found.content.unwrap().0.total_samples_count, 7);
+        assert_eq!(found.annotations, BTreeMap::from([("a".into(), "b".into())]));
+        assert!(found.label.is_ours);
+        assert_eq!(found.dimensions.as_deref(), Some("any"));
+        let corrupt = read(&object(r#"{"version":"v3","cpuHistogram":{"bucketWeights":{"x":1}}}"#)).unwrap();
+        assert_eq!((corrupt.label.vpa.as_str(), corrupt.content.is_err()), ("web", true));
+        assert_eq!(read(&object("null")).unwrap().content.unwrap().0.version, "");
+    }
+}

@@ -1,0 +1,309 @@
+//! Who is at the top of a chain of owners: Pod, ReplicaSet, Deployment.
+//!
+//! Upstream: `pkg/target/controller_fetcher/controller_fetcher.go`. The end of a chain is the last owner that is a kind of
+//! Kubernetes' own or has a `/scale` subresource.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use super::api::{ApiError, Recommending};
+use super::pods::{OwnerReference, controller};
+use crate::lean::nullable;
+use crate::pod_reader::is_name;
+use berth_rightsizing::recommend::Owner;
+
+/// Chains of owners are short; a circle of them is an error of somebody.
+const DEPTH_MAX: usize = 8;
+/// From so many owners of one kind and namespace on, a list of all of them is cheaper than asking for each.
+const LIST_FROM: usize = 8;
+/// Answers are asked for anew after so many rounds: an owner seldom gets another one.
+const ROUNDS_KEPT: u64 = 10;
+
+/// What was found out about an owner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Found {
+    /// It exists, and this is the top of its chain.
+    Top(Owner),
+    Missing,
+    /// It cannot be what a VPA looks after, for this reason.
+    Unsupported(String),
+}
+
+/// Finds owners, and remembers answers for some rounds.
+pub struct Owners {
+    api: Recommending,
+    /// The label of which the value is read, if any.
+    label: Option<String>,
+    round: u64,
+    seen: BTreeMap<(Arc<str>, Owner), Remembered>,
+    /// By group and version: the plural of each kind that has a `/scale`.
+    scalable: BTreeMap<String, (u64, BTreeMap<String, String>)>,
+}
+
+struct Remembered {
+    asked: u64,
+    used: u64,
+    look: Look,
+}
+
+#[derive(Debug, Clone)]
+enum Look {
+    Exists { controller: Option<Owner>, uid: String, label: Option<String> },
+    Missing,
+    Unsupported(String),
+}
+
+pub(super) const METADATA: &str =
+    "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+const METADATA_LIST: &str =
+    "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
+
+#[derive(Deserialize)]
+struct Object {
+    metadata: Meta,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct Meta {
+    name: String,
+    pub uid: String,
+    #[serde(deserialize_with = "nullable")]
+    labels: BTreeMap<String, String>,
+    #[serde(deserialize_with = "nullable")]
+    pub owner_references: Vec<OwnerReference>,
+}
+
+impl Recommending {
+    pub(super) async fn metadata(&self, path: &str, accept: &str) -> Result<Meta, ApiError> {
+        let answer = self.get(path, accept).await?;
+        serde_json::from_slice(&answer.body)
+            .map(|object: Object| object.metadata)
+            .map_err(|error| ApiError::Other(format!("{path} cannot be read: {error}")))
+    }
+}
+
+impl Owners {
+    /// `label`: of which the value is to be known, too.
+    pub fn new(api: Recommending, label: Option<String>) -> Self {
+        Self { api, label, round: 0, seen: BTreeMap::new(), scalable: BTreeMap::new() }
+    }
+
+    /// A new round begins: what was not used for some rounds is forgotten.
+    pub fn next_round(&mut self) {
+        self.round += 1;
+        let round = self.round;
+        self.seen.retain(|_, it| it.used + ROUNDS_KEPT >= round);
+    }
+
+    /// The top of the chain that begins at `owner`.
+    ///
+    /// # Errors
+    /// The API server did not say.
+    pub async fn top(&mut self, namespace: &Arc<str>, owner: &Owner) -> Result<Found, ApiError> {
+        let mut at = match self.look(namespace, owner).await? {
+            Look::Missing => return Ok(Found::Missing),
+            Look::Unsupported(why) => return Ok(Found::Unsupported(why)),
+            Look::Exists { controller: None, .. } => return Ok(Found::Top(owner.clone())),
+            Look::Exists { controller: Some(parent), .. } => (owner.clone(), parent),
+        };
+        for _ in 0..DEPTH_MAX {
+            let (child, parent) = at;
+            match self.look(namespace, &parent).await? {
+                Look::Missing | Look::Unsupported(_) => return Ok(Found::Top(child)),
+                Look::Exists { controller: None, .. } => return Ok(Found::Top(parent)),
+                Look::Exists { controller: Some(next), .. } => at = (parent, next),
+            }
+        }
+        Ok(Found::Unsupported("its chain of owners has no end".to_owned()))
+    }
+
+    /// Where the `scale` of a workload is; or why it has none.
+    ///
+    /// # Errors
+    /// The API server did not say.
+    pub async fn scale_path(
+        &mut self,
+        namespace: &str,
+        owner: &Owner,
+    ) -> Result<Result<String, String>, ApiError> {
+        let no_scale = || format!("{} {} has no scale", owner.kind, owner.name);
+        if !is_name(&owner.name) {
+            return Ok(Err(format!("`{}` is no name", owner.name)));
+        }
+        if let Some((prefix, plural)) = built_in(owner) {
+            let scales =
+                matches!(plural, "deployments" | "replicasets" | "statefulsets" | "replicationcontrollers");
+            let path = || format!("{prefix}/namespaces/{namespace}/{plural}/{}/scale", owner.name);
+            return Ok(scales.then(path).ok_or_else(no_scale));
+        }
+        let parts =
+            owner.api_version.split_once('/').filter(|(group, version)| is_name(group) && is_name(version));
+        let Some((group, version)) = parts else { return Ok(Err(no_scale())) };
+        let plural = self.scalable(&owner.api_version).await?.get(&owner.kind);
+        let path =
+            |plural| format!("/apis/{group}/{version}/namespaces/{namespace}/{plural}/{}/scale", owner.name);
+        Ok(plural.map(path).ok_or_else(no_scale))
+    }
+
+    /// The uid of an owner that was found, and the value of the label.
+    pub fn about(&self, namespace: &Arc<str>, owner: &Owner) -> Option<(&str, Option<&str>)> {
+        match &self.seen.get(&(namespace.clone(), owner.clone()))?.look {
+            Look::Exists { uid, label, .. } => Some((uid, label.as_deref())),
+            _ => None,
+        }
+    }
+
+    /// Asks for many owners at once. Those that the answers do not have are asked for when they are needed: a list may be older
+    /// than what named them.
+    pub async fn prefetch<'a>(&mut self, namespace: &Arc<str>, owners: impl IntoIterator<Item = &'a Owner>) {
+        let mut wanted: BTreeMap<(&str, &str), BTreeMap<&str, BTreeSet<&Owner>>> = BTreeMap::new();
+        for owner in owners {
+            if let Some(kind) = built_in(owner).filter(|_| self.known(namespace, owner).is_none()) {
+                wanted.entry(kind).or_default().entry(&owner.name).or_default().insert(owner);
+            }
+        }
+        for ((prefix, plural), names) in wanted {
+            if names.len() < LIST_FROM {
+                continue;
+            }
+            let (path, round) = (format!("{prefix}/namespaces/{namespace}/{plural}"), self.round);
+            let (api, label, seen) = (self.api.clone(), self.label.as_deref(), &mut self.seen);
+            let listed = api.list_as(&path, "", METADATA_LIST, |item| {
+                let Ok(Object { metadata }) = serde_json::from_str(item) else { return };
+                let label = label.and_then(|label| metadata.labels.get(label).cloned());
+                let controller = controller(metadata.owner_references);
+                for owner in names.get(metadata.name.as_str()).into_iter().flatten() {
+                    let (controller, uid) = (controller.clone(), metadata.uid.clone());
+                    let look = Look::Exists { controller, uid, label: label.clone() };
+                    seen.insert(
+                        (namespace.clone(), (*owner).clone()),
+                        Remembered { asked: round, used: round, look },
+                    );
+                }
+            });
+            if let Err(error) = listed.await {
+                tracing::debug!(%error, path, "owners cannot be listed, and are asked for one by one");
+            }
+        }
+    }
+
+    /// What is known of an owner, if that is new enough.
+    fn known(&mut self, namespace: &Arc<str>, owner: &Owner) -> Option<Look> {
+        let round = self.round;
+        let known = self.seen.get_mut(&(namespace.clone(), owner.clone()))?;
+        let is_fresh = match known.look {
+            Look::Exists { .. } => known.asked + ROUNDS_KEPT > round,
+            _ => known.asked == round,
+        };
+        is_fresh.then(|| {
+            known.used = round;
+            known.look.clone()
+        })
+    }
+
+    async fn look(&mut self, namespace: &Arc<str>, owner: &Owner) -> Result<Look, ApiError> {
+        if let Some(known) = self.known(namespace, owner) {
+            return Ok(known);
+        }
+        let look = match self.ask(namespace, owner).await {
+            Ok(look) => look,
+            Err(ApiError::NotFound(_)) => Look::Missing,
+            Err(ApiError::Forbidden(message)) => Look::Unsupported(message),
+            Err(error) => return Err(error),
+        };
+        let (key, round) = ((namespace.clone(), owner.clone()), self.round);
+        self.seen.insert(key, Remembered { asked: round, used: round, look: look.clone() });
+        Ok(look)
+    }
+
+    async fn ask(&mut self, namespace: &str, owner: &Owner) -> Result<Look, ApiError> {
+        if !is_name(&owner.name) {
+            return Ok(Look::Missing);
+        }
+        let Some(folder) = built_in(owner) else { return self.ask_scale(namespace, owner).await };
+        let (prefix, plural) = folder;
+        let path = format!("{prefix}/namespaces/{namespace}/{plural}/{}", owner.name);
+        let metadata = self.api.metadata(&path, METADATA).await?;
+        let label = self.label_in(&metadata);
+        Ok(Look::Exists { controller: controller(metadata.owner_references), uid: metadata.uid, label })
+    }
+
+    fn label_in(&self, metadata: &Meta) -> Option<String> {
+        metadata.labels.get(self.label.as_deref()?).cloned()
+    }
+
+    /// A kind of others: all that counts is whether it can be scaled. It is the top of its chain.
+    async fn ask_scale(&mut self, namespace: &str, owner: &Owner) -> Result<Look, ApiError> {
+        let Some((group, version)) = owner.api_version.split_once('/') else {
+            return Ok(Look::Unsupported(format!("{} has no /scale", owner.kind)));
+        };
+        if !(is_name(group) && is_name(version)) {
+            return Ok(Look::Unsupported(format!("`{}` is not a group and version", owner.api_version)));
+        }
+        let kinds = self.scalable(&owner.api_version).await?;
+        let Some(plural) = kinds.get(&owner.kind).cloned() else {
+            return Ok(Look::Unsupported(format!("{} of {} has no /scale", owner.kind, owner.api_version)));
+        };
+        let path = format!("/apis/{group}/{version}/namespaces/{namespace}/{plural}/{}", owner.name);
+        let Meta { uid, .. } = self.api.metadata(&format!("{path}/scale"), "application/json").await?;
+        let mut label = None;
+        if self.label.is_some() {
+            // A scale has no labels. Without permission to read the object itself, it counts as one that has none.
+            let object = self.api.metadata(&path, METADATA).await.unwrap_or_default();
+            label = self.label_in(&object);
+        }
+        Ok(Look::Exists { controller: None, uid, label })
+    }
+
+    async fn scalable(&mut self, api_version: &str) -> Result<&BTreeMap<String, String>, ApiError> {
+        #[derive(Deserialize)]
+        struct Resources {
+            #[serde(default)]
+            resources: Vec<Resource>,
+        }
+        #[derive(Deserialize)]
+        struct Resource {
+            name: String,
+            kind: String,
+        }
+        let is_fresh = |known: &(u64, _)| known.0 + ROUNDS_KEPT > self.round;
+        if !self.scalable.get(api_version).is_some_and(is_fresh) {
+            let listed = match self.api.get(&format!("/apis/{api_version}"), "application/json").await {
+                Ok(answer) => {
+                    serde_json::from_slice::<Resources>(&answer.body)
+                        .map_err(|error| ApiError::Other(format!("{api_version} cannot be read: {error}")))?
+                        .resources
+                }
+                Err(ApiError::NotFound(_)) => Vec::new(),
+                Err(error) => return Err(error),
+            };
+            let has_scale = |plural: &str| {
+                listed.iter().any(|it| it.name.strip_suffix("/scale").is_some_and(|of| of == plural))
+            };
+            let kinds = listed.iter().filter(|it| !it.name.contains('/') && has_scale(&it.name));
+            let kinds = kinds.map(|it| (it.kind.clone(), it.name.clone())).collect();
+            self.scalable.insert(api_version.to_owned(), (self.round, kinds));
+        }
+        Ok(&self.scalable[api_version].1)
+    }
+}
+
+/// Where the API server has the objects of a kind that Kubernetes itself has: the group's path and the plural.
+pub(crate) fn built_in(owner: &Owner) -> Option<(&'static str, &'static str)> {
+    if !owner.is_built_in() {
+        return None;
+    }
+    Some(match owner.kind.as_str() {
+        "DaemonSet" => ("/apis/apps/v1", "daemonsets"),
+        "Deployment" => ("/apis/apps/v1", "deployments"),
+        "ReplicaSet" => ("/apis/apps/v1", "replicasets"),
+        "StatefulSet" => ("/apis/apps/v1", "statefulsets"),
+        "Job" => ("/apis/batch/v1", "jobs"),
+        "CronJob" => ("/apis/batch/v1", "cronjobs"),
+        "ReplicationController" => ("/api/v1", "replicationcontrollers"),
+        _ => return None,
+    })
+}

@@ -1,0 +1,390 @@
+//! List and watch, for as long as the process lives.
+//!
+//! A watch never ends and never stops at an error; what it sees goes to a synchronous sink, objects by value. Between
+//! list and watch no event is lost: the watch starts at the list's resource version, and begins with a new list when
+//! the server no longer has it (410).
+
+use std::fmt::Debug;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures::{Stream, StreamExt};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::utils::Backoff;
+use kube::runtime::watcher::{self, DefaultBackoff, Event};
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
+use tokio::time::Instant;
+
+use super::guarded::{BadObject, Guarded, ObjectId};
+use berth_model::with_causes;
+
+/// Pods that still hold resources or wait for a node: all but the finished ones.
+pub const LIVE_PODS: &str = "status.phase!=Succeeded,status.phase!=Failed";
+
+/// A page of 500 pods is about 4 MB of JSON; parsing it keeps a thread busy for 10 ms.
+const PAGE_SIZE: u32 = 500;
+
+/// A scheduler without its watch is blind: client-go's 30 s are too long after an outage.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// A watch that fails for hours says so twice a minute.
+const WARN_EVERY: Duration = Duration::from_secs(30);
+
+/// What a watch tells its sink.
+#[derive(Debug)]
+pub enum Change<K> {
+    /// A complete list follows as `Apply`s. If the list breaks off, another `ListBegins` comes: forget the first one.
+    ListBegins,
+    /// An object is there, or is different now.
+    Apply(Result<K, BadObject>),
+    /// An object is gone. Its uid may be another than that of the object known by this name.
+    Delete(ObjectId),
+    /// The list was complete: whatever was not in it is gone.
+    ListEnds,
+    /// The server does not have this kind, or does not let us list it. It is asked again and again.
+    Refused,
+}
+
+/// What a watch has seen.
+#[derive(Debug, Default)]
+pub struct WatchCounters {
+    /// Objects applied and deleted, those of lists included.
+    pub events: AtomicU64,
+    /// Complete lists; the first one too.
+    pub lists: AtomicU64,
+    /// Requests refused, connections lost, watches expired.
+    pub errors: AtomicU64,
+    /// Applied objects that did not parse, counted each time.
+    pub bad_objects: AtomicU64,
+}
+
+/// Watches all objects of a kind that match `field_selector`. Never returns; drop the future to stop.
+///
+/// The sink runs on the watch's own task, between two events: a slow one delays the watch.
+pub async fn watch<K>(
+    client: Client,
+    field_selector: Option<&str>,
+    counters: &WatchCounters,
+    mut sink: impl FnMut(Change<K>),
+) where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+    K::DynamicType: Default,
+{
+    let kind = K::DynamicType::default();
+    let api: Api<Guarded<K>> = Api::all_with(client, &kind);
+    let mut complaints = Complaints::new(K::plural(&kind).into_owned());
+    let config = watcher::Config { field_selector: field_selector.map(str::to_owned), ..config() };
+    loop {
+        let stream =
+            watcher::watcher(api.clone(), config.clone()).backoff(ShortBackoff(DefaultBackoff::default()));
+        follow(stream, counters, &mut complaints, &mut sink, false).await;
+    }
+}
+
+/// Watches all objects of a kind for as long as the server has it.
+pub(super) async fn watch_while_served<K>(
+    client: Client,
+    version: &K::DynamicType,
+    counters: &WatchCounters,
+    sink: &mut impl FnMut(Change<K>),
+) where
+    K: Resource<DynamicType: Clone> + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let api: Api<Guarded<K>> = Api::all_with(client, version);
+    let mut complaints = Complaints::new(format!("{}.{}", K::plural(version), K::group(version)));
+    loop {
+        let stream = watcher::watcher(api.clone(), config()).backoff(ShortBackoff(DefaultBackoff::default()));
+        if let End::NotServed = follow(stream, counters, &mut complaints, sink, true).await {
+            return;
+        }
+    }
+}
+
+fn config() -> watcher::Config {
+    watcher::Config { page_size: Some(PAGE_SIZE), ..watcher::Config::default() }
+}
+
+/// Why a watch has to be started anew.
+enum End {
+    TooOld,
+    NotServed,
+}
+
+/// kube's backoff (from 0.8 s, doubling, with jitter), up to [`LONGEST_PAUSE`].
+struct ShortBackoff(DefaultBackoff);
+
+impl Iterator for ShortBackoff {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        self.0.next().map(|pause| pause.min(LONGEST_PAUSE))
+    }
+}
+
+impl Backoff for ShortBackoff {
+    fn reset(&mut self) {
+        self.0.reset();
+    }
+}
+
+/// Passes events on until the watch has to be started anew: when it is too old, and if `optional`, when the server does not
+/// have the kind.
+async fn follow<K: Resource>(
+    stream: impl Stream<Item = watcher::Result<Event<Guarded<K>>>>,
+    counters: &WatchCounters,
+    complaints: &mut Complaints,
+    sink: &mut impl FnMut(Change<K>),
+    optional: bool,
+) -> End {
+    let mut stream = std::pin::pin!(stream);
+    let count = |counter: &AtomicU64| {
+        counter.fetch_add(1, Ordering::Relaxed);
+    };
+    while let Some(event) = stream.next().await {
+        if !matches!(event, Ok(Event::Init) | Err(_)) {
+            complaints.recovered();
+        }
+        match event {
+            Ok(Event::Init) => sink(Change::ListBegins),
+            Ok(Event::InitApply(object) | Event::Apply(object)) => {
+                count(&counters.events);
+                let object = object.into_result();
+                if let Err(bad) = &object {
+                    count(&counters.bad_objects);
+                    complaints.bad_object(bad);
+                }
+                sink(Change::Apply(object));
+            }
+            Ok(Event::Delete(mut object)) => {
+                count(&counters.events);
+                sink(Change::Delete(ObjectId::take(object.meta_mut())));
+            }
+            Ok(Event::InitDone) => {
+                count(&counters.lists);
+                sink(Change::ListEnds);
+            }
+            Err(error) if optional && status_code(&error) == Some(404) => return End::NotServed,
+            Err(error) => {
+                count(&counters.errors);
+                complaints.error(&error);
+                if matches!(error, watcher::Error::InitialListFailed(_))
+                    && matches!(status_code(&error), Some(403 | 404))
+                {
+                    sink(Change::Refused);
+                }
+                // kube's watcher lists anew when an event says 410, but not when the watch request itself is answered so.
+                if matches!(status_code(&error), Some(410)) {
+                    return End::TooOld;
+                }
+            }
+        }
+    }
+    End::TooOld
+}
+
+fn status_code(error: &watcher::Error) -> Option<u16> {
+    match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+        | watcher::Error::WatchFailed(kube::Error::Api(status))
+        | watcher::Error::WatchError(status) => Some(status.code),
+        _ => None,
+    }
+}
+
+/// The log of one watch, bounded in rate.
+struct Complaints {
+    plural: String,
+    last_error: Option<Instant>,
+    last_bad_object: Option<Instant>,
+    /// An error was logged, and no success since.
+    failing: bool,
+}
+
+impl Complaints {
+    fn new(plural: String) -> Self {
+        Complaints { plural, last_error: None, last_bad_object: None, failing: false }
+    }
+
+    fn error(&mut self, error: &watcher::Error) {
+        if !due(&mut self.last_error) {
+            return;
+        }
+        self.failing = true;
+        let plural = &self.plural;
+        let error_text = with_causes(error);
+        match status_code(error) {
+            Some(403) => tracing::warn!(
+                resource = plural,
+                error = error_text,
+                "berth's service account may not list and watch {plural}: check the ClusterRole; trying again"
+            ),
+            // The ordinary end of a watch whose history the server has compacted.
+            Some(410) => tracing::info!(resource = plural, "the watch is too old, listing anew"),
+            _ => tracing::warn!(resource = plural, error = error_text, "the watch failed, trying again"),
+        }
+    }
+
+    fn bad_object(&mut self, bad: &BadObject) {
+        if due(&mut self.last_bad_object) {
+            tracing::warn!(
+                resource = self.plural,
+                namespace = bad.id.namespace,
+                name = bad.id.name,
+                error = bad.error,
+                "an object cannot be read and is left out"
+            );
+        }
+    }
+
+    fn recovered(&mut self) {
+        if std::mem::take(&mut self.failing) {
+            tracing::info!(resource = self.plural, "the watch works again");
+        }
+    }
+}
+
+fn due(last: &mut Option<Instant>) -> bool {
+    let now = Instant::now();
+    let due = last.is_none_or(|last| now - last >= WARN_EVERY);
+    if due {
+        *last = Some(now);
+    }
+    due
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::sync::Arc;
+
+    use http::{Request, Response};
+    use k8s_openapi::api::core::v1::Pod;
+    use kube::client::Body;
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    fn pod(name: &str, version: u32, containers: &str) -> String {
+        format!(
+            r#"{{"kind":"Pod","apiVersion":"v1","metadata":{{"name":"{name}","namespace":"x","uid":"u-{name}","resourceVersion":"{version}"}},"spec":{{"containers":{containers}}}}}"#
+        )
+    }
+
+    fn list(version: u32, items: &[String]) -> String {
+        let items = items.join(",");
+        format!(
+            r#"{{"kind":"PodList","apiVersion":"v1","metadata":{{"resourceVersion":"{version}"}},"items":[{items}]}}"#
+        )
+    }
+
+    fn event(kind: &str, object: &str) -> String {
+        format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n")
+    }
+
+    fn status(code: u16, reason: &str) -> String {
+        format!(r#"{{"kind":"Status","status":"Failure","message":"no","reason":"{reason}","code":{code}}}"#)
+    }
+
+    /// Watches an API server that gives `answers` and then none. Returns the requests, and what the sink was told.
+    async fn watched(answers: Vec<(u16, String)>, counters: &WatchCounters) -> (Vec<String>, Vec<String>) {
+        let answers = Mutex::new(VecDeque::from(answers));
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let silence = Arc::new(tokio::sync::Notify::new());
+        let service = {
+            let (requests, silence) = (requests.clone(), silence.clone());
+            tower::service_fn(move |request: Request<Body>| {
+                let answer = answers.lock().pop_front();
+                match answer {
+                    Some(_) => requests.lock().push(request.uri().to_string()),
+                    None => silence.notify_one(),
+                }
+                async move {
+                    let Some((status, body)) = answer else {
+                        std::future::pending::<()>().await;
+                        unreachable!("pending for ever")
+                    };
+                    let response = Response::builder().status(status);
+                    response.body(Body::from(body.into_bytes()))
+                }
+            })
+        };
+        let mut told = Vec::new();
+        let sink = |change: Change<Pod>| {
+            told.push(match change {
+                Change::ListBegins => "begin".to_owned(),
+                Change::Apply(Ok(pod)) => format!("apply {}", pod.metadata.name.unwrap_or_default()),
+                Change::Apply(Err(bad)) => format!("bad {}", bad.id.name),
+                Change::Delete(id) => format!("delete {} {}", id.name, id.uid),
+                Change::ListEnds => "end".to_owned(),
+                Change::Refused => "refused".to_owned(),
+            });
+        };
+        tokio::select! {
+            () = watch(Client::new(service, "default"), Some(LIVE_PODS), counters, sink) => {}
+            () = silence.notified() => {}
+        }
+        let requests = requests.lock().clone();
+        (requests, told)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_bad_object_is_told_as_such_and_stops_neither_list_nor_watch() {
+        let counters = WatchCounters::default();
+        let events = [
+            event("MODIFIED", &pod("b", 11, "false")),
+            event("BOOKMARK", r#"{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"12"}}"#),
+            event("DELETED", &pod("b", 13, "false")),
+            event("ADDED", &pod("c", 14, "[]")),
+        ];
+        let answers = vec![
+            (200, list(10, &[pod("a", 1, "[]"), pod("b", 2, "7"), pod("d", 3, "[]")])),
+            (200, events.concat()),
+        ];
+        let (requests, told) = watched(answers, &counters).await;
+        assert_eq!(told, ["begin", "apply a", "bad b", "apply d", "end", "bad b", "delete b u-b", "apply c"]);
+        assert!(requests[0].contains("limit=500"), "{requests:?}");
+        for request in &requests {
+            assert!(request.contains("fieldSelector=status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed"));
+        }
+        assert!(requests[1].contains("resourceVersion=10"), "{requests:?}");
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        assert_eq!(
+            (of(&counters.events), of(&counters.lists), of(&counters.bad_objects), of(&counters.errors)),
+            (6, 1, 2, 0)
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_is_too_old_lists_anew_however_the_server_says_so() {
+        let list_of = |name: &str| (200, list(10, &[pod(name, 1, "[]")]));
+        let by_event = (200, event("ERROR", &status(410, "Expired")));
+        let by_answer = (410, status(410, "Expired"));
+        for expired in [by_event, by_answer] {
+            let counters = WatchCounters::default();
+            let (_, told) = watched(vec![list_of("a"), expired, list_of("b")], &counters).await;
+            assert_eq!(told, ["begin", "apply a", "end", "begin", "apply b", "end"]);
+            assert_eq!(counters.errors.load(Ordering::Relaxed), 1);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_that_breaks_off_begins_again() {
+        let counters = WatchCounters::default();
+        let mut first_page = list(10, &[pod("a", 1, "[]")]);
+        first_page = first_page.replace(
+            r#""metadata":{"resourceVersion":"10"}"#,
+            r#""metadata":{"resourceVersion":"10","continue":"more"}"#,
+        );
+        let answers = vec![
+            (403, status(403, "Forbidden")),
+            (200, first_page),
+            (500, status(500, "InternalError")),
+            (200, list(11, &[pod("b", 2, "[]")])),
+        ];
+        let (_, told) = watched(answers, &counters).await;
+        assert_eq!(told, ["begin", "refused", "begin", "apply a", "begin", "apply b", "end"]);
+        assert_eq!(counters.lists.load(Ordering::Relaxed), 1);
+    }
+}

@@ -1,0 +1,175 @@
+//! What pods ask of each other: pod affinity and anti-affinity, and topology spread.
+
+use std::sync::Arc;
+
+use super::{Labels, Owner, Requirement};
+
+/// What the rules of other pods see of a pod. Pods made from one template mostly share one.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Peer {
+    pub identity: Identity,
+    /// It is being deleted: topology spread does not count it any more, affinity still does.
+    pub terminating: bool,
+    /// Its own terms, which bind pods that come later.
+    pub affinity: Arc<PodAffinity>,
+    /// Its controller, which can make it a member of an allocation.
+    pub owner: Option<Owner>,
+    /// The PodGroup that it names (`spec.schedulingGroup.podGroupName`).
+    pub group: Option<Arc<str>>,
+}
+
+/// What selectors of pods match against.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Identity {
+    pub namespace: Arc<str>,
+    /// Labels of the namespace, as far as they are known.
+    pub namespace_labels: Labels,
+    pub labels: Labels,
+}
+
+/// A label selector in canonical form: sorted, each requirement once.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub enum LabelSelector {
+    /// An absent selector matches no object.
+    #[default]
+    Nothing,
+    /// All must hold; an empty selector matches every object.
+    All(Box<[Requirement]>),
+}
+
+impl LabelSelector {
+    pub fn matches(&self, labels: &Labels) -> bool {
+        match self {
+            LabelSelector::Nothing => false,
+            LabelSelector::All(requirements) => requirements.iter().all(|r| r.matches(labels)),
+        }
+    }
+
+    /// The label keys it reads.
+    pub fn keys(&self) -> impl Iterator<Item = &Arc<str>> {
+        let requirements: &[Requirement] = match self {
+            LabelSelector::Nothing => &[],
+            LabelSelector::All(requirements) => requirements,
+        };
+        requirements.iter().map(|requirement| &requirement.key)
+    }
+}
+
+/// Which pods are meant: by namespace and labels.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PodSelector {
+    /// Sorted. The pod's own namespace stands here where the term names none.
+    pub namespaces: Box<[Arc<str>]>,
+    /// Pods of namespaces with such labels are meant, too.
+    pub namespace_selector: LabelSelector,
+    pub labels: LabelSelector,
+}
+
+impl PodSelector {
+    pub fn matches(&self, pod: &Identity) -> bool {
+        let named = || self.namespaces.binary_search(&pod.namespace).is_ok();
+        (named() || self.namespace_selector.matches(&pod.namespace_labels))
+            && self.labels.matches(&pod.labels)
+    }
+}
+
+/// One term of pod (anti-)affinity: pods like these, in the same domain of this topology.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PodTerm {
+    pub selector: PodSelector,
+    pub topology_key: Arc<str>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WeightedPodTerm {
+    /// 1 to 100 for affinity, -1 to -100 for anti-affinity.
+    pub weight: i32,
+    pub term: PodTerm,
+}
+
+/// Pod affinity and anti-affinity of one pod. Each list sorted.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct PodAffinity {
+    pub required: Box<[PodTerm]>,
+    pub required_anti: Box<[PodTerm]>,
+    pub preferred: Box<[WeightedPodTerm]>,
+}
+
+impl PodAffinity {
+    pub fn is_empty(&self) -> bool {
+        self.required.is_empty() && self.required_anti.is_empty() && self.preferred.is_empty()
+    }
+
+    pub fn terms(&self) -> impl Iterator<Item = &PodTerm> {
+        let preferred = self.preferred.iter().map(|weighted| &weighted.term);
+        self.required.iter().chain(&self.required_anti).chain(preferred)
+    }
+}
+
+/// One constraint of topology spread.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct SpreadConstraint {
+    pub topology_key: Arc<str>,
+    /// At least 1.
+    pub max_skew: i32,
+    /// With fewer domains than this, the emptiest counts as empty. At least 1.
+    pub min_domains: i32,
+    /// `DoNotSchedule`; else `ScheduleAnyway`.
+    pub hard: bool,
+    /// The pods that are counted, all in the pod's namespace. An empty selector counts none (upstream:
+    /// `countPodsMatchSelector`), so it is kept as [`LabelSelector::Nothing`].
+    pub selector: PodSelector,
+    /// The pod is one of those that are counted.
+    pub self_match: bool,
+    /// Only nodes that match the pod's node affinity and selector make up the topology.
+    pub honor_affinity: bool,
+    /// Only nodes whose taints the pod tolerates make up the topology.
+    pub honor_taints: bool,
+}
+
+/// What a pod wants of topology spread, in the order of its spec: the first violated constraint gives the reason.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Spread {
+    pub constraints: Box<[SpreadConstraint]>,
+    /// They are the cluster's defaults: nodes that lack a topology key are judged by the others (upstream:
+    /// `requireAllTopologies`).
+    pub defaulted: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Operator;
+
+    fn identity(namespace: &str, team: &str, app: &str) -> Identity {
+        Identity {
+            namespace: namespace.into(),
+            namespace_labels: [("team", team)].into_iter().collect(),
+            labels: [("app", app)].into_iter().collect(),
+        }
+    }
+
+    fn one_of(key: &str, value: &str) -> LabelSelector {
+        let operator = Operator::In([value.into()].into());
+        LabelSelector::All([Requirement { key: key.into(), operator }].into())
+    }
+
+    #[test]
+    fn a_pod_is_meant_by_its_namespace_or_that_namespaces_labels_and_always_by_its_own_labels() {
+        let web = one_of("app", "web");
+        let here =
+            PodSelector { namespaces: ["x".into()].into(), labels: web.clone(), ..PodSelector::default() };
+        assert!(here.matches(&identity("x", "a", "web")));
+        assert!(!here.matches(&identity("y", "a", "web")) && !here.matches(&identity("x", "a", "db")));
+        let team = PodSelector { namespace_selector: one_of("team", "a"), ..here };
+        assert!(team.matches(&identity("x", "b", "web")) && team.matches(&identity("y", "a", "web")));
+        assert!(!team.matches(&identity("y", "b", "web")));
+    }
+
+    #[test]
+    fn an_empty_selector_matches_everything_and_an_absent_one_nothing() {
+        let labels = Labels::default();
+        assert!(LabelSelector::All([].into()).matches(&labels));
+        assert!(!LabelSelector::Nothing.matches(&labels));
+    }
+}

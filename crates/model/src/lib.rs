@@ -1,0 +1,48 @@
+//! Plain values: what the rules need to know of pods and nodes, and nothing else.
+//!
+//! May not know: kube, tokio, clocks. Everything here is cheap to move, compares by value, and was checked when
+//! it was made: a `Pod` whose spec could not be understood carries the error instead of the spec.
+
+mod affinity;
+mod causes;
+mod duration;
+mod labels;
+pub mod names;
+mod node;
+mod per_resource;
+mod pod;
+mod pool;
+mod preference;
+mod quantity;
+mod report;
+mod resources;
+mod selector;
+mod taints;
+pub mod validate;
+mod volumes;
+
+pub use affinity::{
+    Identity, LabelSelector, Peer, PodAffinity, PodSelector, PodTerm, Spread, SpreadConstraint,
+    WeightedPodTerm,
+};
+pub use causes::with_causes;
+pub use duration::{ConfigDuration, DurationError};
+pub use labels::Labels;
+pub use node::{Image, Node};
+pub use per_resource::{NodeSize, PerResource};
+pub use pod::{
+    Holding, HostPort, Owner, Pinned, Pod, PodSpec, PreemptionPolicy, Protocol, ScheduledCondition,
+    SpecError, Unsupported,
+};
+pub use pool::{Pool, SWEEP_AT_MIN};
+pub use preference::{Packing, Preference};
+pub use quantity::{Quantity, QuantityError};
+pub use report::{PodRef, Report};
+pub use resources::{Amounts, Extended, Usage};
+pub use selector::{FieldRequirement, NodeAffinity, NodeSelectorTerm, Operator, PreferredTerm, Requirement};
+pub use taints::{Effect, Taint, Toleration, TolerationOperator};
+pub use validate::InvalidField;
+pub use volumes::{
+    AccessModes, AttachLimits, ClaimName, CsiVolume, Disk, HeldVolumes, NodeStorage, PodClaim, PodVolumes,
+    Provision, Shared, StaticVolume, UnboundClaim, VolumeKind, VolumeNeeds, VolumeZone, admits,
+};

@@ -1,0 +1,79 @@
+//! Which texts Kubernetes accepts as names (`k8s.io/apimachinery/pkg/api/validate/content`).
+
+/// A label key: `name` or `prefix.example.com/name` (upstream: `IsLabelKey`, also called a qualified name).
+pub fn is_label_key(key: &str) -> bool {
+    let (prefix, name) = match key.split_once('/') {
+        Some((prefix, name)) => (Some(prefix), name),
+        None => (None, key),
+    };
+    prefix.is_none_or(is_dns_subdomain) && !name.is_empty() && is_label_value(name)
+}
+
+/// Empty, or up to 63 of `[-A-Za-z0-9_.]`, the first and last alphanumeric (upstream: `IsLabelValue`).
+pub fn is_label_value(value: &str) -> bool {
+    value.len() <= 63
+        && value.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+        && (value.is_empty() || begins_and_ends(value, |b| b.is_ascii_alphanumeric()))
+}
+
+/// Resources that are counted by name (upstream: `IsScalarResourceName` of the scheduler's util): extended ones,
+/// huge pages, prefixed native ones and attachable volumes. Others, such as `pods` or `storage`, are ignored.
+pub fn is_scalar_resource(name: &str) -> bool {
+    if name.contains("kubernetes.io/")
+        || name.starts_with("hugepages-")
+        || name.starts_with("attachable-volumes-")
+    {
+        return true;
+    }
+    // It must still be a qualified name as `requests.<name>`, which is what quotas call it.
+    name.contains('/') && !name.starts_with("requests.") && is_label_key(&format!("requests.{name}"))
+}
+
+fn is_dns_subdomain(text: &str) -> bool {
+    let lower = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    text.len() <= 253
+        && text
+            .split('.')
+            .all(|label| label.bytes().all(|b| lower(b) || b == b'-') && begins_and_ends(label, lower))
+}
+
+/// Whether there is a first and a last byte and both are `right`.
+fn begins_and_ends(text: &str, right: impl Fn(u8) -> bool) -> bool {
+    let bytes = text.as_bytes();
+    bytes.first().is_some_and(|b| right(*b)) && bytes.last().is_some_and(|b| right(*b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn label_keys_and_values_are_those_that_upstream_accepts() {
+        for key in ["a", "A_b.c-9", "example.com/a", "a/b", "1.2/3"] {
+            assert!(is_label_key(key), "{key}");
+        }
+        let long = "a".repeat(64);
+        for key in ["", "/", "a/", "/a", "a/b/c", "-a", "a-", "Example.com/a", "a..b/c", "a b", "ä", &long] {
+            assert!(!is_label_key(key), "{key}");
+        }
+        assert!(is_label_value("") && is_label_value("1.5-b_C"));
+        assert!(!is_label_value("-5") && !is_label_value("a/b") && !is_label_value(&long));
+    }
+
+    #[test]
+    fn resources_are_counted_by_name_exactly_when_kube_scheduler_counts_them() {
+        for name in [
+            "nvidia.com/gpu",
+            "hugepages-2Mi",
+            "attachable-volumes-aws-ebs",
+            "kubernetes.io/foo",
+            "batch.kubernetes.io/x y",
+        ] {
+            assert!(is_scalar_resource(name), "{name}");
+        }
+        for name in ["pods", "storage", "gpu", "", "requests.nvidia.com/gpu", "nvidia.com/", "Nvidia.com/g!"]
+        {
+            assert!(!is_scalar_resource(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! Which Prometheus to ask, for what, and with which credentials.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use reqwest::Url;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize, Serializer};
+
+use berth_model::validate::{lasts, refuse, whole_number, within};
+use berth_model::{ConfigDuration, InvalidField};
+
+/// The Prometheus that has the usage of containers, or anything that speaks its HTTP API (Thanos, Mimir,
+/// VictoriaMetrics).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct PrometheusConfig {
+    /// Its address without `/api/v1`, such as `http://prometheus.monitoring.svc:9090`.
+    #[schemars(regex(pattern = r"^https?://[^?#@]+$"))]
+    pub url: String,
+    /// Take only series of this scrape job. Empty: of any job.
+    pub job_name: String,
+    /// The labels of a series that name its container. Left out: `namespace`, `pod` and `container` when there are such
+    /// series, else those of Kubernetes before 1.16, `namespace`, `pod_name` and `container_name`.
+    pub labels: Option<LabelNames>,
+    /// A counter of CPU seconds.
+    #[schemars(regex(pattern = "^[a-zA-Z_:][a-zA-Z0-9_:]*$"))]
+    pub cpu_metric: String,
+    /// A gauge of bytes.
+    #[schemars(regex(pattern = "^[a-zA-Z_:][a-zA-Z0-9_:]*$"))]
+    pub memory_metric: String,
+    /// How far back the history is read when berth starts.
+    pub history_length: ConfigDuration,
+    /// Time between two samples of the history, and the window of its CPU rates. Whole seconds.
+    pub history_resolution: ConfigDuration,
+    /// The history is asked for in slices of so much time, oldest first. Shorter ones take Prometheus less memory at once.
+    pub slice: ConfigDuration,
+    /// The window over which the newest CPU rate is taken: at least two scrape intervals. Whole seconds.
+    pub live_window: ConfigDuration,
+    /// How long Prometheus may take for one query.
+    pub query_timeout: ConfigDuration,
+    /// Queries at the same time.
+    #[serde(deserialize_with = "whole_number")]
+    #[schemars(range(min = 1, max = 16))]
+    pub parallelism: u32,
+    /// Bytes that one answer may have.
+    #[serde(deserialize_with = "whole_number")]
+    #[schemars(range(min = 1048576, max = 2147483648_u32))]
+    pub max_response_bytes: u32,
+    /// Sent as `Authorization: Bearer …`. A file keeps it out of this configuration.
+    pub bearer_token: Option<Secret>,
+    /// The file of the token. It is read again for every request, so a token may be rotated.
+    pub bearer_token_file: Option<PathBuf>,
+    /// User and password instead of a token.
+    pub basic_auth: Option<BasicAuth>,
+    /// PEM file of the CAs that its certificate may be of, instead of those that the system trusts. Read at start.
+    pub ca_file: Option<PathBuf>,
+    /// Accept any certificate: whoever is between berth and Prometheus can then read the credentials and make up usage.
+    pub insecure_skip_verify: bool,
+}
+
+/// The labels of a series that name its container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct LabelNames {
+    /// The label with the namespace of the pod.
+    #[schemars(regex(pattern = "^[a-zA-Z_][a-zA-Z0-9_]*$"))]
+    pub namespace: String,
+    /// The label with the name of the pod.
+    #[schemars(regex(pattern = "^[a-zA-Z_][a-zA-Z0-9_]*$"))]
+    pub pod: String,
+    /// The label with the name of the container.
+    #[schemars(regex(pattern = "^[a-zA-Z_][a-zA-Z0-9_]*$"))]
+    pub container: String,
+}
+
+/// HTTP basic authentication.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct BasicAuth {
+    /// The name of the user.
+    pub user: String,
+    /// The password. A file keeps it out of this configuration.
+    pub password: Option<Secret>,
+    /// The file of the password. It is read again for every request.
+    pub password_file: Option<PathBuf>,
+}
+
+/// A text that is never printed.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct Secret(String);
+
+impl Secret {
+    pub fn new(text: impl Into<String>) -> Self {
+        Secret(text.into())
+    }
+
+    /// The text itself: only for the request that it goes with.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+const REDACTED: &str = "(secret)";
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(REDACTED)
+    }
+}
+
+impl Serialize for Secret {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(REDACTED)
+    }
+}
+
+impl JsonSchema for Secret {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Secret".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "string", "minLength": 1})
+    }
+}
+
+impl LabelNames {
+    /// Those of cAdvisor's metrics since Kubernetes 1.16.
+    pub fn modern() -> Self {
+        Self::of("namespace", "pod", "container")
+    }
+
+    /// Those before Kubernetes 1.16.
+    pub fn legacy() -> Self {
+        Self::of("namespace", "pod_name", "container_name")
+    }
+
+    fn of(namespace: &str, pod: &str, container: &str) -> Self {
+        Self { namespace: namespace.to_owned(), pod: pod.to_owned(), container: container.to_owned() }
+    }
+}
+
+impl Default for LabelNames {
+    fn default() -> Self {
+        Self::modern()
+    }
+}
+
+impl Default for PrometheusConfig {
+    fn default() -> Self {
+        Self {
+            url: "http://prometheus.monitoring.svc".to_owned(),
+            job_name: String::new(),
+            labels: None,
+            cpu_metric: "container_cpu_usage_seconds_total".to_owned(),
+            memory_metric: "container_memory_working_set_bytes".to_owned(),
+            history_length: ConfigDuration::from_secs(8 * DAY_SECS),
+            history_resolution: ConfigDuration::from_secs(3_600),
+            slice: ConfigDuration::from_secs(DAY_SECS / 2),
+            live_window: ConfigDuration::from_secs(300),
+            query_timeout: ConfigDuration::from_secs(300),
+            parallelism: 2,
+            max_response_bytes: 512 << 20,
+            bearer_token: None,
+            bearer_token_file: None,
+            basic_auth: None,
+            ca_file: None,
+            insecure_skip_verify: false,
+        }
+    }
+}
+
+const DAY_SECS: u64 = 86_400;
+const SECOND: ConfigDuration = ConfigDuration::from_secs(1);
+const DAY: ConfigDuration = ConfigDuration::from_secs(DAY_SECS);
+const YEAR: ConfigDuration = ConfigDuration::from_secs(365 * DAY_SECS);
+/// Prometheus answers a query for more points of a series with an error.
+const POINTS_PER_QUERY_MAX: u64 = 11_000;
+const SLICES_MAX: u64 = 10_000;
+
+impl PrometheusConfig {
+    /// Checks limits, and fields against each other. Fields are named `prometheus.…`.
+    ///
+    /// # Errors
+    /// The first field that is not allowed.
+    pub fn validate(&self) -> Result<(), InvalidField> {
+        self.url()?;
+        if self.job_name.chars().any(char::is_control) {
+            return refuse("prometheus.jobName", "it has a control character");
+        }
+        self.names()?;
+        self.times()?;
+        within("prometheus.parallelism", self.parallelism, 1..=16)?;
+        within("prometheus.maxResponseBytes", self.max_response_bytes, 1 << 20..=1 << 31)?;
+        self.credentials()?;
+        if self.insecure_skip_verify && self.ca_file.is_some() {
+            return refuse(
+                "prometheus.caFile",
+                "insecureSkipVerify accepts any certificate: leave one of them out",
+            );
+        }
+        filled("prometheus.caFile", self.ca_file.as_deref())
+    }
+
+    /// The address, checked.
+    ///
+    /// # Errors
+    /// It is no HTTP address, or has parts that it should not have.
+    pub fn url(&self) -> Result<Url, InvalidField> {
+        const FIELD: &str = "prometheus.url";
+        let problem = match Url::parse(&self.url) {
+            Err(error) => format!("`{}` is not an address: {error}", self.url),
+            Ok(url) if !url.username().is_empty() || url.password().is_some() => {
+                "it has a user or a password: give them as prometheus.basicAuth".to_owned()
+            }
+            Ok(url) if !matches!(url.scheme(), "http" | "https") || !url.has_host() => {
+                format!("`{}` is not http://HOST or https://HOST", self.url)
+            }
+            Ok(url) if url.query().is_some() || url.fragment().is_some() => {
+                format!("`{}` has more than an address and a path", self.url)
+            }
+            Ok(url) => return Ok(url),
+        };
+        Err(InvalidField { field: FIELD, problem })
+    }
+
+    fn names(&self) -> Result<(), InvalidField> {
+        for (field, name) in
+            [("prometheus.cpuMetric", &self.cpu_metric), ("prometheus.memoryMetric", &self.memory_metric)]
+        {
+            if !is_name(name, ":") {
+                return refuse(field, format!("`{name}` is not a metric's name"));
+            }
+        }
+        let Some(labels) = &self.labels else { return Ok(()) };
+        for (field, name) in [
+            ("prometheus.labels.namespace", &labels.namespace),
+            ("prometheus.labels.pod", &labels.pod),
+            ("prometheus.labels.container", &labels.container),
+        ] {
+            if !is_name(name, "") {
+                return refuse(field, format!("`{name}` is not a label's name"));
+            }
+        }
+        if labels.pod == labels.container
+            || labels.pod == labels.namespace
+            || labels.container == labels.namespace
+        {
+            return refuse("prometheus.labels", "two of them are the same label");
+        }
+        Ok(())
+    }
+
+    fn times(&self) -> Result<(), InvalidField> {
+        const RESOLUTION: &str = "prometheus.historyResolution";
+        lasts(RESOLUTION, self.history_resolution, SECOND..=DAY)?;
+        whole_seconds(RESOLUTION, self.history_resolution)?;
+        lasts("prometheus.historyLength", self.history_length, self.history_resolution..=YEAR)?;
+        lasts("prometheus.slice", self.slice, self.history_resolution..=YEAR)?;
+        // One more than the quotient: the first slice has a point at both of its ends.
+        let points = self.slice.get().as_secs() / self.history_resolution.get().as_secs() + 1;
+        if points > POINTS_PER_QUERY_MAX {
+            return refuse(
+                "prometheus.slice",
+                format!(
+                    "{} has {points} points of historyResolution ({}), and Prometheus gives at most {POINTS_PER_QUERY_MAX}",
+                    self.slice, self.history_resolution
+                ),
+            );
+        }
+        if self.history_length.get().as_secs() / self.slice.get().as_secs() > SLICES_MAX {
+            return refuse(
+                "prometheus.slice",
+                format!("{} cuts {} into more than {SLICES_MAX} slices", self.slice, self.history_length),
+            );
+        }
+        lasts("prometheus.liveWindow", self.live_window, SECOND..=DAY)?;
+        whole_seconds("prometheus.liveWindow", self.live_window)?;
+        lasts("prometheus.queryTimeout", self.query_timeout, SECOND..=ConfigDuration::from_secs(3_600))
+    }
+
+    fn credentials(&self) -> Result<(), InvalidField> {
+        let given =
+            [self.bearer_token.is_some(), self.bearer_token_file.is_some(), self.basic_auth.is_some()];
+        if given.into_iter().filter(|given| *given).count() > 1 {
+            return refuse(
+                "prometheus.bearerToken",
+                "give one of bearerToken, bearerTokenFile and basicAuth",
+            );
+        }
+        if self.bearer_token.as_ref().is_some_and(|token| token.reveal().trim().is_empty()) {
+            return refuse("prometheus.bearerToken", "it is empty");
+        }
+        filled("prometheus.bearerTokenFile", self.bearer_token_file.as_deref())?;
+        let Some(basic) = &self.basic_auth else { return Ok(()) };
+        if basic.user.is_empty() || basic.user.contains(':') {
+            return refuse("prometheus.basicAuth.user", "a user's name is not empty and has no `:`");
+        }
+        if basic.password.is_some() == basic.password_file.is_some() {
+            return refuse("prometheus.basicAuth.password", "give one of password and passwordFile");
+        }
+        filled("prometheus.basicAuth.passwordFile", basic.password_file.as_deref())
+    }
+}
+
+fn filled(field: &'static str, file: Option<&Path>) -> Result<(), InvalidField> {
+    match file {
+        Some(file) if file.as_os_str().is_empty() => refuse(field, "it is empty; leave it out"),
+        _ => Ok(()),
+    }
+}
+
+fn whole_seconds(field: &'static str, duration: ConfigDuration) -> Result<(), InvalidField> {
+    match Duration::from(duration).subsec_nanos() {
+        0 => Ok(()),
+        _ => refuse(field, format!("{duration} is not a whole number of seconds")),
+    }
+}
+
+/// Whether it can stand in a query as it is. `more` are characters that are allowed besides letters, digits and `_`.
+pub fn is_name(name: &str, more: &str) -> bool {
+    let is_letter = |c: char| c.is_ascii_alphabetic() || c == '_' || more.contains(c);
+    name.starts_with(is_letter) && name.chars().all(|c| is_letter(c) || c.is_ascii_digit())
+}

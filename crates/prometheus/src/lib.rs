@@ -1,0 +1,34 @@
+//! What containers use of CPU and memory, or of what another metric tells (`metric.rs`), read from Prometheus: history in slices of
+//! time, and the newest samples; and what kube-state-metrics tells of their pods there (`facts.rs`).
+//!
+//! Answers are decoded while they arrive, so that memory is bounded by one series, whatever the length of the history.
+//! `query.rs` (what to ask) and `decode.rs`, `split.rs` (what the answer says) do no I/O; `client.rs` sends one request,
+//! `source.rs` asks for everything in the right order. May not know: estimators, the API server, decisions.
+
+mod client;
+mod config;
+mod counters;
+mod decode;
+mod error;
+mod facts;
+mod metric;
+mod query;
+mod series;
+mod signal;
+mod source;
+mod split;
+
+#[cfg(test)]
+pub(crate) mod tests;
+
+pub use config::is_name;
+pub use config::{BasicAuth, LabelNames, PrometheusConfig, Secret};
+pub use counters::{Counters, REQUEST_SECONDS, RequestCount};
+pub use decode::{Answer, DecodeError, Decoder, ResultType};
+pub use error::SourceError;
+pub use facts::{Fact, Missing, Told};
+pub use metric::{Matcher, MatcherError, Metric, MetricKind};
+pub use query::{Namespaces, Points};
+pub use series::{Series, Skip, Skipped};
+pub use signal::{ServiceName, SignalKind, filled, signal, success_rate};
+pub use source::{PrometheusSource, Summary};

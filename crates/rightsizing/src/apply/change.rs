@@ -1,0 +1,165 @@
+//! What a recommendation makes of the requests and limits of a pod's containers.
+//!
+//! Upstream: `pkg/admission-controller/resource/pod/recommendation` and `pkg/utils/vpa/capping.go`.
+
+use super::hold::Hold;
+use super::limit_range::{Ranges, admits, fit_container, fit_pod, fit_ratio, limit_for};
+use super::pod::{Container, Pod, Resize, Resources};
+use crate::recommend::amount::Amount;
+use crate::recommend::{Amounts, ContainerPolicy, Recommendation, Vpa};
+
+/// New requests and limits of one container; what is `None` stays.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Its place among the pod's containers.
+    pub container: usize,
+    pub requests: Amounts,
+    pub limits: Amounts,
+    /// What was done to the recommendation, for the pod's annotation.
+    pub notes: Vec<String>,
+}
+
+impl Change {
+    pub fn applied_to(&self, resources: Resources) -> Resources {
+        let over = |new: Amounts, old: Amounts| new.zip(old).map(|(new, old)| new.or(old));
+        Resources {
+            requests: over(self.requests, resources.requests),
+            limits: over(self.limits, resources.limits),
+        }
+    }
+
+    /// It says nothing that is not so.
+    pub fn is_in(&self, resources: Resources) -> bool {
+        self.applied_to(resources) == resources
+    }
+}
+
+/// What is recommended to each container of a pod, brought within what the VPA and LimitRanges allow; with the container's place.
+pub fn recommended(pod: &Pod, vpa: &Vpa, ranges: &Ranges) -> Vec<(usize, Recommendation, Vec<String>)> {
+    let all = vpa.status.recommendation.as_deref().unwrap_or_default();
+    let mut wanted: Vec<(usize, Recommendation)> = Vec::new();
+    for (index, container) in pod.containers.iter().enumerate() {
+        let Some(controlled) = vpa.controlled(&container.name) else { continue };
+        let Some(found) = all.iter().find(|it| it.container == container.name) else { continue };
+        let mut recommendation = found.clone();
+        for amounts in [&mut recommendation.target, &mut recommendation.lower, &mut recommendation.upper] {
+            *amounts = amounts
+                .zip(controlled)
+                .map(|(amount, controlled): (Option<Amount>, bool)| amount.filter(|_| controlled));
+        }
+        // Nothing is never enough.
+        recommendation.target =
+            recommendation.target.map(|target: Option<Amount>| target.filter(|it| *it > 0));
+        if recommendation.target != Amounts::default() {
+            wanted.push((index, recommendation));
+        }
+    }
+    fit_pod(&mut wanted, pod, &ranges.pod);
+    let wanted = wanted.into_iter().filter_map(|(index, mut recommendation)| {
+        let container = pod.containers.get(index)?;
+        let policy = vpa.policy(&container.name);
+        let notes = fit(&mut recommendation.target, container, policy, ranges);
+        fit(&mut recommendation.lower, container, policy, ranges);
+        fit(&mut recommendation.upper, container, policy, ranges);
+        Some((index, recommendation, notes))
+    });
+    wanted.collect()
+}
+
+fn fit(
+    amounts: &mut Amounts,
+    container: &Container,
+    policy: Option<&ContainerPolicy>,
+    ranges: &Ranges,
+) -> Vec<String> {
+    let mut notes = fit_container(amounts, container, &ranges.container);
+    let Some(policy) = policy else { return notes };
+    let mut cap = |name: &str, amount: &mut Option<Amount>, min: Option<Amount>, max: Option<Amount>| {
+        let Some(amount) = amount else { return };
+        if let Some(min) = min.filter(|min| *amount < *min) {
+            *amount = min;
+            notes.push(format!("{name} capped to minAllowed"));
+        }
+        if let Some(max) = max.filter(|max| *amount > *max) {
+            *amount = max;
+            notes.push(format!("{name} capped to maxAllowed"));
+        }
+    };
+    let allowed = policy.allowed;
+    cap("cpu", &mut amounts.cpu, allowed.min.cpu, allowed.max.cpu);
+    cap("memory", &mut amounts.memory, allowed.min.memory, allowed.max.memory);
+    if policy.requests_only {
+        let limits = container.wanted.limits;
+        for (name, amount, limit) in
+            [("cpu", &mut amounts.cpu, limits.cpu), ("memory", &mut amounts.memory, limits.memory)]
+        {
+            if let (Some(amount), Some(limit)) = (amount, limit)
+                && *amount > limit
+            {
+                *amount = limit;
+                notes.push(format!("{name} capped to container limit"));
+            }
+        }
+    }
+    notes
+}
+
+/// What becomes of the pod's containers.
+///
+/// # Errors
+/// Why the pod stays as it is.
+pub fn changes(pod: &Pod, vpa: &Vpa, ranges: &Ranges) -> Result<Vec<Change>, Hold> {
+    if pod.is_sized_as_a_whole {
+        return Err(Hold::PodLevelResources);
+    }
+    let changes: Vec<Change> = recommended(pod, vpa, ranges)
+        .into_iter()
+        .map(|(index, recommendation, notes)| change(pod, vpa, ranges, (index, recommendation.target, notes)))
+        .collect();
+    if changes.is_empty() {
+        return Err(Hold::NoRecommendation);
+    }
+    match admits(pod, &changes, ranges) {
+        true => Ok(changes),
+        false => Err(Hold::LimitRange),
+    }
+}
+
+fn change(
+    pod: &Pod,
+    vpa: &Vpa,
+    ranges: &Ranges,
+    (index, mut requests, notes): (usize, Amounts, Vec<String>),
+) -> Change {
+    let container = &pod.containers[index];
+    let keeps_limits = vpa.policy(&container.name).is_some_and(|policy| policy.requests_only);
+    let mut limits = Amounts::default();
+    if !keeps_limits {
+        let default = ranges.container.default_limit;
+        limits.cpu = limit_for(container.wanted, requests.cpu, default.cpu, |it| it.cpu);
+        limits.memory = limit_for(container.wanted, requests.memory, default.memory, |it| it.memory);
+    }
+    let after = limits.zip(container.wanted.limits).map(|(new, old): (Option<Amount>, _)| new.or(old));
+    fit_ratio(&mut requests, &after, &ranges.container);
+    Change { container: index, requests, limits, notes }
+}
+
+/// How much more the pod would request than what its node gives it now, or must be ready to give: millicores and bytes. What is
+/// infeasible its node never gives.
+pub fn growth(pod: &Pod, changes: &[Change]) -> berth_model::NodeSize {
+    let mut growth = berth_model::NodeSize::default();
+    for change in changes {
+        let Some(container) = pod.containers.get(change.container) else { continue };
+        let wanted = container.wanted.requests.zip(container.now().requests);
+        let is_wanted = pod.resize != Some(Resize::Infeasible);
+        let held = wanted.map(|(wanted, now): (Option<Amount>, Option<Amount>)| {
+            wanted.filter(|_| is_wanted).max(now).unwrap_or(0)
+        });
+        let more = change
+            .requests
+            .zip(held)
+            .map(|(new, held): (Option<Amount>, Amount)| new.map_or(0, |new| new.saturating_sub(held)));
+        growth = growth.zip(more).map(|(sum, more): (Amount, Amount)| sum.saturating_add(more));
+    }
+    growth
+}

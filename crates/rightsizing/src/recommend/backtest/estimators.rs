@@ -1,0 +1,227 @@
+//! What is put to the test. What others than the Vertical Pod Autoscaler would say is in `others.rs`.
+
+mod others;
+
+use std::collections::VecDeque;
+
+use serde::Serialize;
+
+use super::{Resource, percentile};
+use crate::recommend::aggregate::Aggregate;
+use crate::recommend::amount::{self, Amount};
+use crate::recommend::container::{ContainerState, MemoryRules};
+use crate::recommend::estimate::{estimate, with_margin};
+use crate::recommend::method::Method;
+use crate::recommend::settings::{ResourceSettings, Settings};
+use crate::recommend::time::UnixNanos;
+use others::Other;
+
+/// Says what a container should have, from what it has seen. Times never go back. Amounts are millicores or bytes.
+pub trait Estimator {
+    /// A pod used so much.
+    fn observe(&mut self, pod: usize, time: UnixNanos, amount: Amount);
+
+    /// A pod was killed because it wanted more memory than `limit`; how much more is not known.
+    fn oom(&mut self, pod: usize, time: UnixNanos, limit: Amount);
+
+    /// What it would set now; `None` while it knows nothing.
+    fn limit(&mut self, now: UnixNanos) -> Option<Amount>;
+}
+
+/// The estimators that there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EstimatorKind {
+    Vpa,
+    Max,
+    P99,
+    AutopilotWindow,
+    AutopilotEnsemble,
+    Showar,
+}
+
+impl EstimatorKind {
+    pub const ALL: [EstimatorKind; 6] = [
+        EstimatorKind::Vpa,
+        EstimatorKind::Max,
+        EstimatorKind::P99,
+        EstimatorKind::AutopilotWindow,
+        EstimatorKind::AutopilotEnsemble,
+        EstimatorKind::Showar,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            EstimatorKind::Vpa => "vpa",
+            EstimatorKind::Max => "max",
+            EstimatorKind::P99 => "p99",
+            EstimatorKind::AutopilotWindow => "autopilot-window",
+            EstimatorKind::AutopilotEnsemble => "autopilot-ensemble",
+            EstimatorKind::Showar => "showar",
+        }
+    }
+
+    /// Returns one line of help.
+    pub fn about(self) -> &'static str {
+        match self {
+            EstimatorKind::Vpa => "The target of the Vertical Pod Autoscaler",
+            EstimatorKind::Max => "The most that was ever used, and the margin",
+            EstimatorKind::P99 => "The 99th percentile of the last 7 days, and the margin",
+            EstimatorKind::AutopilotWindow => {
+                "Autopilot's moving window: a percentile of the load, 10 to 15 %, and the most of the last hour"
+            }
+            EstimatorKind::AutopilotEnsemble => {
+                "Autopilot's ensemble: of several simple models the one that would have cost least lately"
+            }
+            EstimatorKind::Showar => "SHOWAR: the mean and three standard deviations of the last 5 minutes",
+        }
+    }
+
+    /// A new one. The first three add the same margin, which is that of the settings, the others their own; the minimum is that of the
+    /// settings for all, and SHOWAR has a higher one.
+    pub fn build(self, resource: Resource, settings: &Settings) -> Box<dyn Estimator> {
+        let floor = match resource {
+            Resource::Cpu => Floor::of(&settings.cpu),
+            Resource::Memory => Floor::of(&settings.memory),
+        };
+        let rules = settings.memory_rules();
+        match self {
+            EstimatorKind::Vpa => Box::new(Vpa::new(resource, settings)),
+            EstimatorKind::Max => Box::new(Max { floor, rules, max: None }),
+            EstimatorKind::P99 => {
+                Box::new(P99 { floor, rules, usage: VecDeque::new(), needs: VecDeque::new() })
+            }
+            EstimatorKind::AutopilotWindow => {
+                Box::new(Other::new(Method::AutopilotWindow, resource, settings))
+            }
+            EstimatorKind::AutopilotEnsemble => {
+                Box::new(Other::new(Method::AutopilotEnsemble, resource, settings))
+            }
+            EstimatorKind::Showar => Box::new(Other::new(Method::Showar, resource, settings)),
+        }
+    }
+}
+
+/// What every estimator adds, and never goes below.
+#[derive(Debug, Clone, Copy)]
+struct Floor {
+    margin: f64,
+    minimum: Amount,
+}
+
+impl Floor {
+    fn of(settings: &ResourceSettings) -> Self {
+        Self { margin: settings.margin, minimum: settings.pod_minimum }
+    }
+
+    fn apply(self, base: Amount) -> Amount {
+        with_margin(base, self.margin).max(self.minimum)
+    }
+}
+
+/// What a pod needs that was killed at `limit`, as the VPA has it.
+fn needed(limit: Amount, rules: &MemoryRules) -> Amount {
+    limit.saturating_add(rules.oom_min_bump).max(amount::scale(limit, rules.oom_bump_ratio))
+}
+
+struct Vpa {
+    resource: Resource,
+    settings: Settings,
+    rules: MemoryRules,
+    /// `None`: the settings make no histograms, and nothing is ever said.
+    aggregate: Option<Aggregate>,
+    pods: Vec<ContainerState>,
+}
+
+impl Vpa {
+    fn new(resource: Resource, settings: &Settings) -> Self {
+        let aggregate = settings.shapes().ok().map(|shapes| Aggregate::new(&shapes, 0));
+        let (settings, rules) = (settings.clone(), settings.memory_rules());
+        Self { resource, settings, rules, aggregate, pods: Vec::new() }
+    }
+
+    fn feed(&mut self, pod: usize) -> Option<(&mut ContainerState, &mut Aggregate, &Settings, &MemoryRules)> {
+        if self.pods.len() <= pod {
+            self.pods.resize(pod + 1, ContainerState::default());
+        }
+        Some((&mut self.pods[pod], self.aggregate.as_mut()?, &self.settings, &self.rules))
+    }
+}
+
+impl Estimator for Vpa {
+    fn observe(&mut self, pod: usize, time: UnixNanos, amount: Amount) {
+        let resource = self.resource;
+        let Some((state, aggregate, settings, rules)) = self.feed(pod) else { return };
+        // Refused is what is negative or too old, of which there is nothing here.
+        let _ = match resource {
+            Resource::Cpu => state.add_cpu(aggregate, amount, time),
+            Resource::Memory => state.add_memory(aggregate, amount, time, rules, settings.strict_upstream),
+        };
+    }
+
+    fn oom(&mut self, pod: usize, time: UnixNanos, limit: Amount) {
+        let Some((state, aggregate, settings, rules)) = self.feed(pod) else { return };
+        let _ = state.record_oom(aggregate, limit, time, rules, settings.strict_upstream);
+    }
+
+    fn limit(&mut self, _now: UnixNanos) -> Option<Amount> {
+        let aggregate = self.aggregate.as_ref()?;
+        let estimates = estimate(aggregate, &self.settings, 1);
+        match self.resource {
+            Resource::Cpu => (aggregate.cpu_span.count > 0).then_some(estimates.cpu.target),
+            Resource::Memory => (aggregate.memory_span.count > 0).then_some(estimates.memory.target),
+        }
+    }
+}
+
+struct Max {
+    floor: Floor,
+    rules: MemoryRules,
+    max: Option<Amount>,
+}
+
+impl Estimator for Max {
+    fn observe(&mut self, _pod: usize, _time: UnixNanos, amount: Amount) {
+        self.max = self.max.max(Some(amount));
+    }
+
+    fn oom(&mut self, pod: usize, time: UnixNanos, limit: Amount) {
+        self.observe(pod, time, needed(limit, &self.rules));
+    }
+
+    fn limit(&mut self, _now: UnixNanos) -> Option<Amount> {
+        self.max.map(|max| self.floor.apply(max))
+    }
+}
+
+const WINDOW_NS: i64 = 7 * 86_400_000_000_000;
+
+struct P99 {
+    floor: Floor,
+    rules: MemoryRules,
+    usage: VecDeque<(UnixNanos, Amount)>,
+    /// What was needed after kills; it is not below any of these.
+    needs: VecDeque<(UnixNanos, Amount)>,
+}
+
+impl Estimator for P99 {
+    fn observe(&mut self, _pod: usize, time: UnixNanos, amount: Amount) {
+        self.usage.push_back((time, amount));
+    }
+
+    fn oom(&mut self, _pod: usize, time: UnixNanos, limit: Amount) {
+        self.needs.push_back((time, needed(limit, &self.rules)));
+    }
+
+    fn limit(&mut self, now: UnixNanos) -> Option<Amount> {
+        for kept in [&mut self.usage, &mut self.needs] {
+            while kept.front().is_some_and(|(time, _)| now.saturating_sub(*time) > WINDOW_NS) {
+                kept.pop_front();
+            }
+        }
+        let need = self.needs.iter().map(|(_, need)| *need).max();
+        let mut amounts: Vec<Amount> = self.usage.iter().map(|(_, amount)| *amount).collect();
+        let usual = (!amounts.is_empty()).then(|| percentile(&mut amounts, 0.99));
+        usual.max(need).map(|base| self.floor.apply(base))
+    }
+}

@@ -1,0 +1,223 @@
+//! Other ways to size a container than that of the Vertical Pod Autoscaler: Autopilot's and SHOWAR's, for backtests, and for
+//! VPAs that ask for one by the annotation `berth.dev/estimator`.
+//!
+//! What such a method knows is not kept over a restart or a change of leadership: it starts anew. So a target is not lowered
+//! before the method has seen a day ([`Sizes::is_settled`]); until then the last recommendation holds, unless more is needed.
+
+use std::sync::Arc;
+
+use super::aggregate::Shapes;
+use super::amount::{self, Amount};
+use super::autopilot::{Aggregator, Ensemble, EnsembleSettings, Interval, MovingWindow, WindowSettings};
+use super::buckets::Buckets;
+use super::showar::{self, Showar};
+use super::time::UnixNanos;
+use berth_model::PerResource;
+
+const DAY_NS: i64 = 24 * 3_600_000_000_000;
+
+/// The names that a VPA can say, beside `vpa` for none of these.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Method {
+    AutopilotWindow,
+    AutopilotEnsemble,
+    Showar,
+}
+
+/// A VPA names an estimator that there is not.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no estimator `{0}`: it is one of vpa, autopilot-window, autopilot-ensemble and showar")]
+pub struct UnknownMethod(String);
+
+impl Method {
+    /// What the annotation says; `None`: the Vertical Pod Autoscaler's own.
+    pub fn parse(text: &str) -> Result<Option<Method>, UnknownMethod> {
+        Ok(match text {
+            "vpa" => None,
+            "autopilot-window" => Some(Method::AutopilotWindow),
+            "autopilot-ensemble" => Some(Method::AutopilotEnsemble),
+            "showar" => Some(Method::Showar),
+            other => return Err(UnknownMethod(other.chars().take(64).collect())),
+        })
+    }
+}
+
+/// The size of one resource by one method, from the usage of all pods of a container. Amounts are millicores or bytes.
+#[derive(Debug, Clone)]
+pub struct Sizer {
+    is_cpu: bool,
+    recommender: Recommender,
+    /// What the latest kill showed to be needed; it is not gone below for a day.
+    need: Option<(UnixNanos, Amount)>,
+    first: Option<UnixNanos>,
+    latest: UnixNanos,
+}
+
+#[derive(Debug, Clone)]
+enum Recommender {
+    Window(Aggregator, MovingWindow),
+    Ensemble(Aggregator, Ensemble),
+    Showar(Showar),
+}
+
+impl Recommender {
+    fn aggregator(&mut self) -> Option<&mut Aggregator> {
+        match self {
+            Recommender::Window(aggregator, _) | Recommender::Ensemble(aggregator, _) => Some(aggregator),
+            Recommender::Showar(_) => None,
+        }
+    }
+
+    fn take(&mut self, interval: &Interval) {
+        match self {
+            Recommender::Window(_, window) => window.take(interval),
+            Recommender::Ensemble(_, ensemble) => ensemble.take(interval),
+            Recommender::Showar(_) => {}
+        }
+    }
+
+    /// Of Autopilot's, in cores or bytes.
+    fn limit(&self) -> Option<f64> {
+        match self {
+            Recommender::Window(_, window) => window.limit(),
+            Recommender::Ensemble(_, ensemble) => ensemble.limit(),
+            Recommender::Showar(_) => None,
+        }
+    }
+}
+
+impl Sizer {
+    /// `buckets` are in cores or bytes.
+    pub fn new(method: Method, is_cpu: bool, buckets: &Buckets) -> Sizer {
+        fn pick<T>(of: PerResource<T>, is_cpu: bool) -> T {
+            if is_cpu { of.cpu } else { of.memory }
+        }
+        let buckets = Arc::new(buckets.clone());
+        let aggregator = Aggregator::new(&buckets, !is_cpu);
+        let recommender = match method {
+            Method::AutopilotWindow => {
+                let settings = pick(WindowSettings::defaults(), is_cpu);
+                Recommender::Window(aggregator, MovingWindow::new(settings, &buckets))
+            }
+            Method::AutopilotEnsemble => {
+                let settings = pick(EnsembleSettings::defaults(), is_cpu);
+                Recommender::Ensemble(aggregator, Ensemble::new(settings, &buckets))
+            }
+            Method::Showar => {
+                let settings = if is_cpu { showar::Settings::cpu() } else { showar::Settings::memory() };
+                Recommender::Showar(Showar::new(settings))
+            }
+        };
+        Sizer { is_cpu, recommender, need: None, first: None, latest: UnixNanos::MIN }
+    }
+
+    /// A pod used so much.
+    pub fn add(&mut self, pod: u64, time: UnixNanos, amount: Amount) {
+        self.first = self.first.or(Some(time));
+        self.latest = self.latest.max(time);
+        let value = if self.is_cpu { amount::cores(amount) } else { amount as f64 };
+        let closed = match &mut self.recommender {
+            Recommender::Showar(showar) => {
+                showar.add(time, amount);
+                None
+            }
+            other => other.aggregator().and_then(|aggregator| aggregator.add(pod, time, value)),
+        };
+        if let Some(interval) = closed {
+            self.recommender.take(&interval);
+        }
+    }
+
+    /// A pod was killed, and needs so much.
+    pub fn needs(&mut self, pod: u64, time: UnixNanos, amount: Amount) {
+        match &mut self.recommender {
+            Recommender::Showar(showar) => showar.needs(time, amount),
+            _ => {
+                self.add(pod, time, amount);
+                self.need = Some((time, amount));
+            }
+        }
+    }
+
+    /// What has been seen until `now` counts, without waiting for what comes next. To be called before each look at the size.
+    pub fn advance(&mut self, now: UnixNanos) {
+        if let Recommender::Showar(showar) = &mut self.recommender {
+            showar.decide();
+        }
+        let closed = self.recommender.aggregator().and_then(|aggregator| aggregator.close(now));
+        if let Some(interval) = closed {
+            self.recommender.take(&interval);
+        }
+    }
+
+    /// `None` while nothing is known.
+    pub fn size(&self) -> Option<Amount> {
+        if let Recommender::Showar(showar) = &self.recommender {
+            return showar.size();
+        }
+        let said = self.recommender.limit().or_else(|| {
+            // What it would say if the first interval ended now.
+            let mut early = self.recommender.clone();
+            let interval = early.aggregator()?.peek()?;
+            early.take(&interval);
+            early.limit()
+        })?;
+        let unit = if self.is_cpu { 1000.0 } else { 1.0 };
+        // Means of equal amounts may be off by the last bit.
+        let said = amount::from_float((said * unit - 1e-3).ceil());
+        let is_recent = |(time, _): &(UnixNanos, Amount)| self.latest.saturating_sub(*time) < DAY_NS;
+        Some(said.max(self.need.filter(is_recent).map_or(0, |(_, need)| need)))
+    }
+
+    /// It has seen a day.
+    fn is_settled(&self) -> bool {
+        self.first.is_some_and(|first| self.latest.saturating_sub(first) >= DAY_NS)
+    }
+}
+
+/// Both resources of one container.
+#[derive(Debug, Clone)]
+pub struct Sizes {
+    method: Method,
+    sizers: PerResource<Sizer>,
+}
+
+impl Sizes {
+    pub fn new(method: Method, shapes: &Shapes) -> Sizes {
+        let cpu = Sizer::new(method, true, shapes.cpu.buckets());
+        let memory = Sizer::new(method, false, shapes.memory.buckets());
+        Sizes { method, sizers: PerResource { cpu, memory } }
+    }
+
+    pub fn method(&self) -> Method {
+        self.method
+    }
+
+    pub fn add_cpu(&mut self, pod: u64, time: UnixNanos, millicores: Amount) {
+        self.sizers.cpu.add(pod, time, millicores);
+    }
+
+    pub fn add_memory(&mut self, pod: u64, time: UnixNanos, bytes: Amount) {
+        self.sizers.memory.add(pod, time, bytes);
+    }
+
+    /// A pod was killed for want of memory, and needs so much.
+    pub fn needs(&mut self, pod: u64, time: UnixNanos, bytes: Amount) {
+        self.sizers.memory.needs(pod, time, bytes);
+    }
+
+    /// As [`Sizer::advance`].
+    pub fn advance(&mut self, now: UnixNanos) {
+        self.sizers.cpu.advance(now);
+        self.sizers.memory.advance(now);
+    }
+
+    pub fn targets(&self) -> PerResource<Option<Amount>> {
+        self.sizers.as_ref().map(Sizer::size)
+    }
+
+    /// It has seen a day of each, so that what it says may be less than what was said before.
+    pub fn is_settled(&self) -> PerResource<bool> {
+        self.sizers.as_ref().map(Sizer::is_settled)
+    }
+}

@@ -1,0 +1,57 @@
+//! The numbers of the rightsizer: usage samples in, recommendations out, as the Vertical Pod Autoscaler computes them.
+//!
+//! Bit-compatible with the upstream recommender 1.8.1: same buckets, same decay, same order of truncation, and
+//! checkpoints that each reads of the other. Where upstream is known to be wrong, this is right unless
+//! [`Settings::strict_upstream`] is set.
+//!
+//! Times are [`UnixNanos`], CPU is in millicores and memory in bytes ([`Amount`]). Everything that comes from a cluster
+//! may be wrong in any way: a bad sample or checkpoint is refused with a reason, and never a panic.
+//! May not know: kube, tokio, clocks, agents.
+
+pub mod aggregate;
+pub mod amount;
+pub mod assign;
+pub mod autopilot;
+pub mod backtest;
+pub mod buckets;
+pub mod change;
+pub mod checkpoint;
+pub mod container;
+pub mod create;
+pub mod dimension;
+pub mod estimate;
+pub mod feed;
+pub mod histogram;
+pub mod method;
+pub mod open;
+pub mod post;
+pub mod propose;
+pub mod room;
+pub mod saved;
+pub mod settings;
+pub mod showar;
+pub mod status;
+pub mod store;
+pub mod time;
+pub mod vpa;
+mod weights;
+
+#[cfg(test)]
+mod tests;
+
+pub use aggregate::{Aggregate, Shapes, Span};
+pub use amount::{AMOUNT_MAX, Amount};
+pub use buckets::Buckets;
+pub use checkpoint::{CheckpointError, CheckpointStatus, HistogramCheckpoint};
+pub use container::{ContainerState, MemoryRules, Refused};
+pub use dimension::Dimension;
+pub use dimension::store::DimensionStore;
+pub use estimate::{Controlled, Estimate, recommend};
+pub use histogram::{HistogramOptions, UsageHistogram};
+pub use open::{OpenWindow, OpenWindows};
+pub use post::{Allowed, Amounts, Capped, PostPolicy, Recommendation};
+pub use settings::{ResourceSettings, Settings};
+pub use status::{Condition, Findings, Status, Thresholds};
+pub use store::{Store, Workload};
+pub use time::UnixNanos;
+pub use vpa::{ContainerPolicy, EvictionRequirement, Owner, UpdatePolicy, Vpa};

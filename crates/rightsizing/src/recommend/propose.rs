@@ -1,0 +1,158 @@
+//! What to recommend to the containers of one VPA, from what the store knows of its workload.
+
+use std::collections::BTreeMap;
+
+use super::aggregate::Aggregate;
+use super::amount::{self, Amount};
+use super::estimate::{Controlled, minimum, recommend};
+use super::method::Sizes;
+use super::post::{self, Amounts, Recommendation};
+use super::room::room;
+use super::settings::Settings;
+use super::store::{Store, Workload};
+use super::time;
+use super::vpa::Vpa;
+use berth_model::NodeSize;
+use berth_model::PerResource;
+
+/// What containers of the running pods request, by name: the most of any pod.
+pub type Requests = BTreeMap<String, NodeSize>;
+
+/// What is recommended, and what must be said about it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Proposal {
+    pub recommendations: Vec<Recommendation>,
+    /// Containers of which there are samples of less than the confidence interval.
+    pub low_confidence: Vec<String>,
+    /// Empty when no node's size was in the way.
+    pub capped: String,
+}
+
+/// The recommendations for a VPA.
+///
+/// `running` are the containers of the pods that run; when there are none, all of which something is known get a
+/// recommendation. `nodes` are those that the pods may go to.
+pub fn propose<N: IntoIterator<Item = NodeSize>>(
+    vpa: &Vpa,
+    store: &Store,
+    workload: &Workload,
+    running: &Requests,
+    max_allowed: Amounts,
+    nodes: impl FnOnce() -> N,
+) -> Proposal {
+    let settings = store.settings();
+    let is_there = |name: &str| running.is_empty() || running.contains_key(name);
+    let wanted: Vec<(&str, &Aggregate, Controlled)> = store
+        .containers(workload)
+        .filter(|(name, _)| is_there(name))
+        .filter_map(|(name, aggregate)| Some((&**name, aggregate, vpa.controlled(name)?)))
+        .collect();
+    let mut proposal = Proposal::default();
+    for (name, aggregate, controlled) in &wanted {
+        let controlled = known(aggregate, *controlled, settings.strict_upstream);
+        // Nothing was ever measured: a floor would be no recommendation but a guess.
+        if aggregate.cpu.is_empty() && aggregate.memory.is_empty() {
+            continue;
+        }
+        let mut recommendation = recommend(name, aggregate, settings, wanted.len(), controlled);
+        if let Some(sizes) = store.sizes(workload, name) {
+            let before = vpa.status.recommendation.iter().flatten().find(|it| it.container == *name);
+            resize(&mut recommendation, sizes, before, settings, wanted.len());
+        }
+        proposal.recommendations.push(recommendation);
+        if is_low(aggregate, settings) {
+            proposal.low_confidence.push((*name).to_owned());
+        }
+    }
+    let mut policy = vpa.post_policy(max_allowed);
+    post::process(&mut proposal.recommendations, &policy);
+    let others = requests_of_others(&proposal.recommendations, running);
+    let sum = |of: fn(&Amounts) -> Option<Amount>| {
+        proposal.recommendations.iter().filter_map(|it| of(&it.target)).fold(0, Amount::saturating_add)
+    };
+    let wanted = PerResource { cpu: sum(|it| it.cpu), memory: sum(|it| it.memory) };
+    let whole = wanted.zip(others).map(|(wanted, others)| wanted.saturating_add(others));
+    policy.node_room = room(nodes(), whole).zip(others).map(|(room, others)| {
+        let room: Option<Amount> = room;
+        room.map(|room| room.saturating_sub(others))
+    });
+    let capped = post::process(&mut proposal.recommendations, &policy);
+    if capped.any() {
+        let what = match (capped.0.cpu, capped.0.memory) {
+            (true, true) => "CPU and memory are",
+            (true, false) => "CPU is",
+            _ => "memory is",
+        };
+        proposal.capped = format!("{what} capped to what the largest node that the pods may go to can hold");
+    }
+    proposal
+}
+
+/// Other estimators have no bounds: a request so far off is outside.
+const BOUND: f64 = 0.15;
+
+/// Puts what another estimator says into a recommendation. Before it has seen a day it only raises what was recommended `before`, or
+/// what is there already, whose bounds hold meanwhile.
+fn resize(
+    recommendation: &mut Recommendation,
+    sizes: &Sizes,
+    before: Option<&Recommendation>,
+    settings: &Settings,
+    containers: usize,
+) {
+    type Of = fn(&mut Amounts) -> &mut Option<Amount>;
+    let mut held = before.map_or(recommendation.target, |before| before.uncapped);
+    let (said, is_settled) = (sizes.targets(), sizes.is_settled());
+    let parts: [(Of, _, _, _); 2] = [
+        (|amounts| &mut amounts.cpu, said.cpu, is_settled.cpu, &settings.cpu),
+        (|amounts| &mut amounts.memory, said.memory, is_settled.memory, &settings.memory),
+    ];
+    for (of, said, is_settled, resource) in parts {
+        let (held, floor) = (*of(&mut held), minimum(resource.pod_minimum, containers));
+        let rounded = |amount| amount::round_up(amount, resource.round_to.max(1)).unwrap_or(amount);
+        let said = said.map(|said| rounded(said.max(floor)));
+        let size = if is_settled { said.or(held) } else { said.max(held) };
+        let Recommendation { target, lower, upper, uncapped, .. } = &mut *recommendation;
+        let (target, lower, upper) = (of(target), of(lower), of(upper));
+        // What is not recommended stays so.
+        let Some(size) = size.filter(|_| target.is_some()) else { continue };
+        if is_settled {
+            *lower = Some(amount::scale(size, 1.0 - BOUND));
+            *upper = Some(amount::scale(size, 1.0 + BOUND));
+        } else {
+            *lower = lower.map(|lower| lower.min(size));
+            *upper = upper.map(|upper| upper.max(size));
+        }
+        *target = Some(size);
+        *of(uncapped) = Some(size);
+    }
+}
+
+/// Without samples of a resource there is nothing to say about it; upstream recommends its floor.
+fn known(aggregate: &Aggregate, controlled: Controlled, strict_upstream: bool) -> Controlled {
+    let has = PerResource { cpu: !aggregate.cpu.is_empty(), memory: !aggregate.memory.is_empty() };
+    controlled.zip(has).map(|(controlled, has)| controlled && (has || strict_upstream))
+}
+
+fn is_low(aggregate: &Aggregate, settings: &Settings) -> bool {
+    let low = settings.resources().map(|resource| {
+        let interval = time::nanos(resource.confidence_interval);
+        aggregate.confidence(interval, settings.strict_upstream) < 1.0
+    });
+    low.cpu || low.memory
+}
+
+/// What containers request whose requests are not recommended.
+fn requests_of_others(recommendations: &[Recommendation], running: &Requests) -> NodeSize {
+    let mut others = NodeSize::default();
+    for (name, requests) in running {
+        let target = recommendations.iter().find(|it| it.container == *name).map(|it| it.target);
+        let target = target.unwrap_or_default();
+        others = others.zip(*requests).zip(target).map(
+            |((sum, requested), target): ((Amount, Amount), Option<Amount>)| {
+                if target.is_some() { sum } else { sum.saturating_add(requested) }
+            },
+        );
+    }
+    others
+}

@@ -1,0 +1,485 @@
+//! The two cache levels of an agent: ranked lists by class, and under them rule objects by rule and trait.
+//!
+//! While a list is cached, its rule objects are pinned. Over the memory limit the least recently used goes: first rule
+//! objects that no list pins, then lists; before that, lists over the budget of their policy. What was not used for longer than the age limit goes too (Kamino, section 5).
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Part;
+use super::domains::Domains;
+use super::list::{Objects, RankedList, Sources};
+use super::object::RuleObject;
+use super::scoped::Scoped;
+use super::view::View;
+use crate::class::{Class, ClassId, TraitId};
+use crate::rules::{CachedRule, Salt};
+
+/// The bounds of one agent's caches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CacheLimits {
+    /// Lists, rule objects and counts in domains together. The list in use may exceed it alone.
+    pub bytes: usize,
+    /// Lists; and as many rule objects that no list pins.
+    pub slots: usize,
+    pub age: Duration,
+}
+
+impl CacheLimits {
+    pub const fn unlimited() -> Self {
+        CacheLimits { bytes: usize::MAX, slots: usize::MAX, age: Duration::MAX }
+    }
+}
+
+/// What the dispatcher must know of a cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CacheChange {
+    ListAdded(ClassId),
+    /// For want of room.
+    ListEvicted(ClassId),
+    /// It was not used for too long.
+    ListExpired(ClassId),
+    ObjectAdded(CachedRule, TraitId),
+    ObjectEvicted(CachedRule, TraitId),
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CacheStats {
+    pub lists: usize,
+    pub objects: usize,
+    pub bytes: usize,
+    /// Lists evicted since the start.
+    pub evictions: u64,
+}
+
+type ObjectKey = (CachedRule, TraitId);
+
+#[derive(Debug)]
+struct ListEntry {
+    list: RankedList,
+    used: Used,
+}
+
+#[derive(Debug)]
+struct ObjectEntry {
+    object: RuleObject,
+    /// How many cached lists are made from it.
+    pins: usize,
+    used: Used,
+}
+
+/// When an entry was used: as a number that orders uses, and as a time.
+#[derive(Debug, Clone, Copy)]
+struct Used {
+    order: u64,
+    at: Duration,
+}
+
+#[derive(Debug)]
+pub(super) struct Cache {
+    limits: CacheLimits,
+    lists: HashMap<ClassId, ListEntry>,
+    objects: HashMap<ObjectKey, ObjectEntry>,
+    /// Least recently used first.
+    lists_by_use: BTreeMap<u64, ClassId>,
+    /// Only those that no list pins.
+    free_objects_by_use: BTreeMap<u64, ObjectKey>,
+    uses: u64,
+    bytes: usize,
+    evictions: u64,
+    changes: Vec<CacheChange>,
+}
+
+impl Cache {
+    pub fn new(limits: CacheLimits) -> Self {
+        Cache {
+            limits,
+            lists: HashMap::new(),
+            objects: HashMap::new(),
+            lists_by_use: BTreeMap::new(),
+            free_objects_by_use: BTreeMap::new(),
+            uses: 0,
+            bytes: 0,
+            evictions: 0,
+            changes: Vec::new(),
+        }
+    }
+
+    /// The list of `class`, up to date with `view`: from the cache, or made.
+    pub fn list(
+        &mut self,
+        class: &Arc<Class>,
+        salt: Salt,
+        view: &View,
+        domains: &mut Domains,
+        now: Duration,
+        mut lap: impl FnMut(Part),
+    ) -> &RankedList {
+        self.expire(now, domains);
+        self.uses += 1;
+        let used = Used { order: self.uses, at: now };
+        if let Some(entry) = self.lists.get_mut(&class.id) {
+            self.lists_by_use.remove(&entry.used.order);
+            entry.used = used;
+            self.lists_by_use.insert(used.order, class.id);
+            self.refresh(class.id, salt, view, domains);
+            // It may have grown with the cluster.
+            self.shrink(class.id, domains);
+            lap(Part::ListHit);
+        } else {
+            self.make_objects(class, view, used, &mut lap);
+            let scoped = Scoped::acquire(class, domains, view);
+            let objects = objects_of(&self.objects, class);
+            let list = RankedList::build(class, scoped, Sources { salt, objects, view, domains });
+            self.bytes += list.bytes();
+            self.lists.insert(class.id, ListEntry { list, used });
+            self.lists_by_use.insert(used.order, class.id);
+            self.changes.push(CacheChange::ListAdded(class.id));
+            self.shrink(class.id, domains);
+            lap(Part::ListMiss);
+        }
+        &self.lists[&class.id].list
+    }
+
+    /// Repairs or makes the rule objects of `class`, and pins them for its list.
+    fn make_objects(&mut self, class: &Arc<Class>, view: &View, used: Used, lap: &mut impl FnMut(Part)) {
+        for (rule, value) in class.cached_rules() {
+            let key = (rule, value);
+            if let Some(entry) = self.objects.get_mut(&key) {
+                if entry.pins == 0 {
+                    self.free_objects_by_use.remove(&entry.used.order);
+                }
+                entry.pins += 1;
+                let before = entry.object.bytes();
+                entry.object.repair(view);
+                self.bytes = self.bytes + entry.object.bytes() - before;
+                lap(Part::RuleHit(rule));
+            } else {
+                let object = RuleObject::build(rule, class, view);
+                self.bytes += object.bytes();
+                self.objects.insert(key, ObjectEntry { object, pins: 1, used });
+                self.changes.push(CacheChange::ObjectAdded(rule, value));
+                lap(Part::RuleMiss(rule));
+            }
+        }
+    }
+
+    /// Repairs the list of `class` and its rule objects, if it is cached. Not a use.
+    pub fn refresh(&mut self, class: ClassId, salt: Salt, view: &View, domains: &mut Domains) -> bool {
+        domains.advance(view);
+        let Some(entry) = self.lists.get_mut(&class) else {
+            return false;
+        };
+        let class = &entry.list.class;
+        for key in class.cached_rules() {
+            if let Some(entry) = self.objects.get_mut(&key) {
+                let before = entry.object.bytes();
+                entry.object.repair(view);
+                self.bytes = self.bytes + entry.object.bytes() - before;
+            }
+        }
+        let objects = objects_of(&self.objects, class);
+        let before = entry.list.bytes();
+        if entry.list.revision() == view.revision() {
+            return true;
+        }
+        if entry.list.is_outdated(view, domains) {
+            let class = entry.list.class.clone();
+            // The new one first, so that what both count is kept.
+            let scoped = Scoped::acquire(&class, domains, view);
+            if let Some(old) = entry.list.take_scoped() {
+                old.release(&class, domains);
+            }
+            entry.list = RankedList::build(&class, scoped, Sources { salt, objects, view, domains });
+        } else {
+            entry.list.repair(Sources { salt, objects, view, domains });
+        }
+        self.bytes = self.bytes + entry.list.bytes() - before;
+        true
+    }
+
+    /// Repairs the least recently used list that is behind, if any is.
+    pub fn repair_one(&mut self, salt: Salt, view: &View, domains: &mut Domains) -> bool {
+        let behind = |class: &&ClassId| self.lists[class].list.revision() != view.revision();
+        match self.lists_by_use.values().find(behind).copied() {
+            Some(class) => self.refresh(class, salt, view, domains),
+            None => false,
+        }
+    }
+
+    pub fn peek(&self, class: ClassId) -> Option<&RankedList> {
+        self.lists.get(&class).map(|entry| &entry.list)
+    }
+
+    /// Evicts what was not used since `now - age`.
+    pub fn expire(&mut self, now: Duration, domains: &mut Domains) {
+        let age = self.limits.age;
+        let old = |used: Used| now.saturating_sub(used.at) > age;
+        while let Some(class) = self.lists_by_use.values().next().copied()
+            && old(self.lists[&class].used)
+        {
+            self.drop_list(class, domains);
+            self.changes.push(CacheChange::ListExpired(class));
+        }
+        while let Some(key) = self.free_objects_by_use.values().next().copied()
+            && old(self.objects[&key].used)
+        {
+            self.evict_object(key);
+        }
+    }
+
+    /// Evicts until the limits are kept; never the list of `keep`.
+    fn shrink(&mut self, keep: ClassId, domains: &mut Domains) {
+        self.keep_budget(keep, domains);
+        let CacheLimits { bytes, slots, .. } = self.limits;
+        loop {
+            let heavy = self.bytes + domains.bytes() > bytes;
+            let oldest_object = self.free_objects_by_use.values().next().copied();
+            if let Some(key) = oldest_object.filter(|_| heavy || self.free_objects_by_use.len() > slots) {
+                self.evict_object(key);
+                continue;
+            }
+            let oldest_list = self.lists_by_use.values().next().copied();
+            match oldest_list.filter(|class| *class != keep && (heavy || self.lists.len() > slots)) {
+                Some(class) => {
+                    self.drop_list(class, domains);
+                    self.changes.push(CacheChange::ListEvicted(class));
+                }
+                None => return,
+            }
+        }
+    }
+
+    /// The lists of classes under the policy of `keep` take what that policy allows: the least recently used go.
+    fn keep_budget(&mut self, keep: ClassId, domains: &mut Domains) {
+        let placement = self.lists.get(&keep).map(|entry| entry.list.class.placement.clone());
+        let Some((placement, budget)) = placement.and_then(|p| p.cache_bytes.map(|bytes| (p, bytes))) else {
+            return;
+        };
+        let theirs: Vec<(ClassId, usize)> = (self.lists_by_use.values())
+            .filter_map(|class| Some((*class, &self.lists.get(class)?.list)))
+            .filter(|(_, list)| list.class.placement == placement)
+            .map(|(class, list)| (class, list.bytes()))
+            .collect();
+        let mut bytes: usize = theirs.iter().map(|(_, bytes)| bytes).sum();
+        for (class, freed) in theirs {
+            if bytes <= budget {
+                return;
+            }
+            if class != keep {
+                bytes -= freed;
+                self.drop_list(class, domains);
+                self.changes.push(CacheChange::ListEvicted(class));
+            }
+        }
+    }
+
+    fn drop_list(&mut self, class: ClassId, domains: &mut Domains) {
+        let Some(mut entry) = self.lists.remove(&class) else {
+            return;
+        };
+        self.lists_by_use.remove(&entry.used.order);
+        self.bytes -= entry.list.bytes();
+        if let Some(scoped) = entry.list.take_scoped() {
+            scoped.release(&entry.list.class, domains);
+        }
+        self.evictions += 1;
+        for key in entry.list.class.cached_rules() {
+            let Some(object) = self.objects.get_mut(&key) else {
+                continue;
+            };
+            object.pins -= 1;
+            if object.pins == 0 {
+                // Free from now on. A use of its own number keeps the order total.
+                self.uses += 1;
+                object.used = Used { order: self.uses, at: entry.used.at };
+                self.free_objects_by_use.insert(object.used.order, key);
+            }
+        }
+    }
+
+    fn evict_object(&mut self, key: ObjectKey) {
+        let Some(entry) = self.objects.remove(&key) else {
+            return;
+        };
+        debug_assert_eq!(entry.pins, 0, "a pinned rule object is never evicted");
+        self.free_objects_by_use.remove(&entry.used.order);
+        self.bytes -= entry.object.bytes();
+        self.changes.push(CacheChange::ObjectEvicted(key.0, key.1));
+    }
+
+    pub fn take_changes(&mut self) -> Vec<CacheChange> {
+        std::mem::take(&mut self.changes)
+    }
+
+    pub fn stats(&self, domains: &Domains) -> CacheStats {
+        CacheStats {
+            lists: self.lists.len(),
+            objects: self.objects.len(),
+            bytes: self.bytes + domains.bytes(),
+            evictions: self.evictions,
+        }
+    }
+}
+
+fn objects_of<'a>(objects: &'a HashMap<ObjectKey, ObjectEntry>, class: &Class) -> Objects<'a> {
+    let mut found: Objects = [None; CachedRule::COUNT];
+    for key in class.cached_rules() {
+        found[key.0.index()] = objects.get(&key).map(|entry| &entry.object);
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::class::Classifier;
+    use crate::inventory::Ledger;
+    use crate::rules::Placement;
+    use berth_model::{Identity, Labels, Node, PodSpec};
+
+    const SALT: Salt = Salt(1);
+
+    fn add_node(ledger: &mut Ledger, at: usize) {
+        ledger.apply_node(Node { name: format!("n{at}").into(), ..Node::default() });
+    }
+
+    fn ledger(nodes: usize) -> Ledger {
+        let mut ledger = Ledger::default();
+        (0..nodes).for_each(|at| add_node(&mut ledger, at));
+        ledger
+    }
+
+    fn view(nodes: usize) -> View {
+        let mut view = View::default();
+        view.catch_up(ledger(nodes).inventory());
+        view
+    }
+
+    /// A class with the trait `a` under one rule and (a, b) under no other: as in Kamino's table 1, where rule 1 reads a and
+    /// b, and rule 2 reads a.
+    fn class(classifier: &mut Classifier, a: &str, b: &str) -> Arc<Class> {
+        let node_selector: Labels = [("a", a)].into_iter().collect();
+        let spec =
+            PodSpec { node_selector, images: [Arc::from(format!("{a}{b}"))].into(), ..PodSpec::default() };
+        classifier.classify(&Arc::new(spec), &Identity::default(), 0)
+    }
+
+    fn parts(cache: &mut Cache, class: &Arc<Class>, view: &View, at_s: u64) -> Vec<Part> {
+        let mut parts = Vec::new();
+        cache.list(class, SALT, view, &mut Domains::default(), Duration::from_secs(at_s), |part| {
+            parts.push(part)
+        });
+        parts
+    }
+
+    #[test]
+    fn hits_and_misses_of_both_levels_are_those_of_kaminos_table_1() {
+        use CachedRule::*;
+        let (mut classifier, view) = (Classifier::default(), view(3));
+        let limits = CacheLimits::unlimited();
+        let mut cache = Cache::new(limits);
+        let (one, two) = (class(&mut classifier, "a1", "b1"), class(&mut classifier, "a1", "b2"));
+        let first = parts(&mut cache, &one, &view, 0);
+        let missed = [TaintToleration, NodeAffinity, ImageLocality].map(Part::RuleMiss);
+        assert_eq!(first, [missed.as_slice(), &[Part::ListMiss]].concat());
+        assert_eq!(
+            parts(&mut cache, &two, &view, 1),
+            [
+                Part::RuleHit(TaintToleration),
+                Part::RuleHit(NodeAffinity),
+                Part::RuleMiss(ImageLocality),
+                Part::ListMiss
+            ]
+        );
+        assert_eq!(parts(&mut cache, &one, &view, 2), [Part::ListHit]);
+    }
+
+    #[test]
+    fn over_the_memory_limit_the_least_recently_used_list_goes_and_its_objects_only_when_unpinned() {
+        let (mut classifier, view) = (Classifier::default(), view(100));
+        let [a, b, c] = ["1", "2", "3"].map(|b| class(&mut classifier, "a", b));
+        let mut probe = Cache::new(CacheLimits::unlimited());
+        for class in [&a, &b] {
+            parts(&mut probe, class, &view, 0);
+        }
+        let mut cache = Cache::new(CacheLimits {
+            bytes: probe.stats(&Domains::default()).bytes,
+            ..CacheLimits::unlimited()
+        });
+        for class in [&a, &b, &a, &c] {
+            parts(&mut cache, class, &view, 0);
+        }
+        assert!(cache.peek(b.id).is_none() && cache.peek(a.id).is_some() && cache.peek(c.id).is_some());
+        assert!(cache.stats(&Domains::default()).bytes <= probe.stats(&Domains::default()).bytes);
+        let evicted: Vec<_> = cache
+            .take_changes()
+            .into_iter()
+            .filter(|c| matches!(c, CacheChange::ListEvicted(_) | CacheChange::ObjectEvicted(..)))
+            .collect();
+        let image = b.traits[CachedRule::ImageLocality.index()].unwrap();
+        assert_eq!(
+            evicted,
+            [CacheChange::ListEvicted(b.id), CacheChange::ObjectEvicted(CachedRule::ImageLocality, image)]
+        );
+    }
+
+    #[test]
+    fn lists_of_a_policy_with_a_budget_only_push_out_each_other() {
+        let (mut classifier, view) = (Classifier::default(), view(100));
+        let mut probe = Cache::new(CacheLimits::unlimited());
+        let free = class(&mut classifier, "a", "free");
+        parts(&mut probe, &free, &view, 0);
+        let bytes = probe.peek(free.id).unwrap().bytes();
+        let placement = Placement { cache_bytes: Some(2 * bytes), ..Placement::default() };
+        let placement = Arc::new(placement);
+        let [a, b, c] = ["1", "2", "3"].map(|b| {
+            let spec = class(&mut classifier, "a", b).spec.clone();
+            classifier.classify_under(placement.clone(), &spec, &Identity::default(), 0)
+        });
+        let mut cache = Cache::new(CacheLimits::unlimited());
+        for class in [&free, &a, &b, &a, &c] {
+            parts(&mut cache, class, &view, 0);
+        }
+        let cached = [&free, &a, &b, &c].map(|class| cache.peek(class.id).is_some());
+        assert_eq!(cached, [true, true, false, true]);
+        assert!(cache.take_changes().contains(&CacheChange::ListEvicted(b.id)));
+    }
+
+    #[test]
+    fn lists_that_outgrow_the_memory_limit_as_nodes_come_are_evicted_at_the_next_hit() {
+        let mut classifier = Classifier::default();
+        let [a, b] = ["1", "2"].map(|b| class(&mut classifier, "a", b));
+        let mut ledger = ledger(100);
+        let mut view = View::default();
+        view.catch_up(ledger.inventory());
+        let mut cache = Cache::new(CacheLimits { bytes: 6500, ..CacheLimits::unlimited() });
+        for class in [&a, &b] {
+            parts(&mut cache, class, &view, 0);
+        }
+        assert_eq!(cache.stats(&Domains::default()).evictions, 0);
+        (100..200).for_each(|at| add_node(&mut ledger, at));
+        view.catch_up(ledger.inventory());
+        assert_eq!(parts(&mut cache, &a, &view, 1), [Part::ListHit]);
+        assert!(cache.peek(a.id).is_some() && cache.peek(b.id).is_none());
+        assert!(
+            cache.stats(&Domains::default()).bytes <= 6500,
+            "{} bytes",
+            cache.stats(&Domains::default()).bytes
+        );
+    }
+
+    #[test]
+    fn what_is_not_used_for_longer_than_the_age_limit_goes_and_the_counts_return_to_zero() {
+        let (mut classifier, view) = (Classifier::default(), view(10));
+        let mut cache = Cache::new(CacheLimits { age: Duration::from_secs(60), ..CacheLimits::unlimited() });
+        let (a, b) = (class(&mut classifier, "a", "1"), class(&mut classifier, "b", "1"));
+        parts(&mut cache, &a, &view, 0);
+        parts(&mut cache, &b, &view, 50);
+        cache.expire(Duration::from_secs(70), &mut Domains::default());
+        assert!(cache.peek(a.id).is_none() && cache.peek(b.id).is_some());
+        cache.expire(Duration::from_secs(200), &mut Domains::default());
+        assert_eq!(cache.stats(&Domains::default()), CacheStats { evictions: 2, ..CacheStats::default() });
+    }
+}

@@ -1,0 +1,378 @@
+//! Places several pods together: each on the agent's view as if those before it were there already.
+
+mod together;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Agent, Part, View};
+use crate::class::{Class, ClassId};
+use crate::gang::{Candidate, Lacking, Plan, Topology, TopologyMode, Wanted};
+use crate::inventory::{Held, NodeId, Revision, Row};
+use crate::rules::Diagnosis;
+use berth_model::Packing;
+use berth_model::{Amounts, Usage};
+
+/// Domains in which a whole allocation is tried, at most: those that look best.
+const MOST_DOMAINS: usize = 64;
+/// Topology keys whose domains are remembered.
+const MOST_KEYS: usize = 16;
+
+/// The nodes of each domain of one topology, by the domain's name.
+type Nodes = Arc<Vec<(Arc<str>, Vec<NodeId>)>>;
+
+/// Which nodes make up the domains of topologies that allocations ask for.
+#[derive(Debug, Default)]
+pub(super) struct Topologies {
+    /// By key, each with the revision of the view that it is of.
+    known: HashMap<Arc<str>, (Revision, Nodes)>,
+}
+
+impl Topologies {
+    fn get(&mut self, key: &Arc<str>, view: &View) -> Nodes {
+        if let Some((revision, nodes)) = self.known.get(key)
+            && view.renewed_since(*revision).next().is_none()
+        {
+            return nodes.clone();
+        }
+        let mut domains: BTreeMap<Arc<str>, Vec<NodeId>> = BTreeMap::new();
+        for (at, row) in view.rows().iter().enumerate() {
+            if let Some(value) = row.node.as_ref().and_then(|node| node.labels.get(key)) {
+                match domains.get_mut(value) {
+                    Some(nodes) => nodes.push(NodeId(at as u32)),
+                    None => drop(domains.insert(value.into(), vec![NodeId(at as u32)])),
+                }
+            }
+        }
+        let nodes: Nodes = Arc::new(domains.into_iter().collect());
+        if self.known.len() >= MOST_KEYS {
+            self.known.clear();
+        }
+        self.known.insert(key.clone(), (view.revision(), nodes.clone()));
+        nodes
+    }
+}
+
+impl Agent {
+    /// Places for all of `wanted`, or for as many as are needed, found on the view as it is.
+    pub fn plan(&mut self, wanted: &Wanted, now: Duration, lap: impl FnMut(Part)) -> Plan {
+        self.view.restore();
+        self.plan_upon(wanted, None, now, lap)
+    }
+
+    /// The same on the view as it is supposed to be, which it is afterwards, too; if the topology is required, only in `domain`.
+    pub fn plan_upon(
+        &mut self,
+        wanted: &Wanted,
+        domain: Option<&Arc<str>>,
+        now: Duration,
+        mut lap: impl FnMut(Part),
+    ) -> Plan {
+        let before = self.view.alterations();
+        for (node, uid) in &wanted.reserved {
+            self.view.alter(*node, |row| row.unreserve(uid));
+        }
+        for class in distinct(&wanted.members) {
+            self.cache.list(class, self.salt, &self.view, &mut self.domains, now, &mut lap);
+        }
+        let turns = self.turns(&wanted.members);
+        let plan = match &wanted.topology {
+            None => self.place(wanted, &turns, &Room::Anywhere, now),
+            Some(topology) => self.place_in_topology(wanted, &turns, topology, domain, now),
+        };
+        self.view.restore_to(before);
+        plan
+    }
+
+    /// The order in which members are placed: the largest first, as they are the hardest to place.
+    fn turns(&self, members: &[Candidate]) -> Vec<usize> {
+        let mut turns: Vec<usize> = (0..members.len()).collect();
+        if distinct(members).len() > 1 {
+            let most = self.view.rows().iter().fold(Amounts::default(), |most, row| Amounts {
+                cpu_milli: most.cpu_milli.max(row.allocatable.cpu_milli),
+                memory: most.memory.max(row.allocatable.memory),
+                ephemeral_storage: most.ephemeral_storage.max(row.allocatable.ephemeral_storage),
+                pods: most.pods,
+            });
+            turns.sort_by(|a, b| {
+                let size = |at: usize| size(&members[at].holding.usage, &most);
+                size(*b).total_cmp(&size(*a)).then(a.cmp(b))
+            });
+        }
+        turns
+    }
+
+    fn place_in_topology(
+        &mut self,
+        wanted: &Wanted,
+        turns: &[usize],
+        topology: &Topology,
+        domain: Option<&Arc<str>>,
+        now: Duration,
+    ) -> Plan {
+        let before = self.view.alterations();
+        let domains = self.topologies.get(&topology.key, &self.view);
+        if topology.mode == TopologyMode::Spread {
+            return self.place(wanted, turns, &Room::Spread(&topology.key, &domains), now);
+        }
+        let mut best: Option<Plan> = None;
+        let only = domain.map(|only| domains.iter().position(|(name, _)| name == only).into_iter().collect());
+        let to_try = only.unwrap_or_else(|| self.domains_to_try(wanted, &topology.key, &domains, now));
+        for at in to_try {
+            let (name, nodes) = &domains[at];
+            let mut plan = self.place(wanted, turns, &Room::Domain(nodes), now);
+            self.view.restore_to(before);
+            if plan.complete && plan.places.len() == wanted.members.len() {
+                return plan;
+            }
+            if let Some(lacking) = &mut plan.lacking {
+                lacking.domain = Some(name.clone());
+            }
+            let worth = |plan: &Plan| (plan.complete, plan.places.len());
+            if best.as_ref().is_none_or(|best| worth(&plan) > worth(best)) {
+                best = Some(plan);
+            }
+        }
+        match best {
+            Some(plan) if plan.complete || topology.mode == TopologyMode::Required => plan,
+            None if topology.mode == TopologyMode::Required => {
+                let class = wanted.members[turns[0]].class.clone();
+                let lacking = Lacking { class, diagnosis: Diagnosis::default(), domain: None };
+                Plan { complete: false, places: Vec::new(), lacking: Some(lacking) }
+            }
+            _ => self.place(wanted, turns, &Room::Anywhere, now),
+        }
+    }
+
+    /// Domains by their place: only that where members are already, if any are; else first those with room for all members by
+    /// what is known of the first class, in the order of the packing, then the others, the roomiest first.
+    fn domains_to_try(
+        &mut self,
+        wanted: &Wanted,
+        key: &Arc<str>,
+        domains: &Nodes,
+        now: Duration,
+    ) -> Vec<usize> {
+        if let Some(home) = self.home(wanted, key, domains) {
+            return vec![home];
+        }
+        let first = &wanted.members[0];
+        self.freshen(&first.class, now);
+        let Some(list) = self.cache.peek(first.class.id) else {
+            return Vec::new();
+        };
+        let all = wanted.members.iter().filter(|member| member.class.id == first.class.id).count() as i64;
+        let least: i64 = wanted.need.iter().map(|need| i64::from(*need)).sum();
+        let alone = distinct(&wanted.members).len() == 1;
+        let mut open: Vec<(u8, i64, usize)> = Vec::new();
+        for (at, (_, nodes)) in domains.iter().enumerate() {
+            let valid = nodes.iter().filter(|id| list.is_valid(**id));
+            let copies = valid.map(|id| copies(&first.holding.usage, self.view.row(*id), &Held::default()));
+            let room = copies.fold(0, i64::saturating_add);
+            let (rank, order) = match first.class.placement.packing {
+                Packing::MostAllocated if room >= all => (0, room),
+                _ if room >= all => (0, -room),
+                _ if room > 0 && (!alone || room >= least) => (1, -room),
+                _ => (2, -room),
+            };
+            open.push((rank, order, at));
+        }
+        open.sort_unstable();
+        // Where nothing can be, the roomiest domain tells why.
+        let hopeful = open.iter().filter(|(rank, ..)| *rank < 2).count().clamp(1, MOST_DOMAINS);
+        open.into_iter().take(hopeful).map(|(_, _, at)| at).collect()
+    }
+
+    /// The place of the domain where most members are already, if any are.
+    fn home(&self, wanted: &Wanted, key: &Arc<str>, domains: &Nodes) -> Option<usize> {
+        let mut there: BTreeMap<&str, usize> = BTreeMap::new();
+        for node in wanted.placed.iter().filter_map(|id| self.view.row(*id).node.as_ref()) {
+            if let Some(value) = node.labels.get(key) {
+                *there.entry(value).or_default() += 1;
+            }
+        }
+        let (home, _) = there.into_iter().max_by_key(|(name, pods)| (*pods, std::cmp::Reverse(*name)))?;
+        domains.iter().position(|(name, _)| **name == *home)
+    }
+
+    /// The domains where all members could be if there were room: only that where members are already, if any are; else all,
+    /// those with most room for the first class first.
+    pub fn roomiest(&mut self, wanted: &Wanted, key: &Arc<str>, now: Duration) -> Vec<Arc<str>> {
+        let domains = self.topologies.get(key, &self.view);
+        if let Some(home) = self.home(wanted, key, &domains) {
+            return vec![domains[home].0.clone()];
+        }
+        let first = &wanted.members[0];
+        self.freshen(&first.class, now);
+        let Some(list) = self.cache.peek(first.class.id) else {
+            return Vec::new();
+        };
+        let room = |nodes: &[NodeId]| {
+            let valid = nodes.iter().filter(|id| list.is_valid(**id));
+            valid
+                .map(|id| copies(&first.holding.usage, self.view.row(*id), &Held::default()))
+                .fold(0, i64::saturating_add)
+        };
+        let mut rooms: Vec<_> = domains.iter().map(|(name, nodes)| (-room(nodes), name.clone())).collect();
+        rooms.sort_unstable();
+        rooms.into_iter().map(|(_, name)| name).collect()
+    }
+
+    /// Places members one after the other: first what every role needs, then the others. Where room is kept for one, it goes
+    /// there: all of them were seen to fit so.
+    fn place(&mut self, wanted: &Wanted, turns: &[usize], room: &Room, now: Duration) -> Plan {
+        let mut plan = Plan { complete: true, places: Vec::new(), lacking: None };
+        let mut need = wanted.need.to_vec();
+        let mut placed = vec![false; wanted.members.len()];
+        let mut in_vain: BTreeSet<ClassId> = BTreeSet::new();
+        let mut load = room.load(wanted, &self.view);
+        for needed in [true, false] {
+            for at in turns {
+                let member = &wanted.members[*at];
+                let open = need.get(member.role).copied().unwrap_or(0);
+                if placed[*at] || needed && open == 0 || in_vain.contains(&member.class.id) {
+                    continue;
+                }
+                self.freshen(&member.class, now);
+                let kept = wanted.reserved.iter().find(|(_, uid)| *uid == member.uid);
+                let kept = kept.filter(|(node, _)| self.may_take(&member.class, room, *node));
+                let picked = match kept {
+                    Some((node, _)) => {
+                        room.loaded(*node, &mut load);
+                        Some(*node)
+                    }
+                    None => self.pick(&member.class, room, &mut load),
+                };
+                let Some(node) = picked else {
+                    in_vain.insert(member.class.id);
+                    if plan.lacking.is_none() {
+                        plan.lacking = self.lacking(&member.class, room);
+                    }
+                    continue;
+                };
+                self.view.alter(node, |row| row.charge(&member.holding));
+                placed[*at] = true;
+                plan.places.push((*at, node));
+                if let Some(need) = need.get_mut(member.role) {
+                    *need = need.saturating_sub(1);
+                }
+            }
+            if needed && need.iter().any(|need| *need > 0) {
+                plan.complete = false;
+                return plan;
+            }
+        }
+        plan
+    }
+
+    pub(super) fn freshen(&mut self, class: &Arc<Class>, now: Duration) {
+        if !self.cache.refresh(class.id, self.salt, &self.view, &mut self.domains) {
+            self.cache.list(class, self.salt, &self.view, &mut self.domains, now, |_| {});
+        }
+    }
+
+    /// The best node for a class whose list is up to date.
+    fn pick(&self, class: &Class, room: &Room, load: &mut [usize]) -> Option<NodeId> {
+        let list = self.cache.peek(class.id)?;
+        match room {
+            Room::Anywhere => list.best(&self.domains),
+            Room::Domain(nodes) => list.best_among(&self.domains, nodes),
+            Room::Spread(_, domains) => {
+                let mut emptiest: Vec<usize> = (0..load.len()).collect();
+                emptiest.sort_by_key(|at| (load[*at], *at));
+                let found = |at: usize| Some((at, list.best_among(&self.domains, &domains[at].1)?));
+                let (at, node) = emptiest.into_iter().find_map(found)?;
+                load[at] += 1;
+                Some(node)
+            }
+        }
+    }
+
+    /// Whether this node is in the room and good for a class whose list is up to date.
+    fn may_take(&self, class: &Class, room: &Room, node: NodeId) -> bool {
+        let there = match room {
+            Room::Domain(nodes) => nodes.contains(&node),
+            Room::Anywhere | Room::Spread(..) => true,
+        };
+        there && self.cache.peek(class.id).is_some_and(|list| list.admits(&self.domains, node))
+    }
+
+    fn lacking(&self, class: &Arc<Class>, room: &Room) -> Option<Lacking> {
+        let list = self.cache.peek(class.id)?;
+        let diagnosis = match room {
+            Room::Domain(nodes) => list.diagnose_among(&self.domains, nodes),
+            _ => list.diagnose(&self.domains),
+        };
+        Some(Lacking { class: class.clone(), diagnosis, domain: None })
+    }
+}
+
+/// Where members may go.
+enum Room<'a> {
+    Anywhere,
+    Domain(&'a [NodeId]),
+    /// Domains of the topology of this key.
+    Spread(&'a Arc<str>, &'a Nodes),
+}
+
+impl Room<'_> {
+    /// A member goes to this node.
+    fn loaded(&self, node: NodeId, load: &mut [usize]) {
+        if let Room::Spread(_, domains) = self
+            && let Some(at) = domains.iter().position(|(_, nodes)| nodes.contains(&node))
+        {
+            load[at] += 1;
+        }
+    }
+
+    /// By domain: members that are there already. Empty unless they are to be spread.
+    fn load(&self, wanted: &Wanted, view: &View) -> Vec<usize> {
+        let Room::Spread(key, domains) = self else {
+            return Vec::new();
+        };
+        let mut load = vec![0; domains.len()];
+        for node in wanted.placed.iter().filter_map(|id| view.row(*id).node.as_ref()) {
+            let value = node.labels.get(key);
+            if let Some(at) = domains.iter().position(|(name, _)| Some(&**name) == value) {
+                load[at] += 1;
+            }
+        }
+        load
+    }
+}
+
+/// Each class once, in the order of the members.
+fn distinct(members: &[Candidate]) -> Vec<&Arc<Class>> {
+    let mut seen = BTreeSet::new();
+    members.iter().map(|member| &member.class).filter(|class| seen.insert(class.id)).collect()
+}
+
+/// The largest share of the largest node that the pod asks for; devices count as whole nodes.
+fn size(usage: &Usage, most: &Amounts) -> f64 {
+    let share = |wanted: i64, most: i64| wanted as f64 / most.max(1) as f64;
+    let wanted = &usage.requests;
+    let devices = usage.extended.iter().map(|(_, amount)| amount).fold(0, i64::saturating_add);
+    let plain = share(wanted.cpu_milli, most.cpu_milli)
+        .max(share(wanted.memory, most.memory))
+        .max(share(wanted.ephemeral_storage, most.ephemeral_storage));
+    plain + devices as f64
+}
+
+/// How many pods like this the free resources of a node are enough for, without pods that hold `gone`.
+fn copies(usage: &Usage, row: &Row, gone: &Held) -> i64 {
+    let (wanted, all, mut taken) = (&usage.requests, &row.allocatable, row.requested);
+    taken.sub(&gone.amounts);
+    let of = |wanted: i64, taken: i64, all: i64| match wanted {
+        ..=0 => i64::MAX,
+        _ => all.saturating_sub(taken).max(0) / wanted,
+    };
+    let plain = of(1, taken.pods, all.pods)
+        .min(of(wanted.cpu_milli, taken.cpu_milli, all.cpu_milli))
+        .min(of(wanted.memory, taken.memory, all.memory))
+        .min(of(wanted.ephemeral_storage, taken.ephemeral_storage, all.ephemeral_storage));
+    usage.extended.iter().fold(plain, |least, (name, wanted)| {
+        let all = row.node.as_ref().map_or(0, |node| node.extended.get(name));
+        least.min(of(wanted, row.extended_requested(name).saturating_sub(gone.extended.get(name)), all))
+    })
+}

@@ -1,0 +1,158 @@
+//! What the agent answers about nodes with other pods than they have: preemption, and moves of pods.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Agent, Choice, Part};
+use crate::class::{Class, ClassId};
+use crate::inventory::NodeId;
+use crate::objects::{Budgets, Spending};
+use crate::preempt::{self, Fruitless, Ground, Site, Survey, Victims};
+use crate::rules::{Reasons, Standing};
+use berth_model::Holding;
+
+/// One node as it would be, beside what is supposed already. Taken back when it is dropped.
+struct Supposed<'a> {
+    agent: &'a mut Agent,
+    class: ClassId,
+    node: NodeId,
+    /// What was supposed before.
+    before: usize,
+}
+
+impl Ground for Supposed<'_> {
+    fn remove(&mut self, pods: &mut dyn Iterator<Item = &Holding>) {
+        self.agent.view.alter(self.node, |row| pods.for_each(|pod| row.discharge(pod)));
+    }
+
+    fn admits(&mut self) -> bool {
+        let agent = &mut *self.agent;
+        agent.refresh(self.class)
+            && agent.list(self.class).is_some_and(|list| list.admits(&agent.domains, self.node))
+    }
+
+    fn reasons(&mut self) -> Reasons {
+        self.agent.refresh(self.class);
+        let standing = self.agent.standings_of(self.class, [Some(self.node)].into_iter()).pop().flatten();
+        standing.and_then(Result::err).unwrap_or(Reasons::NONE)
+    }
+
+    fn put_back(&mut self, pods: &mut dyn Iterator<Item = &Holding>) -> bool {
+        let before = self.agent.view.alterations();
+        self.agent.view.alter(self.node, |row| pods.for_each(|pod| row.charge(pod)));
+        let admits = self.admits();
+        if !admits {
+            self.agent.view.restore_to(before);
+        }
+        admits
+    }
+}
+
+impl Drop for Supposed<'_> {
+    fn drop(&mut self) {
+        self.agent.view.restore_to(self.before);
+    }
+}
+
+/// A view that is supposed to be another one, step by step.
+impl Agent {
+    /// Supposes that the pod leaves the node.
+    pub fn suppose_gone(&mut self, node: NodeId, pod: &Holding) {
+        self.view.alter(node, |row| row.discharge(pod));
+    }
+
+    /// Supposes that the pod comes to the node.
+    pub fn suppose_there(&mut self, node: NodeId, pod: &Holding) {
+        self.view.alter(node, |row| row.charge(pod));
+    }
+
+    /// How many steps are supposed now.
+    pub fn supposed(&self) -> usize {
+        self.view.alterations()
+    }
+
+    /// Takes back all steps but the first ones.
+    pub fn suppose_only(&mut self, steps: usize) {
+        self.view.restore_to(steps);
+    }
+
+    pub fn suppose_nothing(&mut self) {
+        self.view.restore();
+    }
+
+    fn up_to_date(&mut self, class: &Arc<Class>) {
+        if !self.refresh(class.id) {
+            self.cache.list(class, self.salt, &self.view, &mut self.domains, Duration::ZERO, |_| {});
+        }
+    }
+
+    /// Whether the class may go to the node on the view as it is supposed to be.
+    pub fn admits_now(&mut self, class: &Arc<Class>, node: NodeId) -> bool {
+        self.up_to_date(class);
+        self.list(class.id).is_some_and(|list| list.admits(&self.domains, node))
+    }
+
+    /// The best node for the class but this one, on the view as it is supposed to be.
+    pub fn best_but(&mut self, class: &Arc<Class>, but: NodeId) -> Option<NodeId> {
+        self.up_to_date(class);
+        self.cache.peek(class.id)?.best_k(&self.domains, 2, &mut self.candidates);
+        self.candidates.iter().copied().find(|node| *node != but)
+    }
+
+    /// Where each node stands for the class, or why it is out, on the view as it is supposed to be.
+    pub fn standings_now(&mut self, class: &Arc<Class>) -> Vec<(NodeId, Result<Standing, Reasons>)> {
+        self.up_to_date(class);
+        self.standings(class.id)
+    }
+}
+
+impl Agent {
+    /// Where preemption by a pod of this class and priority could help, which may also preempt pods of these quotas. `Err`: there
+    /// is room for it without.
+    pub fn survey(
+        &mut self,
+        class: &Arc<Class>,
+        priority: i32,
+        lenders: &[Arc<str>],
+        now: Duration,
+        lap: impl FnMut(Part),
+    ) -> Result<Survey, Choice> {
+        let choice = self.choose(class, now, lap);
+        if matches!(choice, Choice::Node { .. }) {
+            return Err(choice);
+        }
+        let standings = self.standings(class.id);
+        let nodes = standings.iter().filter_map(|(id, standing)| {
+            let reasons = *standing.as_ref().err()?;
+            Some((*id, self.view.row(*id), Some(reasons)))
+        });
+        Ok(preempt::survey(class, priority, lenders, self.salt, nodes))
+    }
+
+    /// What a pod of this class must preempt at `site` to go there.
+    ///
+    /// # Errors
+    /// Why it cannot go there, whatever it preempts.
+    pub fn dry_run(
+        &mut self,
+        class: &Arc<Class>,
+        site: &Site,
+        budgets: &Budgets,
+        now: Duration,
+    ) -> Result<Victims, Fruitless> {
+        self.freshen(class, now);
+        self.dry_run_beside(class.id, site, budgets.spending())
+    }
+
+    /// The same beside what is supposed already, for a class whose list is cached.
+    pub(super) fn dry_run_beside(
+        &mut self,
+        class: ClassId,
+        site: &Site,
+        spending: Spending,
+    ) -> Result<Victims, Fruitless> {
+        let before = self.view.alterations();
+        let mut ground = Supposed { agent: self, class, node: site.node, before };
+        preempt::dry_run(&mut ground, site, spending)
+    }
+}

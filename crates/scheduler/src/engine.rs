@@ -1,0 +1,286 @@
+//! The engine: one scheduler behind one lock, agents as plain threads, and the way out for what they decide.
+//!
+//! The lock is held for short, bounded pieces of bookkeeping; choosing a node, the long part, runs on the agent's own
+//! view and caches without it. An agent settles its last choice, takes its next request and catches up in one go.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::agent::{Agent, AgentConfig, CacheStats, Part};
+use crate::dispatch::Estimator;
+use crate::gang::AllocationStatus;
+use crate::placement::{Binding, ClaimOrder, Outcome};
+use crate::policy::PolicyStatus;
+use crate::quota::QuotaStatus;
+use crate::scheduler::{Action, Answer, Eviction, Sample, Scheduler, SchedulerConfig, Settled, Task};
+use berth_model::{PodRef, Report};
+
+/// Where decisions go. Called from agent threads and from whoever tells the engine something; must not block.
+pub trait Outlet: Send + Sync + 'static {
+    /// Make this placement true, which was decided in this term of leadership, and tell [`Engine::bind_finished`] how it ended.
+    fn bind(&self, binding: Binding, term: u64);
+    /// Ask for these claims, and tell [`Engine::claims_written`] how it ended.
+    fn claim(&self, order: ClaimOrder);
+    /// Evict this pod, as was decided in this term, and tell [`Engine::eviction_finished`] how it ended.
+    fn evict(&self, eviction: Eviction, term: u64);
+    /// Write to the pod's status which node it is nominated for, as was decided in this term.
+    fn nominate(&self, pod: PodRef, node: Option<Arc<str>>, term: u64);
+    fn report(&self, report: Report);
+    /// Write where an allocation stands to its object.
+    fn tell_allocation(&self, status: AllocationStatus);
+    /// Write to a policy whether it is in force.
+    fn tell_policy(&self, status: PolicyStatus);
+    /// Write to a quota how much of it is used.
+    fn tell_quota(&self, status: QuotaStatus);
+    fn observe(&self, sample: Sample);
+}
+
+/// See the module. Cheap to clone.
+#[derive(Clone)]
+pub struct Engine {
+    shared: Arc<Shared>,
+}
+
+/// The agents' threads. They end when [`Engine::stop`] is called; joining them shows if one panicked.
+pub struct AgentThreads(Vec<JoinHandle<()>>);
+
+struct Shared {
+    scheduler: Mutex<Scheduler>,
+    agents: Vec<Signal>,
+    stats: Vec<Mutex<CacheStats>>,
+    outlet: Box<dyn Outlet>,
+    started: Instant,
+    stopping: AtomicBool,
+    pending_binds: AtomicUsize,
+}
+
+/// Wakes one agent; a signal given while it works is not lost.
+#[derive(Default)]
+struct Signal {
+    raised: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Signal {
+    fn raise(&self) {
+        let mut raised = self.raised.lock();
+        if !*raised {
+            *raised = true;
+            self.changed.notify_one();
+        }
+    }
+
+    /// Waits until raised, at most `limit`. Returns whether it was, and lowers it.
+    fn wait(&self, limit: Duration) -> bool {
+        let mut raised = self.raised.lock();
+        if !*raised {
+            self.changed.wait_for(&mut raised, limit);
+        }
+        std::mem::take(&mut *raised)
+    }
+
+    fn is_raised(&self) -> bool {
+        *self.raised.lock()
+    }
+}
+
+/// An agent without work looks this often whether its lists are behind.
+const IDLE_LOOK: Duration = Duration::from_millis(100);
+
+impl Engine {
+    /// Starts one thread for each of `agents`.
+    pub fn start(
+        config: SchedulerConfig,
+        agents: Vec<AgentConfig>,
+        estimator: Estimator,
+        outlet: Box<dyn Outlet>,
+    ) -> std::io::Result<(Engine, AgentThreads)> {
+        let config = SchedulerConfig { agents: agents.len(), ..config };
+        let shared = Arc::new(Shared {
+            scheduler: Mutex::new(Scheduler::new(config, estimator)),
+            agents: agents.iter().map(|_| Signal::default()).collect(),
+            stats: agents.iter().map(|_| Mutex::default()).collect(),
+            outlet,
+            started: Instant::now(),
+            stopping: AtomicBool::new(false),
+            pending_binds: AtomicUsize::new(0),
+        });
+        let mut threads = Vec::new();
+        for (index, config) in agents.into_iter().enumerate() {
+            let shared = shared.clone();
+            let name = format!("agent-{index}");
+            let body =
+                move || AgentThread { index, agent: Agent::new(config), shared, laps: Vec::new() }.run();
+            threads.push(std::thread::Builder::new().name(name).spawn(body)?);
+        }
+        Ok((Engine { shared }, AgentThreads(threads)))
+    }
+
+    /// Time since the engine started: the clock of everything the scheduler is told.
+    pub fn now(&self) -> Duration {
+        self.shared.started.elapsed()
+    }
+
+    /// Does something to the scheduler, and then what the scheduler wants done.
+    pub fn with<R>(&self, body: impl FnOnce(&mut Scheduler, Duration) -> R) -> R {
+        self.shared.with(body)
+    }
+
+    /// Binds that wait or are in flight.
+    pub fn pending_binds(&self) -> &AtomicUsize {
+        &self.shared.pending_binds
+    }
+
+    pub fn bind_finished(&self, binding: &Binding, outcome: Outcome) {
+        self.with(|scheduler, now| scheduler.bind_finished(binding, outcome, now));
+    }
+
+    pub fn claims_written(&self, order: &ClaimOrder, written: Result<Vec<u64>, String>) {
+        self.with(|scheduler, now| scheduler.claims_written(order, written, now));
+    }
+
+    pub fn eviction_finished(&self, eviction: &Eviction, ended: Result<(), String>) {
+        self.with(|scheduler, now| scheduler.eviction_finished(eviction, ended, now));
+    }
+
+    /// What each agent's caches hold.
+    pub fn cache_stats(&self) -> Vec<CacheStats> {
+        self.shared.stats.iter().map(|stats| *stats.lock()).collect()
+    }
+
+    /// Ends the agents' threads once they have settled what they are doing.
+    pub fn stop(&self) {
+        self.shared.stopping.store(true, Ordering::Release);
+        self.shared.agents.iter().for_each(Signal::raise);
+    }
+}
+
+impl AgentThreads {
+    /// Whether a thread has ended, which none does before [`Engine::stop`] unless it panicked.
+    pub fn any_ended(&self) -> bool {
+        self.0.iter().any(JoinHandle::is_finished)
+    }
+
+    /// Waits for the threads to end. `Err`: the names of those that panicked.
+    pub fn join(self) -> Result<(), Vec<String>> {
+        let name = |thread: &JoinHandle<()>| thread.thread().name().unwrap_or("agent").to_owned();
+        let ended = self.0.into_iter().map(|thread| (name(&thread), thread.join()));
+        let panicked: Vec<_> = ended.filter_map(|(name, result)| result.is_err().then_some(name)).collect();
+        if panicked.is_empty() { Ok(()) } else { Err(panicked) }
+    }
+}
+
+impl Shared {
+    fn with<R>(&self, body: impl FnOnce(&mut Scheduler, Duration) -> R) -> R {
+        let mut scheduler = self.scheduler.lock();
+        let result = body(&mut scheduler, self.started.elapsed());
+        self.pending_binds.store(scheduler.binds(), Ordering::Relaxed);
+        let (actions, term) = (scheduler.take_actions(), scheduler.term());
+        drop(scheduler);
+        for action in actions {
+            match action {
+                Action::Bind(binding) => self.outlet.bind(binding, term),
+                Action::Claim(order) => self.outlet.claim(order),
+                Action::Evict(eviction) => self.outlet.evict(*eviction, term),
+                Action::Nominate { pod, node } => self.outlet.nominate(pod, node, term),
+                Action::Report(report) => self.outlet.report(report),
+                Action::TellAllocation(status) => self.outlet.tell_allocation(*status),
+                Action::TellPolicy(status) => self.outlet.tell_policy(*status),
+                Action::TellQuota(status) => self.outlet.tell_quota(*status),
+                Action::Observe(sample) => self.outlet.observe(sample),
+                Action::WakeAgent(agent) => self.agents[agent].raise(),
+            }
+        }
+        result
+    }
+}
+
+struct AgentThread {
+    index: usize,
+    agent: Agent,
+    shared: Arc<Shared>,
+    laps: Vec<(Part, Duration)>,
+}
+
+/// A task, and how many rows the agent copied for it.
+type Work = Option<(Task, usize)>;
+
+impl AgentThread {
+    fn run(mut self) {
+        let shared = self.shared.clone();
+        let mut work = None;
+        while !shared.stopping.load(Ordering::Acquire) {
+            work = match work {
+                Some((task, rows)) => self.work(task, rows),
+                None => shared.with(|scheduler, now| self.take(scheduler, now)),
+            };
+            if work.is_none() && !shared.agents[self.index].wait(IDLE_LOOK) {
+                self.look_after_caches();
+            }
+        }
+    }
+
+    fn take(&mut self, scheduler: &mut Scheduler, now: Duration) -> Work {
+        let task = scheduler.next_task(self.index, now)?;
+        let rows = self.agent.catch_up(scheduler.inventory());
+        Some((task, rows))
+    }
+
+    /// Carries out a task to its end, and takes the next one.
+    fn work(&mut self, task: Task, mut rows: usize) -> Work {
+        let shared = self.shared.clone();
+        let began = Instant::now();
+        loop {
+            let answer = self.carry_out(&task);
+            let result = answer.result();
+            let changes = self.agent.cache_changes();
+            let seen = self.agent.revision();
+            *shared.stats[self.index].lock() = self.agent.cache_stats();
+            // `Err`: the rows copied for another try.
+            let settled = shared.with(|scheduler, now| {
+                scheduler.learn(self.index, &task, &self.laps, &changes);
+                if scheduler.settle(self.index, &mut self.agent, &task, answer, seen, now) == Settled::Again {
+                    return Err(self.agent.catch_up(scheduler.inventory()));
+                }
+                if !matches!(task, Task::Check { .. }) {
+                    scheduler.observe_attempt(result, began.elapsed(), rows);
+                }
+                Ok(self.take(scheduler, now))
+            });
+            match settled {
+                Ok(work) => return work,
+                Err(more) => rows += more,
+            }
+        }
+    }
+
+    fn carry_out(&mut self, task: &Task) -> Answer {
+        let now = self.shared.started.elapsed();
+        let laps = &mut self.laps;
+        laps.clear();
+        let mut last = Instant::now();
+        task.carry_out(&mut self.agent, now, |part| {
+            let lap = Instant::now();
+            laps.push((part, lap - last));
+            last = lap;
+        })
+    }
+
+    /// Nothing to do: forgets what is old and repairs lists that are behind, until there is something to do.
+    fn look_after_caches(&mut self) {
+        let shared = self.shared.clone();
+        let signal = &shared.agents[self.index];
+        self.agent.expire(shared.started.elapsed());
+        shared.with(|scheduler, _| self.agent.catch_up(scheduler.inventory()));
+        while !signal.is_raised() && self.agent.repair_one() {}
+        let changes = self.agent.cache_changes();
+        if !changes.is_empty() {
+            shared.with(|scheduler, _| scheduler.cache_changed(self.index, &changes));
+            *shared.stats[self.index].lock() = self.agent.cache_stats();
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! What must always hold, as predicates with the numbers of the design. Tests and the simulation evaluate them after every
+//! step; `Scheduler::check` evaluates the cheap ones in production, where a violation is counted and logged.
+//!
+//! I4 (allocations of several pods) has nothing to check yet; I8 (no event lost between list and watch) is a property of
+//! the watches and is tested there.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt::Display;
+use std::hash::Hash;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::agent::{Agent, AgentConfig, CacheLimits, Choice};
+use crate::class::{ClassId, Classifier};
+use crate::inventory::{Inventory, Ledger, Row};
+use crate::quota::{Account, Limit, Sums};
+use crate::rules::{self, Key};
+use berth_model::{Identity, Node, Pod, PodSpec, Usage};
+
+/// An invariant that does not hold.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("I{invariant} violated: {what}")]
+pub struct Violation {
+    /// The number in the design.
+    pub invariant: u8,
+    pub what: String,
+}
+
+impl Violation {
+    pub fn new(invariant: u8, what: impl Into<String>) -> Self {
+        let what = what.into();
+        Violation { invariant, what }
+    }
+}
+
+/// Whether an invariant holds.
+pub type Checked = Result<(), Violation>;
+
+/// `Err` with the text unless `holds`.
+pub(crate) fn ensure(invariant: u8, holds: bool, what: impl FnOnce() -> String) -> Checked {
+    match holds {
+        true => Ok(()),
+        false => Err(Violation::new(invariant, what())),
+    }
+}
+
+/// I1: a uid is bound at most once. `bound`: uid and node of every bind that the store carried out, of all processes.
+pub fn bound_once<U: Eq + Hash + Display, N: Display>(bound: impl IntoIterator<Item = (U, N)>) -> Checked {
+    let mut seen = HashSet::new();
+    for (uid, node) in bound {
+        if let Some(uid) = seen.replace(uid) {
+            return Err(Violation::new(1, format!("pod {uid} was bound twice, last to {node}")));
+        }
+    }
+    Ok(())
+}
+
+/// I9: nothing is tried without end. `what`: what was tried for whom.
+pub fn bounded(times: u32, most: u32, what: impl FnOnce() -> String) -> Checked {
+    ensure(9, times <= most, || format!("{} {times} times, {most} at most", what()))
+}
+
+/// I2: a node holds no more than it has of what the pod that was just charged to it requests. What the pod does not ask
+/// for may be overcommitted by others already.
+pub fn within_allocatable(row: &Row, usage: &Usage) -> Checked {
+    let (wanted, taken, all) = (&usage.requests, &row.requested, &row.allocatable);
+    let within = |name: &str, wanted: i64, taken: i64, all: i64| {
+        ensure(2, wanted <= 0 || taken <= all, || {
+            let node = row.node.as_ref().map_or("that is gone", |node| &node.name);
+            format!("node {node} holds {taken} of {all} {name} after a commit")
+        })
+    };
+    within("pods", 1, taken.pods, all.pods)?;
+    within("milli-cpu", wanted.cpu_milli, taken.cpu_milli, all.cpu_milli)?;
+    within("bytes of memory", wanted.memory, taken.memory, all.memory)?;
+    let (taken, all) = (taken.ephemeral_storage, all.ephemeral_storage);
+    within("bytes of ephemeral storage", wanted.ephemeral_storage, taken, all)?;
+    for (name, wanted) in usage.extended.iter() {
+        let all = row.node.as_ref().map_or(0, |node| node.extended.get(name));
+        within(name, wanted, row.extended_requested(name), all)?;
+    }
+    Ok(())
+}
+
+/// I12: a quota holds no more than its maximum of what the pod that was just charged to it requests. What the pod does not ask
+/// for may be beyond it already.
+pub fn within_maximum(quota: &str, maximum: &Limit, account: &Account, usage: &Usage) -> Checked {
+    let wanted = Sums::from(usage);
+    for (resource, most) in maximum.iter().filter(|(resource, _)| wanted.get(resource) > 0) {
+        let used = account.used.get(resource);
+        ensure(12, used <= most.into(), || {
+            format!("quota {quota} holds {used} of {most} {} after a commit", resource.name())
+        })?;
+    }
+    Ok(())
+}
+
+/// I3: only a pod without gates that is not being deleted is bound.
+pub fn may_be_bound(pod: &Pod) -> Checked {
+    ensure(3, pod.gates.is_empty() && !pod.deleting && !pod.finished, || {
+        format!("pod {} is gated, finished or being deleted", pod.uid)
+    })
+}
+
+/// I5: a list that was repaired is the one that would be made now. Both of agents with the same seed, at the same revision,
+/// which have it cached.
+pub fn same_list(repaired: &Agent, fresh: &Agent, class: ClassId) -> Checked {
+    let (a, b) = (repaired.standings(class), fresh.standings(class));
+    let differs = (0..a.len().max(b.len())).find(|at| a.get(*at) != b.get(*at));
+    match differs {
+        None => {
+            let (a, b) = (repaired.best(class), fresh.best(class));
+            ensure(5, a == b, || format!("repaired best {a:?}, fresh {b:?}"))
+        }
+        Some(at) => Err(Violation::new(5, format!("repaired {:?}, fresh {:?}", a.get(at), b.get(at)))),
+    }
+}
+
+/// I7: two inventories hold the same nodes, with the same sums.
+pub fn same_accounting(a: &Inventory, b: &Inventory) -> Checked {
+    let sums = |inventory: &Inventory| -> Vec<(Arc<str>, String)> {
+        let mut all: Vec<_> = (0..inventory.len() as u32)
+            .map(crate::inventory::NodeId)
+            .map(|id| (inventory.name(id).clone(), inventory.row(id)))
+            // An id that waits for its next node has neither a node nor a pod.
+            .filter(|(_, row)| row.node.is_some() || row.requested.pods != 0 || row.reserved.is_some())
+            .map(|(name, row)| (name, content(row)))
+            .collect();
+        all.sort();
+        all
+    };
+    let (a, b) = (sums(a), sums(b));
+    match a.iter().zip(&b).find(|(a, b)| a != b) {
+        Some((a, b)) => Err(Violation::new(7, format!("{} {} against {} {}", a.0, a.1, b.0, b.1))),
+        None => ensure(7, a.len() == b.len(), || format!("{} rows against {}", a.len(), b.len())),
+    }
+}
+
+/// What a row says, without the revisions.
+fn content(row: &Row) -> String {
+    let mut ports = row.ports.as_deref().cloned().unwrap_or_default();
+    ports.sort();
+    let mut reserved = row.reserved.as_deref().cloned().unwrap_or_default();
+    reserved.sort_by(|a, b| a.uid.cmp(&b.uid));
+    format!(
+        "{:?} {} {} {:?} {ports:?} {reserved:?} {:?}",
+        row.requested,
+        row.nonzero_cpu_milli,
+        row.nonzero_memory,
+        row.extended.as_deref().cloned().unwrap_or_default(),
+        row.node,
+    )
+}
+
+/// I2 and I10, from scratch: a pod with this spec may go to `node`, where pods with the usages `others` are.
+pub fn admits<'a>(spec: &Arc<PodSpec>, node: &Node, others: impl Iterator<Item = &'a Arc<Usage>>) -> Checked {
+    let mut ledger = Ledger::default();
+    ledger.apply_node(node.clone());
+    for (at, usage) in others.enumerate() {
+        ledger.bound(&Arc::from(at.to_string()), &node.name, usage);
+    }
+    let class = Classifier::default().classify(spec, &Identity::default(), 0);
+    let inventory = ledger.inventory();
+    let key = (inventory.find(&node.name)).map(|id| rules::rank_uncached(&class, inventory.row(id)));
+    ensure(10, key.is_some_and(Key::is_valid), || {
+        let why = key.and_then(Key::reasons);
+        format!("node {} does not admit the pod: {why:?}", node.name)
+    })
+}
+
+/// The answer to `spec` on the nodes of `inventory`, by looking at each: whether there is a valid one, and what a pod would be
+/// told if there is none.
+pub fn evaluate(
+    spec: &Arc<PodSpec>,
+    policy: berth_model::PreemptionPolicy,
+    inventory: &Inventory,
+) -> (bool, String) {
+    let class = Classifier::default().classify(spec, &Identity::default(), 0);
+    match fresh_agent(inventory).choose(&class, Duration::ZERO, |_| {}) {
+        Choice::Node { .. } => (true, String::new()),
+        Choice::Nowhere(diagnosis) => (false, diagnosis.message(&class, policy)),
+    }
+}
+
+/// An agent without a past.
+fn fresh_agent(inventory: &Inventory) -> Agent {
+    let cache = CacheLimits::unlimited();
+    let mut agent = Agent::new(AgentConfig { cache, seed: 1 });
+    agent.catch_up(inventory);
+    agent
+}
+
+/// I6: what pods were told is what is true. Both by uid.
+pub fn told(expected: &HashMap<Arc<str>, String>, told: &HashMap<Arc<str>, Arc<str>>) -> Checked {
+    let mut uids: Vec<_> = expected.keys().collect();
+    uids.sort();
+    for uid in uids {
+        let (expected, told) = (&expected[uid], told.get(uid));
+        ensure(6, told.map(|t| &**t) == Some(&**expected), || {
+            format!("pod {uid} was told {told:?}, but {expected:?} is so")
+        })?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_model::Amounts;
+
+    fn usage(cpu_milli: i64) -> Arc<Usage> {
+        let requests = Amounts { cpu_milli, pods: 1, ..Amounts::default() };
+        Arc::new(Usage { requests, ..Usage::default() })
+    }
+
+    fn node(cpu_milli: i64) -> Node {
+        Node {
+            name: "n".into(),
+            allocatable: Amounts { cpu_milli, pods: 10, ..Amounts::default() },
+            ..Node::default()
+        }
+    }
+
+    fn ledger(allocatable: i64, pods: &[i64]) -> Ledger {
+        let mut ledger = Ledger::default();
+        ledger.apply_node(node(allocatable));
+        for (at, cpu_milli) in pods.iter().enumerate() {
+            ledger.bound(&Arc::from(at.to_string()), &"n".into(), &usage(*cpu_milli));
+        }
+        ledger
+    }
+
+    #[test]
+    fn a_second_bind_of_a_uid_breaks_i1() {
+        let bound = |uids: &[&'static str]| bound_once(uids.iter().map(|uid| (*uid, "n")));
+        assert_eq!(bound(&["a", "b"]), Ok(()));
+        assert_eq!(bound(&["a", "b", "a"]).unwrap_err().invariant, 1);
+    }
+
+    #[test]
+    fn one_try_too_many_breaks_i9() {
+        assert_eq!(bounded(10, 10, String::new), Ok(()));
+        assert_eq!(bounded(11, 10, || "pod a was tried".into()).unwrap_err().invariant, 9);
+    }
+
+    #[test]
+    fn overcommit_breaks_i2_only_in_what_the_pod_asks_for() {
+        let full = ledger(1000, &[600, 600]);
+        let row = full.inventory().row(crate::inventory::NodeId(0));
+        assert_eq!(within_allocatable(row, &usage(600)).unwrap_err().invariant, 2);
+        assert_eq!(within_allocatable(row, &usage(0)), Ok(()));
+        let spec = Arc::new(PodSpec { usage: usage(500), ..PodSpec::default() });
+        assert_eq!(admits(&spec, &node(1000), [&usage(500)].into_iter()), Ok(()));
+        assert!(admits(&spec, &node(1000), [&usage(501)].into_iter()).is_err());
+    }
+
+    #[test]
+    fn accounting_differs_by_a_pod_a_node_or_what_a_node_is() {
+        let one = ledger(1000, &[100]);
+        let same = |other: &Ledger| same_accounting(one.inventory(), other.inventory()).is_ok();
+        assert!(same(&ledger(1000, &[100])));
+        assert!(!same(&ledger(1000, &[101])));
+        assert!(!same(&ledger(1001, &[100])));
+        assert!(!same(&Ledger::default()));
+        let mut gone = ledger(1000, &[]);
+        gone.delete_node("n");
+        assert!(same_accounting(gone.inventory(), Ledger::default().inventory()).is_ok());
+    }
+}

@@ -1,0 +1,608 @@
+//! The ledger: which pod is charged to which node, and the one place where a placement is decided against the newest
+//! state (DESIGN: commit).
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use super::{Inventory, NodeId, Reservation, Revision, Row};
+use crate::quota::Accounts;
+use berth_model::{ClaimName, Holding, Node, NodeStorage, PodRef, StaticVolume, Usage};
+
+/// What one pod takes of one node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Charge {
+    pub node: NodeId,
+    pub holding: Holding,
+    /// We chose the node and asked the store to bind; nobody has seen the pod there yet. An assumption ends when the
+    /// truth is known, never by a timer.
+    pub assumed: bool,
+    /// What a watch told of it; `None`: nothing yet.
+    seen: Option<Seen>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Seen {
+    pod: PodRef,
+    generation: i64,
+    started_s: Option<i64>,
+}
+
+/// A pod that a watch has seen on its node: what preemption needs to know of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Occupant {
+    pub pod: PodRef,
+    pub generation: i64,
+    pub holding: Holding,
+    /// When a kubelet took it, in seconds since the epoch.
+    pub started_s: Option<i64>,
+}
+
+/// The node no longer takes the pod; look at its newest row and choose again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Conflict;
+
+/// A row whose sums are not those of its pods.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Discrepancy {
+    pub node: Arc<str>,
+    pub counted: String,
+    pub recounted: String,
+}
+
+/// Inventory and charges change together, here only.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    inventory: Inventory,
+    /// By pod uid. Never iterated where order could matter.
+    charges: HashMap<Arc<str>, Charge>,
+    assumed: usize,
+    /// How often a pod was seen that had only been assumed.
+    arrivals: u64,
+    /// Pods (by uid) of each node, in no particular order.
+    by_node: Vec<Vec<Arc<str>>>,
+    /// How many charges there are of each priority.
+    priorities: BTreeMap<i32, usize>,
+    /// Pods (by uid) that use each claim.
+    users: HashMap<ClaimName, BTreeSet<Arc<str>>>,
+    /// Claims that got their first user or lost their last one since this was last asked.
+    claims_changed: BTreeSet<ClaimName>,
+    claims_moved: bool,
+    /// By uid: the node on which room is kept for a pod that is not ours.
+    reservations: HashMap<Arc<str>, (Arc<str>, Reservation)>,
+    /// What the charges of each quota hold.
+    accounts: Accounts,
+}
+
+impl Ledger {
+    pub fn inventory(&self) -> &Inventory {
+        &self.inventory
+    }
+
+    pub fn apply_node(&mut self, node: Node) -> bool {
+        let (name, nodes) = (node.name.clone(), self.inventory.node_count());
+        let changed = self.inventory.apply_node(node);
+        if self.inventory.node_count() != nodes {
+            self.node_came_or_went(&name);
+        }
+        changed
+    }
+
+    pub fn delete_node(&mut self, name: &str) -> bool {
+        let changed = self.inventory.delete_node(name);
+        self.node_came_or_went(name);
+        changed
+    }
+
+    /// What the node of this name offers to volumes.
+    pub fn set_storage(&mut self, node: &Arc<str>, storage: Option<NodeStorage>) {
+        self.inventory.set_storage(node, storage);
+    }
+
+    /// The free volumes that hosts of this name reach and few others do, smallest first.
+    pub fn set_local_volumes(&mut self, host: &Arc<str>, volumes: Option<Arc<Vec<Arc<StaticVolume>>>>) {
+        self.inventory.set_local_volumes(host, volumes);
+    }
+
+    /// Whether a pod on a node that exists uses this claim (upstream asks the nodes of its snapshot).
+    pub fn is_used(&self, claim: &ClaimName) -> bool {
+        let exists = |charge: &Charge| self.inventory.row(charge.node).node.is_some();
+        let mut users = self.users.get(claim).into_iter().flatten();
+        users.any(|uid| self.charges.get(uid).is_some_and(exists))
+    }
+
+    /// Whether a node with pods came or went since the last call, while any claim is used.
+    pub fn take_claims_moved(&mut self) -> bool {
+        std::mem::take(&mut self.claims_moved)
+    }
+
+    fn node_came_or_went(&mut self, name: &str) {
+        let has_pods = |id: NodeId| self.inventory.row(id).requested.pods != 0;
+        self.claims_moved |= !self.users.is_empty() && self.inventory.find(name).is_some_and(has_pods);
+    }
+
+    /// Claims that got their first user or lost their last one since the last call. Sorted.
+    pub fn take_claims_changed(&mut self) -> BTreeSet<ClaimName> {
+        std::mem::take(&mut self.claims_changed)
+    }
+
+    pub fn charge_of(&self, uid: &str) -> Option<&Charge> {
+        self.charges.get(uid)
+    }
+
+    /// Uids of all charged pods, in no particular order.
+    pub fn charged(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.charges.keys()
+    }
+
+    /// All charges by uid, in no particular order.
+    pub fn charges(&self) -> impl Iterator<Item = (&Arc<str>, &Charge)> {
+        self.charges.iter()
+    }
+
+    /// What the pods of each quota hold.
+    pub fn accounts(&self) -> &Accounts {
+        &self.accounts
+    }
+
+    /// Quotas in which something became free since the last call.
+    pub fn take_freed_quotas(&mut self) -> BTreeSet<Arc<str>> {
+        self.accounts.take_freed()
+    }
+
+    /// Number of pods charged, and how many of them are only assumed.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.charges.len(), self.assumed)
+    }
+
+    /// Assumes that the pod `uid` runs on `node`, if `fits` says so of the newest row. A view that was stale but still
+    /// fits is merged; one that does not is a [`Conflict`]. A pod is charged once: whoever tries again conflicts.
+    pub fn commit(
+        &mut self,
+        uid: &Arc<str>,
+        holding: impl Into<Holding>,
+        node: NodeId,
+        fits: impl FnOnce(&Row) -> bool,
+    ) -> Result<Arc<str>, Conflict> {
+        if self.charges.contains_key(uid) || !fits(self.inventory.row(node)) {
+            return Err(Conflict);
+        }
+        self.insert(uid, Charge { node, holding: holding.into(), assumed: true, seen: None });
+        Ok(self.inventory.name(node).clone())
+    }
+
+    /// The store says that the pod `uid` is on the node `node_name` and holds this of it.
+    pub fn bound(&mut self, uid: &Arc<str>, node_name: &Arc<str>, holding: impl Into<Holding>) {
+        let holding = holding.into();
+        let node = self.inventory.id_of(node_name);
+        if let Some(charge) = self.charges.get_mut(uid)
+            && charge.node == node
+            && charge.holding == holding
+        {
+            self.assumed -= usize::from(std::mem::take(&mut charge.assumed));
+            return;
+        }
+        // The new charge goes first, so that the row is never vacant in between.
+        let old = self.charges.remove(uid);
+        if let Some(old) = &old {
+            self.unuse(uid, old);
+        }
+        self.insert(uid, Charge { node, holding, assumed: false, seen: None });
+        if let Some(old) = old {
+            self.assumed -= usize::from(old.assumed);
+            self.release(&old);
+        }
+    }
+
+    /// Keeps room for a pod that another scheduler has nominated for this node, or for none any more.
+    pub fn reserve(&mut self, uid: &Arc<str>, wanted: Option<(&Arc<str>, i32, &Arc<Usage>)>) -> bool {
+        let wanted = wanted.map(|(node, priority, usage)| {
+            (node.clone(), Reservation { uid: uid.clone(), priority, usage: usage.clone() })
+        });
+        if self.reservations.get(uid) == wanted.as_ref() {
+            return false;
+        }
+        if let Some((node, _)) = self.reservations.remove(uid)
+            && let Some(id) = self.inventory.find(&node)
+        {
+            self.inventory.unreserve(id, uid);
+        }
+        if let Some((node, reservation)) = wanted {
+            let id = self.inventory.id_of(&node);
+            self.inventory.reserve(id, reservation.clone());
+            self.reservations.insert(uid.clone(), (node, reservation));
+        }
+        true
+    }
+
+    /// Uids of the pods that room is kept for, in no particular order.
+    pub fn reserved(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.reservations.keys()
+    }
+
+    /// Pods for which `news` gives something hold that from now on, where they are.
+    pub fn rehold(&mut self, mut news: impl FnMut(&Holding) -> Option<Holding>) {
+        let mut changed: Vec<_> = (self.charges.iter())
+            .filter_map(|(uid, charge)| Some((uid.clone(), charge.node, news(&charge.holding)?)))
+            .collect();
+        changed.sort_by(|a, b| a.0.cmp(&b.0));
+        for (uid, node, holding) in changed {
+            self.rehold_one(uid, node, holding);
+        }
+    }
+
+    /// The pod requests this from now on, where it is. Returns what it did before; `None`: it is not charged.
+    pub fn resize(&mut self, uid: &Arc<str>, usage: Arc<Usage>) -> Option<Arc<Usage>> {
+        let charge = self.charges.get(uid)?;
+        let (node, before) = (charge.node, charge.holding.usage.clone());
+        let holding = Holding { usage, ..charge.holding.clone() };
+        self.rehold_one(uid.clone(), node, holding);
+        Some(before)
+    }
+
+    /// The pods that use this claim hold what `news` says.
+    pub fn rehold_users(&mut self, claim: &ClaimName, mut news: impl FnMut(&Holding) -> Holding) {
+        for uid in self.users.get(claim).cloned().unwrap_or_default() {
+            if let Some(charge) = self.charges.get(&uid) {
+                let (node, holding) = (charge.node, news(&charge.holding));
+                self.rehold_one(uid, node, holding);
+            }
+        }
+    }
+
+    /// Another holding that uses the same claims.
+    fn rehold_one(&mut self, uid: Arc<str>, node: NodeId, holding: Holding) {
+        if let Some(charge) = self.charges.get(&uid).cloned()
+            && charge.holding != holding
+        {
+            self.inventory.charge(node, &holding);
+            self.accounts.charge(&holding);
+            self.count_priority(charge.holding.priority, false);
+            self.count_priority(holding.priority, true);
+            self.charges.insert(uid, Charge { holding, ..charge.clone() });
+            self.release(&charge);
+        }
+    }
+
+    /// The bind of an assumed pod certainly succeeded, though the watch has not told yet.
+    pub fn confirm(&mut self, uid: &str) {
+        if let Some(charge) = self.charges.get_mut(uid) {
+            self.assumed -= usize::from(std::mem::take(&mut charge.assumed));
+        }
+    }
+
+    /// A watch told this of a pod that is charged.
+    pub fn note_seen(&mut self, pod: PodRef, generation: i64, started_s: Option<i64>) {
+        if let Some(charge) = self.charges.get_mut(&pod.uid) {
+            self.arrivals += u64::from(charge.seen.is_none());
+            charge.seen = Some(Seen { pod, generation, started_s });
+        }
+    }
+
+    /// Grows with every change of the nodes and of what [`Ledger::occupants`] tells of them.
+    pub fn occupancy(&self) -> Revision {
+        self.inventory.revision() + self.arrivals
+    }
+
+    /// The pods of a node that a watch has seen there, by uid.
+    pub fn occupants(&self, node: NodeId) -> Vec<Occupant> {
+        let uids = self.by_node.get(node.index()).into_iter().flatten();
+        let mut pods: Vec<_> = uids.filter_map(|uid| self.occupant(uid)).collect();
+        pods.sort_by(|a, b| a.pod.uid.cmp(&b.pod.uid));
+        pods
+    }
+
+    /// This pod, if a watch has seen it on its node.
+    pub fn occupant(&self, uid: &str) -> Option<Occupant> {
+        let charge = self.charges.get(uid)?;
+        let seen = charge.seen.as_ref()?;
+        let Seen { pod, generation, started_s } = seen.clone();
+        Some(Occupant { pod, generation, holding: charge.holding.clone(), started_s })
+    }
+
+    /// The lowest priority of any charged pod.
+    pub fn lowest_priority(&self) -> Option<i32> {
+        self.priorities.first_key_value().map(|(priority, _)| *priority)
+    }
+
+    /// The pod `uid` takes nothing any more: it is gone, finished, or certainly not bound.
+    pub fn discharge(&mut self, uid: &str) -> bool {
+        let Some(charge) = self.charges.remove(uid) else {
+            return false;
+        };
+        self.assumed -= usize::from(charge.assumed);
+        self.unuse(uid, &charge);
+        self.release(&charge);
+        true
+    }
+
+    /// Undoes the commit of a pod that nobody has heard of yet: not as if something had become free.
+    pub fn take_back(&mut self, uid: &str) {
+        let loosened = self.inventory.loosened;
+        self.discharge(uid);
+        self.inventory.loosened = loosened;
+    }
+
+    /// The pod uses the claims of `charge` no more.
+    fn unuse(&mut self, uid: &str, charge: &Charge) {
+        if let Some(uids) = self.by_node.get_mut(charge.node.index())
+            && let Some(at) = uids.iter().position(|known| **known == *uid)
+        {
+            uids.swap_remove(at);
+        }
+        self.count_priority(charge.holding.priority, false);
+        for claim in charge.holding.volumes.iter().flat_map(|held| &held.claims) {
+            if let Some(users) = self.users.get_mut(claim) {
+                users.remove(uid);
+                if users.is_empty() {
+                    self.users.remove(claim);
+                    self.claims_changed.insert(claim.clone());
+                }
+            }
+        }
+    }
+
+    /// Takes `charge`, which is not in the books any more, off its row.
+    fn release(&mut self, charge: &Charge) {
+        self.accounts.discharge(&charge.holding);
+        let saturated = self.inventory.row(charge.node).is_saturated();
+        self.inventory.discharge(charge.node, &charge.holding);
+        if saturated {
+            let mut fresh = Row::default();
+            for other in self.charges.values().filter(|other| other.node == charge.node) {
+                fresh.charge(&other.holding);
+            }
+            self.inventory.replace_sums(charge.node, fresh);
+        }
+    }
+
+    fn count_priority(&mut self, priority: i32, comes: bool) {
+        let count = self.priorities.entry(priority).or_default();
+        *count = if comes { *count + 1 } else { count.saturating_sub(1) };
+        if *count == 0 {
+            self.priorities.remove(&priority);
+        }
+    }
+
+    fn insert(&mut self, uid: &Arc<str>, charge: Charge) {
+        debug_assert!(
+            charge.holding.usage.requests.pods > 0,
+            "a row counts its pods to know when it is vacant"
+        );
+        self.assumed += usize::from(charge.assumed);
+        if self.by_node.len() <= charge.node.index() {
+            self.by_node.resize_with(charge.node.index() + 1, Vec::new);
+        }
+        self.by_node[charge.node.index()].push(uid.clone());
+        self.count_priority(charge.holding.priority, true);
+        self.inventory.charge(charge.node, &charge.holding);
+        self.accounts.charge(&charge.holding);
+        for claim in charge.holding.volumes.iter().flat_map(|held| &held.claims) {
+            let users = self.users.entry(claim.clone()).or_default();
+            if users.is_empty() {
+                self.claims_changed.insert(claim.clone());
+            }
+            users.insert(uid.clone());
+        }
+        self.charges.insert(uid.clone(), charge);
+    }
+
+    /// Recounts every row from its pods. Empty when all is well. Sorted by node name.
+    pub fn consistency_check(&self) -> Vec<Discrepancy> {
+        let recounted = self.recount();
+        let mut wrong = Vec::new();
+        for (at, row) in self.inventory.rows.iter().enumerate() {
+            let fresh = recounted.get(&NodeId(at as u32)).cloned().unwrap_or_default();
+            let (counted, recounted) = (sums(row), sums(&fresh));
+            if counted != recounted {
+                wrong.push(Discrepancy { node: self.inventory.names[at].clone(), counted, recounted });
+            }
+        }
+        wrong.sort_by(|a, b| a.node.cmp(&b.node));
+        wrong.extend(self.check_accounts());
+        wrong
+    }
+
+    /// What the quotas hold, recounted.
+    fn check_accounts(&self) -> Vec<Discrepancy> {
+        let fresh = self.recount_accounts();
+        if fresh == self.accounts {
+            return Vec::new();
+        }
+        let quotas: BTreeSet<&Arc<str>> = fresh.quotas().into_iter().chain(self.accounts.quotas()).collect();
+        let differs = quotas.into_iter().filter(|quota| fresh.of(quota) != self.accounts.of(quota));
+        let wrong = differs.map(|quota| Discrepancy {
+            node: format!("quota {quota}").into(),
+            counted: format!("{:?}", self.accounts.of(quota)),
+            recounted: format!("{:?}", fresh.of(quota)),
+        });
+        wrong.collect()
+    }
+
+    fn recount_accounts(&self) -> Accounts {
+        let mut accounts = Accounts::default();
+        self.charges.values().for_each(|charge| accounts.charge(&charge.holding));
+        accounts
+    }
+
+    /// Replaces every sum by its recount, and returns what was wrong.
+    pub fn heal(&mut self) -> Vec<Discrepancy> {
+        let wrong = self.consistency_check();
+        if wrong.is_empty() {
+            return wrong;
+        }
+        let recounted = self.recount();
+        for at in 0..self.inventory.rows.len() {
+            let id = NodeId(at as u32);
+            let fresh = recounted.get(&id).cloned().unwrap_or_default();
+            if sums(self.inventory.row(id)) != sums(&fresh) {
+                self.inventory.replace_sums(id, fresh);
+            }
+        }
+        self.accounts.replace(self.recount_accounts());
+        wrong
+    }
+
+    fn recount(&self) -> BTreeMap<NodeId, Row> {
+        let mut rows: BTreeMap<NodeId, Row> = BTreeMap::new();
+        for charge in self.charges.values() {
+            rows.entry(charge.node).or_default().charge(&charge.holding);
+        }
+        rows
+    }
+
+    /// Test access: breaks the sums of a row, so that a test can see the check find it.
+    #[cfg(test)]
+    pub(crate) fn corrupt(&mut self, node: NodeId) {
+        self.inventory.rows[node.index()].requested.cpu_milli += 1;
+    }
+}
+
+/// The sums of a row in a form that is equal exactly when they are.
+fn sums(row: &Row) -> String {
+    let mut ports = row.ports.as_ref().map(|p| p.to_vec()).unwrap_or_default();
+    ports.sort();
+    let extended = row.extended.as_deref().cloned().unwrap_or_default();
+    let mut peers: Vec<_> = row.peers.iter().map(|(peer, pods)| (Arc::as_ptr(peer), pods)).collect();
+    peers.sort();
+    let volumes = row.volumes.as_deref().cloned().unwrap_or_default().sorted();
+    format!(
+        "{:?} {} {} {extended:?} {ports:?} {peers:?} {volumes:?} {:?} {:?}",
+        row.requested, row.nonzero_cpu_milli, row.nonzero_memory, row.tiers, row.shares
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_model::{Amounts, HostPort, Protocol};
+    use proptest::prelude::*;
+
+    fn usage(cpu_milli: i64, port: Option<u16>) -> Arc<Usage> {
+        Arc::new(Usage {
+            requests: Amounts { cpu_milli, memory: 1 << 20, pods: 1, ..Amounts::default() },
+            extended: [(Arc::from("example.com/gpu"), cpu_milli % 3)].into_iter().collect(),
+            nonzero_cpu_milli: cpu_milli.max(100),
+            nonzero_memory: 1 << 20,
+            ports: port
+                .map(|port| HostPort { ip: None, protocol: Protocol::Tcp, port })
+                .into_iter()
+                .collect(),
+        })
+    }
+
+    fn ledger_with(nodes: &[&str]) -> Ledger {
+        let mut ledger = Ledger::default();
+        for name in nodes {
+            ledger.apply_node(Node { name: (*name).into(), ..Node::default() });
+        }
+        ledger
+    }
+
+    #[test]
+    fn a_pod_is_charged_once_however_often_it_is_committed() {
+        let mut ledger = ledger_with(&["a"]);
+        let uid = Arc::from("u");
+        assert!(ledger.commit(&uid, &usage(100, None), NodeId(0), |_| true).is_ok());
+        assert_eq!(ledger.commit(&uid, &usage(100, None), NodeId(0), |_| true), Err(Conflict));
+        assert_eq!(ledger.inventory().row(NodeId(0)).requested.cpu_milli, 100);
+        assert_eq!(ledger.counts(), (1, 1));
+    }
+
+    #[test]
+    fn a_commit_that_no_longer_fits_is_a_conflict_and_charges_nothing() {
+        let mut ledger = ledger_with(&["a"]);
+        assert_eq!(ledger.commit(&Arc::from("u"), &usage(100, None), NodeId(0), |_| false), Err(Conflict));
+        assert_eq!(ledger.counts(), (0, 0));
+        assert_eq!(ledger.inventory().row(NodeId(0)).requested, Amounts::default());
+    }
+
+    #[test]
+    fn pods_of_a_deleted_node_stay_counted_and_are_there_when_it_comes_back() {
+        let mut ledger = ledger_with(&["a"]);
+        ledger.bound(&Arc::from("u"), &Arc::from("a"), &usage(300, None));
+        ledger.delete_node("a");
+        ledger.apply_node(Node { name: "a".into(), ..Node::default() });
+        assert_eq!(ledger.inventory().row(NodeId(0)).requested.cpu_milli, 300);
+    }
+
+    #[test]
+    fn a_pod_seen_on_another_node_than_assumed_moves_its_charge() {
+        let mut ledger = ledger_with(&["a", "b"]);
+        let uid: Arc<str> = Arc::from("u");
+        ledger.commit(&uid, &usage(100, None), NodeId(0), |_| true).unwrap();
+        ledger.bound(&uid, &Arc::from("b"), &usage(100, None));
+        assert_eq!(ledger.inventory().row(NodeId(0)).requested.cpu_milli, 0);
+        assert_eq!(ledger.inventory().row(NodeId(1)).requested.cpu_milli, 100);
+        assert_eq!(ledger.counts(), (1, 0));
+    }
+
+    #[test]
+    fn the_check_finds_a_wrong_sum_and_healing_mends_and_publishes_it() {
+        let mut ledger = ledger_with(&["a"]);
+        ledger.bound(&Arc::from("u"), &Arc::from("a"), &usage(300, Some(80)));
+        ledger.corrupt(NodeId(0));
+        let before = ledger.inventory().revision();
+        assert_eq!(ledger.heal().len(), 1);
+        assert!(ledger.consistency_check().is_empty());
+        assert!(ledger.inventory().revision() > before);
+        assert!(ledger.inventory().row(NodeId(0)).node.is_some());
+    }
+
+    #[test]
+    fn a_pod_of_an_absurd_size_that_goes_leaves_the_sums_of_the_others() {
+        let mut ledger = ledger_with(&["a"]);
+        let node = Arc::from("a");
+        ledger.bound(&Arc::from("u"), &node, &usage(300, None));
+        ledger.bound(&Arc::from("absurd"), &node, &usage(i64::MAX, None));
+        ledger.discharge("absurd");
+        assert_eq!(ledger.inventory().row(NodeId(0)).requested.cpu_milli, 300);
+        // The same when it only changes.
+        ledger.bound(&Arc::from("absurd"), &node, &usage(i64::MAX, None));
+        ledger.bound(&Arc::from("absurd"), &node, &usage(100, None));
+        assert!(ledger.consistency_check().is_empty());
+    }
+
+    #[derive(Debug, Clone)]
+    enum Event {
+        Commit(u8, u8, i64),
+        Bound(u8, u8, i64),
+        Gone(u8),
+        NodeUp(u8),
+        NodeDown(u8),
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        prop_oneof![
+            (0u8..12, 0u8..4, 0i64..500).prop_map(|(p, n, c)| Event::Commit(p, n, c)),
+            (0u8..12, 0u8..4, 0i64..500).prop_map(|(p, n, c)| Event::Bound(p, n, c)),
+            (0u8..12).prop_map(Event::Gone),
+            (0u8..4).prop_map(Event::NodeUp),
+            (0u8..4).prop_map(Event::NodeDown),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_happens_the_sums_are_those_of_the_pods(events in prop::collection::vec(event(), 0..200)) {
+            let mut ledger = ledger_with(&["n0"]);
+            for event in events {
+                match event {
+                    Event::Commit(pod, node, cpu) => {
+                        if let Some(id) = ledger.inventory().find(&format!("n{node}")) {
+                            let _ = ledger.commit(&Arc::from(format!("p{pod}")), &usage(cpu, Some(cpu as u16)), id, |_| true);
+                        }
+                    }
+                    Event::Bound(pod, node, cpu) => {
+                        ledger.bound(&Arc::from(format!("p{pod}")), &Arc::from(format!("n{node}")), &usage(cpu, None));
+                    }
+                    Event::Gone(pod) => { ledger.discharge(&format!("p{pod}")); }
+                    Event::NodeUp(node) => { ledger.apply_node(Node { name: format!("n{node}").into(), ..Node::default() }); }
+                    Event::NodeDown(node) => { ledger.delete_node(&format!("n{node}")); }
+                }
+                prop_assert!(ledger.consistency_check().is_empty());
+                let assumed = ledger.charges.values().filter(|c| c.assumed).count();
+                prop_assert_eq!(ledger.counts(), (ledger.charges.len(), assumed));
+            }
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! Node rows, their journal, and the ledger of what is bound and assumed.
+//!
+//! May not know: kube, tokio, clocks. Every change to a row gives it the next global revision and moves it to the
+//! head of the journal; agents copy the rows that are newer than what they have seen ([`Inventory::catch_up`]).
+
+mod journal;
+mod ledger;
+mod row;
+mod shares;
+mod storage;
+mod tiers;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+pub use journal::Journal;
+pub use ledger::{Charge, Conflict, Discrepancy, Ledger, Occupant};
+pub use row::{Peers, Reservation, Row, VolumesInUse};
+pub use shares::Shares;
+use storage::Storage;
+pub use tiers::{Held, Tier, Tiers};
+
+use berth_model::{Holding, Node, NodeStorage, StaticVolume};
+
+/// A number that grows with every change of any row; 0 is before everything.
+pub type Revision = u64;
+
+/// Dense id of a node: an index into the rows. It is used again for another node once the node is gone and the last
+/// pod has left it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(pub u32);
+
+impl NodeId {
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// All nodes, each with what its pods take.
+#[derive(Debug, Default)]
+pub struct Inventory {
+    rows: Vec<Row>,
+    names: Vec<Arc<str>>,
+    ids: HashMap<Arc<str>, NodeId>,
+    vacant: Vec<NodeId>,
+    journal: Journal,
+    revision: Revision,
+    loosened: Revision,
+    /// How often a name got an id or lost it.
+    named: u64,
+    nodes: usize,
+    storage: Storage,
+}
+
+impl Inventory {
+    /// The node `node` is now so. Returns whether that changes anything for any rule.
+    pub fn apply_node(&mut self, node: Node) -> bool {
+        let id = self.id_of(&node.name);
+        let row = &mut self.rows[id.index()];
+        if row.node.as_deref() == Some(&node) {
+            return false;
+        }
+        if row.node.is_none() {
+            self.nodes += 1;
+        }
+        row.set_node(Some(Arc::new(node)));
+        self.storage.node_changed(id, row);
+        self.touch(id);
+        self.rows[id.index()].node_revision = self.revision;
+        self.loosened = self.revision;
+        true
+    }
+
+    /// The node `name` is gone. Pods bound to it stay counted until they are gone too.
+    pub fn delete_node(&mut self, name: &str) -> bool {
+        let Some(&id) = self.ids.get(name) else {
+            return false;
+        };
+        let row = &mut self.rows[id.index()];
+        if row.node.is_none() {
+            return false;
+        }
+        row.set_node(None);
+        self.storage.node_changed(id, row);
+        self.nodes -= 1;
+        self.touch(id);
+        self.rows[id.index()].node_revision = self.revision;
+        // Nothing fits better now, but what parked classes are told counts the nodes.
+        self.loosened = self.revision;
+        self.vacate(id);
+        true
+    }
+
+    /// Names of all nodes that exist, in no particular order of meaning (by id).
+    pub fn node_names(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.rows.iter().zip(&self.names).filter(|(row, _)| row.node.is_some()).map(|(_, name)| name)
+    }
+
+    /// All rows, also of nodes that do not exist.
+    pub fn rows(&self) -> impl Iterator<Item = &Row> {
+        self.rows.iter()
+    }
+
+    /// All nodes that exist (by id).
+    pub fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
+        self.rows.iter().filter_map(|row| row.node.as_ref())
+    }
+
+    /// How many nodes exist.
+    pub fn node_count(&self) -> usize {
+        self.nodes
+    }
+
+    /// How many ids there are; every id is below this.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    pub fn row(&self, id: NodeId) -> &Row {
+        &self.rows[id.index()]
+    }
+
+    pub fn name(&self, id: NodeId) -> &Arc<str> {
+        &self.names[id.index()]
+    }
+
+    pub fn find(&self, name: &str) -> Option<NodeId> {
+        self.ids.get(name).copied()
+    }
+
+    /// Another number whenever a name got an id or lost it: while it is the same, so is [`names`](Self::names).
+    pub fn named(&self) -> u64 {
+        self.named
+    }
+
+    /// All names that have an id, by id.
+    pub fn names(&self) -> impl Iterator<Item = (NodeId, &Arc<str>)> {
+        let ids = (0..).map(NodeId);
+        ids.zip(&self.names).zip(&self.rows).filter(|(_, row)| !row.is_vacant()).map(|(named, _)| named)
+    }
+
+    /// The latest change of anything.
+    pub fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    /// The latest change that can matter to a class that fits nowhere: something was freed, or a node came, changed or
+    /// went.
+    pub fn loosened(&self) -> Revision {
+        self.loosened
+    }
+
+    /// Hands every row that changed since `seen` to `take`, newest first, and returns the revision now seen.
+    pub fn catch_up(&self, seen: Revision, mut take: impl FnMut(NodeId, &Row)) -> Revision {
+        for (id, _) in self.journal.since(seen) {
+            take(id, self.row(id));
+        }
+        self.revision
+    }
+
+    fn charge(&mut self, id: NodeId, holding: &Holding) {
+        self.rows[id.index()].charge(holding);
+        self.touch(id);
+    }
+
+    fn discharge(&mut self, id: NodeId, holding: &Holding) {
+        self.rows[id.index()].discharge(holding);
+        self.touch(id);
+        self.loosened = self.revision;
+        self.vacate(id);
+    }
+
+    fn reserve(&mut self, id: NodeId, reservation: Reservation) {
+        Arc::make_mut(self.rows[id.index()].reserved.get_or_insert_default()).push(reservation);
+        self.touch(id);
+    }
+
+    fn unreserve(&mut self, id: NodeId, uid: &str) {
+        self.rows[id.index()].unreserve(uid);
+        self.touch(id);
+        self.loosened = self.revision;
+        self.vacate(id);
+    }
+
+    /// Gives the row the sums of `fresh`.
+    fn replace_sums(&mut self, id: NodeId, fresh: Row) {
+        let row = &mut self.rows[id.index()];
+        let node = row.node.take();
+        let reserved = row.reserved.take();
+        *row = Row { node_revision: row.node_revision, reserved, ..fresh };
+        row.set_node(node);
+        self.storage.fill(row);
+        self.touch(id);
+        self.loosened = self.revision;
+    }
+
+    /// What the node of this name offers to volumes.
+    fn set_storage(&mut self, node: &Arc<str>, storage: Option<NodeStorage>) {
+        self.storage.set_node(node, storage);
+        if let Some(id) = self.find(node) {
+            self.storage_changed(id);
+        }
+    }
+
+    /// The free volumes that hosts of this name reach and few others do.
+    fn set_local_volumes(&mut self, host: &Arc<str>, volumes: Option<Arc<Vec<Arc<StaticVolume>>>>) {
+        for id in self.storage.set_host(host, volumes) {
+            self.storage_changed(id);
+        }
+    }
+
+    fn storage_changed(&mut self, id: NodeId) {
+        self.storage.fill(&mut self.rows[id.index()]);
+        self.touch(id);
+        self.loosened = self.revision;
+    }
+
+    fn touch(&mut self, id: NodeId) {
+        self.revision += 1;
+        self.rows[id.index()].revision = self.revision;
+        self.journal.record(id, self.revision);
+    }
+
+    fn id_of(&mut self, name: &Arc<str>) -> NodeId {
+        if let Some(id) = self.ids.get(name) {
+            return *id;
+        }
+        let id = self.vacant.pop().unwrap_or_else(|| {
+            self.rows.push(Row::default());
+            self.names.push(Arc::from(""));
+            NodeId((self.rows.len() - 1) as u32)
+        });
+        self.names[id.index()] = name.clone();
+        self.ids.insert(name.clone(), id);
+        self.named += 1;
+        id
+    }
+
+    fn vacate(&mut self, id: NodeId) {
+        if self.rows[id.index()].is_vacant() {
+            self.ids.remove(&self.names[id.index()]);
+            self.named += 1;
+            self.vacant.push(id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(name: &str) -> Node {
+        Node { name: name.into(), ..Node::default() }
+    }
+
+    #[test]
+    fn a_heartbeat_that_changes_nothing_publishes_nothing() {
+        let mut inventory = Inventory::default();
+        assert!(inventory.apply_node(node("a")));
+        let before = inventory.revision();
+        assert!(!inventory.apply_node(node("a")));
+        assert_eq!(inventory.revision(), before);
+    }
+
+    #[test]
+    fn the_id_of_a_node_that_is_gone_and_empty_is_used_again() {
+        let mut inventory = Inventory::default();
+        inventory.apply_node(node("a"));
+        assert!(inventory.delete_node("a"));
+        assert!(!inventory.delete_node("a"));
+        inventory.apply_node(node("b"));
+        assert_eq!((inventory.len(), inventory.node_count()), (1, 1));
+        assert_eq!(inventory.find("a"), None);
+    }
+
+    #[test]
+    fn catching_up_gives_each_changed_row_once_with_its_newest_state() {
+        let mut inventory = Inventory::default();
+        inventory.apply_node(node("a"));
+        inventory.apply_node(node("b"));
+        let seen = inventory.revision();
+        inventory.apply_node(Node { unschedulable: true, ..node("a") });
+        inventory.delete_node("a");
+        let mut news = Vec::new();
+        let now = inventory.catch_up(seen, |id, row| news.push((id, row.node.is_some())));
+        assert_eq!(news, [(NodeId(0), false)]);
+        assert_eq!(now, inventory.revision());
+    }
+}

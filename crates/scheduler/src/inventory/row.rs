@@ -1,0 +1,282 @@
+//! One node as agents see it: what it is, and what is taken of it.
+
+use std::sync::Arc;
+
+use super::{Revision, Shares, Tiers};
+use berth_model::{
+    Amounts, CsiVolume, Disk, Extended, HeldVolumes, Holding, HostPort, Node, NodeStorage, Peer,
+    StaticVolume, Usage,
+};
+
+/// A row is cheap to copy: numbers, and shared pointers to what seldom changes.
+#[derive(Debug, Clone, Default)]
+pub struct Row {
+    /// The latest change of anything in this row.
+    pub revision: Revision,
+    /// The latest change of `node`: label, taint, allocatable…
+    pub node_revision: Revision,
+    /// `None`: there is no such node (yet, or any more), though pods may still be bound to its name.
+    pub node: Option<Arc<Node>>,
+    /// As in `node`, here so that rules which only count need not follow the pointer.
+    pub allocatable: Amounts,
+    pub unschedulable: bool,
+    /// What bound and assumed pods request.
+    pub requested: Amounts,
+    pub nonzero_cpu_milli: i64,
+    pub nonzero_memory: i64,
+    /// `None`: nothing taken.
+    pub extended: Option<Arc<Extended>>,
+    /// Ports taken; `None`: none. A port stands once for every pod that has it.
+    pub ports: Option<Arc<Vec<HostPort>>>,
+    /// What pods of each priority hold.
+    pub tiers: Tiers,
+    /// What pods of each quota hold.
+    pub shares: Shares,
+    /// The pods here as other pods' rules see them.
+    pub peers: Peers,
+    /// How many volumes the node can have attached, and what is attached beside what pods hold; `None`: nothing is known.
+    pub storage: Option<Arc<NodeStorage>>,
+    /// Free volumes that only this node and few others reach, smallest first; `None`: none.
+    pub local_volumes: Option<Arc<Vec<Arc<StaticVolume>>>>,
+    /// Volumes that the pods here use; `None`: none.
+    pub volumes: Option<Arc<VolumesInUse>>,
+    /// Room kept for pods that another scheduler has nominated for this node; `None`: none.
+    pub reserved: Option<Arc<Vec<Reservation>>>,
+}
+
+/// Room kept for one pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reservation {
+    pub uid: Arc<str>,
+    pub priority: i32,
+    pub usage: Arc<Usage>,
+}
+
+/// What the pods of one node use of volumes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct VolumesInUse {
+    /// Sorted; each with the number of pods that use it.
+    attached: Vec<(CsiVolume, u32)>,
+    /// A disk stands once for every pod that has it.
+    disks: Vec<Disk>,
+}
+
+impl VolumesInUse {
+    pub fn is_attached(&self, volume: &CsiVolume) -> bool {
+        self.attached.binary_search_by(|(known, _)| known.cmp(volume)).is_ok()
+    }
+
+    pub fn attached(&self) -> impl Iterator<Item = &CsiVolume> {
+        self.attached.iter().map(|(volume, _)| volume)
+    }
+
+    pub fn disks(&self) -> &[Disk] {
+        &self.disks
+    }
+
+    /// In a form that is equal exactly when the pods are.
+    pub(super) fn sorted(mut self) -> Self {
+        self.disks.sort();
+        self
+    }
+
+    fn add(&mut self, held: &HeldVolumes) {
+        for volume in &held.attached {
+            match self.attached.binary_search_by(|(known, _)| known.cmp(volume)) {
+                Ok(at) => self.attached[at].1 += 1,
+                Err(at) => self.attached.insert(at, (volume.clone(), 1)),
+            }
+        }
+        self.disks.extend(held.disks.iter().cloned());
+    }
+
+    fn remove(&mut self, held: &HeldVolumes) {
+        for volume in &held.attached {
+            if let Ok(at) = self.attached.binary_search_by(|(known, _)| known.cmp(volume)) {
+                self.attached[at].1 -= 1;
+                if self.attached[at].1 == 0 {
+                    self.attached.remove(at);
+                }
+            }
+        }
+        for disk in &held.disks {
+            if let Some(at) = self.disks.iter().position(|known| known == disk) {
+                self.disks.swap_remove(at);
+            }
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.attached.is_empty() && self.disks.is_empty()
+    }
+}
+
+/// Pods of one node by what they show, each kind once, with how many pods are of it. `None`: no pod.
+///
+/// Kinds are told apart by their address, and sorted by it, so that two states of a node are compared without looking at a
+/// label; nothing may depend on this order.
+#[derive(Debug, Clone, Default)]
+pub struct Peers(Option<Arc<Vec<PeerCount>>>);
+
+/// A kind of pods, and how many are of it.
+pub type PeerCount = (Arc<Peer>, u32);
+
+impl Peers {
+    pub fn iter(&self) -> impl Iterator<Item = &PeerCount> {
+        self.0.iter().flat_map(|kinds| kinds.iter())
+    }
+
+    /// For a quick look whether anything changed.
+    pub fn same(&self, other: &Peers) -> bool {
+        match (&self.0, &other.0) {
+            (None, None) => true,
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
+
+    fn add(&mut self, peer: &Arc<Peer>) {
+        let kinds = Arc::make_mut(self.0.get_or_insert_default());
+        match kinds.binary_search_by_key(&Arc::as_ptr(peer), |(kind, _)| Arc::as_ptr(kind)) {
+            Ok(at) => kinds[at].1 += 1,
+            Err(at) => kinds.insert(at, (peer.clone(), 1)),
+        }
+    }
+
+    fn remove(&mut self, peer: &Arc<Peer>) {
+        let Some(kinds) = &mut self.0 else {
+            return;
+        };
+        let kinds = Arc::make_mut(kinds);
+        if let Ok(at) = kinds.binary_search_by_key(&Arc::as_ptr(peer), |(kind, _)| Arc::as_ptr(kind)) {
+            kinds[at].1 -= 1;
+            if kinds[at].1 == 0 {
+                kinds.remove(at);
+            }
+        }
+        if kinds.is_empty() {
+            self.0 = None;
+        }
+    }
+}
+
+impl Row {
+    /// Sets what the node is.
+    pub(crate) fn set_node(&mut self, node: Option<Arc<Node>>) {
+        self.allocatable = node.as_ref().map(|n| n.allocatable).unwrap_or_default();
+        self.unschedulable = node.as_ref().is_some_and(|n| n.unschedulable);
+        self.node = node;
+    }
+
+    /// Accounts for one more pod.
+    pub(crate) fn charge(&mut self, holding: &Holding) {
+        self.tiers.add(holding.priority, &holding.usage);
+        self.shares.add(holding.quota.as_ref(), &holding.usage);
+        self.add(holding);
+    }
+
+    /// The same without a note of whose it is.
+    fn add(&mut self, holding: &Holding) {
+        let usage = &*holding.usage;
+        self.peers.add(&holding.peer);
+        if let Some(held) = holding.volumes.as_ref().filter(|held| held.takes_something()) {
+            Arc::make_mut(self.volumes.get_or_insert_default()).add(held);
+        }
+        self.requested.add(&usage.requests);
+        self.nonzero_cpu_milli = self.nonzero_cpu_milli.saturating_add(usage.nonzero_cpu_milli);
+        self.nonzero_memory = self.nonzero_memory.saturating_add(usage.nonzero_memory);
+        self.add_extended(usage, 1);
+        if !usage.ports.is_empty() {
+            Arc::make_mut(self.ports.get_or_insert_default()).extend(usage.ports.iter().cloned());
+        }
+    }
+
+    /// Takes back what [`Row::charge`] did.
+    pub(crate) fn discharge(&mut self, holding: &Holding) {
+        let usage = &*holding.usage;
+        self.tiers.remove(holding.priority, usage);
+        self.shares.remove(holding.quota.as_ref(), usage);
+        self.peers.remove(&holding.peer);
+        if let (Some(held), Some(in_use)) = (&holding.volumes, &mut self.volumes) {
+            let in_use = Arc::make_mut(in_use);
+            in_use.remove(held);
+            if in_use.is_empty() {
+                self.volumes = None;
+            }
+        }
+        self.requested.sub(&usage.requests);
+        self.nonzero_cpu_milli = self.nonzero_cpu_milli.saturating_sub(usage.nonzero_cpu_milli);
+        self.nonzero_memory = self.nonzero_memory.saturating_sub(usage.nonzero_memory);
+        self.add_extended(usage, -1);
+        if let Some(ports) = &mut self.ports {
+            let taken = Arc::make_mut(ports);
+            for port in usage.ports.iter() {
+                if let Some(at) = taken.iter().position(|p| p == port) {
+                    taken.swap_remove(at);
+                }
+            }
+            if taken.is_empty() {
+                self.ports = None;
+            }
+        }
+    }
+
+    /// A sum has reached the end of the numbers: it does not tell any more what it was before the last pods came, so
+    /// they cannot be taken back from it.
+    pub(super) fn is_saturated(&self) -> bool {
+        let requested = &self.requested;
+        let sums = [
+            requested.cpu_milli,
+            requested.memory,
+            requested.ephemeral_storage,
+            self.nonzero_cpu_milli,
+            self.nonzero_memory,
+        ];
+        let mut extended = self.extended.iter().flat_map(|extended| extended.iter());
+        sums.contains(&i64::MAX) || extended.any(|(_, sum)| sum == i64::MAX)
+    }
+
+    fn add_extended(&mut self, usage: &Usage, sign: i64) {
+        if usage.extended.is_empty() {
+            return;
+        }
+        let taken = Arc::make_mut(self.extended.get_or_insert_default());
+        for (name, amount) in usage.extended.iter() {
+            taken.add(name, amount.saturating_mul(sign));
+        }
+        if taken.is_empty() {
+            self.extended = None;
+        }
+    }
+
+    /// The row as a pod of this priority must see it, if room is kept here for pods of at least that priority (upstream:
+    /// `RunFilterPluginsWithNominatedPods`, as far as it goes for resources and ports).
+    pub fn with_reservations(&self, priority: i32) -> Option<Row> {
+        let reserved = self.reserved.as_ref()?;
+        let mut row = Row { reserved: None, ..self.clone() };
+        for reservation in reserved.iter().filter(|reservation| reservation.priority >= priority) {
+            row.add(&Holding::from(&reservation.usage));
+        }
+        Some(row)
+    }
+
+    /// Keeps no room for this pod.
+    pub(crate) fn unreserve(&mut self, uid: &str) {
+        if let Some(reservations) = &mut self.reserved {
+            Arc::make_mut(reservations).retain(|reservation| *reservation.uid != *uid);
+            if reservations.is_empty() {
+                self.reserved = None;
+            }
+        }
+    }
+
+    /// How much of the extended resource `name` is taken.
+    pub fn extended_requested(&self, name: &str) -> i64 {
+        self.extended.as_ref().map_or(0, |taken| taken.get(name))
+    }
+
+    /// Nothing is known and nothing is taken: the id can serve another node.
+    pub(super) fn is_vacant(&self) -> bool {
+        self.node.is_none() && self.requested.pods == 0 && self.reserved.is_none()
+    }
+}

@@ -1,0 +1,216 @@
+//! Default topology spread: what belongs together is spread even if its pods do not ask for it.
+//!
+//! What belongs together is what services select and controllers own. Upstream: `DefaultSelector` in
+//! plugins/helper/spread.go, and `buildDefaultConstraints` in plugins/podtopologyspread/common.go.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::{Affected, Kind, ObjectName};
+use berth_model::{
+    Identity, LabelSelector, Operator, Owner, Pod, PodSelector, PodSpec, Pool, Requirement, Spread,
+    SpreadConstraint,
+};
+
+/// Upstream's `systemDefaultConstraints`, without the selectors, which each pod gets its own of.
+pub fn system_defaults() -> Spread {
+    let soft = |topology_key: &str, max_skew| SpreadConstraint {
+        max_skew,
+        ..default_constraint(topology_key, false)
+    };
+    let constraints = [soft("kubernetes.io/hostname", 3), soft("topology.kubernetes.io/zone", 5)];
+    Spread { constraints: constraints.into(), defaulted: true }
+}
+
+/// A constraint with everything unset that can be; `max_skew` 1.
+pub fn default_constraint(topology_key: &str, hard: bool) -> SpreadConstraint {
+    SpreadConstraint {
+        topology_key: topology_key.into(),
+        max_skew: 1,
+        min_domains: 1,
+        hard,
+        selector: PodSelector::default(),
+        self_match: false,
+        honor_affinity: true,
+        honor_taints: false,
+    }
+}
+
+/// What is known of services and controllers, and the constraints that pods get by them.
+#[derive(Debug, Default)]
+pub(super) struct Spreading {
+    defaults: Spread,
+    namespaces: HashMap<Arc<str>, Together>,
+    /// Pods made from one template share what they get.
+    specs: Pool<PodSpec>,
+}
+
+/// One namespace.
+#[derive(Debug, Default)]
+struct Together {
+    services: HashMap<Arc<str>, LabelSelector>,
+    /// Services by one label that they select, as a pod is mostly selected by few of many.
+    by_label: HashMap<Label, Vec<Arc<str>>>,
+    controllers: HashMap<(Kind, Arc<str>), LabelSelector>,
+}
+
+type Label = (Arc<str>, Arc<str>);
+
+impl Spreading {
+    pub fn new(defaults: Spread) -> Self {
+        Spreading { defaults, ..Spreading::default() }
+    }
+
+    /// The object now selects these pods.
+    pub fn apply(&mut self, kind: Kind, object: ObjectName, selector: LabelSelector) -> Affected {
+        let together = self.namespaces.entry(object.namespace.clone()).or_default();
+        let news = match kind {
+            Kind::Service => together.put_service(&object.name, selector),
+            kind => {
+                let known = together.controllers.insert((kind, object.name.clone()), selector.clone());
+                known.as_ref() != Some(&selector)
+            }
+        };
+        if news { affected(kind, object) } else { Affected::Nothing }
+    }
+
+    pub fn delete(&mut self, kind: Kind, object: &ObjectName) -> Affected {
+        let Some(together) = self.namespaces.get_mut(&object.namespace) else {
+            return Affected::Nothing;
+        };
+        let known = match kind {
+            Kind::Service => together.put_service(&object.name, LabelSelector::Nothing),
+            kind => together.controllers.remove(&(kind, object.name.clone())).is_some(),
+        };
+        if together.services.is_empty() && together.controllers.is_empty() {
+            self.namespaces.remove(&object.namespace);
+        }
+        if known { affected(kind, object.clone()) } else { Affected::Nothing }
+    }
+
+    /// The names of all objects of this kind, in no particular order.
+    pub fn names(&self, kind: Kind) -> Vec<ObjectName> {
+        let mut names = Vec::new();
+        for (namespace, together) in &self.namespaces {
+            let name = |name: &Arc<str>| ObjectName { namespace: namespace.clone(), name: name.clone() };
+            match kind {
+                Kind::Service => names.extend(together.services.keys().map(name)),
+                kind => names
+                    .extend(together.controllers.keys().filter(|(of, _)| *of == kind).map(|(_, n)| name(n))),
+            }
+        }
+        names
+    }
+
+    /// What the pod wants: `spec`, with the default constraints if it has none of its own and belongs to something.
+    pub fn wishes(&mut self, spec: &Arc<PodSpec>, pod: &Pod) -> Arc<PodSpec> {
+        if !spec.spread.constraints.is_empty() || self.defaults.constraints.is_empty() {
+            return spec.clone();
+        }
+        let identity = &pod.peer.identity;
+        let Some(together) = self.namespaces.get(&identity.namespace) else {
+            return spec.clone();
+        };
+        let requirements = together.requirements(identity, pod.owner.as_ref());
+        if requirements.is_empty() {
+            return spec.clone();
+        }
+        let labels = LabelSelector::All(requirements.into());
+        let self_match = labels.matches(&identity.labels);
+        let namespaces: Box<[_]> = [identity.namespace.clone()].into();
+        let selector = PodSelector { namespaces, namespace_selector: LabelSelector::Nothing, labels };
+        let constrain = |default: &SpreadConstraint| SpreadConstraint {
+            selector: selector.clone(),
+            self_match,
+            ..default.clone()
+        };
+        let constraints = self.defaults.constraints.iter().map(constrain).collect();
+        let spread = Spread { constraints, defaulted: self.defaults.defaulted };
+        self.specs.share(PodSpec { spread, ..PodSpec::clone(spec) })
+    }
+}
+
+impl Together {
+    /// Returns whether that is news. A service that selects nothing is as good as none.
+    fn put_service(&mut self, name: &Arc<str>, selector: LabelSelector) -> bool {
+        let first = first_label(&selector);
+        let known = match first {
+            Some(_) => self.services.insert(name.clone(), selector.clone()),
+            None => self.services.remove(name),
+        };
+        if known.as_ref() == first.is_some().then_some(&selector) {
+            return false;
+        }
+        if let Some(label) = known.as_ref().and_then(first_label)
+            && let Some(services) = self.by_label.get_mut(&label)
+        {
+            services.retain(|service| service != name);
+            if services.is_empty() {
+                self.by_label.remove(&label);
+            }
+        }
+        if let Some(label) = first {
+            self.by_label.entry(label).or_default().push(name.clone());
+        }
+        true
+    }
+
+    /// What all the pods meant have in common with this one, sorted, each once; empty: it belongs to nothing.
+    fn requirements(&self, pod: &Identity, owner: Option<&Owner>) -> Vec<Requirement> {
+        let services = pod.labels.pairs().filter_map(|label| self.by_label.get(label)).flatten();
+        let selectors = services.filter_map(|name| self.services.get(name));
+        let mut all: Vec<Requirement> = selectors
+            .filter(|selector| selector.matches(&pod.labels))
+            .flat_map(|selector| requirements_of(selector).iter().cloned())
+            .collect();
+        if let Some((kind, owner)) = owner.and_then(|owner| Some((kind_of(owner)?, owner)))
+            && let Some(selector) = self.controllers.get(&(kind, owner.name.clone()))
+        {
+            let theirs = requirements_of(selector);
+            if kind == Kind::ReplicationController {
+                // Merged as maps are: where it names another value than a service, the controller is right.
+                let keys: HashSet<_> = selector.keys().collect();
+                all.retain(|requirement| !keys.contains(&requirement.key));
+            }
+            all.extend(theirs.iter().cloned());
+        }
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+}
+
+/// A change of a service concerns all pods of its namespace, that of a controller only its own.
+fn affected(kind: Kind, object: ObjectName) -> Affected {
+    match kind {
+        Kind::Service => Affected::Waiting(object.namespace),
+        _ => Affected::Owned { namespace: object.namespace, owner: object.name },
+    }
+}
+
+fn requirements_of(selector: &LabelSelector) -> &[Requirement] {
+    match selector {
+        LabelSelector::Nothing => &[],
+        LabelSelector::All(requirements) => requirements,
+    }
+}
+
+/// A label that every pod meant has, if the selector names one.
+fn first_label(selector: &LabelSelector) -> Option<Label> {
+    requirements_of(selector).iter().find_map(|requirement| match &requirement.operator {
+        Operator::In(values) if values.len() == 1 => Some((requirement.key.clone(), values[0].clone())),
+        _ => None,
+    })
+}
+
+fn kind_of(owner: &Owner) -> Option<Kind> {
+    match (&*owner.api_version, &*owner.kind) {
+        ("v1", "ReplicationController") => Some(Kind::ReplicationController),
+        ("apps/v1", "ReplicaSet") => Some(Kind::ReplicaSet),
+        ("apps/v1", "StatefulSet") => Some(Kind::StatefulSet),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+//! Claims whose pod has its node: what is asked for them, and whether they have got it.
+
+use std::sync::Arc;
+
+use super::{VolumeNews, Volumes};
+use berth_model::{ClaimName, Node, admits};
+
+/// What is asked for one claim of a pod that has its node.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ClaimRequest {
+    pub claim: ClaimName,
+    /// A recreated claim of the same name is another one.
+    pub uid: Arc<str>,
+    pub wanted: Wanted,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Wanted {
+    /// This volume: set its `spec.claimRef`.
+    Volume(Arc<str>),
+    /// A volume made for the pod's node: set the claim's annotation `volume.kubernetes.io/selected-node`.
+    Provision,
+}
+
+/// How far claims are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Progress {
+    Waiting,
+    Done,
+    /// They never will be bound so, for this reason.
+    Failed(String),
+}
+
+impl Volumes {
+    /// What to ask for these claims. A claim that is gone is asked for nevertheless, and then found missing.
+    pub fn requests(&self, wanted: &[(ClaimName, Wanted)]) -> Arc<[ClaimRequest]> {
+        let request = |(claim, wanted): &(ClaimName, Wanted)| {
+            let uid = self.claims.get(claim).map(|known| known.uid.clone()).unwrap_or_else(|| "".into());
+            ClaimRequest { claim: claim.clone(), uid, wanted: wanted.clone() }
+        };
+        wanted.iter().map(request).collect()
+    }
+
+    /// Nobody else gets these volumes, and other pods with these claims must go to this node.
+    pub fn reserve(&mut self, requests: &[ClaimRequest], node: &Arc<str>) -> VolumeNews {
+        let mut news = VolumeNews::default();
+        for ClaimRequest { claim, wanted, .. } in requests {
+            match wanted {
+                Wanted::Volume(volume) => news.join(self.change_volume(volume, |volumes| {
+                    volumes.reserved.insert(volume.clone(), claim.clone());
+                })),
+                Wanted::Provision => {
+                    self.selected.insert(claim.clone(), node.clone());
+                    news.claims.insert(claim.clone());
+                }
+            }
+        }
+        news
+    }
+
+    /// Takes back a reservation: what the API server says counts again.
+    pub fn release(&mut self, requests: &[ClaimRequest]) -> VolumeNews {
+        let mut news = VolumeNews::default();
+        for ClaimRequest { claim, wanted, .. } in requests {
+            match wanted {
+                Wanted::Volume(volume) if self.reserved.get(volume) == Some(claim) => {
+                    news.join(self.change_volume(volume, |volumes| {
+                        volumes.reserved.remove(volume);
+                    }));
+                }
+                Wanted::Volume(_) => {}
+                Wanted::Provision => {
+                    self.selected.remove(claim);
+                    news.claims.insert(claim.clone());
+                }
+            }
+        }
+        news
+    }
+
+    /// Whether the claims are bound as asked, given the versions that the API server gave to what was written for each.
+    /// Older states of volumes and claims say nothing (upstream: `checkBindings`).
+    pub fn progress(&self, requests: &[ClaimRequest], written: &[u64], node: &Node) -> Progress {
+        for (request, version) in requests.iter().zip(written) {
+            match self.progress_of(request, *version, node) {
+                Ok(true) => {}
+                Ok(false) => return Progress::Waiting,
+                Err(why) => return Progress::Failed(why),
+            }
+        }
+        Progress::Done
+    }
+
+    fn progress_of(&self, request: &ClaimRequest, written: u64, node: &Node) -> Result<bool, String> {
+        let name = &request.claim.name;
+        let claim = self.claims.get(&request.claim).filter(|claim| claim.uid == request.uid);
+        let claim = claim.ok_or_else(|| format!("persistentvolumeclaim {name:?} not found"))?;
+        let volume = match &request.wanted {
+            Wanted::Volume(volume) => {
+                let known = self.volumes.get(volume);
+                let known = known.ok_or_else(|| format!("persistentvolume {volume:?} not found"))?;
+                if known.version < written {
+                    return Ok(false);
+                }
+                if known.claim.as_ref().is_none_or(|reference| reference.uid != claim.uid) {
+                    return Err(format!("ClaimRef got reset for pv {volume:?}"));
+                }
+                Some(known)
+            }
+            Wanted::Provision => {
+                if claim.version < written {
+                    return Ok(false);
+                }
+                if claim.selected_node.as_ref() != Some(&node.name) {
+                    return Err(format!("provisioning failed for PVC {name:?}"));
+                }
+                match &claim.volume {
+                    None => None,
+                    Some(volume) => match self.volumes.get(volume) {
+                        // The watch of volumes is behind that of claims.
+                        None => return Ok(false),
+                        known => known,
+                    },
+                }
+            }
+        };
+        if let Some(volume) = volume
+            && (volume.spec.affinity.as_ref()).is_some_and(|terms| !admits(terms, &node.labels))
+        {
+            let volume = &volume.spec.name;
+            return Err(format!(
+                "pv {volume:?} node affinity doesn't match node {:?}: no matching NodeSelectorTerms",
+                node.name
+            ));
+        }
+        Ok(claim.bound_to().is_some())
+    }
+}
+
+impl VolumeNews {
+    fn join(&mut self, other: VolumeNews) {
+        self.claims.extend(other.claims);
+        self.hosts.extend(other.hosts);
+        self.nodes.extend(other.nodes);
+        self.all_claims |= other.all_claims;
+        self.all_holdings |= other.all_holdings;
+    }
+}

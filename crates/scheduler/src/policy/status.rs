@@ -1,0 +1,186 @@
+//! What is told of policies: whether they are in force, for whom, and what follows from them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{Governs, Namespaces, Policies, Policy, Ruling};
+use crate::rules::Placement;
+use berth_model::Labels;
+
+/// What is told of one policy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PolicyStatus {
+    pub name: Arc<str>,
+    pub uid: Arc<str>,
+    pub observed_generation: i64,
+    pub reason: Reason,
+    /// For people.
+    pub message: Arc<str>,
+    /// Other policies that are as specific and go before it, and for which pods.
+    pub contradiction: Option<Arc<str>>,
+    /// Whose pods.
+    pub governs: Arc<str>,
+    /// What holds for them; nothing while it is not in force.
+    pub effective: Option<Arc<Placement>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    Applied,
+    /// Others that are as specific go before it for all of its pods.
+    Overruled,
+    Invalid,
+}
+
+impl Reason {
+    pub fn name(self) -> &'static str {
+        match self {
+            Reason::Applied => "Applied",
+            Reason::Overruled => "Overruled",
+            Reason::Invalid => "Invalid",
+        }
+    }
+}
+
+/// Names that a text has at most.
+const MOST_NAMES: usize = 10;
+
+/// What a policy is there for: a namespace or all, and a scheduler or all.
+type Claim = (Option<Arc<str>>, Option<Arc<str>>);
+
+/// Of all policies, sorted by name. `namespaces` are those that exist, sorted.
+pub(super) fn statuses(policies: &Policies, namespaces: &[(&Arc<str>, &Labels)]) -> Vec<PolicyStatus> {
+    // As a claim says how specific it is, only policies that are as specific can have it in common.
+    let mut winners: BTreeMap<Claim, &Arc<str>> = BTreeMap::new();
+    let mut statuses: BTreeMap<&Arc<str>, PolicyStatus> = BTreeMap::new();
+    for ruling in &policies.rulings {
+        let Some(policy) = policies.by_name.get(&ruling.policy) else {
+            continue;
+        };
+        let claims = claims(&ruling.governs, namespaces);
+        let mut lost: BTreeMap<&Arc<str>, Vec<Claim>> = BTreeMap::new();
+        let all = claims.len();
+        for claim in claims {
+            match winners.get(&claim) {
+                Some(winner) => lost.entry(winner).or_default().push(claim),
+                None => {
+                    winners.insert(claim, &ruling.policy);
+                }
+            }
+        }
+        statuses.insert(&ruling.policy, of_ruling(policy, ruling, all, &lost, namespaces));
+    }
+    let invalid =
+        policies.by_name.values().filter_map(|policy| Some((policy, policy.wishes.as_ref().err()?)));
+    for (policy, why) in invalid {
+        let status = PolicyStatus {
+            reason: Reason::Invalid,
+            message: format!("the policy is not in force: {why}").into(),
+            effective: None,
+            contradiction: None,
+            ..bare(policy, namespaces)
+        };
+        statuses.insert(&policy.name, status);
+    }
+    statuses.into_values().collect()
+}
+
+fn bare(policy: &Policy, namespaces: &[(&Arc<str>, &Labels)]) -> PolicyStatus {
+    PolicyStatus {
+        name: policy.name.clone(),
+        uid: policy.uid.clone(),
+        observed_generation: policy.generation,
+        reason: Reason::Applied,
+        message: "the policy is in force".into(),
+        contradiction: None,
+        governs: describe(&policy.governs, namespaces).into(),
+        effective: None,
+    }
+}
+
+fn of_ruling(
+    policy: &Policy,
+    ruling: &Ruling,
+    claims: usize,
+    lost: &BTreeMap<&Arc<str>, Vec<Claim>>,
+    namespaces: &[(&Arc<str>, &Labels)],
+) -> PolicyStatus {
+    let bare = bare(policy, namespaces);
+    let losses: usize = lost.values().map(Vec::len).sum();
+    if losses == 0 {
+        return PolicyStatus { effective: Some(ruling.placement.clone()), ..bare };
+    }
+    let each = lost.iter().map(|(winner, claims)| {
+        let texts: Vec<_> = claims.iter().map(text_of).collect();
+        format!("policy {winner} goes first for {}", names(&texts))
+    });
+    let each: Vec<_> = each.take(MOST_NAMES).collect();
+    let text = format!("{}: it is as specific, and older or first by name", each.join("; "));
+    let contradiction = Some(Arc::from(text));
+    if losses < claims {
+        let message = "the policy is in force for a part of its pods".into();
+        return PolicyStatus { message, contradiction, effective: Some(ruling.placement.clone()), ..bare };
+    }
+    let message = "the policy is not in force: other policies go first for all of its pods".into();
+    PolicyStatus { reason: Reason::Overruled, message, contradiction, ..bare }
+}
+
+fn claims(governs: &Governs, namespaces: &[(&Arc<str>, &Labels)]) -> Vec<Claim> {
+    let within: Vec<Option<Arc<str>>> = match &governs.namespaces {
+        Namespaces::All => vec![None],
+        _ => names_of(&governs.namespaces, namespaces).into_iter().map(Some).collect(),
+    };
+    let of: Vec<Option<Arc<str>>> = match &*governs.schedulers {
+        [] => vec![None],
+        names => names.iter().cloned().map(Some).collect(),
+    };
+    within.iter().flat_map(|namespace| of.iter().map(|name| (namespace.clone(), name.clone()))).collect()
+}
+
+/// The namespaces that are meant now.
+pub(crate) fn names_of(meant: &Namespaces, namespaces: &[(&Arc<str>, &Labels)]) -> Vec<Arc<str>> {
+    match meant {
+        Namespaces::All => Vec::new(),
+        Namespaces::Named(names) => names.to_vec(),
+        Namespaces::Selected(selector) => {
+            let matching = namespaces.iter().filter(|(_, labels)| selector.matches(labels));
+            matching.map(|(name, _)| (*name).clone()).collect()
+        }
+    }
+}
+
+fn text_of((namespace, scheduler): &Claim) -> String {
+    match (namespace, scheduler) {
+        (None, None) => "all pods".to_owned(),
+        (None, Some(scheduler)) => format!("scheduler {scheduler}"),
+        (Some(namespace), None) => format!("namespace {namespace}"),
+        (Some(namespace), Some(scheduler)) => format!("namespace {namespace} with scheduler {scheduler}"),
+    }
+}
+
+fn describe(governs: &Governs, namespaces: &[(&Arc<str>, &Labels)]) -> String {
+    let within = match &governs.namespaces {
+        Namespaces::All => None,
+        meant => Some(names_of(meant, namespaces)),
+    };
+    let mut text = match &within {
+        None => "all pods".to_owned(),
+        Some(none) if none.is_empty() => return "no pods: no namespace has such labels now".to_owned(),
+        Some(some) => {
+            format!("pods of namespace{} {}", if some.len() == 1 { "" } else { "s" }, names(some))
+        }
+    };
+    if !governs.schedulers.is_empty() {
+        text = format!("{text} with scheduler {}", names(&governs.schedulers));
+    }
+    text
+}
+
+/// "a, b, and 3 more"
+fn names<T: AsRef<str>>(all: &[T]) -> String {
+    let shown: Vec<_> = all.iter().take(MOST_NAMES).map(AsRef::as_ref).collect();
+    match all.len() - shown.len() {
+        0 => shown.join(", "),
+        more => format!("{}, and {more} more", shown.join(", ")),
+    }
+}

@@ -1,0 +1,218 @@
+//! Dry runs against a naive reading of upstream's `SelectVictimsOnNode`, and the choice among them.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::agent::{Agent, AgentConfig, CacheLimits};
+use crate::class::{Class, Classifier};
+use crate::objects::{Budgets, DisruptionBudget, Object, ObjectName, Objects};
+use berth_model::{
+    Amounts, Identity, LabelSelector, Node, Operator, Peer, PodRef, PodSpec, Requirement, Usage,
+};
+
+const CPU: i64 = 1000;
+
+/// Priority, CPU, start and app of a pod on the node.
+type Running = (i32, i64, i64, u8);
+
+fn usage(cpu_milli: i64) -> Arc<Usage> {
+    let requests = Amounts { cpu_milli, pods: 1, ..Amounts::default() };
+    Arc::new(Usage { requests, ..Usage::default() })
+}
+
+fn app(app: u8) -> Identity {
+    let labels = [("app", &*app.to_string())].into_iter().collect();
+    Identity { namespace: "ns".into(), labels, ..Identity::default() }
+}
+
+fn ledger(pods: &[Running]) -> Ledger {
+    let mut ledger = Ledger::default();
+    let allocatable = Amounts { cpu_milli: CPU, pods: 110, ..Amounts::default() };
+    ledger.apply_node(Node { name: "n".into(), allocatable, ..Node::default() });
+    for (at, (priority, cpu, started, of)) in pods.iter().enumerate() {
+        let uid: Arc<str> = format!("u{at}").into();
+        let peer = Arc::new(Peer { identity: app(*of), ..Peer::default() });
+        let holding = Holding { usage: usage(*cpu), peer, priority: *priority, ..Holding::default() };
+        ledger.bound(&uid, &"n".into(), &holding);
+        let name = uid.clone();
+        let pod = PodRef { namespace: "ns".into(), name, uid, scheduler_name: "berth".into() };
+        ledger.note_seen(pod, 1, Some(*started));
+    }
+    ledger
+}
+
+fn budgets(allowed: &[i32]) -> Budgets {
+    let mut objects = Objects::default();
+    for (of, allowed) in allowed.iter().enumerate() {
+        let requirement =
+            Requirement { key: "app".into(), operator: Operator::In([of.to_string().into()].into()) };
+        objects.apply(Object::DisruptionBudget(DisruptionBudget {
+            name: ObjectName { namespace: "ns".into(), name: of.to_string().into() },
+            selector: LabelSelector::All([requirement].into()),
+            allowed: *allowed,
+            disrupted: Default::default(),
+        }));
+    }
+    objects.budgets
+}
+
+fn agent(ledger: &Ledger) -> Agent {
+    let cache = CacheLimits::unlimited();
+    let mut agent = Agent::new(AgentConfig { cache, seed: 1 });
+    agent.catch_up(ledger.inventory());
+    agent
+}
+
+fn class(cpu_milli: i64, priority: i32) -> Arc<Class> {
+    let spec = Arc::new(PodSpec { usage: usage(cpu_milli), ..PodSpec::default() });
+    let mut classifier = Classifier::default();
+    classifier.note_reservations();
+    classifier.classify(&spec, &Identity::default(), priority)
+}
+
+fn run(pods: &[Running], allowed: &[i32], cpu_milli: i64, priority: i32) -> Result<Victims, Fruitless> {
+    let ledger = ledger(pods);
+    let (mut agent, class) = (agent(&ledger), class(cpu_milli, priority));
+    let site = Site::new(&ledger, NodeId(0), priority, &|_| None);
+    let found = agent.dry_run(&class, &site, &budgets(allowed), Default::default());
+    assert_eq!(agent.view().alterations(), 0, "nothing stays supposed");
+    found
+}
+
+/// Upstream, line by line, where CPU is all that counts: the uids of the victims in their order, and the violations.
+fn naive(pods: &[Running], allowed: &[i32], cpu_milli: i64, priority: i32) -> Option<(Vec<String>, u32)> {
+    let mut potential: Vec<usize> = (0..pods.len()).filter(|at| pods[*at].0 < priority).collect();
+    let mut taken: i64 = pods.iter().filter(|pod| pod.0 >= priority).map(|pod| pod.1).sum();
+    if potential.is_empty() || taken + cpu_milli > CPU {
+        return None;
+    }
+    let more_important = |at: &usize| (std::cmp::Reverse(pods[*at].0), pods[*at].2, format!("u{at}"));
+    potential.sort_by_key(more_important);
+    let mut left = allowed.to_vec();
+    let (mut violating, mut others) = (Vec::new(), Vec::new());
+    for at in potential {
+        let mut violates = false;
+        if let Some(left) = left.get_mut(pods[at].3 as usize) {
+            *left -= 1;
+            violates = *left < 0;
+        }
+        if violates { violating.push(at) } else { others.push(at) }
+    }
+    let (mut victims, mut violations) = (Vec::new(), 0);
+    let wanted_kept = violating.len();
+    for (turn, at) in violating.into_iter().chain(others).enumerate() {
+        if taken + pods[at].1 + cpu_milli <= CPU {
+            taken += pods[at].1;
+        } else {
+            victims.push(at);
+            violations += u32::from(turn < wanted_kept);
+        }
+    }
+    victims.sort_by_key(more_important);
+    Some((victims.into_iter().map(|at| format!("u{at}")).collect(), violations))
+}
+
+proptest! {
+    #[test]
+    fn a_dry_run_finds_upstreams_victims_and_never_one_of_the_same_or_a_higher_priority(
+        pods in prop::collection::vec((-1i32..4, 1i64..400, 0i64..5, 0u8..3), 1..9),
+        allowed in prop::collection::vec(0i32..3, 0..3),
+        cpu in 1i64..1100,
+        priority in 0i32..4,
+    ) {
+        let fits_already = pods.iter().map(|pod| pod.1).sum::<i64>() + cpu <= CPU;
+        prop_assume!(!fits_already);
+        let found = run(&pods, &allowed, cpu, priority).ok();
+        if let Some(victims) = &found {
+            prop_assert!(victims.pods.iter().all(|pod| pod.holding.priority < priority));
+        }
+        let found = found.map(|victims| {
+            let uids = victims.pods.iter().map(|pod| pod.pod.uid.to_string()).collect::<Vec<_>>();
+            (uids, victims.violations)
+        });
+        prop_assert_eq!(found, naive(&pods, &allowed, cpu, priority));
+    }
+
+    #[test]
+    fn a_survey_leaves_out_no_node_where_a_dry_run_finds_victims_and_its_bound_holds(
+        pods in prop::collection::vec((-1i32..4, 1i64..400, 0i64..5, 0u8..1), 1..9),
+        cpu in 1i64..1100,
+        priority in 0i32..4,
+    ) {
+        prop_assume!(pods.iter().map(|pod| pod.1).sum::<i64>() + cpu > CPU);
+        let ledger = ledger(&pods);
+        let survey = agent(&ledger).survey(&class(cpu, priority), priority, &[], Default::default(), |_| {});
+        let candidate = !survey.expect("nothing fits").candidates.is_empty();
+        prop_assert_eq!(candidate, run(&pods, &[], cpu, priority).is_ok());
+    }
+}
+
+fn victims(pods: &[(i32, i64)], violations: u32, groups: u32) -> Victims {
+    let running: Vec<Running> = pods.iter().map(|(priority, started)| (*priority, 1, *started, 0)).collect();
+    let pods = ledger(&running).occupants(NodeId(0)).into_iter().map(Arc::new).collect();
+    Victims { node: NodeId(0), pods, violations, groups, lent: Vec::new(), unlent: 0 }
+}
+
+#[test]
+fn the_cheapest_is_that_with_the_fewest_violations_then_the_lowest_the_fewest_and_the_latest_victims() {
+    let ascending = [
+        victims(&[(1, 20)], 0, 0),
+        victims(&[(1, 10)], 0, 0),
+        victims(&[(1, 10), (0, 0)], 0, 0),
+        victims(&[(1, 20), (1, 30)], 0, 0),
+        victims(&[(1, 10), (1, 30)], 0, 0),
+        victims(&[(2, 10)], 0, 0),
+        victims(&[(0, 10)], 0, 1),
+        victims(&[(-5, 10)], 1, 0),
+    ];
+    assert!(ascending.is_sorted_by_key(Victims::cost));
+    // Fewer victims of a negative priority are better than more.
+    assert!(victims(&[(-5, 0)], 0, 0).cost() < victims(&[(-5, 0), (-5, 0)], 0, 0).cost());
+}
+
+#[test]
+fn a_group_goes_as_a_whole_or_stays_and_stays_if_one_of_it_is_too_important() {
+    let pods = [(0, 400, 10, 0), (0, 400, 5, 0), (1, 200, 0, 0)];
+    let ledger = ledger(&pods);
+    let elsewhere = |priority: i32| {
+        let mut far = ledger.occupant("u0").expect("it is there");
+        far.pod.uid = "far".into();
+        far.holding.priority = priority;
+        Arc::new(far)
+    };
+    let dry_run = |far: Arc<Occupant>| {
+        let member = |uid: &str| Arc::new(ledger.occupant(uid).expect("it is there"));
+        let members = vec![member("u0"), far];
+        let group = Arc::new(VictimGroup { name: "g".into(), members, unsettled: false });
+        let site = Site::new(&ledger, NodeId(0), 5, &|uid| (uid == "u0").then(|| group.clone()));
+        let found = agent(&ledger).dry_run(&class(300, 5), &site, &Budgets::default(), Default::default());
+        let victims = found.expect("others can go");
+        let uids: Vec<_> = victims.pods.iter().map(|pod| pod.pod.uid.to_string()).collect();
+        (uids, victims.groups)
+    };
+    assert_eq!(dry_run(elsewhere(0)), (vec!["far".to_owned(), "u0".to_owned()], 1));
+    assert_eq!(dry_run(elsewhere(5)), (vec!["u1".to_owned()], 0));
+}
+
+/// Prints how long a hopeless preemption takes in a large cluster: `cargo test --release -- --ignored hopeless_survey`.
+#[test]
+#[ignore = "a measurement"]
+fn the_time_of_a_hopeless_survey_of_5000_nodes_with_150000_pods() {
+    let mut ledger = Ledger::default();
+    let allocatable = Amounts { cpu_milli: 3000, pods: 110, ..Amounts::default() };
+    for at in 0..5000 {
+        ledger.apply_node(Node { name: format!("n{at}").into(), allocatable, ..Node::default() });
+        for pod in 0..30 {
+            let holding = Holding { usage: usage(100), priority: pod % 3 * 4, ..Holding::default() };
+            ledger.bound(&format!("n{at}-{pod}").into(), &format!("n{at}").into(), &holding);
+        }
+    }
+    let (mut agent, class) = (agent(&ledger), class(2500, 5));
+    for round in ["first", "again"] {
+        let began = std::time::Instant::now();
+        let survey = agent.survey(&class, 5, &[], Default::default(), |_| {}).expect("nothing fits");
+        println!("{round}: {:?}, {} candidates", began.elapsed(), survey.candidates.len());
+    }
+}

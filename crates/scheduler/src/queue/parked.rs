@@ -1,0 +1,363 @@
+//! Pods that fit nowhere, by class. One evaluation serves a whole class, however many pods wait in it.
+//!
+//! A parked class is looked at again when something loosened since its list was last seen empty: a pod left a node, a node
+//! came or changed, or a pod came that the class's affinity or spread waits for. The list is repaired for it, not rebuilt, so this costs the changed rows only; there is no
+//! periodic flush. When the list is not empty any more, pods wake one by one: each that finds a place wakes the next.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::AGED_TURN;
+use crate::class::{Class, ClassId};
+use crate::inventory::Revision;
+use crate::rules::{Diagnosis, Unhelped};
+use berth_model::{Identity, PreemptionPolicy};
+
+/// A pod's place within its class: by priority, then arrival.
+pub type Place = (Reverse<i32>, u64);
+
+/// The waiting pods of one class.
+#[derive(Debug)]
+pub struct Group {
+    pub class: Arc<Class>,
+    /// The agent that has the list and looks after the group.
+    pub agent: usize,
+    /// The list was empty as of this revision.
+    pub checked: Revision,
+    /// A pod that may open nodes to this class came at this revision.
+    pub arrived: Revision,
+    pub pods: BTreeMap<Place, Arc<str>>,
+    /// The pod that was woken and has not come back yet.
+    pub probe: Option<Arc<str>>,
+    /// What was found, and when the pods were last told so.
+    pub diagnosis: Diagnosis,
+    /// What came of preemption, if it was tried.
+    unhelped: Option<Unhelped>,
+    pub told_at: Duration,
+    /// The pods know this diagnosis.
+    pub told: bool,
+    /// There may be pods that have not been told anything.
+    pub untold: bool,
+    messages: [Option<Arc<str>>; 2],
+    /// Pods woken since the group came to be.
+    woken: u64,
+}
+
+impl Group {
+    /// Whether it is known that no pod of the class fits now, given the latest change that could matter.
+    pub fn is_certain(&self, loosened: Revision) -> bool {
+        self.probe.is_none() && self.checked >= loosened.max(self.arrived)
+    }
+
+    /// The text for a pod of this group; made once for all of them.
+    pub fn message(&mut self, policy: PreemptionPolicy) -> Arc<str> {
+        let slot = usize::from(policy == PreemptionPolicy::Never);
+        let slot = &mut self.messages[slot];
+        slot.get_or_insert_with(|| match &self.unhelped {
+            Some(unhelped) => self.diagnosis.message_of(&self.class, policy, Some(unhelped)).into(),
+            None => self.diagnosis.message(&self.class, policy).into(),
+        })
+        .clone()
+    }
+}
+
+/// All parked classes.
+#[derive(Debug, Default)]
+pub struct Parked {
+    groups: BTreeMap<ClassId, Group>,
+    pods: usize,
+    /// By agent: every group of this agent was seen empty at this revision or later, or has a probe under way.
+    settled: Vec<Revision>,
+    /// By agent: where the search for a due group goes on.
+    cursor: Vec<ClassId>,
+}
+
+impl Parked {
+    pub fn new(agents: usize) -> Self {
+        Parked { settled: vec![0; agents], cursor: vec![ClassId(0); agents], ..Parked::default() }
+    }
+
+    pub fn get(&self, class: ClassId) -> Option<&Group> {
+        self.groups.get(&class)
+    }
+
+    pub fn get_mut(&mut self, class: ClassId) -> Option<&mut Group> {
+        self.groups.get_mut(&class)
+    }
+
+    pub fn groups(&self) -> impl Iterator<Item = &Group> {
+        self.groups.values()
+    }
+
+    /// Number of pods parked.
+    pub fn len(&self) -> usize {
+        self.pods
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.pods == 0
+    }
+
+    /// No node is valid for `class`, as of revision `checked`. Makes or updates its group; returns whether the diagnosis is
+    /// new to its pods.
+    pub fn found_nowhere(
+        &mut self,
+        class: &Arc<Class>,
+        agent: usize,
+        checked: Revision,
+        diagnosis: Diagnosis,
+    ) -> bool {
+        self.settled[agent] = self.settled[agent].min(checked);
+        match self.groups.get_mut(&class.id) {
+            Some(group) => {
+                if checked < group.checked {
+                    // Another agent has seen a newer state.
+                    return false;
+                }
+                group.agent = agent;
+                group.checked = checked;
+                let new = group.diagnosis != diagnosis;
+                if new {
+                    group.diagnosis = diagnosis;
+                    group.unhelped = None;
+                    group.messages = [None, None];
+                    group.told = false;
+                }
+                new
+            }
+            None => {
+                let group = Group {
+                    class: class.clone(),
+                    agent,
+                    checked,
+                    arrived: 0,
+                    pods: BTreeMap::new(),
+                    probe: None,
+                    diagnosis,
+                    unhelped: None,
+                    told_at: Duration::ZERO,
+                    told: true,
+                    untold: false,
+                    messages: [None, None],
+                    woken: 0,
+                };
+                self.groups.insert(class.id, group);
+                true
+            }
+        }
+    }
+
+    /// The pods of the class could preempt nothing, for these reasons.
+    pub fn preemption_failed(&mut self, class: ClassId, unhelped: Unhelped) {
+        if let Some(group) = self.groups.get_mut(&class)
+            && group.unhelped.as_ref() != Some(&unhelped)
+        {
+            group.unhelped = Some(unhelped);
+            group.messages = [None, None];
+            group.told = false;
+        }
+    }
+
+    /// Adds a pod to the group of its class, which must exist. If it was the probe, it is not any more.
+    pub fn join(&mut self, class: ClassId, place: Place, uid: &Arc<str>) {
+        let Some(group) = self.groups.get_mut(&class) else {
+            return;
+        };
+        if group.probe.as_ref() == Some(uid) {
+            group.probe = None;
+        }
+        if group.pods.insert(place, uid.clone()).is_none() {
+            self.pods += 1;
+        }
+    }
+
+    /// Takes a pod out of its group; an empty group is forgotten.
+    pub fn leave(&mut self, class: ClassId, place: Place) {
+        let Some(group) = self.groups.get_mut(&class) else {
+            return;
+        };
+        if group.pods.remove(&place).is_some() {
+            self.pods -= 1;
+        }
+        self.forget_if_empty(class);
+    }
+
+    /// Wakes the first pod of the class, or in an aged turn the one that waits longest, unless one is awake already.
+    pub fn wake(&mut self, class: ClassId) -> Option<Arc<str>> {
+        let group = self.groups.get_mut(&class)?;
+        if group.probe.is_some() {
+            return None;
+        }
+        group.woken += 1;
+        let longest = || group.pods.keys().min_by_key(|place| place.1).copied();
+        let aged = group.woken.is_multiple_of(AGED_TURN).then(longest).flatten();
+        let place = aged.or_else(|| group.pods.first_key_value().map(|(place, _)| *place))?;
+        let uid = group.pods.remove(&place)?;
+        self.pods -= 1;
+        group.probe = Some(uid.clone());
+        Some(uid)
+    }
+
+    /// Wakes the pod at this place, unless one is awake already. Returns the agent that has the list.
+    pub fn wake_this(&mut self, class: ClassId, place: Place) -> Option<usize> {
+        let group = self.groups.get_mut(&class)?;
+        if group.probe.is_some() {
+            return None;
+        }
+        let uid = group.pods.remove(&place)?;
+        self.pods -= 1;
+        group.probe = Some(uid);
+        Some(group.agent)
+    }
+
+    /// The woken pod `uid` will not come back to the group. Whether it was this class's probe.
+    pub fn probe_ended(&mut self, class: ClassId, uid: &str) -> bool {
+        let Some(group) = self.groups.get_mut(&class) else {
+            return false;
+        };
+        if group.probe.as_deref() != Some(uid) {
+            return false;
+        }
+        group.probe = None;
+        // Nobody knows what the list is now: look again.
+        group.checked = 0;
+        self.settled[group.agent] = 0;
+        self.forget_if_empty(class);
+        true
+    }
+
+    /// A pod like this came at `revision`: the classes that were waiting for such a pod are due. Returns their agents.
+    pub fn arrived(&mut self, pod: &Identity, revision: Revision) -> BTreeSet<usize> {
+        let mut agents = BTreeSet::new();
+        for group in self.groups.values_mut().filter(|group| group.class.welcomes(pod)) {
+            group.arrived = revision;
+            self.settled[group.agent] = 0;
+            agents.insert(group.agent);
+        }
+        agents
+    }
+
+    fn forget_if_empty(&mut self, class: ClassId) {
+        if self.groups.get(&class).is_some_and(|group| group.pods.is_empty() && group.probe.is_none()) {
+            self.groups.remove(&class);
+        }
+    }
+
+    /// A class of this agent whose list may not be empty any more: something loosened since it was seen empty.
+    pub fn due(&mut self, agent: usize, loosened: Revision) -> Option<Arc<Class>> {
+        if self.settled[agent] >= loosened {
+            return None;
+        }
+        let is_due = |group: &&Group| {
+            group.agent == agent
+                && group.checked < loosened.max(group.arrived)
+                && group.probe.is_none()
+                && !group.pods.is_empty()
+        };
+        let from = self.cursor[agent];
+        let next = self.groups.range(from..).map(|(_, group)| group).find(is_due);
+        let next = next.or_else(|| self.groups.range(..from).map(|(_, group)| group).find(is_due));
+        match next {
+            Some(group) => {
+                self.cursor[agent] = ClassId(group.class.id.0 + 1);
+                Some(group.class.clone())
+            }
+            None => {
+                self.settled[agent] = loosened;
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_model::PodSpec;
+
+    fn class() -> Arc<Class> {
+        Arc::new(Class::for_test(PodSpec::default()))
+    }
+
+    fn group_of(pods: &[(&str, i32)]) -> (Parked, Arc<Class>) {
+        let (mut parked, class) = (Parked::new(1), class());
+        parked.found_nowhere(&class, 0, 10, Diagnosis::default());
+        for (seq, (uid, priority)) in pods.iter().enumerate() {
+            parked.join(class.id, (Reverse(*priority), seq as u64), &Arc::from(*uid));
+        }
+        (parked, class)
+    }
+
+    #[test]
+    fn a_class_is_due_only_when_something_loosened_since_it_was_seen_empty() {
+        let (mut parked, class) = group_of(&[("a", 0)]);
+        assert!(parked.due(0, 10).is_none());
+        assert_eq!(parked.due(0, 11).map(|c| c.id), Some(class.id));
+        parked.found_nowhere(&class, 0, 12, Diagnosis::default());
+        assert!(parked.due(0, 11).is_none());
+        assert!(parked.due(0, 13).is_some());
+    }
+
+    #[test]
+    fn an_older_view_of_another_agent_does_not_replace_a_newer_diagnosis() {
+        let (mut parked, class) = (Parked::new(2), class());
+        let nodes = |n: usize| -> Diagnosis { std::iter::repeat_n(crate::rules::Reasons::CPU, n).collect() };
+        parked.found_nowhere(&class, 1, 10, nodes(2));
+        parked.join(class.id, (Reverse(0), 0), &Arc::from("a"));
+        parked.found_nowhere(&class, 0, 5, nodes(1));
+        let group = parked.get(class.id).unwrap();
+        assert_eq!((group.agent, group.diagnosis.nodes()), (1, 2));
+    }
+
+    #[test]
+    fn pods_wake_one_by_one_in_order_of_priority_and_the_last_takes_the_group_with_it() {
+        let (mut parked, class) = group_of(&[("low", 0), ("high", 5)]);
+        assert_eq!(parked.wake(class.id).as_deref(), Some("high"));
+        assert_eq!(parked.wake(class.id), None, "one is awake already");
+        assert!(parked.due(0, 99).is_none(), "the probe will tell");
+        assert!(parked.probe_ended(class.id, "high"));
+        assert_eq!(parked.wake(class.id).as_deref(), Some("low"));
+        assert!(parked.is_empty());
+        assert!(parked.probe_ended(class.id, "low"));
+        assert!(parked.get(class.id).is_none());
+    }
+
+    #[test]
+    fn one_of_low_priority_wakes_within_sixteen_turns_however_many_more_important_ones_come() {
+        let (mut parked, class) = group_of(&[("low", 0)]);
+        let mut turns = 0;
+        loop {
+            turns += 1;
+            parked.join(class.id, (Reverse(9), turns), &Arc::from(format!("high-{turns}")));
+            parked.join(class.id, (Reverse(9), turns + 1000), &Arc::from(format!("more-{turns}")));
+            let woken = parked.wake(class.id).unwrap();
+            if &*woken == "low" {
+                break;
+            }
+            parked.probe_ended(class.id, &woken);
+        }
+        assert_eq!(turns, AGED_TURN);
+    }
+
+    #[test]
+    fn a_probe_that_finds_no_place_goes_back_and_the_class_waits_for_the_next_change() {
+        let (mut parked, class) = group_of(&[("a", 0), ("b", 0)]);
+        let woken = parked.wake(class.id).unwrap();
+        parked.found_nowhere(&class, 0, 20, Diagnosis::default());
+        parked.join(class.id, (Reverse(0), 0), &woken);
+        assert_eq!(parked.len(), 2);
+        assert!(parked.due(0, 20).is_none());
+        assert!(parked.due(0, 21).is_some());
+    }
+
+    #[test]
+    fn a_probe_that_vanishes_makes_its_class_due_at_once() {
+        let (mut parked, class) = group_of(&[("a", 0), ("b", 0)]);
+        assert!(parked.due(0, 10).is_none());
+        let woken = parked.wake(class.id).unwrap();
+        assert!(parked.probe_ended(class.id, &woken));
+        assert!(parked.due(0, 10).is_some());
+    }
+}

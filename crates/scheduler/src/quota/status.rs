@@ -1,0 +1,227 @@
+//! What is told of quotas.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::resources::list;
+use super::{Accounts, Index, Limit, Lines, Quota, Resource, Scope, Sums};
+use crate::policy::{Namespaces, names_of};
+use berth_model::Labels;
+
+/// What is told of one quota.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QuotaStatus {
+    pub name: Arc<str>,
+    pub uid: Arc<str>,
+    pub observed_generation: i64,
+    pub reason: Reason,
+    /// For people.
+    pub message: Arc<str>,
+    /// Other quotas that go before it for some of its pods.
+    pub contested: Option<Arc<str>>,
+    /// Pods that have a node.
+    pub pods: u64,
+    /// Pods that wait for room in it; a gang counts as one.
+    pub waiting: usize,
+    /// Pods that others took their room back from, since this process began.
+    pub reclaimed: u64,
+    /// By resource, those that the quota names.
+    pub standing: Vec<Standing>,
+    /// What guarantees of all quotas together lack in the cluster.
+    pub shortfall: Option<Shortfall>,
+}
+
+/// One resource of a quota.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Standing {
+    pub resource: Resource,
+    pub used: i128,
+    pub borrowed: i128,
+    pub guaranteed: Option<i64>,
+    pub maximum: Option<i64>,
+}
+
+/// All guarantees together are more than all nodes have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shortfall(pub Arc<str>);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    Applied,
+    /// Others go before it for all of its pods.
+    Overruled,
+    Invalid,
+}
+
+impl Reason {
+    pub fn name(self) -> &'static str {
+        match self {
+            Reason::Applied => "Applied",
+            Reason::Overruled => "Overruled",
+            Reason::Invalid => "Invalid",
+        }
+    }
+}
+
+/// Names that a text has at most.
+const MOST_NAMES: usize = 10;
+
+impl Standing {
+    /// Of all resources that the quota names, sorted.
+    pub fn of(quota: &Quota, accounts: &Accounts) -> Vec<Standing> {
+        let Some(limits) = quota.valid() else {
+            return Vec::new();
+        };
+        let account = accounts.of(&quota.name);
+        let borrowed = account.borrowed(limits);
+        let mut all: BTreeMap<&Resource, Standing> = BTreeMap::new();
+        for (resource, _) in limits.guaranteed.iter().chain(limits.maximum.iter()) {
+            all.entry(resource).or_insert_with(|| Standing {
+                resource: resource.clone(),
+                used: account.used.get(resource),
+                borrowed: borrowed.get(resource),
+                guaranteed: limits.guaranteed.get(resource),
+                maximum: limits.maximum.get(resource),
+            });
+        }
+        all.into_values().collect()
+    }
+}
+
+/// Of all quotas, by name. `namespaces` are those that exist, sorted; `cluster` is what all nodes have.
+pub fn statuses(
+    index: &Index,
+    accounts: &Accounts,
+    lines: &Lines,
+    reclaimed: &BTreeMap<Arc<str>, u64>,
+    namespaces: &[(&Arc<str>, &Labels)],
+    cluster: &Sums,
+) -> Vec<QuotaStatus> {
+    let shortfall = shortfall(index, cluster);
+    let contests = contests(index, namespaces);
+    let status = |quota: &Arc<Quota>| {
+        let bare = QuotaStatus {
+            name: quota.name.clone(),
+            uid: quota.uid.clone(),
+            observed_generation: quota.generation,
+            reason: Reason::Applied,
+            message: describe(&quota.scope, namespaces).into(),
+            contested: None,
+            pods: accounts.of(&quota.name).pods,
+            waiting: lines.waiting(&quota.name),
+            reclaimed: reclaimed.get(&quota.name).copied().unwrap_or(0),
+            standing: Standing::of(quota, accounts),
+            shortfall: None,
+        };
+        if let Err(why) = &quota.limits {
+            let message = format!("the quota is not in force: {why}").into();
+            return QuotaStatus { reason: Reason::Invalid, message, ..bare };
+        }
+        let guarantees = quota.valid().is_some_and(|limits| !limits.guaranteed.is_empty());
+        let shortfall = shortfall.clone().filter(|_| guarantees);
+        match contests.get(&quota.name) {
+            None => QuotaStatus { shortfall, ..bare },
+            Some((why, false)) => QuotaStatus { shortfall, contested: Some(why.clone()), ..bare },
+            Some((why, true)) => {
+                let message = "the quota is not in force: other quotas go first for all of its pods".into();
+                let contested = Some(why.clone());
+                QuotaStatus { reason: Reason::Overruled, message, contested, shortfall, ..bare }
+            }
+        }
+    };
+    index.iter().map(status).collect()
+}
+
+fn shortfall(index: &Index, cluster: &Sums) -> Option<Shortfall> {
+    let mut guaranteed = Sums::default();
+    for limits in index.ranked().filter_map(|quota| quota.valid()) {
+        add(&mut guaranteed, &limits.guaranteed);
+    }
+    let more = guaranteed.iter().filter(|(resource, amount)| *amount > cluster.get(resource));
+    let text = list(more.map(|(resource, amount)| {
+        let has = resource.show(cluster.get(resource));
+        (resource.clone(), format!("{} of {has}", resource.show(amount)))
+    }));
+    let told = || Shortfall(format!("quotas guarantee more than all nodes have: {text}").into());
+    (!text.is_empty()).then(told)
+}
+
+fn add(sums: &mut Sums, limit: &Limit) {
+    limit.iter().for_each(|(resource, amount)| sums.change(resource.clone(), amount.into()));
+}
+
+/// A namespace or all of them, of one queue or of none.
+type Claim = (Option<Arc<str>>, Option<Arc<str>>);
+
+/// By quota: who goes before it for which pods, and whether for all of them. Only quotas that are as specific contest each
+/// other; that a queue goes before a namespace is meant so.
+fn contests(index: &Index, namespaces: &[(&Arc<str>, &Labels)]) -> BTreeMap<Arc<str>, (Arc<str>, bool)> {
+    let mut winners: BTreeMap<Claim, &Arc<str>> = BTreeMap::new();
+    let mut found = BTreeMap::new();
+    for quota in index.ranked() {
+        let claims = claims(&quota.scope, namespaces);
+        let all = claims.len();
+        let mut lost: BTreeMap<&Arc<str>, Vec<String>> = BTreeMap::new();
+        for claim in claims {
+            match winners.get(&claim) {
+                Some(winner) => lost.entry(winner).or_default().push(text_of(&claim)),
+                None => {
+                    winners.insert(claim, &quota.name);
+                }
+            }
+        }
+        let losses: usize = lost.values().map(Vec::len).sum();
+        if losses > 0 {
+            let each = lost
+                .iter()
+                .map(|(winner, claims)| format!("quota {winner} goes first for {}", names(claims)));
+            let each: Vec<_> = each.take(MOST_NAMES).collect();
+            let text = format!("{}: it is as specific, and older or first by name", each.join("; "));
+            found.insert(quota.name.clone(), (text.into(), losses == all));
+        }
+    }
+    found
+}
+
+fn claims(scope: &Scope, namespaces: &[(&Arc<str>, &Labels)]) -> Vec<Claim> {
+    match &scope.namespaces {
+        Namespaces::All => vec![(None, scope.queue.clone())],
+        meant => {
+            names_of(meant, namespaces).into_iter().map(|name| (Some(name), scope.queue.clone())).collect()
+        }
+    }
+}
+
+fn text_of((namespace, queue): &Claim) -> String {
+    match (namespace, queue) {
+        (None, None) => "all pods".to_owned(),
+        (None, Some(queue)) => format!("queue {queue}"),
+        (Some(namespace), None) => format!("namespace {namespace}"),
+        (Some(namespace), Some(queue)) => format!("queue {queue} in namespace {namespace}"),
+    }
+}
+
+fn describe(scope: &Scope, namespaces: &[(&Arc<str>, &Labels)]) -> String {
+    let within = match &scope.namespaces {
+        Namespaces::All => String::new(),
+        meant => match &*names_of(meant, namespaces) {
+            [] => return "holds for no pods: no namespace has such labels now".to_owned(),
+            [one] => format!(" of namespace {one}"),
+            some => format!(" of namespaces {}", names(some)),
+        },
+    };
+    match &scope.queue {
+        Some(queue) => format!("holds for pods of queue {queue}{within}"),
+        None if within.is_empty() => "holds for all pods that no other quota has".to_owned(),
+        None => format!("holds for pods{within}"),
+    }
+}
+
+/// "a, b, and 3 more"
+fn names<T: AsRef<str>>(all: &[T]) -> String {
+    let shown: Vec<_> = all.iter().take(MOST_NAMES).map(AsRef::as_ref).collect();
+    match all.len() - shown.len() {
+        0 => shown.join(", "),
+        more => format!("{}, and {more} more", shown.join(", ")),
+    }
+}

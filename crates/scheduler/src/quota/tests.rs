@@ -1,0 +1,352 @@
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::queue::{AGED_TURN, Place};
+use berth_model::{Amounts, Holding, Labels, Usage};
+
+fn usage(cpu_milli: i64, gpus: i64) -> Arc<Usage> {
+    Arc::new(Usage {
+        requests: Amounts { cpu_milli, pods: 1, ..Amounts::default() },
+        extended: [(Arc::from("x/gpu"), gpus)].into_iter().collect(),
+        ..Usage::default()
+    })
+}
+
+fn limit(amounts: &[(&str, i64)]) -> Limit {
+    amounts.iter().map(|(name, amount)| (Resource::of(name), *amount)).collect()
+}
+
+fn quota(name: &str, created: i64, scope: Scope) -> Quota {
+    let limits = Limits { guaranteed: Limit::default(), maximum: limit(&[("cpu", 1000)]) };
+    let (name, uid) = (Arc::from(name), Arc::from(name));
+    Quota { name, uid, generation: 1, created, scope, reclaim: Reclaim::Any, limits: Ok(limits) }
+}
+
+fn scope(queue: Option<&str>, namespaces: &[&str]) -> Scope {
+    let namespaces = match namespaces {
+        [] => Namespaces::All,
+        names => Namespaces::Named(names.iter().map(|name| Arc::from(*name)).collect()),
+    };
+    Scope { queue: queue.map(Arc::from), namespaces }
+}
+
+fn pod(namespace: &str, queue: Option<&str>) -> Identity {
+    let labels = queue.into_iter().map(|queue| (QUEUE_LABEL, queue)).collect();
+    Identity { namespace: namespace.into(), labels, namespace_labels: Labels::default() }
+}
+
+fn of(quota: &str, usage: Arc<Usage>) -> Holding {
+    Holding { usage, quota: Some(quota.into()), ..Holding::default() }
+}
+
+#[test]
+fn a_pod_falls_to_its_queue_before_its_namespace_and_to_the_older_of_two_alike() {
+    let mut index = Index::default();
+    for (name, created, scope) in [
+        ("rest", 0, scope(None, &[])),
+        ("young", 2, scope(None, &["a", "b"])),
+        ("old", 1, scope(None, &["b"])),
+        ("night", 3, scope(Some("night"), &[])),
+        ("night-of-b", 4, scope(Some("night"), &["b"])),
+    ] {
+        assert_eq!(index.apply(quota(name, created, scope)), Change::Pods);
+    }
+    let find = |namespace, queue| index.find(&pod(namespace, queue)).map(|name| &**name);
+    assert_eq!(find("a", None), Some("young"));
+    assert_eq!(find("b", None), Some("old"));
+    assert_eq!(find("c", None), Some("rest"));
+    assert_eq!(find("a", Some("night")), Some("night"));
+    assert_eq!(find("b", Some("night")), Some("night-of-b"));
+    assert_eq!(find("a", Some("unknown")), Some("young"));
+}
+
+#[test]
+fn a_change_tells_whether_pods_move_and_an_invalid_quota_has_none() {
+    let mut index = Index::default();
+    let first = quota("q", 1, scope(None, &["a"]));
+    assert_eq!(index.apply(first.clone()), Change::Pods);
+    assert_eq!(index.apply(first.clone()), Change::Nothing);
+    let limits = Ok(Limits { maximum: limit(&[("cpu", 1)]), ..Limits::default() });
+    assert_eq!(index.apply(Quota { generation: 2, limits, ..first.clone() }), Change::Limits);
+    assert_eq!(index.apply(Quota { limits: Err("bad".into()), ..first }), Change::Pods);
+    assert_eq!(index.find(&pod("a", None)), None);
+    assert_eq!((index.delete("q"), index.delete("q")), (Change::Limits, Change::Nothing));
+}
+
+#[test]
+fn what_is_lacking_is_told_with_its_numbers() {
+    let mut account = Account::default();
+    account.used.charge(&usage(800, 1));
+    let maximum = limit(&[("cpu", 1000), ("x/gpu", 1)]);
+    let text = |cpu, gpus| {
+        let wanted = usage(cpu, gpus);
+        let lack = account.lacks_for(&maximum, &wanted);
+        assert_eq!(lack, account.lacks(&maximum, &Sums::from(&*wanted)));
+        lack.map(|lack| lack.message("q"))
+    };
+    assert_eq!(text(200, 0), None);
+    assert_eq!(text(300, 0).as_deref(), Some("quota q: wants 300m of cpu, but 800m of at most 1 is used"));
+    assert_eq!(text(100, 1).as_deref(), Some("quota q: wants 1 of x/gpu, but 1 of at most 1 is used"));
+    let never = "quota q: wants 2 of cpu, more than its maximum of 1 at all";
+    assert_eq!(text(2000, 0).as_deref(), Some(never));
+}
+
+#[test]
+fn amounts_are_written_as_kubernetes_does() {
+    let show = |name: &str, amount| Resource::of(name).show(amount);
+    assert_eq!([show("cpu", 1500), show("cpu", 2000), show("cpu", 0)], ["1500m", "2", "0"]);
+    assert_eq!(
+        [show("memory", 3 << 29), show("memory", 1 << 40), show("memory", 1001)],
+        ["1536Mi", "1Ti", "1001"]
+    );
+    assert_eq!([show("hugepages-2Mi", 4 << 20), show("x/gpu", 4096)], ["4Mi", "4096"]);
+}
+
+// Lines.
+
+fn join(lines: &mut Lines, name: &str, cpu: i64, gpus: i64, place: Place) {
+    lines.join(&"q".into(), &name.into(), Sums::from(&*usage(cpu, gpus)), place);
+}
+
+fn release(lines: &mut Lines, maximum: &Limit, used_cpu: i64, used_gpus: i64) -> Vec<String> {
+    let mut account = Account::default();
+    account.used.charge(&usage(used_cpu, used_gpus));
+    lines.release("q", maximum, &account).iter().map(|key| key.to_string()).collect()
+}
+
+fn place(priority: i32, seq: u64) -> Place {
+    (Reverse(priority), seq)
+}
+
+#[test]
+fn those_who_wait_come_in_order_and_a_large_one_keeps_its_room() {
+    let mut lines = Lines::default();
+    join(&mut lines, "large", 800, 0, place(0, 1));
+    join(&mut lines, "small", 100, 0, place(0, 2));
+    join(&mut lines, "urgent", 100, 0, place(5, 3));
+    let maximum = limit(&[("cpu", 1000)]);
+    assert_eq!(release(&mut lines, &maximum, 850, 0), ["urgent"]);
+    // 250 are free, but the large one is first.
+    assert_eq!(release(&mut lines, &maximum, 750, 0), [""; 0]);
+    assert_eq!(release(&mut lines, &maximum, 100, 0), ["large", "small"]);
+    assert!(lines.is_empty() && lines.quotas().next().is_none());
+}
+
+#[test]
+fn who_waits_for_devices_does_not_hold_up_those_that_need_none() {
+    let mut lines = Lines::default();
+    join(&mut lines, "gpu", 100, 1, place(0, 1));
+    join(&mut lines, "plain", 100, 0, place(0, 2));
+    let maximum = limit(&[("cpu", 1000), ("x/gpu", 4)]);
+    assert_eq!(release(&mut lines, &maximum, 0, 4), ["plain"]);
+    assert_eq!(release(&mut lines, &maximum, 0, 3), ["gpu"]);
+}
+
+#[test]
+fn what_never_fits_holds_up_nobody() {
+    let mut lines = Lines::default();
+    join(&mut lines, "huge", 1001, 0, place(9, 1));
+    join(&mut lines, "fits", 1000, 0, place(0, 2));
+    assert_eq!(release(&mut lines, &limit(&[("cpu", 1000)]), 0, 0), ["fits"]);
+    assert_eq!(release(&mut lines, &Limit::default(), 0, 0), ["huge"], "without a maximum all fit");
+}
+
+#[test]
+fn one_who_waits_longest_gets_every_sixteenth_turn_whatever_comes_before_it() {
+    let mut lines = Lines::default();
+    join(&mut lines, "low", 100, 0, place(0, 0));
+    let maximum = limit(&[("cpu", 1000)]);
+    for turn in 1..=AGED_TURN {
+        for more in 0..2 {
+            join(&mut lines, &format!("high-{turn}-{more}"), 100, 0, place(5, turn * 2 + more));
+        }
+        let released = release(&mut lines, &maximum, 900, 0);
+        assert_eq!(released == ["low"], turn == AGED_TURN, "turn {turn}: {released:?}");
+    }
+}
+
+#[test]
+fn the_longest_keeps_its_room_until_it_is_enough() {
+    let mut lines = Lines::default();
+    join(&mut lines, "low", 800, 0, place(0, 0));
+    let maximum = limit(&[("cpu", 1000)]);
+    let mut highs = 0;
+    let mut more = |lines: &mut Lines| {
+        highs += 1;
+        join(lines, &format!("high-{highs}"), 100, 0, place(5, highs));
+    };
+    for _ in 1..AGED_TURN {
+        more(&mut lines);
+        more(&mut lines);
+        assert_eq!(release(&mut lines, &maximum, 900, 0).len(), 1);
+    }
+    for used in [900, 700, 300] {
+        assert_eq!(release(&mut lines, &maximum, used, 0), [""; 0], "room is set aside");
+    }
+    assert_eq!(release(&mut lines, &maximum, 200, 0), ["low"]);
+}
+
+proptest! {
+    #[test]
+    fn nobody_is_released_beyond_the_maximum_or_lost_and_who_has_no_rival_gets_in(
+        pods in prop::collection::vec((0i64..5, 0i64..3, -1i32..2), 0..60),
+        rooms in prop::collection::vec((0i64..8, 0i64..4), 1..20),
+    ) {
+        let mut lines = Lines::default();
+        let mut waiting = BTreeSet::new();
+        for (at, (cpu, gpus, priority)) in pods.iter().enumerate() {
+            join(&mut lines, &at.to_string(), *cpu, *gpus, place(*priority, at as u64));
+            waiting.insert(at);
+        }
+        for (cpu, gpus) in rooms {
+            let maximum = limit(&[("cpu", cpu), ("x/gpu", gpus)]);
+            let (mut cpus, mut devices) = (0, 0);
+            for key in release(&mut lines, &maximum, 0, 0) {
+                let at: usize = key.parse().unwrap();
+                prop_assert!(waiting.remove(&at), "{at} was released twice");
+                (cpus, devices) = (cpus + pods[at].0, devices + pods[at].1);
+            }
+            prop_assert!(cpus <= cpu && devices <= gpus);
+            prop_assert_eq!(lines.len(), waiting.len());
+            prop_assert_eq!(lines.waiting("q"), waiting.len());
+            // The first that could ever get in had all of the room.
+            let possible = waiting.iter().filter(|at| pods[**at].0 <= cpu && pods[**at].1 <= gpus);
+            if cpus == 0 && devices == 0 {
+                prop_assert!(possible.clone().all(|at| pods[*at].0 > 0 || pods[*at].1 > 0), "nothing is asked for");
+                prop_assert_eq!(possible.count(), 0);
+            }
+        }
+        for at in &waiting {
+            prop_assert!(lines.leave(&at.to_string()));
+        }
+        prop_assert!(lines.is_empty());
+        prop_assert_eq!(lines.quotas().count(), 0);
+    }
+
+    #[test]
+    fn accounts_are_what_a_recount_gives(events in prop::collection::vec((any::<bool>(), 0u8..3, 0i64..5, 0i64..2), 0..80)) {
+        let (mut accounts, mut pods) = (Accounts::default(), Vec::new());
+        for (comes, name, cpu, gpus) in events {
+            if comes || pods.is_empty() {
+                let holding = of(&format!("q{name}"), usage(cpu, gpus));
+                accounts.charge(&holding);
+                pods.push(holding);
+            } else {
+                accounts.discharge(&pods.swap_remove(cpu as usize % pods.len()));
+            }
+            let mut fresh = Accounts::default();
+            pods.iter().for_each(|holding| fresh.charge(holding));
+            prop_assert_eq!(&fresh, &accounts);
+        }
+    }
+}
+
+// Guarantees.
+
+fn guarantee(cpu: i64, used: i64) -> (Arc<Quota>, Account) {
+    let limits = Ok(Limits { guaranteed: limit(&[("cpu", cpu)]), maximum: Limit::default() });
+    let quota = Quota { limits, ..quota("other", 1, scope(None, &["b"])) };
+    let mut account = Account { pods: 9, ..Account::default() };
+    account.used.charge(&usage(used, 0));
+    (Arc::new(quota), account)
+}
+
+fn claims(rights: &Rights, lower: &[bool], cpu: i64, used: i64) -> Vec<Claim> {
+    let mut toll = Toll::default();
+    let victim = of("other", usage(100, 0));
+    lower
+        .iter()
+        .map(|lower| rights.claim(&mut toll, &victim, *lower, false, |_| Some(guarantee(cpu, used))))
+        .collect()
+}
+
+fn rights(within: bool, reclaim: Reclaim) -> Rights {
+    let lenders = if within && reclaim == Reclaim::Any { vec![Arc::from("other")] } else { Vec::new() };
+    Rights { quota: Some("mine".into()), within, reclaim, lenders }
+}
+
+#[test]
+fn within_its_guarantee_a_pod_takes_back_what_is_lent_and_not_one_pod_more() {
+    let any = rights(true, Reclaim::Any);
+    assert_eq!(claims(&any, &[false; 3], 100, 300), [Claim::Lent, Claim::Lent, Claim::No]);
+    assert_eq!(claims(&any, &[false; 2], 150, 300), [Claim::Lent, Claim::No], "not half a pod more either");
+    let lower = rights(true, Reclaim::LowerPriority);
+    assert_eq!(claims(&lower, &[true, false], 100, 300), [Claim::Lower, Claim::No]);
+    let never = rights(true, Reclaim::Never);
+    assert_eq!(claims(&never, &[true, false], 100, 300), [Claim::No, Claim::No]);
+}
+
+#[test]
+fn beyond_its_guarantee_a_pod_takes_nothing_that_is_covered_however_important_it_is() {
+    let beyond = rights(false, Reclaim::Any);
+    assert_eq!(claims(&beyond, &[true; 3], 200, 300), [Claim::Lower, Claim::No, Claim::No]);
+    assert_eq!(claims(&beyond, &[false; 2], 0, 300), [Claim::No, Claim::No]);
+    // Without a quota, and within its own, priorities decide as ever.
+    assert_eq!(claims(&Rights::default(), &[true, false], 300, 300), [Claim::Lower, Claim::No]);
+    assert_eq!(claims(&rights(true, Reclaim::Any), &[true, false], 300, 300), [Claim::Lower, Claim::No]);
+}
+
+#[test]
+fn within_one_quota_only_priorities_count() {
+    let mine = Rights { quota: Some("other".into()), ..rights(true, Reclaim::Any) };
+    assert_eq!(claims(&mine, &[true, false], 100, 300), [Claim::Lower, Claim::No]);
+}
+
+#[test]
+fn a_guarantee_is_judged_by_the_resources_that_it_names() {
+    let limits = Limits { guaranteed: limit(&[("x/gpu", 2)]), maximum: Limit::default() };
+    let mut account = Account::default();
+    account.used.charge(&usage(5000, 1));
+    assert!(account.guarantees(&limits, &usage(1 << 40, 1)));
+    assert!(!account.guarantees(&limits, &usage(1, 2)));
+    assert!(!account.guarantees(&limits, &usage(1, 0)), "no device, no guarantee");
+    assert!(account.covers(&limits, &usage(1, 1)));
+    assert!(!account.covers(&limits, &usage(1, 0)));
+    let nothing = Limits::default();
+    assert!(!account.guarantees(&nothing, &usage(1, 1)) && !account.covers(&nothing, &usage(1, 1)));
+    assert_eq!(account.borrowed(&limits), Sums::default());
+    assert_eq!(account.borrowed(&nothing), account.used, "without a guarantee all is borrowed");
+}
+
+/// Two quotas that each need what the other has: whoever lost a pod must not be able to take it back.
+#[test]
+fn nothing_is_taken_back_and_forth() {
+    for (guaranteed, used, size) in [(100, 300, 100), (150, 300, 100), (0, 70, 70), (99, 100, 1)] {
+        let (quota, mut account) = guarantee(guaranteed, used);
+        let limits = quota.valid().unwrap();
+        let pod = usage(size, 0);
+        while !account.covers(limits, &pod) && account.used.get(&Resource::Cpu) > 0 {
+            account.used.discharge(&pod);
+            assert!(!account.guarantees(limits, &pod), "{guaranteed} {used} {size}");
+        }
+    }
+}
+
+#[test]
+fn quotas_that_contest_each_other_are_told_which_goes_first_and_shortfalls_are_told_all() {
+    let mut index = Index::default();
+    let guaranteed = |quota: Quota, cpu| Quota {
+        limits: Ok(Limits { guaranteed: limit(&[("cpu", cpu)]), maximum: Limit::default() }),
+        ..quota
+    };
+    index.apply(guaranteed(quota("first", 1, scope(None, &["a", "b"])), 1000));
+    index.apply(guaranteed(quota("second", 2, scope(None, &["b", "c"])), 1500));
+    index.apply(quota("third", 3, scope(None, &["a"])));
+    index.apply(quota("queue", 4, scope(Some("x"), &["a"])));
+    let mut cluster = Sums::default();
+    cluster.change(Resource::Cpu, 2000);
+    let all = statuses(&index, &Accounts::default(), &Lines::default(), &Default::default(), &[], &cluster);
+    let by_name = |name: &str| all.iter().find(|status| &*status.name == name).unwrap();
+    assert_eq!(by_name("first").contested, None);
+    assert_eq!(by_name("queue").contested, None);
+    let why = "quota first goes first for namespace b: it is as specific, and older or first by name";
+    assert_eq!(by_name("second").contested.as_deref(), Some(why));
+    assert_eq!((by_name("second").reason, by_name("third").reason), (Reason::Applied, Reason::Overruled));
+    let short = "quotas guarantee more than all nodes have: cpu 2500m of 2";
+    assert_eq!(by_name("second").shortfall.as_ref().map(|it| &*it.0), Some(short));
+    assert_eq!(by_name("queue").shortfall, None, "it guarantees nothing");
+    assert_eq!(&*by_name("queue").message, "holds for pods of queue x of namespace a");
+}

@@ -1,0 +1,47 @@
+//! ImageLocality: nodes that already have the pod's images are better, by the bytes that need not be pulled.
+//!
+//! Upstream scales a size by the share of nodes that have the image, so that its score does not depend on one node alone;
+//! here the answer is node-local, and as the last preference it only decides between nodes that are equal otherwise.
+
+use std::sync::Arc;
+
+use super::Answer;
+use berth_model::Node;
+
+const MIB: i64 = 1 << 20;
+/// Below this, pulling is cheap enough not to matter (upstream: `minThreshold`).
+const LEAST_BYTES: i64 = 23 * MIB;
+/// From this on, for each container, more makes no difference (upstream: `maxContainerThreshold`).
+const MOST_BYTES: i64 = 1000 * MIB;
+/// Nothing of note is present; 0 is the best answer.
+pub const WORST: Answer = 7;
+
+pub fn answer(images: &[Arc<str>], containers: u32, node: &Node) -> Answer {
+    if node.images.is_empty() {
+        return WORST;
+    }
+    let present = images.iter().filter_map(|image| node.image_size(image)).fold(0i64, i64::saturating_add);
+    let most = MOST_BYTES * i64::from(containers.max(1));
+    let gain = present.clamp(LEAST_BYTES, most) - LEAST_BYTES;
+    WORST - (gain / ((most - LEAST_BYTES) / i64::from(WORST))).min(i64::from(WORST)) as Answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_model::Image;
+
+    #[test]
+    fn the_more_bytes_are_present_the_better_within_the_thresholds() {
+        let node = |size_bytes| Node {
+            images: [Image { name: "app:1".into(), size_bytes }].into(),
+            ..Node::default()
+        };
+        let images = [Arc::from("app:1")];
+        assert_eq!(answer(&images, 1, &Node::default()), WORST);
+        assert_eq!(answer(&images, 1, &node(10 * MIB)), WORST);
+        assert_eq!(answer(&images, 1, &node(500 * MIB)), 4);
+        assert_eq!(answer(&images, 1, &node(i64::MAX)), 0);
+        assert_eq!(answer(&[Arc::from("other:1")], 1, &node(i64::MAX)), WORST);
+    }
+}

@@ -1,0 +1,211 @@
+//! The rules: what makes a node valid for a class of pods (validators), and what makes it better (preferences).
+//!
+//! One file a rule, named as in kube-scheduler; a rule does not know the others. Answers that cost label or string
+//! matching are kept in rule objects (`agent`), one [`Answer`] a node, shared by all classes with the same trait; answers
+//! that compare integers are computed anew each time: caching those lost in 2018 (kubernetes#71013).
+//!
+//! `NodeName` needs no file: a pod that names its node is bound, and never waits here.
+
+pub mod counted;
+mod image_locality;
+pub mod inter_pod_affinity;
+mod key;
+mod node_affinity;
+mod node_declared_features;
+mod node_ports;
+mod node_unschedulable;
+mod node_volume_limits;
+mod placement;
+pub mod pod_topology_spread;
+mod reasons;
+mod resources_balanced_allocation;
+mod resources_fit;
+mod taint_toleration;
+mod volume_binding;
+mod volume_restrictions;
+mod volume_zone;
+
+pub use key::{GOLDEN, Key, Layout, Salt, Scores, Standing, hash_of, mix, unit};
+pub use node_affinity::applies as node_affinity_applies;
+pub use node_unschedulable::tolerated as tolerates_unschedulable;
+pub use placement::{AgentLimit, Placement, PreferenceOrder, PreferencesError, most_steps};
+pub use reasons::{Diagnosis, Reasons, Unhelped};
+pub use resources_fit::{Load, UtilisationLimit, beyond, insufficient_without, shortage};
+pub use volume_binding::{Choice as VolumeChoice, plan as plan_volumes};
+
+use crate::class::Class;
+use crate::inventory::{Revision, Row};
+use berth_model::{Node, PodSpec, Usage, VolumeNeeds};
+
+/// What a cached rule says of one node, in the rule's own code.
+pub type Answer = u16;
+
+/// The rules whose answers are worth caching.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum CachedRule {
+    TaintToleration,
+    NodeAffinity,
+    ImageLocality,
+    VolumeBinding,
+    VolumeZone,
+}
+
+impl CachedRule {
+    pub const ALL: [CachedRule; 5] = [
+        CachedRule::TaintToleration,
+        CachedRule::NodeAffinity,
+        CachedRule::ImageLocality,
+        CachedRule::VolumeBinding,
+        CachedRule::VolumeZone,
+    ];
+    pub const COUNT: usize = Self::ALL.len();
+
+    pub fn index(self) -> usize {
+        self as usize
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            CachedRule::TaintToleration => "TaintToleration",
+            CachedRule::NodeAffinity => "NodeAffinity",
+            CachedRule::ImageLocality => "ImageLocality",
+            CachedRule::VolumeBinding => "VolumeBinding",
+            CachedRule::VolumeZone => "VolumeZone",
+        }
+    }
+
+    /// Evaluates this rule for one node. Depends on nothing but the rule's traits in `class` and on `node`.
+    pub fn answer(self, class: &Class, node: &Node) -> Answer {
+        let spec = &class.spec;
+        match self {
+            CachedRule::TaintToleration => taint_toleration::answer(&spec.tolerations, node),
+            CachedRule::NodeAffinity => node_affinity::answer(spec, node),
+            CachedRule::ImageLocality => image_locality::answer(&spec.images, spec.containers, node),
+            CachedRule::VolumeBinding => match &spec.volumes {
+                Some(needs) => volume_binding::answer(&needs.bound, node),
+                None => NEUTRAL,
+            },
+            CachedRule::VolumeZone => match &spec.volumes {
+                Some(needs) => volume_zone::answer(&needs.zones, node),
+                None => NEUTRAL,
+            },
+        }
+    }
+}
+
+/// Answers of all cached rules for one node. A rule that does not apply to the class answers [`NEUTRAL`].
+pub type Answers = [Answer; CachedRule::COUNT];
+
+/// The node is fine, and as good as any.
+pub const NEUTRAL: Answer = 0;
+
+/// The place of the node `id` among all nodes for `class`: its reasons when it is not valid, else its preferences.
+///
+/// The first rule that fails gives the reason, in kube-scheduler's order.
+pub fn rank(class: &Class, row: &Row, answers: &Answers, tie: u32) -> Key {
+    if row.node.is_none() {
+        return Key::VACANT;
+    }
+    // Pods that another scheduler has nominated for the node count as if they were there.
+    if let Some(row) = row.with_reservations(class.priority) {
+        return rank(class, &row, answers, tie);
+    }
+    let affinity = answers[CachedRule::NodeAffinity.index()];
+    // Upstream's PreFilter ends here, without a look at any node.
+    if class.spec.volumes.as_ref().is_some_and(|needs| needs.refusal.is_some()) {
+        return Key::invalid(Reasons::VOLUMES_REFUSED);
+    }
+    // Upstream narrows the nodes to the named ones before any of its filters runs.
+    if affinity == node_affinity::NOT_NAMED {
+        return Key::invalid(Reasons::NOT_NAMED);
+    }
+    if row.unschedulable && !class.tolerates_unschedulable {
+        return Key::invalid(Reasons::UNSCHEDULABLE);
+    }
+    let taints = answers[CachedRule::TaintToleration.index()];
+    if taints == taint_toleration::UNTOLERATED {
+        return Key::invalid(Reasons::TAINTS);
+    }
+    if affinity == node_affinity::NO_MATCH {
+        return Key::invalid(Reasons::AFFINITY);
+    }
+    let usage = &class.spec.usage;
+    if node_ports::conflict(&usage.ports, row) {
+        return Key::invalid(Reasons::PORTS);
+    }
+    if let Some(reasons) = resources_fit::insufficient(usage, row) {
+        return Key::invalid(reasons);
+    }
+    let placement = &class.placement;
+    if let Some(limit) = placement.limit.as_ref().filter(|limit| limit.is_of_node(row))
+        && let Some(reasons) = resources_fit::beyond(limit, usage, &Load::of(row))
+    {
+        return Key::invalid(reasons);
+    }
+    if let Some(needs) = &class.spec.volumes
+        && let Some(reasons) = volumes_refuse(needs, row, answers)
+    {
+        return Key::invalid(reasons);
+    }
+    // Upstream has it last; what is said of pods elsewhere comes before it.
+    if row.node.as_ref().is_some_and(|node| node_declared_features::lacks(&class.spec, node)) {
+        return Key::invalid(Reasons::FEATURES);
+    }
+    let shares = resources_fit::Shares::after(usage, row);
+    let preferences = key::Preferences {
+        untolerated: taints,
+        affinity,
+        share: resources_fit::preference(placement.packing, &shares),
+        balance: resources_balanced_allocation::preference(&shares),
+        image: answers[CachedRule::ImageLocality.index()],
+        tie,
+    };
+    Key::valid(placement.layout(), preferences, || node_affinity::worst(&class.spec))
+}
+
+/// The four rules about volumes; the first that fails gives the reason.
+fn volumes_refuse(needs: &VolumeNeeds, row: &Row, answers: &Answers) -> Option<Reasons> {
+    let zone = answers[CachedRule::VolumeZone.index()];
+    volume_restrictions::refuses(needs, row)
+        .or_else(|| node_volume_limits::refuses(needs, row))
+        .or_else(|| volume_binding::refuses(needs, row, answers[CachedRule::VolumeBinding.index()]))
+        .or_else(|| (zone == volume_zone::ELSEWHERE).then_some(Reasons::VOLUME_ZONE))
+}
+
+/// Whether the pod's selector, required node affinity and tolerations let it run on the node, whatever room there is.
+pub fn may_run_on(spec: &PodSpec, node: &Node) -> bool {
+    node_affinity::required_match(&spec.node_selector, spec.node_affinity.required.as_deref(), node)
+        && taint_toleration::answer(&spec.tolerations, node) != taint_toleration::UNTOLERATED
+}
+
+/// What a node lacks for a pod with this usage, in kube-scheduler's words; empty if it fits: what the ledger knows, and what a
+/// kubelet turns pods away for.
+pub fn lacking(usage: &Usage, row: &Row) -> Vec<String> {
+    let ports = if node_ports::conflict(&usage.ports, row) { Reasons::PORTS } else { Reasons::NONE };
+    let missing = resources_fit::insufficient(usage, row).unwrap_or(Reasons::NONE);
+    (ports | missing).texts_of_usage(usage)
+}
+
+/// The same for a caller without rule objects: evaluates every rule on the row itself.
+pub fn rank_uncached(class: &Class, row: &Row) -> Key {
+    let mut answers = [NEUTRAL; CachedRule::COUNT];
+    if let Some(node) = &row.node {
+        for rule in CachedRule::ALL {
+            if class.traits[rule.index()].is_some() {
+                answers[rule.index()] = rule.answer(class, node);
+            }
+        }
+    }
+    rank(class, row, &answers, 0)
+}
+
+/// Whether `class` may go to the node of this row, given that it was valid there at revision `seen`: labels and taints
+/// are only looked at again when the node itself changed since.
+pub fn still_admits(class: &Class, row: &Row, seen: Revision) -> bool {
+    let key = if row.node_revision > seen {
+        rank_uncached(class, row)
+    } else {
+        rank(class, row, &[NEUTRAL; CachedRule::COUNT], 0)
+    };
+    key.is_valid()
+}

@@ -1,0 +1,151 @@
+//! NodeAffinity: `nodeSelector` and required node affinity exclude nodes; matched preferred terms make them better.
+
+use super::Answer;
+use berth_model::{FieldRequirement, Labels, Node, NodeSelectorTerm, PodSpec};
+
+/// The node does not match. Answers below this are preferences: lower is better.
+pub const NO_MATCH: Answer = Answer::MAX - 1;
+/// The pod names the nodes it may run on (`metadata.name`), and this is none of them: kube-scheduler never looks at
+/// such a node, and words it differently.
+pub const NOT_NAMED: Answer = Answer::MAX;
+
+/// The most that the preference can say; weights beyond this are scaled.
+pub const WORST: Answer = (1 << 12) - 1;
+
+/// Whether the node is one that a pod with this selector and these terms may run on (upstream: `RequiredNodeAffinity`).
+pub fn required_match(selector: &Labels, terms: Option<&[NodeSelectorTerm]>, node: &Node) -> bool {
+    selector.iter().all(|(key, value)| node.labels.get(key) == Some(value))
+        && terms.is_none_or(|terms| terms.iter().any(|term| term.matches(&node.name, &node.labels)))
+}
+
+pub fn answer(spec: &PodSpec, node: &Node) -> Answer {
+    let required = spec.node_affinity.required.as_deref();
+    if required.is_some_and(|required| excluded_by_name(required, &node.name)) {
+        return NOT_NAMED;
+    }
+    if !required_match(&spec.node_selector, required, node) {
+        return NO_MATCH;
+    }
+    let (mut total, mut missed) = (0u64, 0u64);
+    for preferred in spec.node_affinity.preferred.iter() {
+        let weight = preferred.weight.max(0) as u64;
+        total += weight;
+        if !preferred.term.matches(&node.name, &node.labels) {
+            missed += weight;
+        }
+    }
+    let worst = u64::from(WORST);
+    if total > worst { (missed * worst / total) as Answer } else { missed as Answer }
+}
+
+/// The worst that the preference can answer for this spec.
+pub fn worst(spec: &PodSpec) -> Answer {
+    let weights = spec.node_affinity.preferred.iter().map(|preferred| preferred.weight.max(0) as u64);
+    weights.sum::<u64>().min(u64::from(WORST)) as Answer
+}
+
+/// Whether the class has anything to ask of this rule.
+pub fn applies(spec: &PodSpec) -> bool {
+    !spec.node_selector.is_empty()
+        || spec.node_affinity.required.is_some()
+        || !spec.node_affinity.preferred.is_empty()
+}
+
+/// Whether every term names nodes and none of them can be `node` (upstream: NodeAffinity's PreFilter).
+fn excluded_by_name(terms: &[NodeSelectorTerm], node: &str) -> bool {
+    !terms.is_empty()
+        && terms.iter().all(|term| names(term).next().is_some() && names(term).any(|n| n != node))
+}
+
+fn names(term: &NodeSelectorTerm) -> impl Iterator<Item = &str> {
+    term.fields.iter().filter_map(|field| match field {
+        FieldRequirement::NameIs(name) => Some(&**name),
+        FieldRequirement::NameIsNot(_) => None,
+    })
+}
+
+/// Whether every term names nodes, but no term leaves any (two names at once): no node can ever match.
+pub fn names_conflict(spec: &PodSpec) -> bool {
+    let Some(terms) = &spec.node_affinity.required else {
+        return false;
+    };
+    !terms.is_empty()
+        && terms.iter().all(|term| names(term).next().is_some_and(|first| names(term).any(|n| n != first)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_model::{NodeAffinity, Operator, PreferredTerm, Requirement};
+
+    fn node(name: &str, zone: &str) -> Node {
+        Node { name: name.into(), labels: [("zone", zone)].into_iter().collect(), ..Node::default() }
+    }
+
+    fn zone_in(zones: &[&str]) -> NodeSelectorTerm {
+        let mut values: Vec<_> = zones.iter().map(|z| (*z).into()).collect();
+        values.sort();
+        let expression = Requirement { key: "zone".into(), operator: Operator::In(values.into()) };
+        NodeSelectorTerm { expressions: [expression].into(), fields: [].into() }
+    }
+
+    fn named(names: &[&str]) -> NodeSelectorTerm {
+        let fields = names.iter().map(|n| FieldRequirement::NameIs((*n).into())).collect();
+        NodeSelectorTerm { expressions: [].into(), fields }
+    }
+
+    fn required(terms: Vec<NodeSelectorTerm>) -> PodSpec {
+        let node_affinity = NodeAffinity { required: Some(terms.into()), preferred: [].into() };
+        PodSpec { node_affinity, ..PodSpec::default() }
+    }
+
+    #[test]
+    fn required_terms_are_ored_and_an_empty_list_or_term_matches_nothing() {
+        let either = required(vec![zone_in(&["a"]), zone_in(&["b"])]);
+        assert_eq!(answer(&either, &node("n", "b")), 0);
+        assert_eq!(answer(&either, &node("n", "c")), NO_MATCH);
+        assert_eq!(answer(&required(vec![]), &node("n", "a")), NO_MATCH);
+        assert_eq!(answer(&required(vec![NodeSelectorTerm::default()]), &node("n", "a")), NO_MATCH);
+    }
+
+    #[test]
+    fn a_pod_that_names_its_nodes_excludes_all_others_by_name() {
+        let spec = required(vec![named(&["x"]), named(&["y"])]);
+        assert_eq!(answer(&spec, &node("x", "a")), 0);
+        assert_eq!(answer(&spec, &node("z", "a")), NOT_NAMED);
+        let open = required(vec![named(&["x"]), zone_in(&["a"])]);
+        assert_eq!(answer(&open, &node("z", "b")), NO_MATCH);
+        assert!(names_conflict(&required(vec![named(&["x", "y"])])));
+        assert!(!names_conflict(&spec));
+    }
+
+    #[test]
+    fn node_selector_demands_every_pair() {
+        let node_selector: Labels = [("zone", "a"), ("disk", "ssd")].into_iter().collect();
+        let spec = PodSpec { node_selector, ..PodSpec::default() };
+        assert_eq!(answer(&spec, &node("n", "a")), NO_MATCH);
+        let labels = [("zone", "a"), ("disk", "ssd"), ("x", "y")].into_iter().collect();
+        assert_eq!(answer(&spec, &Node { labels, ..node("n", "a") }), 0);
+    }
+
+    #[test]
+    fn more_matched_weight_is_better_and_large_sums_are_scaled() {
+        let preferred = |weights: &[(i32, &str)]| PodSpec {
+            node_affinity: NodeAffinity {
+                required: None,
+                preferred: weights
+                    .iter()
+                    .map(|(weight, z)| PreferredTerm { weight: *weight, term: zone_in(&[z]) })
+                    .collect(),
+            },
+            ..PodSpec::default()
+        };
+        let spec = preferred(&[(80, "a"), (20, "b")]);
+        assert_eq!(answer(&spec, &node("n", "a")), 20);
+        assert_eq!(answer(&spec, &node("n", "b")), 80);
+        assert_eq!(answer(&spec, &node("n", "c")), 100);
+        let many = preferred(&vec![(100, "b"); 100]);
+        assert_eq!(answer(&many, &node("n", "a")), WORST);
+        assert_eq!(answer(&many, &node("n", "b")), 0);
+    }
+}

@@ -1,0 +1,159 @@
+//! How pods are to be placed: which preferences count, in which order and how finely, and what else policies can say.
+
+use std::sync::Arc;
+
+use berth_model::{Packing, Preference};
+
+use super::key::Layout;
+use super::resources_fit::UtilisationLimit;
+use super::{image_locality, node_affinity, resources_balanced_allocation, resources_fit};
+
+/// How many answers it can tell apart; `None`: it counts pods, and is never rounded.
+pub const fn most_steps(preference: Preference) -> Option<u16> {
+    match preference {
+        Preference::TaintToleration => Some(16),
+        Preference::NodeAffinity => Some(node_affinity::WORST + 1),
+        Preference::InterPodAffinity | Preference::PodTopologySpread => None,
+        Preference::NodeResourcesFit => Some(resources_fit::STEPS),
+        Preference::NodeResourcesBalancedAllocation => Some(resources_balanced_allocation::STEPS),
+        Preference::ImageLocality => Some(image_locality::WORST + 1),
+    }
+}
+
+/// What is the same for all pods under one policy, and decides with their class how nodes are ranked for them.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Placement {
+    pub order: PreferenceOrder,
+    pub packing: Packing,
+    /// Choose among the best this many nodes (Protean's n0). From configuration, never driven by conflicts.
+    pub candidate_width: usize,
+    pub limit: Option<UtilisationLimit>,
+    /// What the ranked lists of such classes may take of one agent's memory, all together.
+    pub cache_bytes: Option<usize>,
+    pub agents: Option<AgentLimit>,
+}
+
+/// Only some of the agents place such pods, so that the others keep what they have cached for everybody else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct AgentLimit {
+    pub most: u8,
+    /// Which ones: policies with other numbers start to count at other agents.
+    pub from: u64,
+}
+
+impl AgentLimit {
+    /// A bit for each agent that may, of so many that there are.
+    pub fn among(self, agents: usize) -> u64 {
+        let agents = agents.max(1);
+        let first = (self.from % agents as u64) as usize;
+        let most = usize::from(self.most).clamp(1, agents);
+        (first..first + most).fold(0, |bits, at| bits | 1 << (at % agents))
+    }
+}
+
+/// Which preferences count, most important first, and how finely.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct PreferenceOrder {
+    /// With their steps; 0 steps: it is never rounded.
+    preferences: Arc<[(Preference, u16)]>,
+    layout: Layout,
+}
+
+/// Why an order of preferences cannot be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PreferencesError {
+    #[error("{0} is there twice")]
+    Twice(&'static str),
+    #[error("{name} takes 1 to {most} steps, not {steps}")]
+    Steps { name: &'static str, most: u16, steps: u32 },
+    #[error("{0} counts pods and takes no steps: leave steps out, or leave it out to switch it off")]
+    NoSteps(&'static str),
+}
+
+impl Default for Placement {
+    fn default() -> Self {
+        Placement {
+            order: PreferenceOrder::default(),
+            packing: Packing::default(),
+            candidate_width: 1,
+            limit: None,
+            cache_bytes: None,
+            agents: None,
+        }
+    }
+}
+
+impl Placement {
+    pub fn layout(&self) -> &Layout {
+        &self.order.layout
+    }
+}
+
+impl Default for PreferenceOrder {
+    fn default() -> Self {
+        let all = Preference::ALL.map(|preference| (preference, most_steps(preference).unwrap_or(0)));
+        PreferenceOrder { preferences: all.into(), layout: Layout::new(&all) }
+    }
+}
+
+impl PreferenceOrder {
+    /// These preferences, most important first, each with its steps if they are not all that it can tell apart; the others, and
+    /// those with one step, do not count.
+    pub fn new(
+        order: impl IntoIterator<Item = (Preference, Option<u32>)>,
+    ) -> Result<PreferenceOrder, PreferencesError> {
+        let mut seen = Vec::new();
+        let mut preferences = Vec::new();
+        for (preference, steps) in order {
+            let name = preference.name();
+            if seen.contains(&preference) {
+                return Err(PreferencesError::Twice(name));
+            }
+            seen.push(preference);
+            match (most_steps(preference), steps) {
+                (None, None) => preferences.push((preference, 0)),
+                (None, Some(_)) => return Err(PreferencesError::NoSteps(name)),
+                (Some(most), None) => preferences.push((preference, most)),
+                (Some(_), Some(1)) => {}
+                (Some(most), Some(steps)) => match u16::try_from(steps) {
+                    Ok(steps) if (2..=most).contains(&steps) => preferences.push((preference, steps)),
+                    _ => return Err(PreferencesError::Steps { name, most, steps }),
+                },
+            }
+        }
+        let layout = Layout::new(&preferences);
+        Ok(PreferenceOrder { preferences: preferences.into(), layout })
+    }
+
+    /// Those that count, most important first, each with its steps; 0 steps: it is never rounded.
+    pub fn preferences(&self) -> &[(Preference, u16)] {
+        &self.preferences
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_is_refused_for_what_is_wrong_with_it() {
+        let with = |order: &[(Preference, Option<u32>)]| {
+            PreferenceOrder::new(order.iter().copied()).map(|order| order.preferences)
+        };
+        let text = |order: &[_]| with(order).unwrap_err().to_string();
+        use Preference::*;
+        assert_eq!(text(&[(ImageLocality, None), (ImageLocality, None)]), "ImageLocality is there twice");
+        assert_eq!(text(&[(ImageLocality, Some(9))]), "ImageLocality takes 1 to 8 steps, not 9");
+        assert_eq!(text(&[(NodeResourcesFit, Some(0))]), "NodeResourcesFit takes 1 to 64 steps, not 0");
+        assert!(text(&[(PodTopologySpread, Some(4))]).starts_with("PodTopologySpread counts pods"));
+        let some =
+            with(&[(PodTopologySpread, None), (ImageLocality, Some(1)), (NodeAffinity, None)]).unwrap();
+        assert_eq!(*some, [(PodTopologySpread, 0), (NodeAffinity, 4096)]);
+    }
+
+    #[test]
+    fn all_preferences_in_their_order_are_the_default() {
+        let all = Preference::ALL.map(|preference| (preference, None));
+        assert_eq!(PreferenceOrder::new(all).unwrap(), PreferenceOrder::default());
+    }
+}

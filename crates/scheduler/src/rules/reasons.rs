@@ -1,0 +1,358 @@
+//! Why nodes are not valid, and how that is told: in kube-scheduler's words, which autoscalers and people parse.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::ops::{BitOr, BitOrAssign};
+
+use crate::class::Class;
+use berth_model::{PreemptionPolicy, Usage};
+
+/// A set of reasons for which one node is not valid. Only those of the first rule that failed, as upstream tells them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Reasons(u128);
+
+/// Extended resources of a class beyond this many share the last reason.
+pub(super) const MAX_EXTENDED: usize = 40;
+
+const FIRST_EXTENDED: u32 = 8;
+
+/// What upstream's DynamicResources says in PostFilter of a pod without resource claims.
+const NO_CLAIMS: &str = "no new claims to deallocate";
+
+impl Reasons {
+    pub const NONE: Reasons = Reasons(0);
+    pub const UNSCHEDULABLE: Reasons = Reasons(1);
+    pub const TAINTS: Reasons = Reasons(1 << 1);
+    pub const AFFINITY: Reasons = Reasons(1 << 2);
+    pub const PORTS: Reasons = Reasons(1 << 3);
+    pub const PODS: Reasons = Reasons(1 << 4);
+    pub const CPU: Reasons = Reasons(1 << 5);
+    pub const MEMORY: Reasons = Reasons(1 << 6);
+    pub const EPHEMERAL_STORAGE: Reasons = Reasons(1 << 7);
+    /// The pod names its nodes, and this is none of them.
+    pub const NOT_NAMED: Reasons = Reasons(1 << 50);
+    /// More is asked than the node has in all: taking pods away from it cannot help.
+    pub const UNRESOLVABLE: Reasons = Reasons(1 << 51);
+    pub const SPREAD: Reasons = Reasons(1 << 64);
+    /// The node lacks a label that topology spread asks for.
+    pub const SPREAD_LABEL: Reasons = Reasons(1 << 65);
+    pub const POD_AFFINITY: Reasons = Reasons(1 << 66);
+    pub const POD_ANTI_AFFINITY: Reasons = Reasons(1 << 67);
+    /// Pods that are there already refuse this one.
+    pub const EXISTING_ANTI_AFFINITY: Reasons = Reasons(1 << 68);
+    /// The kubelet lacks something.
+    pub const FEATURES: Reasons = Reasons(1 << 69);
+    /// A disk of the pod is taken by another pod of the node.
+    pub const DISK: Reasons = Reasons(1 << 70);
+    /// A claim that only one pod may use is used by another one, wherever.
+    pub const CLAIM_IN_USE: Reasons = Reasons(1 << 71);
+    pub const TOO_MANY_VOLUMES: Reasons = Reasons(1 << 72);
+    /// A bound volume does not reach the node.
+    pub const VOLUME_NOT_REACHED: Reasons = Reasons(1 << 73);
+    pub const NO_FREE_VOLUME: Reasons = Reasons(1 << 74);
+    pub const NO_SPACE: Reasons = Reasons(1 << 75);
+    pub const VOLUME_MISSING: Reasons = Reasons(1 << 76);
+    pub const VOLUME_ZONE: Reasons = Reasons(1 << 77);
+    /// Its claims keep the pod from every node; the class knows why.
+    pub const VOLUMES_REFUSED: Reasons = Reasons(1 << 78);
+    /// The policy of the class leaves this room to others.
+    pub const LIMIT: Reasons = Reasons(1 << 79);
+
+    /// Too little of the `at`-th extended resource that the class requests.
+    pub fn extended(at: usize) -> Reasons {
+        Reasons(1 << (FIRST_EXTENDED + at as u32))
+    }
+
+    pub(super) fn bits(self) -> u128 {
+        self.0
+    }
+
+    pub(super) fn from_bits(bits: u128) -> Reasons {
+        Reasons(bits)
+    }
+
+    /// Of PodTopologySpread and InterPodAffinity, which come last.
+    pub fn are_of_domains(self) -> bool {
+        const OF_DOMAINS: u128 = 0b11111 << 64;
+        self.0 & OF_DOMAINS != 0
+    }
+
+    pub fn has(self, other: Reasons) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// Whether the node could become valid if pods left it (upstream: `Unschedulable`, not `…AndUnresolvable`).
+    pub fn resolvable_by_eviction(self) -> bool {
+        const PORTS_AND_RESOURCES: u128 = (1 << (FIRST_EXTENDED + MAX_EXTENDED as u32)) - (1 << 3);
+        const BY_EVICTION: u128 = PORTS_AND_RESOURCES
+            | Reasons::SPREAD.0
+            | Reasons::POD_ANTI_AFFINITY.0
+            | Reasons::EXISTING_ANTI_AFFINITY.0
+            | Reasons::DISK.0
+            | Reasons::CLAIM_IN_USE.0
+            | Reasons::TOO_MANY_VOLUMES.0
+            | Reasons::LIMIT.0;
+        self.0 & BY_EVICTION != 0 && !self.has(Reasons::UNRESOLVABLE)
+    }
+
+    /// In kube-scheduler's words.
+    pub fn texts(self, class: &Class) -> Vec<String> {
+        let volumes = class.spec.volumes.as_ref().filter(|_| self.has(Reasons::VOLUMES_REFUSED));
+        let refusal = volumes.and_then(|needs| needs.refusal.as_ref()).map(|refusal| refusal.to_string());
+        self.texts_of_usage(&class.spec.usage).into_iter().chain(refusal).collect()
+    }
+
+    /// The same for whoever knows only what a pod takes.
+    pub(super) fn texts_of_usage(self, usage: &Usage) -> Vec<String> {
+        const FIXED: [(Reasons, &str); 24] = [
+            (Reasons::UNSCHEDULABLE, "node(s) were unschedulable"),
+            (Reasons::TAINTS, "node(s) had untolerated taint(s)"),
+            (Reasons::AFFINITY, "node(s) didn't match Pod's node affinity/selector"),
+            (Reasons::NOT_NAMED, "node(s) didn't satisfy plugin(s) [NodeAffinity]"),
+            (Reasons::PORTS, "node(s) didn't have free ports for the requested pod ports"),
+            (Reasons::PODS, "Too many pods"),
+            (Reasons::CPU, "Insufficient cpu"),
+            (Reasons::MEMORY, "Insufficient memory"),
+            (Reasons::EPHEMERAL_STORAGE, "Insufficient ephemeral-storage"),
+            (Reasons::LIMIT, "node(s) exceeded the utilisation limit of their cell"),
+            (Reasons::DISK, "node(s) had no available disk"),
+            (
+                Reasons::CLAIM_IN_USE,
+                "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by \
+                 another pod",
+            ),
+            (Reasons::TOO_MANY_VOLUMES, "node(s) exceed max volume count"),
+            (Reasons::VOLUME_NOT_REACHED, "node(s) didn't match PersistentVolume's node affinity"),
+            (Reasons::NO_FREE_VOLUME, "node(s) didn't find available persistent volumes to bind"),
+            (Reasons::NO_SPACE, "node(s) did not have enough free storage"),
+            (
+                Reasons::VOLUME_MISSING,
+                "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)",
+            ),
+            (Reasons::VOLUME_ZONE, "node(s) had no available volume zone"),
+            (Reasons::SPREAD, "node(s) didn't match pod topology spread constraints"),
+            (
+                Reasons::SPREAD_LABEL,
+                "node(s) didn't match pod topology spread constraints (missing required label)",
+            ),
+            (Reasons::POD_AFFINITY, "node(s) didn't match pod affinity rules"),
+            (Reasons::POD_ANTI_AFFINITY, "node(s) didn't match pod anti-affinity rules"),
+            (Reasons::FEATURES, "node(s) didn't match Pod's required features"),
+            (Reasons::EXISTING_ANTI_AFFINITY, "node(s) didn't satisfy existing pods anti-affinity rules"),
+        ];
+        let fixed = FIXED.iter().filter(|(reason, _)| self.has(*reason)).map(|(_, text)| (*text).to_owned());
+        let extended = usage.extended.iter().take(MAX_EXTENDED).enumerate();
+        let extended = extended
+            .filter(|(at, _)| self.has(Reasons::extended(*at)))
+            .map(|(_, (name, _))| format!("Insufficient {name}"));
+        fixed.chain(extended).collect()
+    }
+}
+
+impl BitOr for Reasons {
+    type Output = Reasons;
+    fn bitor(self, other: Reasons) -> Reasons {
+        Reasons(self.0 | other.0)
+    }
+}
+
+impl BitOrAssign for Reasons {
+    fn bitor_assign(&mut self, other: Reasons) {
+        self.0 |= other.0;
+    }
+}
+
+/// Why a class fits nowhere: for each set of reasons, how many nodes have it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Diagnosis {
+    counts: BTreeMap<Reasons, usize>,
+}
+
+impl FromIterator<Reasons> for Diagnosis {
+    fn from_iter<I: IntoIterator<Item = Reasons>>(nodes: I) -> Self {
+        let mut counts = BTreeMap::new();
+        // Neighbours are often alike, so most nodes only bump a counter.
+        let mut run = (Reasons::NONE, 0usize);
+        for reasons in nodes {
+            if reasons == run.0 {
+                run.1 += 1;
+                continue;
+            }
+            if run.1 > 0 {
+                *counts.entry(run.0).or_default() += run.1;
+            }
+            run = (reasons, 1);
+        }
+        if run.1 > 0 {
+            *counts.entry(run.0).or_default() += run.1;
+        }
+        Diagnosis { counts }
+    }
+}
+
+impl Diagnosis {
+    /// How many nodes there are.
+    pub fn nodes(&self) -> usize {
+        self.counts.values().sum()
+    }
+
+    /// The text of the event and the condition (upstream: `FitError.Error`, with the words of DynamicResources and of
+    /// DefaultPreemption for the case that they find nothing to take away).
+    pub fn message(&self, class: &Class, policy: PreemptionPolicy) -> String {
+        let nodes = self.nodes();
+        let helped = |(reasons, _): &(&Reasons, &usize)| reasons.resolvable_by_eviction();
+        let no_victims = self.counts.iter().filter(helped).map(|(_, count)| count).sum();
+        let unhelped = Unhelped { no_victims, not_helpful: nodes - no_victims, ..Unhelped::default() };
+        self.message_of(class, policy, Some(&unhelped))
+    }
+
+    /// The same where preemption was tried: it helped nowhere, for these reasons, or the pod is nominated for a node now
+    /// (`None`).
+    pub fn message_of(&self, class: &Class, policy: PreemptionPolicy, unhelped: Option<&Unhelped>) -> String {
+        let nodes = self.nodes();
+        if nodes == 0 {
+            return "no nodes available to schedule pods".to_owned();
+        }
+        let mut text = format!("0/{nodes} nodes are available: ");
+        if super::node_affinity::names_conflict(&class.spec) {
+            // Upstream's PreFilter ends here, so that DynamicResources does not find its own state in PostFilter and
+            // fails with these two last words.
+            text.push_str("pod affinity terms conflict. not found");
+            return text;
+        }
+        // The same.
+        if let Some(refusal) = class.spec.volumes.as_ref().and_then(|needs| needs.refusal.as_ref()) {
+            let _ = write!(text, "{refusal}. not found");
+            return text;
+        }
+        let mut by_text: BTreeMap<String, usize> = BTreeMap::new();
+        for (reasons, count) in &self.counts {
+            for reason in reasons.texts(class) {
+                *by_text.entry(reason).or_default() += count;
+            }
+        }
+        let _ = write!(text, "{}.", histogram(by_text));
+        match (policy, unhelped) {
+            (PreemptionPolicy::Never, _) => {
+                let _ = write!(text, " {NO_CLAIMS}, preemption: not eligible due to preemptionPolicy=Never.");
+            }
+            (PreemptionPolicy::PreemptLowerPriority, Some(unhelped)) => {
+                let why = histogram(unhelped.by_text(class));
+                let _ = write!(text, " {NO_CLAIMS}, preemption: 0/{nodes} nodes are available: {why}.");
+            }
+            (PreemptionPolicy::PreemptLowerPriority, None) => {}
+        }
+        text
+    }
+}
+
+/// On how many nodes preemption does not help, by why.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Unhelped {
+    pub no_victims: usize,
+    pub not_helpful: usize,
+    /// Without all that may be preempted the node is still out.
+    still_out: BTreeMap<Reasons, usize>,
+}
+
+impl Unhelped {
+    /// One more node that is out for these reasons when all that may be preempted is gone; for none: nothing may be.
+    pub fn add(&mut self, reasons: Reasons) {
+        match reasons == Reasons::NONE {
+            true => self.no_victims += 1,
+            false => *self.still_out.entry(reasons).or_default() += 1,
+        }
+    }
+
+    fn by_text(&self, class: &Class) -> BTreeMap<String, usize> {
+        let mut by_text = BTreeMap::from([
+            ("No preemption victims found for incoming pod".to_owned(), self.no_victims),
+            ("Preemption is not helpful for scheduling".to_owned(), self.not_helpful),
+        ]);
+        for (reasons, count) in &self.still_out {
+            for text in reasons.texts(class) {
+                *by_text.entry(text).or_default() += count;
+            }
+        }
+        by_text
+    }
+}
+
+/// `"3 this, 5 that"`, sorted as text (so 10 comes before 9), as upstream sorts it.
+fn histogram(counts: BTreeMap<String, usize>) -> String {
+    let mut entries: Vec<String> = counts
+        .into_iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(text, count)| format!("{count} {text}"))
+        .collect();
+    entries.sort();
+    entries.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_model::{FieldRequirement, NodeAffinity, NodeSelectorTerm, PodSpec, Usage};
+    use std::sync::Arc;
+
+    fn class(extended: &[(&str, i64)]) -> Class {
+        let extended = extended.iter().map(|(name, amount)| (Arc::from(*name), *amount)).collect();
+        let usage = Arc::new(Usage { extended, ..Usage::default() });
+        Class::for_test(PodSpec { usage, ..PodSpec::default() })
+    }
+
+    #[test]
+    fn the_text_counts_sorts_and_ends_as_kube_scheduler_does() {
+        let diagnosis: Diagnosis =
+            [Reasons::CPU, Reasons::CPU, Reasons::UNSCHEDULABLE, Reasons::CPU, Reasons::TAINTS]
+                .into_iter()
+                .collect();
+        assert_eq!(
+            diagnosis.message(&class(&[]), PreemptionPolicy::PreemptLowerPriority),
+            "0/5 nodes are available: 1 node(s) had untolerated taint(s), 1 node(s) were unschedulable, \
+             3 Insufficient cpu. no new claims to deallocate, preemption: 0/5 nodes are available: 2 Preemption is not helpful for scheduling, \
+             3 No preemption victims found for incoming pod."
+        );
+    }
+
+    #[test]
+    fn a_node_that_lacks_two_resources_counts_for_both_and_is_hopeless_if_too_small() {
+        let both = Reasons::CPU | Reasons::extended(1) | Reasons::UNRESOLVABLE;
+        let diagnosis: Diagnosis = std::iter::repeat_n(both, 10).chain([Reasons::MEMORY; 9]).collect();
+        assert_eq!(
+            diagnosis
+                .message(&class(&[("a.com/x", 1), ("b.com/y", 2)]), PreemptionPolicy::PreemptLowerPriority),
+            "0/19 nodes are available: 10 Insufficient b.com/y, 10 Insufficient cpu, 9 Insufficient memory. \
+             no new claims to deallocate, preemption: 0/19 nodes are available: 10 Preemption is not helpful for scheduling, \
+             9 No preemption victims found for incoming pod."
+        );
+    }
+
+    #[test]
+    fn names_that_exclude_each_other_are_told_as_upstream_tells_them() {
+        let name = |name: &str| FieldRequirement::NameIs(name.into());
+        let term = NodeSelectorTerm { expressions: [].into(), fields: [name("a"), name("b")].into() };
+        let node_affinity = NodeAffinity { required: Some([term].into()), preferred: [].into() };
+        let class = Class::for_test(PodSpec { node_affinity, ..PodSpec::default() });
+        let two: Diagnosis = [Reasons::NOT_NAMED; 2].into_iter().collect();
+        for policy in [PreemptionPolicy::PreemptLowerPriority, PreemptionPolicy::Never] {
+            assert_eq!(
+                two.message(&class, policy),
+                "0/2 nodes are available: pod affinity terms conflict. not found"
+            );
+        }
+    }
+
+    #[test]
+    fn without_nodes_and_with_preemption_never_the_texts_are_upstreams() {
+        let class = class(&[]);
+        let none = Diagnosis::default();
+        assert_eq!(none.message(&class, PreemptionPolicy::Never), "no nodes available to schedule pods");
+        let one: Diagnosis = [Reasons::PORTS].into_iter().collect();
+        assert_eq!(
+            one.message(&class, PreemptionPolicy::Never),
+            "0/1 nodes are available: 1 node(s) didn't have free ports for the requested pod ports. \
+             no new claims to deallocate, preemption: not eligible due to preemptionPolicy=Never."
+        );
+    }
+}

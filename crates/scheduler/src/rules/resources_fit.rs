@@ -1,0 +1,246 @@
+//! NodeResourcesFit: what the pod requests must be free; and of the nodes where it is, prefer the emptiest
+//! (LeastAllocated) or the fullest (MostAllocated).
+
+use std::sync::Arc;
+
+use super::reasons::{MAX_EXTENDED, Reasons};
+use crate::inventory::{Held, Row};
+use berth_model::{Amounts, Packing, Usage};
+
+/// Everything that is missing for `usage` on this node; `None` if it fits (upstream: `fitsRequest`).
+pub fn insufficient(usage: &Usage, row: &Row) -> Option<Reasons> {
+    missing(usage, row, &row.requested, |name| row.extended_requested(name))
+}
+
+/// The same without pods that hold this together.
+pub fn insufficient_without(usage: &Usage, row: &Row, gone: &Held) -> Option<Reasons> {
+    let mut taken = row.requested;
+    taken.sub(&gone.amounts);
+    let extended = |name: &str| row.extended_requested(name).saturating_sub(gone.extended.get(name));
+    missing(usage, row, &taken, extended)
+}
+
+/// How much of the node must be freed for `usage`, of the resource that is missing most, in thousandths of what the node has.
+pub fn shortage(usage: &Usage, row: &Row) -> u16 {
+    let of = |wanted: i64, taken: i64, all: i64| {
+        let missing = wanted.saturating_sub(all.saturating_sub(taken));
+        if wanted <= 0 || missing <= 0 { 0.0 } else { missing as f64 / all.max(1) as f64 }
+    };
+    let (wanted, taken, all) = (&usage.requests, &row.requested, &row.allocatable);
+    let fixed = [
+        of(wanted.cpu_milli, taken.cpu_milli, all.cpu_milli),
+        of(wanted.memory, taken.memory, all.memory),
+        of(wanted.ephemeral_storage, taken.ephemeral_storage, all.ephemeral_storage),
+        of(1, taken.pods, all.pods),
+    ];
+    let offered = row.node.as_ref().map(|node| &node.extended);
+    let extended = usage.extended.iter().map(|(name, wanted)| {
+        of(wanted, row.extended_requested(name), offered.map_or(0, |offered| offered.get(name)))
+    });
+    // The cast saturates.
+    (fixed.into_iter().chain(extended).fold(0.0, f64::max) * 1000.0) as u16
+}
+
+fn missing(
+    usage: &Usage,
+    row: &Row,
+    taken: &Amounts,
+    taken_extended: impl Fn(&str) -> i64,
+) -> Option<Reasons> {
+    let (wanted, all) = (&usage.requests, &row.allocatable);
+    let mut missing = Reasons::NONE;
+    if taken.pods.saturating_add(1) > all.pods {
+        missing |= Reasons::PODS;
+    }
+    let mut check = |wanted: i64, taken: i64, all: i64, reason: Reasons| {
+        if wanted > 0 && wanted > all.saturating_sub(taken) {
+            missing |= reason;
+            if wanted > all {
+                missing |= Reasons::UNRESOLVABLE;
+            }
+        }
+    };
+    check(wanted.cpu_milli, taken.cpu_milli, all.cpu_milli, Reasons::CPU);
+    check(wanted.memory, taken.memory, all.memory, Reasons::MEMORY);
+    check(
+        wanted.ephemeral_storage,
+        taken.ephemeral_storage,
+        all.ephemeral_storage,
+        Reasons::EPHEMERAL_STORAGE,
+    );
+    if !usage.extended.is_empty() {
+        let node = row.node.as_ref().map(|node| &node.extended);
+        for (at, (name, wanted)) in usage.extended.iter().enumerate() {
+            let all = node.map_or(0, |extended| extended.get(name));
+            check(wanted, taken_extended(name), all, Reasons::extended(at.min(MAX_EXTENDED - 1)));
+        }
+    }
+    (missing != Reasons::NONE).then_some(missing)
+}
+
+/// How full a cell may become by pods under a policy (Protean's utilisation limit), in percent of what it can give. `None`: full.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct UtilisationLimit {
+    pub cpu: Option<u8>,
+    pub memory: Option<u8>,
+    /// Nodes with the same value of this label are a cell; without it, each is one.
+    pub topology_key: Option<Arc<str>>,
+}
+
+impl UtilisationLimit {
+    /// Whether this node is a cell of its own.
+    pub fn is_of_node(&self, row: &Row) -> bool {
+        let label = |key| row.node.as_ref().and_then(|node| node.labels.get(key));
+        self.topology_key.as_ref().is_none_or(|key| label(key).is_none())
+    }
+}
+
+/// What a node or several have, and how much of that their pods request: CPU (milli) and memory (bytes).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Load {
+    taken: [i64; 2],
+    all: [i64; 2],
+}
+
+impl Load {
+    pub fn of(row: &Row) -> Load {
+        let both = |amounts: &Amounts| [amounts.cpu_milli, amounts.memory];
+        Load { taken: both(&row.requested), all: both(&row.allocatable) }
+    }
+
+    pub fn plus(self, more: Load) -> Load {
+        let add = |a: [i64; 2], b: [i64; 2]| [a[0].wrapping_add(b[0]), a[1].wrapping_add(b[1])];
+        Load { taken: add(self.taken, more.taken), all: add(self.all, more.all) }
+    }
+
+    /// Exactly undoes [`Load::plus`].
+    pub fn minus(self, less: Load) -> Load {
+        let take = |a: [i64; 2], b: [i64; 2]| [a[0].wrapping_sub(b[0]), a[1].wrapping_sub(b[1])];
+        Load { taken: take(self.taken, less.taken), all: take(self.all, less.all) }
+    }
+}
+
+/// Why the pod would take a cell beyond the limit, if it would. Pods that request none of a resource may exceed its limit.
+pub fn beyond(limit: &UtilisationLimit, usage: &Usage, cell: &Load) -> Option<Reasons> {
+    let mut reasons = Reasons::NONE;
+    let mut check = |percent: Option<u8>, wanted: i64, taken: i64, all: i64| {
+        let Some(percent) = percent.filter(|_| wanted > 0) else {
+            return;
+        };
+        let most = i128::from(all) * i128::from(percent);
+        if (i128::from(taken) + i128::from(wanted)) * 100 > most {
+            reasons |= Reasons::LIMIT;
+            if i128::from(wanted) * 100 > most {
+                reasons |= Reasons::UNRESOLVABLE;
+            }
+        }
+    };
+    check(limit.cpu, usage.requests.cpu_milli, cell.taken[0], cell.all[0]);
+    check(limit.memory, usage.requests.memory, cell.taken[1], cell.all[1]);
+    (reasons != Reasons::NONE).then_some(reasons)
+}
+
+/// The shares of a node that are taken once the pod is there: 0 empty, 1 full, more when overcommitted. Pods count at
+/// least 100 milli CPU and 200 MiB, as upstream's scores do.
+#[derive(Debug, Clone, Copy)]
+pub struct Shares {
+    pub cpu: f64,
+    pub memory: f64,
+}
+
+impl Shares {
+    pub fn after(usage: &Usage, row: &Row) -> Shares {
+        let share = |taken: i64, more: i64, all: i64| match all {
+            ..=0 => 1.0,
+            _ => taken.saturating_add(more) as f64 / all as f64,
+        };
+        Shares {
+            cpu: share(row.nonzero_cpu_milli, usage.nonzero_cpu_milli, row.allocatable.cpu_milli),
+            memory: share(row.nonzero_memory, usage.nonzero_memory, row.allocatable.memory),
+        }
+    }
+}
+
+/// Steps of the preference. Coarse on purpose, so that balance and images get a say.
+pub const STEPS: u16 = 64;
+
+/// 0 is best, `STEPS - 1` worst.
+pub fn preference(packing: Packing, shares: &Shares) -> u16 {
+    let taken = (shares.cpu.min(1.0) + shares.memory.min(1.0)) / 2.0;
+    // The cast saturates; a share is never negative or NaN.
+    let step = ((taken * f64::from(STEPS)) as u16).min(STEPS - 1);
+    match packing {
+        Packing::LeastAllocated => step,
+        Packing::MostAllocated => STEPS - 1 - step,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_model::{Holding, Node};
+
+    fn row(cpu_milli: i64, memory: i64, pods: i64) -> Row {
+        let allocatable = Amounts { cpu_milli, memory, ephemeral_storage: 0, pods };
+        let node = Node {
+            allocatable,
+            extended: [(Arc::from("x/gpu"), 2)].into_iter().collect(),
+            ..Node::default()
+        };
+        let mut row = Row::default();
+        row.set_node(Some(Arc::new(node)));
+        row
+    }
+
+    fn usage(cpu_milli: i64, memory: i64, gpus: i64) -> Usage {
+        Usage {
+            requests: Amounts { cpu_milli, memory, ephemeral_storage: 0, pods: 1 },
+            extended: [(Arc::from("x/gpu"), gpus)].into_iter().collect(),
+            ..Usage::default()
+        }
+    }
+
+    #[test]
+    fn a_pod_that_exactly_fills_the_node_fits_and_one_more_unit_does_not() {
+        assert_eq!(insufficient(&usage(1000, 100, 2), &row(1000, 100, 1)), None);
+        let reasons = insufficient(&usage(1001, 101, 3), &row(1000, 100, 1)).unwrap();
+        let expected = Reasons::CPU | Reasons::MEMORY | Reasons::extended(0) | Reasons::UNRESOLVABLE;
+        assert_eq!(reasons, expected);
+    }
+
+    #[test]
+    fn what_other_pods_hold_could_be_freed_so_that_is_not_unresolvable() {
+        let mut row = row(1000, 100, 1);
+        row.charge(&Holding::from(&Arc::new(usage(500, 0, 0))));
+        assert_eq!(insufficient(&usage(600, 0, 0), &row), Some(Reasons::CPU | Reasons::PODS));
+    }
+
+    #[test]
+    fn a_pod_that_requests_nothing_fits_an_overcommitted_node_as_upstream_has_it() {
+        let mut row = row(1000, 100, 2);
+        row.charge(&Holding::from(&Arc::new(usage(5000, 0, 0))));
+        assert_eq!(insufficient(&usage(0, 0, 0), &row), None);
+    }
+
+    #[test]
+    fn a_limit_is_reached_exactly_and_never_exceeded_by_what_a_pod_requests() {
+        let limit = UtilisationLimit { cpu: Some(80), ..UtilisationLimit::default() };
+        assert_eq!(beyond(&limit, &usage(800, 100, 0), &Load::of(&row(1000, 100, 9))), None);
+        let hopeless = Some(Reasons::LIMIT | Reasons::UNRESOLVABLE);
+        assert_eq!(beyond(&limit, &usage(801, 100, 0), &Load::of(&row(1000, 100, 9))), hopeless);
+        let mut taken = row(1000, 100, 9);
+        taken.charge(&Holding::from(&Arc::new(usage(700, 0, 0))));
+        assert_eq!(beyond(&limit, &usage(101, 0, 0), &Load::of(&taken)), Some(Reasons::LIMIT));
+        assert_eq!(beyond(&limit, &usage(0, 100, 0), &Load::of(&taken)), None, "it asks for no CPU");
+        let both = UtilisationLimit { cpu: Some(100), memory: Some(50), topology_key: None };
+        assert_eq!(beyond(&both, &usage(1, 51, 0), &Load::of(&taken)), hopeless);
+    }
+
+    #[test]
+    fn least_allocated_prefers_the_emptier_node_and_most_allocated_the_fuller() {
+        let (empty, full) = (Shares { cpu: 0.1, memory: 0.1 }, Shares { cpu: 0.9, memory: 0.9 });
+        assert!(preference(Packing::LeastAllocated, &empty) < preference(Packing::LeastAllocated, &full));
+        assert!(preference(Packing::MostAllocated, &empty) > preference(Packing::MostAllocated, &full));
+        assert_eq!(preference(Packing::LeastAllocated, &Shares { cpu: 7.0, memory: 1.0 }), STEPS - 1);
+    }
+}

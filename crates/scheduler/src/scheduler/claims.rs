@@ -1,0 +1,248 @@
+//! Claims that get their volume with their pod's node (upstream: VolumeBinding's Reserve and PreBind).
+//!
+//! When such a pod has its node in the ledger, its claims are asked for: a free volume is set apart for a claim, or a claim is
+//! marked with the node that a volume is to be made for. Then the pod waits, with its node but outside of the binds, until the
+//! volume controller has bound everything; only then its own bind begins. Nobody polls: the watches of claims and volumes tell.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Action, Scheduler, State};
+use crate::inventory::NodeId;
+use crate::objects::{Progress, VolumeNews, Wanted};
+use crate::placement::{Binding, ClaimOrder};
+use crate::rules::{VolumeChoice, plan_volumes};
+use berth_model::{ClaimName, VolumeNeeds};
+
+/// What waits for the claims of a pod.
+#[derive(Debug)]
+pub(super) struct Claiming {
+    order: ClaimOrder,
+    /// The versions of what was written, once it is.
+    written: Option<Vec<u64>>,
+    deadline: Duration,
+}
+
+/// The pods that wait for their claims, and which of them to look at.
+#[derive(Debug, Default)]
+pub(super) struct Claimants {
+    waiting: BTreeSet<Arc<str>>,
+    /// Something happened to a claim of theirs.
+    due: BTreeSet<Arc<str>>,
+    all_due: Duration,
+}
+
+/// All pods that wait for claims are looked at this often: a node may be gone, or the time over.
+const LOOK_AT_ALL: Duration = Duration::from_secs(1);
+
+/// What upstream begins such an error with.
+const PRE_BIND: &str = "running PreBind plugin \"VolumeBinding\"";
+
+/// What the pod's volumes ask for is not what its class says any more.
+pub(super) struct Outdated;
+
+impl Scheduler {
+    /// The pod's claims that are to get a volume, in the order of its class.
+    pub(super) fn unbound_claims(&mut self, uid: &str) -> Result<Vec<ClaimName>, Outdated> {
+        let Some(waiting) = self.waiting.get(uid) else {
+            return Err(Outdated);
+        };
+        let Some(volumes) = &waiting.source.volumes else {
+            return Ok(Vec::new());
+        };
+        let used = |claim: &ClaimName| self.ledger.is_used(claim);
+        let resolved = self.objects.volumes.resolve(&waiting.source, volumes, &used);
+        match waiting.class.spec.volumes.as_deref() == Some(&resolved.needs) {
+            true => Ok(resolved.unbound),
+            false => Err(Outdated),
+        }
+    }
+
+    /// The pod has this node: asks for its claims. What each is to get was seen to be there when the node was committed.
+    pub(super) fn claim(
+        &mut self,
+        uid: &Arc<str>,
+        claims: Vec<ClaimName>,
+        needs: &VolumeNeeds,
+        node: NodeId,
+        now: Duration,
+    ) {
+        let inventory = self.ledger.inventory();
+        let Ok(choices) = plan_volumes(&needs.unbound, inventory.row(node)) else {
+            debug_assert!(false, "the commit has looked at the same row");
+            self.discharge(uid);
+            return self.back_off(uid, "its volumes were taken meanwhile".to_owned(), now);
+        };
+        let wanted = |choice| match choice {
+            VolumeChoice::Volume(volume) => Wanted::Volume(volume.name.clone()),
+            VolumeChoice::Made => Wanted::Provision,
+        };
+        let wanted: Vec<_> = claims.into_iter().zip(choices.into_iter().map(wanted)).collect();
+        let (host, requests) = (inventory.name(node).clone(), self.objects.volumes.requests(&wanted));
+        self.next_work += 1;
+        let order = ClaimOrder { uid: uid.clone(), work: self.next_work, node: host.clone(), requests };
+        let news = self.objects.volumes.reserve(&order.requests, &host);
+        if let Some(waiting) = self.waiting.get_mut(uid) {
+            waiting.state = State::Claiming;
+            // What was not delivered yet is withdrawn: should they not be bound, it is to be told again.
+            waiting.told = None;
+            let deadline = now + self.config.volume_bind_timeout;
+            waiting.claiming = Some(Box::new(Claiming { order: order.clone(), written: None, deadline }));
+            self.claimants.waiting.insert(uid.clone());
+        }
+        self.actions.push(Action::Claim(order));
+        self.heed(news.into());
+    }
+
+    /// What an [`Action::Claim`] asked for is written, with these versions, or something of it could not be, for this reason.
+    pub fn claims_written(&mut self, order: &ClaimOrder, written: Result<Vec<u64>, String>, now: Duration) {
+        let uid = &order.uid;
+        let Some(claiming) = self.waiting.get_mut(uid).and_then(|waiting| waiting.claiming.as_mut()) else {
+            return;
+        };
+        if claiming.order.work != order.work {
+            return;
+        }
+        match written {
+            Ok(versions) => {
+                claiming.written = Some(versions);
+                self.look_at_claims(uid, now);
+            }
+            Err(why) => self.claims_failed(uid, &why, now),
+        }
+    }
+
+    /// Looks at the pods whose claims changed, and now and then at all that wait for claims.
+    pub(super) fn look_after_claims(&mut self, now: Duration) {
+        if !self.leading {
+            return self.abandon_claims(now);
+        }
+        let mut due = std::mem::take(&mut self.claimants.due);
+        if now >= self.claimants.all_due {
+            self.claimants.all_due = now + LOOK_AT_ALL;
+            due.extend(self.claimants.waiting.iter().cloned());
+        }
+        for uid in due {
+            self.look_at_claims(&uid, now);
+        }
+    }
+
+    /// Something happened to this pod.
+    pub(super) fn claims_due(&mut self, uid: &Arc<str>) {
+        if self.claimants.waiting.contains(uid) {
+            self.claimants.due.insert(uid.clone());
+        }
+    }
+
+    fn look_at_claims(&mut self, uid: &Arc<str>, now: Duration) {
+        let Some(waiting) = self.waiting.get(uid) else {
+            return;
+        };
+        let (Some(claiming), Some(charge)) = (&waiting.claiming, self.ledger.charge_of(uid)) else {
+            return;
+        };
+        if waiting.news.as_ref().is_some_and(|pod| pod.deleting) {
+            self.delete_pod(uid);
+            return;
+        }
+        // While it is being written, its end will come; and without leadership nothing is decided.
+        let Some(written) = claiming.written.as_ref().filter(|_| self.leading) else {
+            return;
+        };
+        let order = &claiming.order;
+        let progress = match &self.ledger.inventory().row(charge.node).node {
+            Some(node) => self.objects.volumes.progress(&order.requests, written, node),
+            None => Progress::Failed(format!("failed to get node {0:?}: node {0:?} not found", order.node)),
+        };
+        match progress {
+            Progress::Done => self.claims_bound(uid),
+            Progress::Failed(why) => self.claims_failed(uid, &format!("binding volumes: {why}"), now),
+            Progress::Waiting if now >= claiming.deadline => {
+                self.claims_failed(uid, "binding volumes: context deadline exceeded", now);
+            }
+            Progress::Waiting => {}
+        }
+    }
+
+    /// Everything is bound: now the pod.
+    fn claims_bound(&mut self, uid: &Arc<str>) {
+        if self.binds >= self.config.max_waiting_binds {
+            self.claimants.due.insert(uid.clone());
+            return;
+        }
+        let Some(order) = self.release_claims(uid) else {
+            return;
+        };
+        let Some(waiting) = self.waiting.get_mut(uid) else {
+            return;
+        };
+        waiting.state = State::Binding;
+        let (namespace, name) = (waiting.pod.namespace.clone(), waiting.pod.name.clone());
+        self.binds += 1;
+        self.actions.push(Action::Bind(Binding { uid: uid.clone(), namespace, name, node: order.node }));
+    }
+
+    /// The pod gives its node back and tries again after a pause. What was written stays written, as upstream has it: a volume
+    /// set apart stays so, and a provisioner that could not make one takes the claim's node away itself.
+    fn claims_failed(&mut self, uid: &Arc<str>, why: &str, now: Duration) {
+        self.release_claims(uid);
+        self.discharge(uid);
+        let news = self.waiting.get_mut(uid).and_then(|pod| pod.news.take());
+        self.back_off(uid, format!("{PRE_BIND}: {why}"), now);
+        if let Some(pod) = news {
+            self.apply_pod(*pod, now);
+        }
+        self.wake_for_parked();
+    }
+
+    /// The pod waits for its claims no more: what is reserved for them is what the API server says.
+    pub(super) fn release_claims(&mut self, uid: &str) -> Option<ClaimOrder> {
+        let claiming = self.waiting.get_mut(uid)?.claiming.take()?;
+        self.claimants.waiting.remove(uid);
+        self.claimants.due.remove(uid);
+        let news = self.objects.volumes.release(&claiming.order.requests);
+        self.heed(news.into());
+        Some(claiming.order)
+    }
+
+    /// Leadership is lost: whoever leads next asks for these claims.
+    fn abandon_claims(&mut self, now: Duration) {
+        for uid in self.claimants.waiting.clone() {
+            self.discharge(&uid);
+            self.withdraw(&uid);
+            self.stale.pods.insert(uid.clone());
+            self.admit(&uid, now);
+        }
+    }
+
+    /// Pods that wait for their claims.
+    pub(super) fn claiming(&self) -> &BTreeSet<Arc<str>> {
+        &self.claimants.waiting
+    }
+
+    pub(super) fn heed_volumes(&mut self, news: VolumeNews) {
+        for claim in &news.claims {
+            for uid in self.pods_by_claim.get(claim).into_iter().flatten() {
+                // A pod that waits for its claims has its node; should it lose that, it is classified again then.
+                match self.claimants.waiting.contains(uid) {
+                    true => self.claimants.due.insert(uid.clone()),
+                    false => self.stale.pods.insert(uid.clone()),
+                };
+            }
+            let objects = &mut self.objects;
+            self.ledger.rehold_users(claim, |holding| objects.renewed(holding));
+        }
+        self.stale.claimants |= news.all_claims;
+        if news.all_holdings {
+            let objects = &mut self.objects;
+            self.ledger.rehold(|holding| holding.volumes.is_some().then(|| objects.renewed(holding)));
+        }
+        for host in &news.hosts {
+            self.ledger.set_local_volumes(host, self.objects.volumes.local(host));
+        }
+        for node in &news.nodes {
+            self.ledger.set_storage(node, self.objects.volumes.storage_of(node));
+        }
+    }
+}

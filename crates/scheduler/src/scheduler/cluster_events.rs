@@ -1,0 +1,378 @@
+//! What the watches tell.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Action, Scheduler, State, Waiting, told_so_far, unsupported_message};
+use crate::gang::AllocationName;
+use crate::inventory::Discrepancy;
+use crate::objects::{Affected, Kind, Object, ObjectName};
+use berth_model::{ClaimName, Identity, Node, Pod, PodAffinity, PodRef, PodSpec, SpecError};
+
+impl Scheduler {
+    /// The node is now so. Returns whether that changes anything.
+    pub fn apply_node(&mut self, node: Node) -> bool {
+        if !node.problems.is_empty() {
+            self.stats.bad_nodes += 1;
+        }
+        let name = node.name.clone();
+        let changed = self.ledger.apply_node(node);
+        if changed {
+            self.preemption.node_changed(&name);
+            self.wake_for_parked();
+        }
+        changed
+    }
+
+    pub fn delete_node(&mut self, name: &str) -> bool {
+        let changed = self.ledger.delete_node(name);
+        if changed {
+            self.preemption.node_changed(name);
+            self.wake_for_parked();
+        }
+        changed
+    }
+
+    /// A list of all nodes is complete: the others are gone.
+    pub fn retain_nodes(&mut self, names: &HashSet<Arc<str>>) {
+        let gone: Vec<_> =
+            self.inventory().node_names().filter(|name| !names.contains(*name)).cloned().collect();
+        for name in gone {
+            self.delete_node(&name);
+        }
+        self.nodes_synced = true;
+        self.wake_all();
+    }
+
+    /// The pod is now so, whoever schedules it.
+    pub fn apply_pod(&mut self, pod: Pod, now: Duration) {
+        if pod.finished {
+            self.delete_pod(&pod.uid);
+            return;
+        }
+        self.note_terms(&pod.peer.affinity);
+        let waits_elsewhere = pod.node_name.is_none() && !self.is_ours(&pod);
+        if pod.node_name.is_some() || !self.preemption.has_nominated(&pod.uid) {
+            self.keep_room(&pod.uid, Some(&pod).filter(|_| waits_elsewhere));
+        }
+        if let Some(node) = &pod.node_name {
+            let holding = self.objects.holding(&pod);
+            let before = self.inventory().revision();
+            self.ledger.bound(&pod.uid, node, &holding);
+            self.note_placed(&pod, &holding.peer);
+            self.note_resident(&pod);
+            self.ledger.note_seen(pod_ref(&pod), pod.generation, pod.started_s);
+            if self.inventory().revision() != before {
+                self.preemption.node_changed(node);
+                self.arrived(&holding.peer.identity);
+            }
+            // While our own bind is under way, its end will tell; else nobody waits for it any more.
+            if self.waiting.get(&pod.uid).is_some_and(|waiting| waiting.state != State::Binding) {
+                self.forget(&pod.uid);
+            }
+            self.others.forget(&pod.uid);
+            self.wake_for_parked();
+            return;
+        }
+        if !self.is_ours(&pod) {
+            self.note_other(pod);
+            return;
+        }
+        if self.ledger.charge_of(&pod.uid).is_some() {
+            let uid = pod.uid.clone();
+            // It is bound, and this is older news; or it is being bound, and should that fail, this is how it is.
+            if let Some(binding) = self.waiting.get_mut(&pod.uid) {
+                binding.news = Some(Box::new(pod));
+                self.claims_due(&uid);
+            } else if self.others.holds(&uid) && !pod.deleting {
+                // Another replica asked to bind it before we heard of it.
+                self.wait(pod, now);
+                self.wait_held(&uid);
+            }
+            return;
+        }
+        if pod.deleting {
+            self.forget(&pod.uid);
+            return;
+        }
+        self.wait(pod, now);
+    }
+
+    /// The pod is gone.
+    pub fn delete_pod(&mut self, uid: &Arc<str>) {
+        self.forget(uid);
+        self.others.forget(uid);
+        self.keep_room(uid, None);
+        self.victim_left(uid);
+        self.forget_resident(uid);
+        if self.discharge(uid) {
+            self.wake_for_parked();
+        }
+    }
+
+    /// A list of all pods is complete: the others are gone.
+    pub fn retain_pods(&mut self, uids: &HashSet<Arc<str>>) {
+        let mut gone: Vec<Arc<str>> =
+            self.ledger.charged().filter(|uid| !uids.contains(*uid)).cloned().collect();
+        let reserved = self.ledger.reserved().filter(|uid| !self.others.is_former(uid));
+        let waiting = self.waiting.keys().chain(self.others.waiting()).chain(reserved);
+        gone.extend(waiting.filter(|uid| !uids.contains(*uid)).cloned());
+        gone.sort();
+        gone.dedup();
+        for uid in gone {
+            self.delete_pod(&uid);
+        }
+        self.pods_synced = true;
+        self.wake_all();
+    }
+
+    /// Another object is now so.
+    pub fn apply_object(&mut self, object: Object) {
+        let object = match object {
+            Object::Allocation(allocation) => return self.apply_allocation(*allocation),
+            Object::Policy(policy) => return self.apply_policy(*policy),
+            Object::Quota(quota) => return self.apply_quota(*quota),
+            object => object,
+        };
+        let of_namespace = matches!(object, Object::Namespace { .. });
+        let affected = self.objects.apply(object);
+        if of_namespace && affected != Affected::Nothing {
+            self.policies.namespace_changed();
+            self.quotas.namespace_changed();
+        }
+        self.heed(affected);
+    }
+
+    pub fn delete_object(&mut self, kind: Kind, object: &ObjectName) {
+        if let Some(kind) = kind.allocation() {
+            let (namespace, name) = (object.namespace.clone(), object.name.clone());
+            return self.delete_allocation(&AllocationName { kind, namespace, name });
+        }
+        match kind {
+            Kind::AllocationPolicy => return self.delete_policy(&object.name),
+            Kind::Quota => return self.delete_quota(&object.name),
+            Kind::Namespace => {
+                self.policies.namespace_changed();
+                self.quotas.namespace_changed();
+            }
+            _ => {}
+        }
+        let affected = self.objects.delete(kind, object);
+        self.heed(affected);
+    }
+
+    /// A list of all objects of this kind is complete: the others are gone.
+    pub fn retain_objects(&mut self, kind: Kind, listed: &HashSet<ObjectName>) {
+        if let Some(kind) = kind.allocation() {
+            self.retain_allocations(kind, listed);
+        }
+        match kind {
+            Kind::AllocationPolicy => self.retain_policies(listed),
+            Kind::Quota => self.retain_quotas(listed),
+            Kind::Namespace => {
+                self.policies.namespace_changed();
+                self.quotas.namespace_changed();
+            }
+            _ => {}
+        }
+        for affected in self.objects.retain(kind, listed) {
+            self.heed(affected);
+        }
+        self.unlisted.remove(&kind);
+        self.wake_all();
+    }
+
+    /// Looks again at the pods that a change concerns: at those with a node now, at waiting ones before the next decision.
+    pub(super) fn heed(&mut self, affected: Affected) {
+        let namespace = match affected {
+            Affected::Nothing => return,
+            Affected::Waiting(namespace) => namespace,
+            Affected::Volumes(news) => {
+                self.heed_volumes(*news);
+                self.wake_for_parked();
+                if !self.stale.is_empty() {
+                    self.wake_all();
+                }
+                return;
+            }
+            Affected::Owned { namespace, owner } => {
+                self.stale.owners.insert((namespace, owner));
+                return self.wake_all();
+            }
+            Affected::Everyone(namespace) => {
+                let objects = &mut self.objects;
+                self.ledger.rehold(|holding| {
+                    let theirs = holding.peer.identity.namespace == namespace;
+                    theirs.then(|| objects.renewed(holding))
+                });
+                namespace
+            }
+        };
+        self.stale.namespaces.insert(namespace);
+        self.wake_for_parked();
+        self.wake_all();
+    }
+
+    /// Keeps room for a pod of another scheduler where that has nominated it, as it preempted others there.
+    fn keep_room(&mut self, uid: &Arc<str>, pod: Option<&Pod>) {
+        let wanted = pod.and_then(|pod| Some((pod.nominated_node.as_ref()?, pod.priority, &pod.usage)));
+        if self.ledger.reserve(uid, wanted) {
+            self.note_reservations();
+        }
+    }
+
+    /// Room is kept somewhere now, or nowhere any more.
+    pub(super) fn note_reservations(&mut self) {
+        if self.ledger.reserved().next().is_some() {
+            self.stale.everyone |= self.classifier.note_reservations();
+        }
+        self.wake_for_parked();
+    }
+
+    fn note_terms(&mut self, affinity: &PodAffinity) {
+        self.stale.everyone |= self.classifier.note_terms(affinity);
+    }
+
+    /// Classifies again the waiting pods that something changed for.
+    pub(super) fn classify_again(&mut self, now: Duration) {
+        for claim in self.ledger.take_claims_changed() {
+            self.stale.pods.extend(self.pods_by_claim.get(&claim).into_iter().flatten().cloned());
+        }
+        self.stale.claimants |= self.ledger.take_claims_moved();
+        let stale = std::mem::take(&mut self.stale);
+        if stale.is_empty() {
+            return;
+        }
+        let concerns = |pod: &&Waiting| !matches!(pod.state, State::Claiming | State::Binding | State::Held);
+        let source = |pod: &Waiting| (pod.seq, pod.source.clone());
+        let mut pods: Vec<_> = if stale.only_some() {
+            let pods = stale.pods.iter().filter_map(|uid| self.waiting.get(uid));
+            pods.filter(concerns).map(source).collect()
+        } else {
+            let meant = |pod: &&Waiting| stale.concerns(&pod.source);
+            self.waiting.values().filter(concerns).filter(meant).map(source).collect()
+        };
+        pods.sort_by_key(|(seq, _)| *seq);
+        for (_, pod) in pods {
+            self.wait(*pod, now);
+        }
+    }
+
+    /// Recounts the ledger and mends what is wrong.
+    pub fn heal(&mut self) -> Vec<Discrepancy> {
+        let wrong = self.ledger.heal();
+        self.stats.healed += wrong.len() as u64;
+        if !wrong.is_empty() {
+            self.wake_for_parked();
+        }
+        wrong
+    }
+
+    /// A pod of ours has no node.
+    pub(super) fn wait(&mut self, pod: Pod, now: Duration) {
+        let used = |claim: &ClaimName| self.ledger.is_used(claim);
+        let spec = self.objects.wishes(&pod.spec.clone().unwrap_or_default(), &pod, &used);
+        let holding = self.objects.holding(&pod);
+        let class = self.classify(&pod, &spec, &holding);
+        let refusal = refusal(&pod.spec);
+        let gang = self.gangs.find(&holding.peer);
+        if let Some(known) = self.waiting.get_mut(&pod.uid) {
+            known.generation = pod.generation;
+            *known.source = pod.clone();
+            if !self.leading {
+                // The leader tells it things.
+                known.told = told_so_far(&pod);
+            }
+            let same_quota = known.holding.quota == holding.quota;
+            // Labels that are in no class may still count for pods to come.
+            known.holding = holding.clone();
+            let same = known.class.id == class.id
+                && same_quota
+                && known.gang == gang
+                && known.priority == pod.priority
+                && (known.state == State::Gated) != pod.gates.is_empty()
+                && known.state.refusal() == refusal.as_ref();
+            if same {
+                return self.follow_nomination(&pod.uid);
+            }
+            if known.state == State::Gated {
+                // Time behind gates is not time that scheduling took.
+                known.arrived = now;
+            }
+            self.withdraw(&pod.uid);
+        }
+        let uid = pod.uid.clone();
+        match self.waiting.get_mut(&uid) {
+            Some(known) => {
+                (known.class, known.priority, known.gang) = (class, pod.priority, gang);
+            }
+            None => {
+                self.next_seq += 1;
+                for claim in holding.volumes.iter().flat_map(|held| &held.claims) {
+                    self.pods_by_claim.entry(claim.clone()).or_default().insert(uid.clone());
+                }
+                let mut waiting = Waiting::new(pod.clone(), class, holding, self.next_seq, now);
+                waiting.gang = gang;
+                self.waiting.insert(uid.clone(), waiting);
+            }
+        }
+        if !pod.gates.is_empty() {
+            return;
+        }
+        match refusal {
+            None => self.admit(&uid, now),
+            Some(message) => {
+                self.stats.bad_pods += u64::from(pod.spec.is_err());
+                if let Some(waiting) = self.waiting.get_mut(&uid) {
+                    waiting.state = State::Refused(message.clone());
+                }
+                self.tell(&uid, "SchedulerError", message, true);
+            }
+        }
+    }
+
+    /// A pod like this has come to a node: parked classes that were waiting for such a pod are looked at again.
+    pub(super) fn arrived(&mut self, pod: &Identity) {
+        let revision = self.inventory().revision();
+        for agent in self.parked.arrived(pod, revision) {
+            self.actions.push(Action::WakeAgent(agent));
+        }
+    }
+
+    /// Wakes the agents if something changed that parked classes or nominated pods may care about.
+    pub(super) fn wake_for_parked(&mut self) {
+        self.wake_for_quotas();
+        let loosened = self.inventory().loosened();
+        if loosened > self.woken_for && !self.parked.is_empty() {
+            self.woken_for = loosened;
+            self.wake_all();
+        } else if self.preemption.is_due() {
+            // Any agent will do.
+            self.actions.push(Action::WakeAgent(0));
+        }
+    }
+
+    pub(super) fn wake_all(&mut self) {
+        self.actions.extend((0..self.dispatcher.agents()).map(Action::WakeAgent));
+    }
+}
+
+/// The pod by all its names.
+pub(super) fn pod_ref(pod: &Pod) -> PodRef {
+    PodRef {
+        namespace: pod.namespace.clone(),
+        name: pod.name.clone(),
+        uid: pod.uid.clone(),
+        scheduler_name: pod.scheduler_name.clone(),
+    }
+}
+
+/// Why a pod cannot be scheduled at all, for the person who made it.
+pub(super) fn refusal(spec: &Result<Arc<PodSpec>, SpecError>) -> Option<Arc<str>> {
+    match spec {
+        Err(error) => Some(format!("the pod's spec cannot be understood: {error}").into()),
+        Ok(spec) if !spec.unsupported.is_empty() => Some(unsupported_message(&spec.unsupported).into()),
+        Ok(_) => None,
+    }
+}

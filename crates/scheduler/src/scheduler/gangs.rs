@@ -1,0 +1,613 @@
+//! Allocations: their members wait together, are planned together by one agent, and committed whole or not at all.
+//!
+//! A member without a node waits in its gang, not in a queue of its own. When enough members are there, the gang is one request:
+//! an agent plans places for all of them on its own view, and the commit takes them all or none. Nothing is held for a gang that
+//! is not placed, so two gangs can never wait for each other.
+
+mod advice;
+mod preempt;
+mod quota;
+mod settle;
+mod tell;
+mod victims;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use advice::GangCase;
+
+use super::{Action, Scheduler, State};
+use crate::dispatch::{Request, Ticket};
+use crate::gang::{
+    Allocation, AllocationKind, AllocationName, AllocationStatus, Allocations, Membership, Wanted,
+};
+use crate::inventory::Revision;
+use crate::objects::{Kind, ObjectName};
+use crate::queue::Place;
+use berth_model::{Peer, Pod};
+
+/// A parked gang is tried again at most this often, whatever happens to the nodes.
+const PACE: Duration = Duration::from_secs(1);
+/// With many parked gangs more seldom: so that all of them together keep an agent busy for a small part of its time.
+const PACE_EACH: Duration = Duration::from_millis(10);
+/// Members of allocations that came after their pods are looked for at most this often.
+const RECOUNT_EVERY: Duration = Duration::from_secs(1);
+
+/// All gangs that have an object or a waiting member.
+#[derive(Debug, Default)]
+pub(super) struct Gangs {
+    allocations: Allocations,
+    all: BTreeMap<AllocationName, Gang>,
+    /// What the dispatcher calls them.
+    by_key: HashMap<Arc<str>, AllocationName>,
+    /// By uid: the gang and role of each member with a node.
+    placed: HashMap<Arc<str>, (AllocationName, usize)>,
+    /// Something happened to them: whether to try again is to be decided.
+    due: BTreeSet<AllocationName>,
+    /// Where they stand may have changed.
+    untold: BTreeSet<AllocationName>,
+    /// The last one that was looked at of these.
+    looked_at: Option<AllocationName>,
+    /// The pods with a node are not all known as members.
+    recount: bool,
+    recounted_at: Option<Duration>,
+    next_look: Duration,
+    /// The most members that one commit placed.
+    largest: usize,
+}
+
+/// One allocation, as far as its pods go.
+#[derive(Debug)]
+pub(super) struct Gang {
+    key: Arc<str>,
+    /// Members without a node, each with its role.
+    waiting: BTreeMap<Place, (Arc<str>, usize)>,
+    /// Members with a node, bound or assumed, each with its role.
+    placed: BTreeMap<Arc<str>, usize>,
+    /// Pods that it claims and an older allocation has.
+    contested: BTreeSet<Arc<str>>,
+    state: GangState,
+    /// Grows with every change of its members or of its object.
+    version: u64,
+    /// Its minimum was bound once: who comes later is placed alone.
+    scheduled: bool,
+    /// Since when enough members have been waiting.
+    complete_since: Option<Duration>,
+    tried_at: Duration,
+    tries: u32,
+    failures: u32,
+    /// Why the last plan was not complete, for its members and for its object.
+    lacking: Option<Arc<str>>,
+    /// When its members were last told.
+    members_told_at: Option<Duration>,
+    told: Option<AllocationStatus>,
+    told_at: Duration,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum GangState {
+    /// Nothing to do: too few members, or all placed.
+    Idle,
+    Queued(Ticket),
+    /// An agent works on it.
+    Placing(u64),
+    /// It did not fit as of this revision.
+    Parked(Revision),
+    BackingOff(Duration),
+    /// It stands in the line of a quota.
+    OverQuota,
+    /// It waited for longer than its timeout.
+    TimedOut,
+}
+
+/// A piece of work for an agent: to place a whole gang.
+#[derive(Debug)]
+pub struct GangTask {
+    pub(super) name: AllocationName,
+    pub(super) version: u64,
+    pub wanted: Wanted,
+    /// Pods that are to make room for it were still there.
+    awaits_victims: bool,
+}
+
+impl Gang {
+    fn new(name: &AllocationName) -> Gang {
+        Gang {
+            key: format!("{:?} {}/{}", name.kind, name.namespace, name.name).into(),
+            waiting: BTreeMap::new(),
+            placed: BTreeMap::new(),
+            contested: BTreeSet::new(),
+            state: GangState::Idle,
+            version: 0,
+            scheduled: false,
+            complete_since: None,
+            tried_at: Duration::ZERO,
+            tries: 0,
+            failures: 0,
+            lacking: None,
+            members_told_at: None,
+            told: None,
+            told_at: Duration::ZERO,
+        }
+    }
+
+    fn count<'a>(roles: usize, members: impl Iterator<Item = &'a usize>) -> Vec<u32> {
+        let mut counts = vec![0; roles];
+        members.for_each(|role| {
+            if let Some(count) = counts.get_mut(*role) {
+                *count += 1;
+            }
+        });
+        counts
+    }
+
+    /// By role: how many more must be placed, or none is.
+    fn need(&self, allocation: &Allocation) -> Box<[u32]> {
+        let placed = Gang::count(allocation.roles.len(), self.placed.values());
+        let need = |(role, placed): (&crate::gang::Role, &u32)| match self.scheduled {
+            true => 0,
+            false => role.minimum.saturating_sub(*placed),
+        };
+        allocation.roles.iter().zip(&placed).map(need).collect()
+    }
+
+    /// Whether there is something to place, and enough of it.
+    fn is_ready(&self, allocation: &Allocation) -> bool {
+        let waiting = Gang::count(allocation.roles.len(), self.waiting.values().map(|(_, role)| role));
+        let need = self.need(allocation);
+        allocation.problem.is_none()
+            && !self.waiting.is_empty()
+            && need.iter().zip(&waiting).all(|(need, waiting)| need <= waiting)
+    }
+}
+
+impl Gangs {
+    pub(super) fn find(&self, pod: &Peer) -> Option<Membership> {
+        self.allocations.find(pod)
+    }
+
+    fn gang(&mut self, name: &AllocationName) -> &mut Gang {
+        let by_key = &mut self.by_key;
+        self.all.entry(name.clone()).or_insert_with(|| {
+            let gang = Gang::new(name);
+            by_key.insert(gang.key.clone(), name.clone());
+            gang
+        })
+    }
+
+    fn changed(&mut self, name: &AllocationName) {
+        if let Some(gang) = self.all.get_mut(name) {
+            gang.version += 1;
+            self.due.insert(name.clone());
+            self.untold.insert(name.clone());
+        }
+    }
+
+    /// A gang without an object and without pods is forgotten.
+    fn forget_if_empty(&mut self, name: &AllocationName) {
+        let exists = self.allocations.get(name).is_some();
+        let empty =
+            |gang: &Gang| gang.waiting.is_empty() && gang.placed.is_empty() && gang.contested.is_empty();
+        if !exists
+            && let Some(gang) = self.all.get(name).filter(|gang| empty(gang) && gang.state == GangState::Idle)
+        {
+            self.by_key.remove(&gang.key);
+            self.all.remove(name);
+            self.due.remove(name);
+            self.untold.remove(name);
+        }
+    }
+
+    /// The pod has a node no more.
+    pub(super) fn lost(&mut self, uid: &str) {
+        let Some((name, _)) = self.placed.remove(uid) else {
+            return;
+        };
+        if let Some(gang) = self.all.get_mut(&name) {
+            gang.placed.remove(uid);
+        }
+        self.changed(&name);
+    }
+
+    fn gained(&mut self, uid: &Arc<str>, name: &AllocationName, role: usize) {
+        let now = (name.clone(), role);
+        if self.placed.get(uid) == Some(&now) {
+            self.untold.insert(name.clone());
+            return;
+        }
+        self.lost(uid);
+        self.placed.insert(uid.clone(), now);
+        self.gang(name).placed.insert(uid.clone(), role);
+        self.changed(name);
+    }
+
+    fn contest(&mut self, uid: &Arc<str>, losers: &[AllocationName]) {
+        for name in losers {
+            self.gang(name).contested.insert(uid.clone());
+            self.untold.insert(name.clone());
+        }
+    }
+
+    fn concede(&mut self, uid: &str, losers: &[AllocationName]) {
+        for name in losers {
+            if let Some(gang) = self.all.get_mut(name) {
+                gang.contested.remove(uid);
+                self.untold.insert(name.clone());
+                self.forget_if_empty(name);
+            }
+        }
+    }
+
+    /// Gangs whose request waits at an agent.
+    pub(super) fn queued(&self) -> usize {
+        self.all.values().filter(|gang| matches!(gang.state, GangState::Queued(_))).count()
+    }
+
+    /// Members whose gang does not have enough of them, and members of gangs that do not fit.
+    pub(super) fn waiting_members(&self) -> (usize, usize) {
+        let mut counts = (0, 0);
+        for gang in self.all.values() {
+            match gang.state {
+                GangState::Idle => counts.0 += gang.waiting.len(),
+                GangState::Parked(_) | GangState::TimedOut => counts.1 += gang.waiting.len(),
+                _ => {}
+            }
+        }
+        counts
+    }
+
+    pub(super) fn has_waiting(&self, name: &AllocationName, place: Place, uid: &str) -> bool {
+        let gang = self.all.get(name);
+        gang.and_then(|gang| gang.waiting.get(&place)).is_some_and(|(known, _)| **known == *uid)
+    }
+
+    /// The ticket of a queued gang and what its agent will call it; for the invariants.
+    pub(super) fn tickets(&self) -> impl Iterator<Item = (&Arc<str>, Ticket)> {
+        self.all.values().filter_map(|gang| match gang.state {
+            GangState::Queued(ticket) => Some((&gang.key, ticket)),
+            _ => None,
+        })
+    }
+
+    pub(super) fn largest(&self) -> usize {
+        self.largest
+    }
+}
+
+impl Scheduler {
+    // Objects.
+
+    /// The allocation is now so.
+    pub(super) fn apply_allocation(&mut self, allocation: Allocation) {
+        let name = allocation.name.clone();
+        let (was_scheduled, generation) = (allocation.was_scheduled, allocation.generation);
+        let uid = allocation.uid.clone();
+        let before = self.gangs.allocations.get(&name).cloned();
+        if !self.gangs.allocations.apply(allocation) {
+            return;
+        }
+        let gang = self.gangs.gang(&name);
+        match &before {
+            Some(before) if before.uid == uid => {
+                if before.generation == generation {
+                    // Its status moved, no more: we wrote that.
+                    return;
+                }
+                gang.scheduled = false;
+            }
+            _ => gang.scheduled = was_scheduled,
+        }
+        self.allocation_changed(&name, before);
+    }
+
+    pub(super) fn delete_allocation(&mut self, name: &AllocationName) {
+        let before = self.gangs.allocations.delete(name);
+        if before.is_some() {
+            self.allocation_changed(name, before);
+            self.gangs.forget_if_empty(name);
+        }
+    }
+
+    /// A list of all allocations of this kind is complete: the others are gone.
+    pub(super) fn retain_allocations(
+        &mut self,
+        kind: AllocationKind,
+        listed: &std::collections::HashSet<ObjectName>,
+    ) {
+        let is_listed = |name: &AllocationName| {
+            listed.contains(&ObjectName { namespace: name.namespace.clone(), name: name.name.clone() })
+        };
+        let names = self.gangs.allocations.names().filter(|name| name.kind == kind && !is_listed(name));
+        for name in names.cloned().collect::<Vec<_>>() {
+            self.delete_allocation(&name);
+        }
+    }
+
+    /// Pods that it had or has now are looked at again before the next decision.
+    fn allocation_changed(&mut self, name: &AllocationName, before: Option<Arc<Allocation>>) {
+        self.gang_leaves_line(name);
+        let after = self.gangs.allocations.get(name).cloned();
+        self.preemption.hope_again();
+        if let Some(gang) = self.gangs.all.get_mut(name) {
+            gang.failures = 0;
+            gang.complete_since = None;
+            gang.told = None;
+        }
+        self.gangs.changed(name);
+        let same_members = match (&before, &after) {
+            (Some(before), Some(after)) => before.roles == after.roles,
+            _ => false,
+        };
+        if same_members {
+            return;
+        }
+        self.gangs.recount = true;
+        let concerns = |pod: &super::Waiting| {
+            pod.gang.as_ref().is_some_and(|gang| gang.name == *name || gang.losers.contains(name))
+                || after.as_ref().is_some_and(|after| after.role_of(&pod.source.peer).is_some())
+        };
+        let uids = self.waiting.iter().filter(|(_, pod)| concerns(pod)).map(|(uid, _)| uid.clone());
+        self.stale.pods.extend(uids);
+        if !self.stale.pods.is_empty() {
+            self.wake_all();
+        }
+    }
+
+    // Members.
+
+    /// A pod has this node: it may be a member of a gang.
+    pub(super) fn note_placed(&mut self, pod: &Pod, peer: &Peer) {
+        let leaves = pod.deleting || self.preemption.is_evicting(&pod.uid);
+        match self.gangs.find(peer).filter(|_| !leaves) {
+            Some(membership) => self.gangs.gained(&pod.uid, &membership.name, membership.role),
+            None => self.gangs.lost(&pod.uid),
+        }
+    }
+
+    /// The pod was to leave its node and does not, as far as we know: it may be a member of a gang again.
+    pub(super) fn stays(&mut self, uid: &Arc<str>) {
+        let peer = self.ledger.charge_of(uid).map(|charge| charge.holding.peer.clone());
+        let Some(peer) = peer.filter(|peer| !peer.terminating) else {
+            return;
+        };
+        if let Some(membership) = self.gangs.find(&peer) {
+            self.gangs.gained(uid, &membership.name, membership.role);
+        }
+    }
+
+    /// A bind of a member has succeeded.
+    pub(super) fn member_bound(&mut self, uid: &str) {
+        if let Some((name, _)) = self.gangs.placed.get(uid) {
+            self.gangs.due.insert(name.clone());
+            self.gangs.untold.insert(name.clone());
+        }
+    }
+
+    /// Finds out which of the pods with a node are members, when that is not known.
+    fn recount_members(&mut self, now: Duration) {
+        let early = self.gangs.recounted_at.is_some_and(|at| now.saturating_sub(at) < RECOUNT_EVERY);
+        if !self.gangs.recount || early {
+            return;
+        }
+        self.gangs.recount = false;
+        self.gangs.recounted_at = Some(now);
+        let mut found: Vec<(Arc<str>, Option<Membership>)> = Vec::new();
+        for (uid, charge) in self.ledger.charges() {
+            let peer = &charge.holding.peer;
+            let leaves = peer.terminating || self.preemption.is_evicting(uid);
+            let membership = if leaves { None } else { self.gangs.find(peer) };
+            if membership.is_some() || self.gangs.placed.contains_key(uid) {
+                found.push((uid.clone(), membership));
+            }
+        }
+        found.sort_by(|a, b| a.0.cmp(&b.0));
+        for (uid, membership) in found {
+            match membership {
+                Some(membership) => self.gangs.gained(&uid, &membership.name, membership.role),
+                None => self.gangs.lost(&uid),
+            }
+        }
+    }
+
+    /// The waiting pod joins its gang; `false`: it has none.
+    pub(super) fn join_gang(&mut self, uid: &Arc<str>, now: Duration) -> bool {
+        let Some(waiting) = self.waiting.get_mut(uid) else {
+            return false;
+        };
+        let Some(membership) = waiting.gang.clone() else {
+            return false;
+        };
+        let place = waiting.place();
+        if !self.owns_gang(&membership.name) {
+            if let Some(waiting) = self.waiting.get_mut(uid) {
+                waiting.state = State::Elsewhere;
+            }
+            return true;
+        }
+        if let Some(waiting) = self.waiting.get_mut(uid) {
+            waiting.state = State::Grouped;
+        }
+        self.adopt_nomination(uid);
+        let name = &membership.name;
+        self.gangs.gang(name).waiting.insert(place, (uid.clone(), membership.role));
+        self.gangs.contest(uid, &membership.losers);
+        self.gangs.changed(name);
+        self.gangs.due.remove(name);
+        self.decide_gang(name, now);
+        true
+    }
+
+    /// The waiting pod leaves its gang.
+    pub(super) fn leave_gang(&mut self, uid: &Arc<str>) {
+        let Some((membership, place)) =
+            self.waiting.get(uid).and_then(|waiting| Some((waiting.gang.clone()?, waiting.place())))
+        else {
+            return;
+        };
+        if let Some(gang) = self.gangs.all.get_mut(&membership.name) {
+            gang.waiting.remove(&place);
+        }
+        self.gangs.changed(&membership.name);
+        self.gangs.concede(uid, &membership.losers);
+    }
+
+    pub(super) fn owns_gang(&self, name: &AllocationName) -> bool {
+        self.share.as_ref().is_none_or(|share| {
+            let mut hasher = DefaultHasher::new();
+            name.hash(&mut hasher);
+            share.owns(hasher.finish())
+        })
+    }
+
+    // Time.
+
+    /// Decides about gangs that something happened to, or that time has come for.
+    pub(super) fn look_after_gangs(&mut self, now: Duration) {
+        if self.gangs.all.is_empty() && !self.gangs.recount {
+            return;
+        }
+        if self.synced() {
+            self.recount_members(now);
+        }
+        for name in std::mem::take(&mut self.gangs.due) {
+            self.decide_gang(&name, now);
+            self.gangs.forget_if_empty(&name);
+        }
+        if now < self.gangs.next_look {
+            return;
+        }
+        self.gangs.next_look = now + Duration::from_millis(50);
+        let loosened = self.inventory().loosened();
+        let waits = |gang: &&Gang| !gang.waiting.is_empty();
+        let parked = self.gangs.all.values().filter(waits).count();
+        let pace = PACE.max(PACE_EACH * u32::try_from(parked).unwrap_or(u32::MAX));
+        let ripe = |(name, gang): (&AllocationName, &Gang)| {
+            let timeout = self.gangs.allocations.get(name).and_then(|allocation| allocation.timeout);
+            let late = timeout.zip(gang.complete_since).is_some_and(|(limit, since)| now >= since + limit);
+            let again = match gang.state {
+                GangState::Parked(checked) => late || checked < loosened && now >= gang.tried_at + pace,
+                GangState::BackingOff(until) => late || now >= until,
+                GangState::OverQuota => late,
+                _ => false,
+            };
+            again.then(|| (name.clone(), late))
+        };
+        for (name, late) in self.gangs.all.iter().filter_map(ripe).collect::<Vec<_>>() {
+            if late { self.time_out(&name, now) } else { self.enqueue_gang(&name, now) }
+        }
+        self.tell_gangs(now);
+    }
+
+    /// Tries a gang that is ready, takes back the request of one that is not.
+    fn decide_gang(&mut self, name: &AllocationName, now: Duration) {
+        let allocation = self.gangs.allocations.get(name).cloned();
+        let Some(gang) = self.gangs.all.get_mut(name) else {
+            return;
+        };
+        if let Some(allocation) = &allocation {
+            let enough = |minimum: u32, bound: u32| bound >= minimum;
+            let bound = Gang::count(allocation.roles.len(), gang.placed.values());
+            let mut roles = allocation.roles.iter().zip(bound);
+            // Assumed ones are bound soon, or lost, and then it is decided again.
+            let settled =
+                gang.placed.keys().all(|uid| self.ledger.charge_of(uid).is_some_and(|c| !c.assumed));
+            gang.scheduled |= settled && roles.all(|(role, bound)| enough(role.minimum, bound));
+        }
+        let ready = allocation.is_some_and(|allocation| gang.is_ready(&allocation));
+        if !ready {
+            gang.complete_since = None;
+            self.end_gang_nominations(name);
+        }
+        let Some(gang) = self.gangs.all.get_mut(name) else {
+            return;
+        };
+        match (&gang.state, ready) {
+            (GangState::Idle | GangState::TimedOut, true) => self.enqueue_gang(name, now),
+            // Somebody came or went: what did not fit may fit now, but not more often than at its pace.
+            (GangState::Parked(_), true) => {
+                if now >= gang.tried_at + PACE {
+                    self.enqueue_gang(name, now);
+                } else {
+                    gang.state = GangState::Parked(0);
+                }
+            }
+            (GangState::Queued(ticket), false) => {
+                let ticket = *ticket;
+                gang.state = GangState::Idle;
+                self.dispatcher.withdraw(ticket);
+            }
+            (GangState::OverQuota, false) => self.gang_leaves_line(name),
+            (GangState::Parked(_) | GangState::BackingOff(_) | GangState::TimedOut, false) => {
+                gang.state = GangState::Idle;
+                gang.lacking = None;
+            }
+            _ => {}
+        }
+    }
+
+    /// Gives a gang to an agent, if quotas have room for it.
+    fn enqueue_gang(&mut self, name: &AllocationName, now: Duration) {
+        if !self.gang_queues_for_quota(name, false, now) {
+            self.hand_out_gang(name, now);
+        }
+    }
+
+    fn hand_out_gang(&mut self, name: &AllocationName, now: Duration) {
+        let Some(gang) = self.gangs.all.get_mut(name) else {
+            return;
+        };
+        let first = gang.waiting.first_key_value().map(|(place, (uid, _))| (*place, uid.clone()));
+        let Some((place, waiting)) = first.and_then(|(place, uid)| Some((place, self.waiting.get(&uid)?)))
+        else {
+            gang.state = GangState::Idle;
+            return;
+        };
+        gang.complete_since.get_or_insert(now);
+        gang.tries = 0;
+        let assigned = self.dispatcher.assign(&gang.key, &waiting.class, place.0.0, place.1, now);
+        gang.state = GangState::Queued(assigned.ticket);
+        self.actions.push(Action::WakeAgent(assigned.wake));
+    }
+
+    /// The task for a request that the dispatcher handed out, if it is a gang's that is still ready.
+    pub(super) fn start_gang(&mut self, request: &Request) -> Option<(GangTask, u64)> {
+        let name = self.gangs.by_key.get(&request.uid)?.clone();
+        let allocation = self.gangs.allocations.get(&name).cloned();
+        let gang = self.gangs.all.get_mut(&name)?;
+        gang.state = GangState::Idle;
+        let allocation = allocation.filter(|allocation| gang.is_ready(allocation))?;
+        let gang = self.gangs.all.get(&name)?;
+        let mut wanted = self.wanted(gang, &allocation)?;
+        let awaits_victims = self.gang_awaits_victims(&name);
+        let Some(members) = self.members_within_quotas(std::mem::take(&mut wanted.members), &wanted.need)
+        else {
+            self.gangs.due.insert(name);
+            return None;
+        };
+        wanted.members = members;
+        for member in &wanted.members {
+            if let Some(waiting) = self.waiting.get_mut(&member.uid) {
+                waiting.attempts += 1;
+            }
+        }
+        let gang = self.gangs.all.get_mut(&name)?;
+        self.next_work += 1;
+        gang.state = GangState::Placing(self.next_work);
+        gang.tries += 1;
+        Some((GangTask { name, version: gang.version, wanted, awaits_victims }, self.next_work))
+    }
+}
+
+impl Kind {
+    /// The kind of allocation that objects of this kind are, if they are.
+    pub(super) fn allocation(self) -> Option<AllocationKind> {
+        match self {
+            Kind::Allocation => Some(AllocationKind::Allocation),
+            Kind::PodGroup => Some(AllocationKind::PodGroup),
+            Kind::CoschedulingPodGroup => Some(AllocationKind::Coscheduling),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! What becomes of an agent's plan for a gang.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{GangState, GangTask};
+use crate::agent::Agent;
+use crate::gang::{AllocationName, Candidate, Plan, TopologyMode};
+use crate::inventory::{NodeId, Revision, Row};
+use crate::rules;
+use crate::scheduler::claims::Outdated;
+use crate::scheduler::{Scheduler, Settled};
+use berth_model::{ClaimName, PreemptionPolicy};
+
+/// Why a plan could not be committed.
+enum Refusal {
+    /// A node was taken meanwhile.
+    Conflict,
+    /// Others took what was left of its quota.
+    Quota,
+    /// This member is not what it was.
+    Changed(Arc<str>),
+}
+
+impl Scheduler {
+    pub(in crate::scheduler) fn settle_gang(
+        &mut self,
+        (at, agent): (usize, &mut Agent),
+        task: &GangTask,
+        work: u64,
+        plan: &Plan,
+        seen: Revision,
+        now: Duration,
+    ) -> Settled {
+        self.classify_again(now);
+        let name = &task.name;
+        let Some(gang) = self.gangs.all.get_mut(name).filter(|gang| gang.state == GangState::Placing(work))
+        else {
+            return Settled::Done;
+        };
+        if gang.version != task.version || !self.leading {
+            gang.state = GangState::Idle;
+            self.decide_gang(name, now);
+            return Settled::Done;
+        }
+        gang.tried_at = now;
+        if !plan.complete {
+            self.stats.unschedulable += 1;
+            self.park_gang(at, task, plan, seen, now);
+            return Settled::Done;
+        }
+        match self.commit_gang(agent, task, plan, seen) {
+            Ok(charged) => {
+                self.gang_placed(at, task, plan, (charged, seen), now);
+                Settled::Done
+            }
+            Err(Refusal::Changed(uid)) => {
+                self.gang_state(name, GangState::Idle);
+                if let Some(pod) = self.waiting.get(&uid).map(|waiting| waiting.source.clone()) {
+                    self.wait(*pod, now);
+                }
+                self.decide_gang(name, now);
+                Settled::Done
+            }
+            Err(Refusal::Quota) => {
+                self.gang_state(name, GangState::Idle);
+                self.decide_gang(name, now);
+                Settled::Done
+            }
+            Err(Refusal::Conflict) => self.gang_conflict(name, now),
+        }
+    }
+
+    fn gang_state(&mut self, name: &AllocationName, state: GangState) {
+        if let Some(gang) = self.gangs.all.get_mut(name) {
+            gang.state = state;
+        }
+    }
+
+    /// Takes all places of the plan, or none.
+    fn commit_gang(
+        &mut self,
+        agent: &mut Agent,
+        task: &GangTask,
+        plan: &Plan,
+        seen: Revision,
+    ) -> Result<Vec<Vec<ClaimName>>, Refusal> {
+        let planned_on = self.inventory().revision() == seen;
+        // It was planned without the room that is kept for its members.
+        self.free_nominated(&task.wanted);
+        let mut claims = Vec::with_capacity(plan.places.len());
+        let mut charged: Vec<&Arc<str>> = Vec::with_capacity(plan.places.len());
+        let mut refused = None;
+        for (at, node) in &plan.places {
+            let member = &task.wanted.members[*at];
+            match self.commit_member(agent, member, *node, seen, planned_on) {
+                Ok(wants) => claims.push(wants),
+                Err(refusal) => {
+                    refused = Some(refusal);
+                    break;
+                }
+            }
+            charged.push(&member.uid);
+        }
+        let Some(refusal) = refused else {
+            return Ok(claims);
+        };
+        for uid in charged {
+            self.ledger.take_back(uid);
+        }
+        self.keep_nominated_again(&task.wanted);
+        Err(refusal)
+    }
+
+    /// `planned_on`: nothing but the members of the plan has changed since it was made.
+    fn commit_member(
+        &mut self,
+        agent: &mut Agent,
+        member: &Candidate,
+        node: NodeId,
+        seen: Revision,
+        planned_on: bool,
+    ) -> Result<Vec<ClaimName>, Refusal> {
+        let changed = || Refusal::Changed(member.uid.clone());
+        let claims = self.unbound_claims(&member.uid).map_err(|Outdated| changed())?;
+        if self.over_quota(member.holding.quota.as_ref(), &member.holding.usage).is_some() {
+            return Err(Refusal::Quota);
+        }
+        let class = &member.class;
+        let inventory = self.ledger.inventory();
+        let alone = planned_on || !class.looks_at_pods();
+        let admitted = alone || agent.still_admits(class.id, node, inventory);
+        let fits = |row: &Row| admitted && rules::still_admits(class, row, seen);
+        self.ledger.commit(&member.uid, &member.holding, node, fits).map_err(|_| Refusal::Conflict)?;
+        Ok(claims)
+    }
+
+    /// All members of the plan have their node in the ledger.
+    fn gang_placed(
+        &mut self,
+        agent: usize,
+        task: &GangTask,
+        plan: &Plan,
+        (claims, seen): (Vec<Vec<ClaimName>>, Revision),
+        now: Duration,
+    ) {
+        let name = &task.name;
+        self.gangs.largest = self.gangs.largest.max(plan.places.len());
+        for ((at, node), claims) in plan.places.iter().zip(claims) {
+            let member = &task.wanted.members[*at];
+            self.leave_gang(&member.uid);
+            self.gangs.gained(&member.uid, name, member.role);
+            self.has_node(&member.uid, claims, *node, now);
+        }
+        self.keep_nominated_again(&task.wanted);
+        if let Some(gang) = self.gangs.all.get_mut(name) {
+            (gang.failures, gang.lacking, gang.complete_since) = (0, None, None);
+            gang.state = GangState::Idle;
+        }
+        if plan.places.len() < task.wanted.members.len() {
+            self.park_gang(agent, task, plan, seen, now);
+        }
+    }
+
+    fn gang_conflict(&mut self, name: &AllocationName, now: Duration) -> Settled {
+        self.stats.conflicts += 1;
+        let tries = self.config.max_tries;
+        let Some(gang) = self.gangs.all.get_mut(name) else {
+            return Settled::Done;
+        };
+        if gang.tries < tries {
+            gang.tries += 1;
+            return Settled::Again;
+        }
+        gang.failures += 1;
+        gang.state = GangState::BackingOff(now + self.config.backoff.after(gang.failures));
+        self.stats.errors += 1;
+        let why =
+            format!("{tries} plans in a row were overtaken by changes of the nodes; trying again later");
+        self.gang_lacks(name, why.into(), now);
+        Settled::Done
+    }
+
+    /// Members are left that fit nowhere: they wait until something loosens.
+    fn park_gang(&mut self, agent: usize, task: &GangTask, plan: &Plan, seen: Revision, now: Duration) {
+        let name = &task.name;
+        let why: Arc<str> = lacking_message(task, plan).into();
+        self.gang_state(name, GangState::Parked(seen));
+        if self.has_gang_nominations(name) {
+            match (task.awaits_victims, self.gang_awaits_victims(name)) {
+                (_, true) => return,
+                // The last of them left while the agent planned.
+                (true, false) => return self.enqueue_gang(name, now),
+                (false, false) => self.end_gang_nominations(name),
+            }
+        }
+        if !self.hunt_together(agent, name, &why) {
+            self.gang_lacks(name, why, now);
+        }
+    }
+}
+
+/// What members are told: kube-scheduler's text about the first one that found no place, and what that means for all.
+fn lacking_message(task: &GangTask, plan: &Plan) -> String {
+    let wanted = &task.wanted;
+    let name = &task.name;
+    let nowhere = plan.lacking.as_ref().is_none_or(|lacking| lacking.diagnosis.nodes() == 0);
+    let mut text = match &plan.lacking {
+        _ if nowhere && wanted.topology.is_some() => {
+            let topology = wanted.topology.as_ref().map_or("", |topology| &topology.key);
+            format!("no nodes available to schedule pods: none has the label {topology}.")
+        }
+        Some(lacking) => {
+            let mut text =
+                lacking.diagnosis.message_of(&lacking.class, PreemptionPolicy::PreemptLowerPriority, None);
+            if let Some(domain) = &lacking.domain {
+                let _ = write!(text, " These are the nodes of {domain}, which came closest.");
+            }
+            text
+        }
+        None => "no nodes available to schedule pods".to_owned(),
+    };
+    let need: u64 = wanted.need.iter().map(|need| u64::from(*need)).sum();
+    let found = plan.places.len();
+    let _ = match (plan.complete, &wanted.topology) {
+        (true, _) => write!(text, " {}/{} has its minimum.", name.namespace, name.name),
+        (false, Some(topology)) if topology.mode == TopologyMode::Required => write!(
+            text,
+            " {}/{} needs places for {need} at once in one {}; there are {found}.",
+            name.namespace, name.name, topology.key
+        ),
+        (false, _) => {
+            write!(
+                text,
+                " {}/{} needs places for {need} at once; there are {found}.",
+                name.namespace, name.name
+            )
+        }
+    };
+    text
+}

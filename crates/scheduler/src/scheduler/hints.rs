@@ -1,0 +1,47 @@
+//! Hints of where pods had better be: what changes when there are others.
+
+use std::sync::Arc;
+
+use super::{Scheduler, State};
+use crate::hints::{Hint, Hints, Taken, Terms};
+use crate::rules::Placement;
+use berth_model::Preference;
+use berth_model::{Identity, PodSpec};
+
+impl Scheduler {
+    /// These hints hold from now on, and no others. Waiting pods that they concern are looked at again before the next decision;
+    /// those that have a node stay there. Replicas that schedule need them as the leader does.
+    pub fn hints_changed(&mut self, hints: impl IntoIterator<Item = Hint>) -> Taken {
+        let (hints, refused) = Hints::new(hints);
+        let before = std::mem::replace(&mut self.hints, hints);
+        let after = &self.hints;
+        let mut taken = Taken { in_force: after.len(), refused, concerned: 0 };
+        if before.is_empty() && after.is_empty() {
+            return taken;
+        }
+        let settled = |state: &State| matches!(state, State::Claiming | State::Binding | State::Held);
+        for (uid, waiting) in self.waiting.iter().filter(|(_, waiting)| !settled(&waiting.state)) {
+            let Ok(spec) = &waiting.source.spec else { continue };
+            let (pod, own) = (&waiting.holding.peer.identity, &spec.pod_affinity);
+            if before.terms(pod, own) != after.terms(pod, own) {
+                taken.concerned += 1;
+                self.stale.pods.insert(uid.clone());
+            }
+        }
+        if taken.concerned > 0 {
+            self.wake_all();
+        }
+        taken
+    }
+
+    /// The terms that hints give such a pod, if its policy lets what they say count.
+    pub(super) fn hinted(&self, pod: &Identity, spec: &Arc<PodSpec>, placement: &Placement) -> Terms {
+        let preferences = placement.order.preferences().iter();
+        if self.hints.is_empty()
+            || preferences.into_iter().all(|(preference, _)| *preference != Preference::InterPodAffinity)
+        {
+            return Terms::default();
+        }
+        self.hints.terms(pod, &spec.pod_affinity)
+    }
+}

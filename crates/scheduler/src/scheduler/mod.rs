@@ -1,0 +1,732 @@
+//! The scheduler itself: what happens to every pod between its arrival and its bind, as one synchronous, deterministic
+//! state machine. Events and answers go in, [`Action`]s come out; time is an argument.
+//!
+//! Cluster events enter in `cluster_events.rs`; agents take work and settle it in `work.rs`; the end of binds is in
+//! `binds.rs`. May not know: kube, tokio, clocks.
+
+mod action;
+mod advice;
+mod audit;
+mod binds;
+mod check;
+mod claims;
+mod cluster_events;
+mod gangs;
+mod growth;
+mod hints;
+mod others;
+mod policies;
+mod preemption;
+mod quotas;
+mod share;
+mod verdict;
+mod work;
+
+#[cfg(test)]
+mod tests;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use action::{Action, AttemptResult, Sample, Stats};
+pub use audit::Difference;
+pub use gangs::{GangCase, GangTask};
+pub use growth::Growth;
+pub use others::{Asked, OthersCounts, Review};
+pub use preemption::{Attempt, Eviction, Found, GangAttempt, GangFound};
+pub use quotas::QuotaStanding;
+pub use share::Share;
+pub use verdict::{Candidate, Standings, Verdict};
+pub use work::{Answer, Settled, Task};
+
+use crate::class::{Class, ClassId, Classifier};
+
+use crate::dispatch::{Dispatcher, DispatcherKind, Estimator, Ticket};
+use crate::gang::Membership;
+use crate::hints::Hints;
+use crate::invariants::Violation;
+use crate::inventory::{Inventory, Ledger, Revision};
+use crate::objects::{Budgets, Kind, Objects};
+use crate::policy::Policies;
+use crate::queue::{Backoff, BackoffLimits, Parked, Place};
+use crate::rules::Placement;
+use advice::Advised;
+use berth_model::{ClaimName, Holding, Owner, Pod, PodRef, PreemptionPolicy, Report, Spread, Unsupported};
+use claims::{Claimants, Claiming};
+use gangs::Gangs;
+use others::Others;
+use preemption::Preemption;
+use quotas::Quotas;
+
+/// What the scheduler needs to know of its configuration.
+#[derive(Debug, Clone)]
+pub struct SchedulerConfig {
+    /// Pods that name one of these are ours.
+    pub scheduler_names: Vec<Arc<str>>,
+    pub agents: usize,
+    pub dispatcher: DispatcherKind,
+    /// Of the dispatcher's random choices.
+    pub seed: u64,
+    /// Binds decided but not finished, at most; agents pause beyond it, so that a pod of high priority never waits
+    /// behind more than these.
+    pub max_waiting_binds: usize,
+    /// Placements tried for one pod in a row before it backs off.
+    pub max_tries: u32,
+    pub backoff: BackoffLimits,
+    /// Pods that wait are told of a new diagnosis of their class at most this often.
+    pub refresh: Duration,
+    /// Nothing is scheduled before these have been listed once, besides pods and nodes.
+    pub objects: BTreeSet<Kind>,
+    /// Claims that are not bound so long after their pod got its node take it from it again.
+    pub volume_bind_timeout: Duration,
+    /// Pods of other schedulers without a node are known, too: the guard and the extender are asked about them.
+    pub knows_others: bool,
+    /// A pod that has fitted nowhere for so long gets room kept on one node until it fits there. Zero: never.
+    pub reserve_after: Duration,
+    /// Pods that fit nowhere make less important ones leave.
+    pub preemption: bool,
+    /// What fragmentation advice asks of pods with a node is remembered.
+    pub advice: bool,
+    /// What pods get that have no topology spread constraints and belong together. Without selectors.
+    pub default_spread: Spread,
+    /// How pods are placed that no policy governs.
+    pub placement: Arc<Placement>,
+}
+
+impl Default for SchedulerConfig {
+    /// One agent for the pods of `berth`, nothing to list besides pods and nodes, no default spreading; else what the
+    /// configuration file has when it says nothing.
+    fn default() -> Self {
+        SchedulerConfig {
+            scheduler_names: vec!["berth".into()],
+            agents: 1,
+            dispatcher: DispatcherKind::default(),
+            seed: 0,
+            max_waiting_binds: 64,
+            max_tries: 10,
+            backoff: BackoffLimits { initial: Duration::from_secs(1), max: Duration::from_secs(10) },
+            refresh: Duration::from_secs(60),
+            objects: BTreeSet::new(),
+            volume_bind_timeout: Duration::from_secs(600),
+            knows_others: false,
+            reserve_after: Duration::ZERO,
+            preemption: false,
+            advice: false,
+            default_spread: Spread::default(),
+            placement: Arc::default(),
+        }
+    }
+}
+
+/// A pod of ours that has no node yet, or whose bind is not finished.
+#[derive(Debug)]
+struct Waiting {
+    pod: PodRef,
+    class: Arc<Class>,
+    /// What it would hold of its node.
+    holding: Holding,
+    /// As it was last seen, to classify it again when what it depends on changes.
+    source: Box<Pod>,
+    priority: i32,
+    policy: PreemptionPolicy,
+    generation: i64,
+    /// Order of arrival; unique.
+    seq: u64,
+    arrived: Duration,
+    /// Attempts at all, for the metrics.
+    attempts: u32,
+    /// Placements tried since it was last queued.
+    tries: u32,
+    /// Errors in a row.
+    failures: u32,
+    /// The message of its condition, as far as we know.
+    told: Option<Arc<str>>,
+    /// What the watch told of it while its bind was under way.
+    news: Option<Box<Pod>>,
+    /// While it waits for its claims.
+    claiming: Option<Box<Claiming>>,
+    /// It had its turn in the line of its quota.
+    admitted: bool,
+    /// The allocation that it is a member of.
+    gang: Option<Membership>,
+    state: State,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum State {
+    /// It has scheduling gates.
+    Gated,
+    /// Its spec cannot be understood or is not supported, for this reason.
+    Refused(Arc<str>),
+    Queued(Ticket),
+    /// An agent works on it; the number tells this piece of work from an earlier one.
+    Placing(u64),
+    /// It has a node in the ledger, and its claims are being bound.
+    Claiming,
+    /// It has a node in the ledger, and the bind is under way.
+    Binding,
+    BackingOff(Duration),
+    /// Another replica schedules its class.
+    Elsewhere,
+    /// It has a node in the ledger, since another replica asked to bind it there.
+    Held,
+    /// It waits with the other members of its gang.
+    Grouped,
+    /// It stands in the line of its quota.
+    OverQuota,
+    Parked,
+    /// Woken from its parked class and queued at the agent that has the list.
+    Woken(Ticket),
+}
+
+/// Waiting pods that are to be classified again.
+#[derive(Debug, Default)]
+struct Stale {
+    everyone: bool,
+    namespaces: BTreeSet<Arc<str>>,
+    /// All pods with claims.
+    claimants: bool,
+    /// By uid.
+    pods: BTreeSet<Arc<str>>,
+    /// Namespace and name of a controller.
+    owners: BTreeSet<(Arc<str>, Arc<str>)>,
+}
+
+impl Stale {
+    fn is_empty(&self) -> bool {
+        self.only_some() && self.pods.is_empty()
+    }
+
+    /// At most the pods in `pods`.
+    fn only_some(&self) -> bool {
+        !self.everyone && !self.claimants && self.namespaces.is_empty() && self.owners.is_empty()
+    }
+
+    fn concerns(&self, pod: &Pod) -> bool {
+        let namespace = &pod.peer.identity.namespace;
+        let owned = |owner: &Owner| self.owners.contains(&(namespace.clone(), owner.name.clone()));
+        self.everyone
+            || self.claimants && pod.volumes.is_some()
+            || self.namespaces.contains(namespace)
+            || !self.owners.is_empty() && pod.owner.as_ref().is_some_and(owned)
+            || self.pods.contains(&pod.uid)
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Scheduler {
+    config: SchedulerConfig,
+    classifier: Classifier,
+    objects: Objects,
+    policies: Policies,
+    hints: Hints,
+    ledger: Ledger,
+    others: Others,
+    gangs: Gangs,
+    preemption: Preemption,
+    quotas: Quotas,
+    advised: Advised,
+    share: Option<Share>,
+    dispatcher: Dispatcher,
+    parked: Parked,
+    backoff: Backoff,
+    /// By uid. Never iterated where order could matter.
+    waiting: HashMap<Arc<str>, Waiting>,
+    actions: Vec<Action>,
+    stats: Stats,
+    next_seq: u64,
+    next_work: u64,
+    binds: usize,
+    leading: bool,
+    term: u64,
+    pods_synced: bool,
+    nodes_synced: bool,
+    /// Kinds of objects that have not been listed yet.
+    unlisted: BTreeSet<Kind>,
+    /// Classes of waiting pods that something changed for.
+    stale: Stale,
+    /// Waiting pods (by uid) that use each claim.
+    pods_by_claim: HashMap<ClaimName, BTreeSet<Arc<str>>>,
+    claimants: Claimants,
+    /// The loosening that agents were last woken for.
+    woken_for: Revision,
+    /// By agent: its last task was the check of a parked class.
+    checked_last: Vec<bool>,
+    /// The latest commit that broke an invariant.
+    overcommitted: Option<Violation>,
+}
+
+impl Scheduler {
+    pub fn new(config: SchedulerConfig, estimator: Estimator) -> Self {
+        let agents = config.agents.max(1);
+        Scheduler {
+            unlisted: config.objects.clone(),
+            classifier: Classifier::new(config.placement.clone()),
+            objects: Objects::new(config.default_spread.clone()),
+            policies: Policies::new(config.placement.clone()),
+            hints: Hints::default(),
+            ledger: Ledger::default(),
+            others: Others::default(),
+            gangs: Gangs::default(),
+            preemption: Preemption::default(),
+            quotas: Quotas::default(),
+            advised: Advised::default(),
+            share: None,
+            dispatcher: Dispatcher::new(config.dispatcher, agents, estimator, config.seed),
+            parked: Parked::new(agents),
+            backoff: Backoff::default(),
+            waiting: HashMap::new(),
+            actions: Vec::new(),
+            stats: Stats::default(),
+            next_seq: 0,
+            next_work: 0,
+            binds: 0,
+            leading: false,
+            term: 0,
+            pods_synced: false,
+            nodes_synced: false,
+            stale: Stale::default(),
+            pods_by_claim: HashMap::new(),
+            claimants: Claimants::default(),
+            woken_for: 0,
+            checked_last: vec![false; agents],
+            overcommitted: None,
+            config,
+        }
+    }
+
+    pub fn inventory(&self) -> &Inventory {
+        self.ledger.inventory()
+    }
+
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    pub fn budgets(&self) -> &Budgets {
+        &self.objects.budgets
+    }
+
+    pub fn estimator(&self) -> &Estimator {
+        self.dispatcher.estimator()
+    }
+
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// What is to be done in the world, in the order it was decided.
+    pub fn take_actions(&mut self) -> Vec<Action> {
+        std::mem::take(&mut self.actions)
+    }
+
+    /// Whether all nodes, pods and other objects have been seen once. Nothing is scheduled before.
+    pub fn synced(&self) -> bool {
+        self.pods_synced && self.nodes_synced && self.unlisted.is_empty()
+    }
+
+    /// Only a leader places pods, and tells them why they wait. Binds that are under way when leadership is lost settle on
+    /// their own.
+    pub fn set_leading(&mut self, leading: bool) {
+        let began = leading && !self.leading;
+        self.leading = leading;
+        if !leading {
+            self.end_preemption();
+        }
+        if began {
+            // Whoever led before may have ended before it told them.
+            let waits = |waiting: &Waiting| {
+                matches!(waiting.state, State::Refused(_) | State::Parked | State::OverQuota)
+            };
+            let mut uids: Vec<_> =
+                self.waiting.values().filter(|w| waits(w)).map(|w| (w.seq, w.pod.uid.clone())).collect();
+            uids.sort();
+            uids.iter().for_each(|(_, uid)| self.tell_why(uid, true));
+            self.begin_preemption();
+            self.policies.tell_again();
+            self.quotas.tell_again();
+            self.wake_all();
+        }
+    }
+
+    pub fn leading(&self) -> bool {
+        self.leading
+    }
+
+    /// Leads from now on, in this term.
+    pub fn lead(&mut self, term: u64) {
+        self.term = term;
+        self.set_leading(true);
+    }
+
+    /// The term in which decisions are made now.
+    pub fn term(&self) -> u64 {
+        self.term
+    }
+
+    /// The agent in whose queue this pod waits.
+    pub fn agent_of(&self, uid: &str) -> Option<usize> {
+        match self.waiting.get(uid)?.state {
+            State::Queued(ticket) | State::Woken(ticket) => ticket.lane(),
+            _ => None,
+        }
+    }
+
+    /// Binds decided and not finished.
+    pub fn binds(&self) -> usize {
+        self.binds
+    }
+
+    /// Pods by where they wait.
+    pub fn queue_lengths(&self) -> QueueLengths {
+        let (mut gated, mut refused, mut elsewhere) = (0, 0, 0);
+        for waiting in self.waiting.values() {
+            match waiting.state {
+                State::Gated => gated += 1,
+                State::Refused(_) => refused += 1,
+                State::Elsewhere | State::Held => elsewhere += 1,
+                _ => {}
+            }
+        }
+        let (incomplete, unplaceable) = self.gangs.waiting_members();
+        QueueLengths {
+            active: self.dispatcher.len(),
+            backoff: self.backoff.len(),
+            unschedulable: self.parked.len() + refused + unplaceable,
+            gated,
+            incomplete,
+            elsewhere,
+            over_quota: self.quotas.lines().len(),
+        }
+    }
+
+    pub fn parked_classes(&self) -> usize {
+        self.parked.groups().count()
+    }
+
+    pub fn classes(&self) -> usize {
+        self.classifier.len()
+    }
+
+    /// Moves on what only time moves: pods whose backoff is over, and diagnoses that are to be told again.
+    pub fn tick(&mut self, now: Duration) {
+        self.look_after_claims(now);
+        self.classify_again(now);
+        while let Some(uid) = self.backoff.pop_due(now) {
+            self.admit(&uid, now);
+        }
+        self.look_after_gangs(now);
+        self.look_after_quotas(now);
+        if !self.leading {
+            return;
+        }
+        self.hunt_again(now);
+        self.look_after_aged(now);
+        self.tell_policies();
+        self.tell_quotas(now);
+        let refresh = self.config.refresh;
+        let stale: Vec<_> = (self.parked.groups())
+            .filter(|group| !group.told && now.saturating_sub(group.told_at) >= refresh)
+            .map(|group| group.class.id)
+            .collect();
+        for class in stale {
+            let Some(group) = self.parked.get_mut(class) else {
+                continue;
+            };
+            group.told = true;
+            group.told_at = now;
+            let pods: Vec<_> = group.pods.values().cloned().collect();
+            for uid in pods {
+                self.tell_why(&uid, false);
+            }
+        }
+    }
+
+    /// Puts a pod that may be scheduled where it can be: at an agent, or into its parked class.
+    fn admit(&mut self, uid: &Arc<str>, now: Duration) {
+        let Some(waiting) = self.waiting.get_mut(uid) else {
+            return;
+        };
+        waiting.tries = 0;
+        let class = waiting.class.clone();
+        if self.join_gang(uid, now) || self.owns(&class) && self.queue_for_quota(uid) {
+            return;
+        }
+        self.enter(uid, now);
+    }
+
+    /// The same for a pod that stands alone and has room in its quota.
+    fn enter(&mut self, uid: &Arc<str>, now: Duration) {
+        let Some(waiting) = self.waiting.get(uid) else {
+            return;
+        };
+        let (class, place) = (waiting.class.clone(), waiting.place());
+        self.adopt_nomination(uid);
+        if !self.owns(&class) {
+            if let Some(waiting) = self.waiting.get_mut(uid) {
+                waiting.state = State::Elsewhere;
+            }
+            return;
+        }
+        if self.parked.get(class.id).is_some() {
+            self.park(uid, now);
+            return;
+        }
+        let assigned = self.dispatcher.assign(uid, &class, place.0.0, place.1, now);
+        if let Some(waiting) = self.waiting.get_mut(uid) {
+            waiting.state = State::Queued(assigned.ticket);
+        }
+        self.actions.push(Action::WakeAgent(assigned.wake));
+    }
+
+    /// Puts a pod into the group of its class, which exists, and tells it why.
+    fn park(&mut self, uid: &Arc<str>, now: Duration) {
+        let Some(waiting) = self.waiting.get_mut(uid) else {
+            return;
+        };
+        waiting.state = State::Parked;
+        let class = waiting.class.id;
+        self.parked.join(class, waiting.place(), uid);
+        let loosened = self.inventory().loosened();
+        let Some(group) = self.parked.get_mut(class) else {
+            return;
+        };
+        if group.pods.len() == 1 {
+            group.told_at = now;
+        }
+        let certain = group.is_certain(loosened);
+        // What is told depends on whether it can preempt anything.
+        if self.parked_pod_hunts(uid) || !certain {
+            if let Some(group) = self.parked.get_mut(class) {
+                group.untold = true;
+            }
+        } else {
+            self.tell_why(uid, true);
+            self.tell_untold(class);
+        }
+    }
+
+    /// Tells the pods of a parked class that have not been told anything yet, once it is certain that none of them fits now:
+    /// a pod that is told so in vain makes an autoscaler add a node.
+    fn tell_untold(&mut self, class: ClassId) {
+        if self.preemption.hunts(class) {
+            return;
+        }
+        let loosened = self.inventory().loosened();
+        let Some(group) = self.parked.get_mut(class) else {
+            return;
+        };
+        if !group.untold || !group.is_certain(loosened) {
+            return;
+        }
+        group.untold = false;
+        let pods: Vec<_> = group.pods.values().cloned().collect();
+        for uid in pods {
+            if self.waiting.get(&uid).is_some_and(|waiting| waiting.told.is_none()) {
+                self.tell_why(&uid, true);
+            }
+        }
+    }
+
+    /// Tells a parked or refused pod why it waits, if that is news to it.
+    fn tell_why(&mut self, uid: &Arc<str>, event: bool) {
+        let Some(waiting) = self.waiting.get(uid) else {
+            return;
+        };
+        if let State::Refused(why) = &waiting.state {
+            let why = why.clone();
+            return self.tell(uid, "SchedulerError", why, event);
+        }
+        if waiting.state == State::OverQuota {
+            return self.tell_quota(uid, event);
+        }
+        let Some(group) = self.parked.get_mut(waiting.class.id) else {
+            return;
+        };
+        let message = match self.preemption.has_nominated(uid) {
+            true => group.diagnosis.message_of(&group.class, waiting.policy, None).into(),
+            false => group.message(waiting.policy),
+        };
+        self.tell(uid, "Unschedulable", message, event);
+    }
+
+    fn tell(&mut self, uid: &Arc<str>, reason: &'static str, message: Arc<str>, event: bool) {
+        if !self.waiting.get(uid).is_some_and(|waiting| self.owns_pod(waiting)) {
+            // Whoever schedules it tells it.
+            return;
+        }
+        let Some(waiting) = self.waiting.get_mut(uid) else {
+            return;
+        };
+        if !self.leading || waiting.told.as_ref() == Some(&message) {
+            return;
+        }
+        waiting.told = Some(message.clone());
+        let (pod, generation) = (waiting.pod.clone(), waiting.generation);
+        self.actions.push(Action::Report(Report::Failed { pod, reason, message, generation, event }));
+    }
+
+    /// Takes a waiting pod out of wherever it is; it is still in `waiting`.
+    fn withdraw(&mut self, uid: &Arc<str>) {
+        let Some(waiting) = self.waiting.get_mut(uid) else {
+            return;
+        };
+        let (class, place) = (waiting.class.id, waiting.place());
+        match std::mem::replace(&mut waiting.state, State::Gated) {
+            State::Queued(ticket) => {
+                self.dispatcher.withdraw(ticket);
+            }
+            State::Woken(ticket) => {
+                self.dispatcher.withdraw(ticket);
+                self.probe_ended(class, uid);
+            }
+            State::Placing(_) => self.probe_ended(class, uid),
+            State::BackingOff(until) => self.backoff.remove(until, uid),
+            State::Parked => self.parked.leave(class, place),
+            State::Claiming => {
+                self.release_claims(uid);
+            }
+            State::Grouped => self.leave_gang(uid),
+            State::OverQuota => self.leave_line(uid),
+            State::Gated | State::Refused(_) | State::Binding | State::Elsewhere | State::Held => {}
+        }
+    }
+
+    /// The pod `uid` is done with. If it was the one awake in its parked class, that class is looked at again.
+    fn probe_ended(&mut self, class: ClassId, uid: &str) {
+        if self.parked.probe_ended(class, uid)
+            && let Some(group) = self.parked.get(class)
+        {
+            self.actions.push(Action::WakeAgent(group.agent));
+        }
+    }
+
+    fn forget(&mut self, uid: &Arc<str>) {
+        self.withdraw(uid);
+        self.remove(uid);
+    }
+
+    /// Takes a pod that is nowhere any more out of `waiting`.
+    fn remove(&mut self, uid: &Arc<str>) -> Option<Waiting> {
+        self.end_nomination(uid, false);
+        let waiting = self.waiting.remove(uid)?;
+        for claim in waiting.holding.volumes.iter().flat_map(|held| &held.claims) {
+            if let Some(pods) = self.pods_by_claim.get_mut(claim) {
+                pods.remove(uid);
+                if pods.is_empty() {
+                    self.pods_by_claim.remove(claim);
+                }
+            }
+        }
+        Some(waiting)
+    }
+
+    /// Takes the pod's charge off its node, and out of its gang's members with a node.
+    fn discharge(&mut self, uid: &str) -> bool {
+        self.gangs.lost(uid);
+        self.ledger.discharge(uid)
+    }
+
+    fn is_ours(&self, pod: &Pod) -> bool {
+        self.config.scheduler_names.contains(&pod.scheduler_name)
+    }
+
+    /// Where each waiting pod is, for the invariants: counted from the pods themselves.
+    pub fn census(&self) -> BTreeMap<&'static str, usize> {
+        let mut census = BTreeMap::new();
+        for waiting in self.waiting.values() {
+            *census.entry(waiting.state.name()).or_default() += 1;
+        }
+        census
+    }
+}
+
+/// Pods by where they wait (kube-scheduler's metric `pending_pods`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct QueueLengths {
+    pub active: usize,
+    pub backoff: usize,
+    pub unschedulable: usize,
+    pub gated: usize,
+    /// Members of gangs that wait for more members.
+    pub incomplete: usize,
+    /// Pods and gangs that wait for room in their quota.
+    pub over_quota: usize,
+    /// Another replica schedules them.
+    pub elsewhere: usize,
+}
+
+impl Waiting {
+    /// A pod that was just seen: not to be scheduled until its state says so.
+    fn new(pod: Pod, class: Arc<Class>, holding: Holding, seq: u64, now: Duration) -> Self {
+        let told = told_so_far(&pod);
+        Waiting {
+            holding,
+            pod: cluster_events::pod_ref(&pod),
+            class,
+            priority: pod.priority,
+            policy: pod.preemption_policy,
+            generation: pod.generation,
+            seq,
+            arrived: now,
+            attempts: 0,
+            tries: 0,
+            failures: 0,
+            told,
+            news: None,
+            claiming: None,
+            admitted: false,
+            gang: None,
+            state: State::Gated,
+            source: Box::new(pod),
+        }
+    }
+
+    fn place(&self) -> Place {
+        (Reverse(self.priority), self.seq)
+    }
+}
+
+impl State {
+    fn refusal(&self) -> Option<&Arc<str>> {
+        match self {
+            State::Refused(message) => Some(message),
+            _ => None,
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            State::Gated => "gated",
+            State::Refused(_) => "refused",
+            State::Queued(_) | State::Woken(_) => "queued",
+            State::Placing(_) => "placing",
+            State::Claiming => "claiming",
+            State::Binding => "binding",
+            State::BackingOff(_) => "backing off",
+            State::Parked => "parked",
+            State::Elsewhere => "elsewhere",
+            State::Held => "held",
+            State::Grouped => "grouped",
+            State::OverQuota => "over quota",
+        }
+    }
+}
+
+/// The message of a pod's condition, if that says that it is not scheduled.
+fn told_so_far(pod: &Pod) -> Option<Arc<str>> {
+    let condition = pod.scheduled.as_ref().filter(|condition| !condition.status)?;
+    Some(condition.message.clone())
+}
+
+/// What a pod that cannot be scheduled by this version is told.
+fn unsupported_message(unsupported: &[Unsupported]) -> String {
+    let fields: Vec<_> = unsupported.iter().map(|feature| feature.field()).collect();
+    format!(
+        "berth does not schedule pods with {} yet: remove it from the pod, or set spec.schedulerName to another scheduler",
+        fields.join(", ")
+    )
+}

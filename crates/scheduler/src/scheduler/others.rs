@@ -1,0 +1,382 @@
+//! Binds that others ask for: another scheduler or another replica, whose binding the guard reviews, and kube-scheduler,
+//! whose extender berth is. Room that was granted is *held* in the ledger, like an assumption of our own, until the pod is
+//! seen bound or gone, or is read without a node when the request can have no effect any more.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Scheduler, State};
+use crate::class::Class;
+use crate::inventory::{NodeId, Row};
+use crate::placement::{Binding, Outcome, Truth};
+use crate::rules::{self, Key, Reasons, Standing};
+use berth_model::{Holding, Pod};
+
+/// Pods of other schedulers, and what is held for binds that others asked for.
+#[derive(Debug, Default)]
+pub(super) struct Others {
+    /// Pods of other schedulers without a node, by uid. Empty unless they are to be known.
+    pods: HashMap<Arc<str>, Box<Pod>>,
+    /// By uid.
+    holds: BTreeMap<Arc<str>, Hold>,
+    /// Room that stays held on a node where a pod was to be bound before it was to be bound to another one. By a name made of
+    /// uid and node, under which the ledger keeps the room.
+    former: BTreeMap<Arc<str>, Hold>,
+    /// Binds that kube-scheduler asked for and that are under way, by uid.
+    binds: BTreeMap<Arc<str>, Arc<str>>,
+}
+
+#[derive(Debug, Clone)]
+struct Hold {
+    binding: Binding,
+    /// From then on the request can have no more effect.
+    until: Duration,
+}
+
+/// What the guard says to a binding.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Review {
+    /// It fits, or was granted before, or the API server refuses it by itself.
+    Allowed,
+    /// The pod is not known: come again with it.
+    Unknown,
+    /// It does not fit now, in words for who sent it.
+    Refused(String),
+}
+
+/// What becomes of a bind that kube-scheduler asks its extender for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Asked {
+    /// Its room is assumed: bind it, and tell [`Scheduler::asked_bind_finished`].
+    Bind(Binding),
+    /// The same bind is under way: wait for it.
+    UnderWay,
+    /// The pod is on that node.
+    Done,
+    /// The pod is not known: come again with it.
+    Unknown,
+    Refused(String),
+}
+
+/// How many pods and binds of others there are, for metrics.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OthersCounts {
+    pub pods: usize,
+    pub holds: usize,
+    pub binds: usize,
+}
+
+impl Others {
+    pub(super) fn counts(&self) -> OthersCounts {
+        OthersCounts {
+            pods: self.pods.len(),
+            holds: self.holds.len() + self.former.len(),
+            binds: self.binds.len(),
+        }
+    }
+
+    /// Assumptions of the ledger that are explained here.
+    pub(super) fn assumed(&self) -> usize {
+        self.holds.len() + self.binds.len()
+    }
+
+    pub(super) fn holds(&self, uid: &str) -> bool {
+        self.holds.contains_key(uid)
+    }
+
+    /// Room on this list of names is kept for no pod of the store.
+    pub(super) fn is_former(&self, name: &str) -> bool {
+        self.former.contains_key(name)
+    }
+
+    pub(super) fn forget(&mut self, uid: &str) {
+        self.pods.remove(uid);
+        self.holds.remove(uid);
+    }
+
+    pub(super) fn pods(&self) -> impl Iterator<Item = &Pod> {
+        self.pods.values().map(|pod| &**pod)
+    }
+
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.pods.keys()
+    }
+}
+
+impl Scheduler {
+    pub fn others(&self) -> OthersCounts {
+        self.others.counts()
+    }
+
+    /// Binds, ours and others', whose room is charged and whose end is not known.
+    pub fn binds_under_way(&self) -> usize {
+        let others = self.others();
+        self.binds() + others.binds + others.holds
+    }
+
+    /// A pod of another scheduler has no node.
+    pub(super) fn note_other(&mut self, pod: Pod) {
+        if self.config.knows_others && !pod.deleting {
+            self.others.pods.insert(pod.uid.clone(), Box::new(pod));
+        }
+    }
+
+    /// Whether `binding`, which somebody asks the API server for, fits; if it does, its room is held from now on. `until` is when
+    /// the request can have no more effect; `None`: it has none at all, and nothing is held. `pod` is the pod when the caller has
+    /// just read it.
+    pub fn review(&mut self, binding: &Binding, pod: Option<&Pod>, until: Option<Duration>) -> Review {
+        let (uid, node) = (&binding.uid, &binding.node);
+        if let Some(charge) = self.ledger.charge_of(uid) {
+            let host = self.inventory().name(charge.node).clone();
+            let held = self.others.holds(uid);
+            if !charge.assumed {
+                // It is bound: the API server knows best.
+                return Review::Allowed;
+            }
+            if host == *node {
+                return self.review_again(uid, until);
+            }
+            if !held {
+                return Review::Refused(format!("berth is binding the pod to node {host}"));
+            }
+        }
+        let Some(holding) = self.holding_of(uid, pod) else {
+            return Review::Unknown;
+        };
+        let Some(id) = self.existing(node) else {
+            return Review::Refused(format!("there is no node {node}, as far as berth knows"));
+        };
+        if let Some(why) = self.lacks(id, &holding) {
+            return Review::Refused(format!("the pod does not fit node {node} any more: {why}"));
+        }
+        // What other replicas place counts together; pods of other schedulers know nothing of quotas.
+        if self.waiting.contains_key(uid)
+            && let Some(lack) = self.over_quota(holding.quota.as_ref(), &holding.usage)
+        {
+            return Review::Refused(lack.message(holding.quota.as_deref().unwrap_or_default()));
+        }
+        if let Some(until) = until {
+            self.hold(binding, holding, id, until);
+        }
+        Review::Allowed
+    }
+
+    /// The node is charged already.
+    fn review_again(&mut self, uid: &Arc<str>, until: Option<Duration>) -> Review {
+        if let Some(hold) = self.others.holds.get_mut(uid) {
+            // This request may have effect later than the one before.
+            hold.until = until.map_or(hold.until, |until| until.max(hold.until));
+            return Review::Allowed;
+        }
+        let Some(charge) = self.ledger.charge_of(uid) else {
+            return Review::Unknown;
+        };
+        // We assumed it ourselves, maybe before we were the guard; whoever was may have given the room away.
+        let mut row = self.inventory().row(charge.node).clone();
+        row.discharge(&charge.holding);
+        let lacking = rules::lacking(&charge.holding.usage, &row);
+        match lacking.is_empty() {
+            true => Review::Allowed,
+            false => Review::Refused(format!("the room was given to others: {}", lacking.join(", "))),
+        }
+    }
+
+    fn existing(&self, node: &str) -> Option<NodeId> {
+        self.inventory().find(node).filter(|id| self.inventory().row(*id).node.is_some())
+    }
+
+    /// The rank of a node for the pod `uid` of this class, by the rules that look at nothing but the node: without the room
+    /// that is kept there for the pod itself, and without `victims`.
+    pub(super) fn rank_there(&self, class: &Class, node: NodeId, uid: &str, victims: &[&str]) -> Key {
+        let row = self.inventory().row(node);
+        let own = |row: &Row| row.reserved.as_ref().is_some_and(|all| all.iter().any(|r| *r.uid == *uid));
+        if victims.is_empty() && !own(row) {
+            return rules::rank_uncached(class, row);
+        }
+        let mut row = row.clone();
+        row.unreserve(uid);
+        for victim in victims {
+            if let Some(charge) = self.ledger.charge_of(victim).filter(|charge| charge.node == node) {
+                row.discharge(&charge.holding);
+            }
+        }
+        rules::rank_uncached(class, &row)
+    }
+
+    /// Where the node stands that another scheduler has nominated for this pod: the pod's own room must not keep it out.
+    pub fn nominated(&self, class: &Class, pod: &Pod) -> Option<(NodeId, Result<Standing, Reasons>)> {
+        let id = self.existing(pod.nominated_node.as_ref()?)?;
+        let key = self.rank_there(class, id, &pod.uid, &[]);
+        Some((id, key.standing(class.placement.layout()).ok_or(key.reasons().unwrap_or(Reasons::NONE))))
+    }
+
+    /// Whether the pod of this class may go to `node` once `victims` (by uid) are gone from there. Rules about pods of other nodes
+    /// are left to who asks.
+    pub fn admits_without(&self, class: &Class, pod: &Pod, node: &str, victims: &[&str]) -> bool {
+        self.existing(node).is_some_and(|id| self.rank_there(class, id, &pod.uid, victims).is_valid())
+    }
+
+    fn holding_of(&mut self, uid: &Arc<str>, pod: Option<&Pod>) -> Option<Holding> {
+        if let Some(waiting) = self.waiting.get(uid) {
+            return Some(waiting.holding.clone());
+        }
+        let known = self.others.pods.get(uid);
+        let pod = pod.or(known.map(|pod| &**pod))?;
+        Some(self.objects.holding(pod))
+    }
+
+    /// What the kubelet would turn the pod away for.
+    fn lacks(&self, node: NodeId, holding: &Holding) -> Option<String> {
+        let row = self.inventory().row(node);
+        // Only what is held for binds counts, not what is kept for pods that may come.
+        let row = row.with_reservations(i32::MAX);
+        let row: &Row = row.as_ref().unwrap_or(self.inventory().row(node));
+        let lacking = rules::lacking(&holding.usage, row);
+        (!lacking.is_empty()).then(|| lacking.join(", "))
+    }
+
+    fn hold(&mut self, binding: &Binding, holding: Holding, node: NodeId, until: Duration) {
+        let uid = &binding.uid;
+        if let Some(former) = self.others.holds.remove(uid) {
+            // The earlier request may still be carried out; whichever comes first wins.
+            let key: Arc<str> = format!("{uid} on {}", former.binding.node).into();
+            self.discharge(uid);
+            self.ledger.reserve(&key, Some((&former.binding.node, i32::MAX, &holding.usage)));
+            self.others.former.insert(key, former);
+            self.note_reservations();
+        }
+        if self.ledger.commit(uid, holding, node, |_| true).is_ok() {
+            self.others.holds.insert(uid.clone(), Hold { binding: binding.clone(), until });
+            self.wait_held(uid);
+        }
+    }
+
+    /// One of ours, if it is one, waits for what becomes of another replica's bind.
+    pub(super) fn wait_held(&mut self, uid: &Arc<str>) {
+        self.withdraw(uid);
+        if let Some(waiting) = self.waiting.get_mut(uid) {
+            waiting.state = State::Held;
+        }
+    }
+
+    /// Room held for requests that can have no more effect: read each pod, and tell [`Scheduler::held_pod_read`].
+    pub fn holds_due(&self, now: Duration) -> Vec<Binding> {
+        let all = self.others.holds.values().chain(self.others.former.values());
+        all.filter(|hold| hold.until <= now).map(|hold| hold.binding.clone()).collect()
+    }
+
+    /// What the store says of the pod of a hold that is due: the request it was held for can have no more effect.
+    pub fn held_pod_read(&mut self, binding: &Binding, truth: &Truth, now: Duration) {
+        let (uid, node) = (&binding.uid, &binding.node);
+        if matches!(truth, Truth::Unreadable(_)) {
+            return;
+        }
+        let former: Arc<str> = format!("{uid} on {node}").into();
+        if self.others.former.remove(&former).is_some() {
+            self.ledger.reserve(&former, None);
+            self.note_reservations();
+        }
+        if let Truth::BoundTo(host) = truth {
+            if let Some(charge) = self.ledger.charge_of(uid) {
+                let holding = charge.holding.clone();
+                self.ledger.bound(uid, host, holding);
+                self.others.forget(uid);
+            }
+        } else if self.others.holds.get(uid).is_some_and(|hold| hold.binding.node == *node) {
+            self.others.holds.remove(uid);
+            self.discharge(uid);
+            match truth {
+                Truth::Gone => self.delete_pod(uid),
+                _ => self.wait_again(uid, now),
+            }
+        }
+        self.wake_for_parked();
+    }
+
+    /// One of ours that another replica did not bind after all is ours to place again.
+    fn wait_again(&mut self, uid: &Arc<str>, now: Duration) {
+        let Some(waiting) = self.waiting.get_mut(uid).filter(|waiting| waiting.state == State::Held) else {
+            return;
+        };
+        waiting.state = State::Gated;
+        let pod = waiting.news.take().unwrap_or_else(|| waiting.source.clone());
+        self.remove(uid);
+        self.apply_pod(*pod, now);
+    }
+
+    /// kube-scheduler has chosen a node for a pod and asks its extender to bind it.
+    pub fn asked_to_bind(&mut self, wanted: &Binding, pod: Option<&Pod>) -> Asked {
+        let (uid, node) = (&wanted.uid, &wanted.node);
+        if !self.synced() || !self.leading {
+            return Asked::Refused("this berth does not lead now; ask again".to_owned());
+        }
+        if let Some(charge) = self.ledger.charge_of(uid) {
+            let (host, assumed) = (self.inventory().name(charge.node).clone(), charge.assumed);
+            return match (host == *node, assumed) {
+                (true, false) => Asked::Done,
+                (true, true) if self.others.binds.contains_key(uid) => Asked::UnderWay,
+                (true, true) => {
+                    Asked::Refused("another binding of the pod to this node is under way".to_owned())
+                }
+                (false, true) => Asked::Refused(format!("the pod is being bound to node {host}")),
+                (false, false) => Asked::Refused(format!("the pod is bound to node {host}")),
+            };
+        }
+        if self.waiting.contains_key(uid) {
+            return Asked::Refused(
+                "berth schedules this pod by itself: its schedulerName says so".to_owned(),
+            );
+        }
+        let Some(pod) = self.others.pods.get(uid).map(|pod| &**pod).or(pod).cloned() else {
+            return Asked::Unknown;
+        };
+        let class = self.class_of(&pod);
+        let holding = self.objects.holding(&pod);
+        let Some(id) = self.existing(node) else {
+            return Asked::Refused(format!("there is no node {node}, as far as berth knows"));
+        };
+        if let Some(reasons) = self.rank_there(&class, id, uid, &[]).reasons() {
+            self.stats.conflicts += 1;
+            let why = reasons.texts(&class).join(", ");
+            return Asked::Refused(format!("the pod does not fit node {node} any more: {why}"));
+        }
+        if let Some(lack) = self.over_quota(holding.quota.as_ref(), &holding.usage) {
+            return Asked::Refused(lack.message(holding.quota.as_deref().unwrap_or_default()));
+        }
+        match self.ledger.commit(uid, holding, id, |_| true) {
+            Ok(host) => {
+                let binding = Binding { node: host, ..wanted.clone() };
+                self.others.binds.insert(uid.clone(), binding.node.clone());
+                self.arrived(&pod.peer.identity);
+                Asked::Bind(binding)
+            }
+            Err(_) => Asked::Refused(format!("the pod does not fit node {node} any more")),
+        }
+    }
+
+    /// The bind that [`Asked::Bind`] asked for is settled. To be called exactly once for each.
+    pub fn asked_bind_finished(&mut self, binding: &Binding, outcome: &Outcome) {
+        let uid = &binding.uid;
+        self.others.binds.remove(uid);
+        match outcome {
+            Outcome::Bound => {
+                self.ledger.confirm(uid);
+                self.others.pods.remove(uid);
+            }
+            Outcome::BoundElsewhere(node) => {
+                if let Some(charge) = self.ledger.charge_of(uid) {
+                    let holding = charge.holding.clone();
+                    self.ledger.bound(uid, node, holding);
+                }
+            }
+            // Unless the watch has seen it bound meanwhile.
+            Outcome::Vanished | Outcome::Refused(_) => {
+                if self.ledger.charge_of(uid).is_some_and(|charge| charge.assumed) {
+                    self.discharge(uid);
+                }
+            }
+        }
+        self.wake_for_parked();
+    }
+}

@@ -1,0 +1,58 @@
+//! Policies: which class a pod is of under them, and what is told of them.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::{Action, Scheduler};
+use crate::class::Class;
+use crate::objects::ObjectName;
+use crate::policy::Policy;
+use berth_model::{Holding, Pod, PodSpec};
+
+impl Scheduler {
+    /// The class of a pod that wants `spec`.
+    pub(super) fn classify(&mut self, pod: &Pod, spec: &Arc<PodSpec>, holding: &Holding) -> Arc<Class> {
+        let identity = &holding.peer.identity;
+        let placement = self.policies.placement(identity, &pod.scheduler_name);
+        let hints = self.hinted(identity, spec, &placement);
+        self.classifier.classify_hinted(placement, hints, spec, identity, pod.priority)
+    }
+
+    pub(super) fn apply_policy(&mut self, policy: Policy) {
+        let changed = self.policies.apply(policy);
+        self.heed_policies(changed);
+    }
+
+    pub(super) fn delete_policy(&mut self, name: &str) {
+        let changed = self.policies.delete(name);
+        self.heed_policies(changed);
+    }
+
+    pub(super) fn retain_policies(&mut self, listed: &HashSet<ObjectName>) {
+        let changed = self.policies.retain(listed);
+        self.heed_policies(changed);
+    }
+
+    /// Waiting pods are classified again before the next decision; those that have a node stay there.
+    fn heed_policies(&mut self, changed: bool) {
+        if changed {
+            self.stale.everyone = true;
+            self.wake_all();
+        }
+    }
+
+    pub(super) fn tell_policies(&mut self) {
+        if !self.synced() {
+            return;
+        }
+        let (policies, objects) = (&mut self.policies, &self.objects);
+        let news = policies.take_news(|| objects.namespaces());
+        self.actions.extend(news.into_iter().map(|status| Action::TellPolicy(Box::new(status))));
+    }
+
+    /// The policy that governs the pod, if one does.
+    pub fn policy_of(&mut self, pod: &Pod) -> Option<Arc<str>> {
+        let holding = self.objects.holding(pod);
+        self.policies.governing(&holding.peer.identity, &pod.scheduler_name).cloned()
+    }
+}

@@ -1,0 +1,478 @@
+//! Finding victims. A class *hunts* while pods of it have not been tried. Its survey and its dry runs serve all of them, one
+//! after the other: a node is asked again only when it changed.
+
+use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Want;
+use crate::agent::{Agent, Choice, Part};
+use crate::class::{Class, ClassId};
+use crate::inventory::{NodeId, Revision};
+use crate::objects::Budgets;
+use crate::preempt::{Fruitless, Site, Survey, Victims};
+use crate::queue::Place;
+use crate::quota::{Rights, Toll};
+use crate::rules::Unhelped;
+use crate::scheduler::{Action, Scheduler, State, Waiting};
+use berth_model::PreemptionPolicy;
+
+/// Dry runs to choose from. Upstream takes 100 or a tenth of the nodes, in no order; ours are the cheapest first.
+const WINDOW: usize = 16;
+/// A survey of a cluster that changed since is used for so long.
+const SURVEY_AGE: Duration = Duration::from_secs(1);
+/// A class that can preempt nothing tries again so long after, if anything changed; each time twice as long.
+pub(super) const FIRST_PAUSE: Duration = Duration::from_secs(1);
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(8);
+
+/// What a pod is to preempt, if any of `sites` will do.
+#[derive(Debug)]
+pub struct Attempt {
+    pub class: Arc<Class>,
+    pub uid: Arc<str>,
+    pub priority: i32,
+    /// What quotas say of it.
+    pub rights: Arc<Rights>,
+    pub sites: Vec<Site>,
+    pub budgets: Budgets,
+}
+
+/// What an agent found out for a preemption.
+#[derive(Debug)]
+pub enum Found {
+    Survey(Result<Survey, Choice>),
+    /// For each site.
+    DryRuns(Vec<Result<Victims, Fruitless>>),
+}
+
+/// The preemption of one class.
+#[derive(Debug, Default)]
+pub(super) struct Hunt {
+    pub(super) want: Option<Want>,
+    /// An agent is at it.
+    pub(super) under_way: bool,
+    /// Pods before this place have had their turn.
+    from: Option<Place>,
+    surveyed: Option<Surveyed>,
+    /// The occupancy of the nodes when the latest survey was asked for.
+    began: Revision,
+    /// By quota of the pods.
+    pub(super) hopeless: BTreeMap<Option<Arc<str>>, Hopeless>,
+    /// Times in a row that it was hopeless.
+    pub(super) failures: u32,
+}
+
+#[derive(Debug)]
+struct Surveyed {
+    priority: i32,
+    rights: Arc<Rights>,
+    revision: Revision,
+    at: Duration,
+    /// Uid of the pod that it serves now: to its end, however long that takes.
+    serves: Option<Arc<str>>,
+    /// Not asked yet; the cheapest last.
+    candidates: Vec<NodeId>,
+    asked: Vec<Asked>,
+    unhelped: Unhelped,
+}
+
+/// A dry run that found victims.
+#[derive(Debug)]
+struct Asked {
+    victims: Victims,
+    /// Of the node's row, of the inventory, and of the budgets then.
+    row: Revision,
+    seen: Revision,
+    budgets: u64,
+}
+
+/// No pod of the class up to this priority can preempt anything, as of this occupancy of the nodes.
+#[derive(Debug)]
+pub(super) struct Hopeless {
+    priority: i32,
+    /// Or more than one beyond its guarantee can.
+    within: bool,
+    pub(super) revision: Revision,
+    until: Duration,
+}
+
+impl Attempt {
+    pub(in crate::scheduler) fn carry_out(&self, agent: &mut Agent, now: Duration) -> Found {
+        let dry_run = |site: &Site| agent.dry_run(&self.class, site, &self.budgets, now);
+        Found::DryRuns(self.sites.iter().map(dry_run).collect())
+    }
+}
+
+/// The survey for a class.
+pub(in crate::scheduler) fn survey(
+    agent: &mut Agent,
+    class: &Arc<Class>,
+    (priority, rights): (i32, &Rights),
+    now: Duration,
+    lap: impl FnMut(Part),
+) -> Found {
+    Found::Survey(agent.survey(class, priority, &rights.lenders, now, lap))
+}
+
+/// What is next in a hunt.
+pub(in crate::scheduler) enum Step {
+    Survey(Arc<Class>, i32, Arc<Rights>),
+    Attempt(Box<Attempt>),
+}
+
+impl Scheduler {
+    /// Whether this parked pod is to try preemption.
+    pub(in crate::scheduler) fn may_preempt(&self, pod: &Waiting) -> bool {
+        let hunt = self.preemption.hunts.get(&pod.class.id);
+        let hopeless = hunt.and_then(|hunt| hunt.hopeless.get(&pod.holding.quota));
+        let reclaims = self.may_reclaim(pod);
+        self.config.preemption
+            && self.leading
+            && pod.policy == PreemptionPolicy::PreemptLowerPriority
+            && (reclaims || self.ledger.lowest_priority().is_some_and(|lowest| lowest < pod.priority))
+            && hopeless.is_none_or(|known| known.priority < pod.priority || known.within != reclaims)
+            && !self.preemption.has_nominated(&pod.pod.uid)
+            && self.over_quota(pod.holding.quota.as_ref(), &pod.holding.usage).is_none()
+    }
+
+    /// This parked pod is to try preemption, as soon as it is certain that its class fits nowhere.
+    pub(in crate::scheduler) fn hunt(&mut self, uid: &Arc<str>) {
+        let Some(pod) =
+            self.waiting.get(uid).filter(|pod| pod.state == State::Parked && self.may_preempt(pod))
+        else {
+            return;
+        };
+        let (class, place) = (pod.class.id, pod.place());
+        let hunt = self.preemption.hunts.entry(class).or_default();
+        hunt.from = Some(hunt.from.map_or(place, |from| from.min(place)));
+        self.hunt_on(class);
+    }
+
+    /// The class has pods to try: an agent is to go on with it.
+    pub(in crate::scheduler) fn hunt_on(&mut self, class: ClassId) {
+        let Some(group) = self.parked.get(class) else {
+            return self.preemption.forget(class);
+        };
+        let Some(hunt) = self.preemption.hunts.get(&class).filter(|hunt| !hunt.under_way) else {
+            return;
+        };
+        let Some(first) = hunt.from.and_then(|from| group.pods.range(from..).next()) else {
+            return;
+        };
+        self.preemption.want((group.agent, first.0.0, class));
+        self.actions.push(Action::WakeAgent(group.agent));
+    }
+
+    /// What this agent is to do next for preemption.
+    pub(in crate::scheduler) fn next_step(&mut self, agent: usize, now: Duration) -> Option<Step> {
+        loop {
+            let first = (agent, Reverse(i32::MAX), ClassId(0));
+            let want = *self.preemption.wanted.range(first..).next().filter(|want| want.0 == agent)?;
+            let class = want.2;
+            self.preemption.wanted.remove(&want);
+            if let Some(hunt) = self.preemption.hunts.get_mut(&class) {
+                hunt.want = None;
+            }
+            let Some(group) = self.parked.get(class) else {
+                self.preemption.forget(class);
+                continue;
+            };
+            if group.agent != agent {
+                self.hunt_on(class);
+                continue;
+            }
+            if !group.is_certain(self.inventory().loosened()) {
+                // The check of the class comes first, and tells.
+                continue;
+            }
+            if let Some(step) = self.step(class, now) {
+                if let Some(hunt) = self.preemption.hunts.get_mut(&class) {
+                    hunt.under_way = true;
+                }
+                return Some(step);
+            }
+            self.tell_untold(class);
+        }
+    }
+
+    /// The next step for the first pod of the class that has not been tried.
+    fn step(&mut self, class: ClassId, now: Duration) -> Option<Step> {
+        loop {
+            let (place, uid) = self.next_preemptor(class)?;
+            let pod = self.waiting.get(&uid)?;
+            let (class, priority, rights) = (pod.class.clone(), pod.priority, self.rights_of(pod));
+            let reclaims = self.may_reclaim(pod);
+            let revision = self.inventory().revision();
+            let fresh = |s: &Surveyed| {
+                let young = s.revision == revision || now.saturating_sub(s.at) < SURVEY_AGE;
+                s.priority == priority && *s.rights == rights && (young || s.serves.as_ref() == Some(&uid))
+            };
+            let hunt = self.preemption.hunts.get_mut(&class.id)?;
+            hunt.from = Some(place);
+            let Some(surveyed) = hunt.surveyed.as_mut().filter(|surveyed| fresh(surveyed)) else {
+                hunt.began = self.ledger.occupancy();
+                return Some(Step::Survey(class, priority, rights.into()));
+            };
+            let rights = surveyed.rights.clone();
+            surveyed.serves = Some(uid.clone());
+            let nodes = self.nodes_to_ask(&class);
+            if !nodes.is_empty() {
+                let known = RefCell::default();
+                let group_of = |uid: &str| self.victim_group(uid, &known);
+                let leaving = self.leaving();
+                let site = |node| {
+                    let mut toll = Toll::default();
+                    let claim = |pod: &_| self.claim_on(pod, (priority, &rights), &leaving, &mut toll);
+                    Site::claimed(&self.ledger, node, rights.reclaims(), claim, &group_of)
+                };
+                let sites = nodes.into_iter().map(site).collect();
+                let budgets = self.objects.budgets.clone();
+                return Some(Step::Attempt(Box::new(Attempt {
+                    class,
+                    uid,
+                    priority,
+                    rights,
+                    sites,
+                    budgets,
+                })));
+            }
+            match self.take_cheapest(class.id) {
+                Some(victims)
+                    if self.waiting.get(&uid).is_some_and(|pod| self.still_claims(pod, &victims)) =>
+                {
+                    self.nominate(&uid, &victims);
+                }
+                Some(victims) => self.leave_out(class.id, victims.node),
+                None => self.gave_up(class.id, priority, (rights.quota.clone(), reclaims), now),
+            }
+        }
+    }
+
+    /// The first parked pod of the class that is to try preemption.
+    fn next_preemptor(&mut self, class: ClassId) -> Option<(Place, Arc<str>)> {
+        let from = self.preemption.hunts.get(&class)?.from?;
+        let group = self.parked.get(class)?;
+        let eligible = |uid: &Arc<str>| self.waiting.get(uid).is_some_and(|pod| self.may_preempt(pod));
+        let next = group.pods.range(from..).find(|(_, uid)| eligible(uid));
+        let next = next.map(|(place, uid)| (*place, uid.clone()));
+        if next.is_none()
+            && let Some(hunt) = self.preemption.hunts.get_mut(&class)
+        {
+            (hunt.from, hunt.surveyed) = (None, None);
+        }
+        next
+    }
+
+    /// What of a hunt must be asked before it can choose from a window of dry runs. What is not so any more goes.
+    fn nodes_to_ask(&mut self, class: &Class) -> Vec<NodeId> {
+        let (inventory, budgets) = (self.ledger.inventory(), self.objects.budgets.revision());
+        let Some(surveyed) = self.preemption.hunts.get_mut(&class.id).and_then(|hunt| hunt.surveyed.as_mut())
+        else {
+            return Vec::new();
+        };
+        let valid = |asked: &Asked| {
+            inventory.row(asked.victims.node).revision == asked.row
+                && asked.budgets == budgets
+                && (!class.looks_at_pods() || asked.seen == inventory.revision())
+        };
+        let (kept, old) = std::mem::take(&mut surveyed.asked).into_iter().partition(valid);
+        surveyed.asked = kept;
+        let mut nodes: Vec<NodeId> = old.into_iter().map(|asked: Asked| asked.victims.node).collect();
+        while surveyed.asked.len() + nodes.len() < WINDOW
+            && let Some(node) = surveyed.candidates.pop()
+        {
+            if inventory.row(node).node.is_some() {
+                nodes.push(node);
+            }
+        }
+        nodes
+    }
+
+    /// The best of the dry runs that still hold. Its node is asked again before another pod preempts there.
+    fn take_cheapest(&mut self, class: ClassId) -> Option<Victims> {
+        let surveyed = self.preemption.hunts.get_mut(&class)?.surveyed.as_mut()?;
+        let costs = surveyed.asked.iter().enumerate().map(|(at, asked)| (asked.victims.cost(), at));
+        let (_, cheapest) = costs.min()?;
+        let victims = surveyed.asked.swap_remove(cheapest).victims;
+        surveyed.candidates.push(victims.node);
+        Some(victims)
+    }
+
+    /// What could be preempted there may not be any more. The next survey has it again.
+    fn leave_out(&mut self, class: ClassId, node: NodeId) {
+        let hunt = self.preemption.hunts.get_mut(&class);
+        if let Some(surveyed) = hunt.and_then(|hunt| hunt.surveyed.as_mut()) {
+            surveyed.candidates.retain(|candidate| *candidate != node);
+        }
+    }
+
+    /// No pod of the class and this quota up to this priority can preempt anything now, within its guarantee or not.
+    fn gave_up(
+        &mut self,
+        class: ClassId,
+        priority: i32,
+        (quota, within): (Option<Arc<str>>, bool),
+        now: Duration,
+    ) {
+        self.stats.preemption_attempts += 1;
+        let Some(hunt) = self.preemption.hunts.get_mut(&class) else {
+            return;
+        };
+        let pause = FIRST_PAUSE.saturating_mul(1 << hunt.failures.min(8)).min(LONGEST_PAUSE);
+        hunt.failures += 1;
+        hunt.hopeless.insert(quota, Hopeless { priority, within, revision: hunt.began, until: now + pause });
+        if let Some(surveyed) = hunt.surveyed.take() {
+            self.parked.preemption_failed(class, surveyed.unhelped);
+        }
+    }
+
+    /// The agent has surveyed the nodes for a class.
+    pub(in crate::scheduler) fn settle_survey(
+        &mut self,
+        agent: usize,
+        class: &Arc<Class>,
+        (priority, rights): (i32, &Arc<Rights>),
+        found: Result<Survey, Choice>,
+        seen: Revision,
+        now: Duration,
+    ) {
+        let Some(hunt) = self.preemption.hunts.get_mut(&class.id) else {
+            return;
+        };
+        hunt.under_way = false;
+        match found {
+            // There is room by now.
+            Err(choice) if self.parked.get(class.id).is_some() => {
+                self.settle_check(agent, class, choice, seen)
+            }
+            Err(_) => {}
+            Ok(Survey { candidates, unhelped }) => {
+                hunt.surveyed = Some(Surveyed {
+                    priority,
+                    rights: rights.clone(),
+                    revision: seen,
+                    at: now,
+                    serves: None,
+                    candidates,
+                    asked: Vec::new(),
+                    unhelped,
+                });
+            }
+        }
+        self.hunt_on(class.id);
+    }
+
+    /// The agent has asked some nodes.
+    pub(in crate::scheduler) fn settle_attempt(
+        &mut self,
+        attempt: &Attempt,
+        found: Vec<Result<Victims, Fruitless>>,
+        seen: Revision,
+        now: Duration,
+    ) {
+        let class = attempt.class.id;
+        let Some(hunt) = self.preemption.hunts.get_mut(&class) else {
+            return;
+        };
+        hunt.under_way = false;
+        if let Some(surveyed) = hunt.surveyed.as_mut() {
+            for (site, found) in attempt.sites.iter().zip(found) {
+                match found {
+                    Ok(victims) => surveyed.asked.push(Asked {
+                        victims,
+                        row: site.revision,
+                        seen,
+                        budgets: attempt.budgets.revision(),
+                    }),
+                    Err(why) => surveyed.unhelped.add(why.reasons()),
+                }
+            }
+        }
+        self.settle_cheapest(attempt, now);
+        self.hunt_on(class);
+        self.tell_untold(class);
+    }
+
+    /// Nominates the pod of the attempt for the best node that is as it was when it was asked. Whatever happened elsewhere
+    /// meanwhile is not looked at, as upstream does not.
+    fn settle_cheapest(&mut self, attempt: &Attempt, now: Duration) {
+        let class = attempt.class.id;
+        let still_wants = |pod: &&Waiting| {
+            pod.state == State::Parked && pod.class.id == class && pod.priority == attempt.priority
+        };
+        let Some(pod) = self.waiting.get(&attempt.uid).filter(still_wants) else {
+            return;
+        };
+        if !self.may_preempt(pod) || self.rights_of(pod) != *attempt.rights {
+            return;
+        }
+        let reclaims = self.may_reclaim(pod);
+        let inventory = self.ledger.inventory();
+        let Some(surveyed) = self.preemption.hunts.get_mut(&class).and_then(|hunt| hunt.surveyed.as_mut())
+        else {
+            return;
+        };
+        let changed = |asked: &Asked| inventory.row(asked.victims.node).revision != asked.row;
+        let (overtaken, kept): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut surveyed.asked).into_iter().partition(changed);
+        surveyed.asked = kept;
+        surveyed.candidates.extend(overtaken.iter().map(|asked| asked.victims.node));
+        let more = !surveyed.candidates.is_empty();
+        match self.take_cheapest(class) {
+            Some(victims)
+                if self.waiting.get(&attempt.uid).is_some_and(|pod| self.still_claims(pod, &victims)) =>
+            {
+                self.nominate(&attempt.uid, &victims);
+            }
+            Some(victims) => self.leave_out(class, victims.node),
+            None if more => {}
+            None => self.gave_up(class, attempt.priority, (attempt.rights.quota.clone(), reclaims), now),
+        }
+    }
+
+    /// What only time moves: classes that had no hope try again when something changed.
+    pub(in crate::scheduler) fn hunt_again(&mut self, now: Duration) {
+        let lower = self.less_important_came();
+        self.hunt_together_again(lower, now);
+        if lower {
+            let first: Vec<_> = self.parked.groups().filter_map(|group| group.pods.values().next()).collect();
+            let first: Vec<_> = first.into_iter().cloned().collect();
+            first.iter().for_each(|uid| self.hunt(uid));
+        }
+        let (parked, revision) = (&self.parked, self.ledger.occupancy());
+        let gone = |class: &&ClassId| parked.get(**class).is_none();
+        let gone: Vec<_> = self.preemption.hunts.keys().filter(gone).copied().collect();
+        gone.into_iter().for_each(|class| self.preemption.forget(class));
+        let over = |known: &Hopeless| known.until <= now && known.revision != revision;
+        let due = |hunt: &Hunt| hunt.hopeless.values().any(over);
+        let due: Vec<_> =
+            (self.preemption.hunts.iter()).filter(|(_, hunt)| due(hunt)).map(|(class, _)| *class).collect();
+        for class in due {
+            if let Some(hunt) = self.preemption.hunts.get_mut(&class) {
+                hunt.hopeless.retain(|_, known| !over(known));
+            }
+            let first = self.parked.get(class).and_then(|group| group.pods.first_key_value());
+            if let Some(uid) = first.map(|(_, uid)| uid.clone()) {
+                self.hunt_from(class, &uid);
+            }
+        }
+    }
+
+    /// Whether a pod has a node that is less important than all were before: who could preempt nobody may be able to now.
+    fn less_important_came(&mut self) -> bool {
+        let lowest = self.ledger.lowest_priority();
+        let before = std::mem::replace(&mut self.preemption.lowest, lowest);
+        lowest.is_some_and(|lowest| before.is_none_or(|before| lowest < before))
+    }
+
+    /// All pods of the class from this one on are to try again.
+    fn hunt_from(&mut self, class: ClassId, uid: &str) {
+        let place = self.waiting.get(uid).map(Waiting::place);
+        if let Some(hunt) = self.preemption.hunts.get_mut(&class) {
+            hunt.from = place;
+        }
+        self.hunt_on(class);
+    }
+}

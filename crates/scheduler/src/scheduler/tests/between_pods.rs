@@ -1,0 +1,188 @@
+//! Pods that want something of other pods, and room that is kept for pods.
+
+use super::*;
+use crate::objects::Object;
+use berth_model::{
+    Identity, LabelSelector, Labels, Operator, Peer, PodAffinity, PodSelector, PodTerm, Requirement, Spread,
+    SpreadConstraint,
+};
+
+fn zoned(name: &str, zone: &str) -> Node {
+    let labels = [("zone", zone)].into_iter().collect();
+    Node { labels, ..node(name, 1000) }
+}
+
+/// Nodes `a` and `b`, each in a zone of its own name.
+fn two_zones() -> Bench {
+    let mut bench = Bench::new(1, &["a", "b"]);
+    for name in ["a", "b"] {
+        bench.scheduler.apply_node(zoned(name, name));
+    }
+    bench
+}
+
+fn app(name: &str) -> LabelSelector {
+    let operator = Operator::In([name.into()].into());
+    LabelSelector::All([Requirement { key: "app".into(), operator }].into())
+}
+
+fn near(name: &str) -> PodTerm {
+    let selector =
+        PodSelector { namespaces: ["x".into()].into(), labels: app(name), ..PodSelector::default() };
+    PodTerm { selector, topology_key: "zone".into() }
+}
+
+/// A pod of this application in the namespace `x`.
+fn of_app(uid: &str, name: &str, affinity: PodAffinity) -> Pod {
+    let affinity = Arc::new(affinity);
+    let identity = Identity {
+        namespace: "x".into(),
+        labels: [("app", name)].into_iter().collect(),
+        ..Identity::default()
+    };
+    let plain = pod(uid, 100);
+    let spec = PodSpec { pod_affinity: affinity.clone(), ..PodSpec::clone(plain.spec.as_ref().unwrap()) };
+    Pod {
+        peer: Arc::new(Peer { identity, terminating: false, affinity, ..Peer::default() }),
+        spec: Ok(Arc::new(spec)),
+        ..plain
+    }
+}
+
+fn on(node: &str, pod: Pod) -> Pod {
+    Pod { node_name: Some(node.into()), ..pod }
+}
+
+fn nodes_of(bench: &Bench) -> Vec<(&str, &str)> {
+    bench.binds.iter().map(|bind| (&*bind.uid, &*bind.node)).collect()
+}
+
+#[test]
+fn a_pod_that_waits_for_another_is_placed_as_soon_as_that_one_is() {
+    let mut bench = two_zones();
+    let affinity = PodAffinity { required: [near("db")].into(), ..PodAffinity::default() };
+    bench.apply(of_app("web", "web", affinity));
+    bench.work();
+    assert!(
+        bench.told[0].2.starts_with("0/2 nodes are available: 2 node(s) didn't match pod affinity rules.")
+    );
+    bench.apply(on("b", of_app("cache", "cache", PodAffinity::default())));
+    bench.work();
+    assert_eq!(nodes_of(&bench), [], "another pod does not help");
+    bench.apply(of_app("db", "db", PodAffinity::default()));
+    bench.work();
+    let db = bench.binds[0].node.clone();
+    assert_eq!(nodes_of(&bench), [("db", &*db), ("web", &*db)]);
+}
+
+#[test]
+fn a_pod_that_would_unbalance_zones_is_placed_as_soon_as_the_others_catch_up() {
+    let mut bench = two_zones();
+    bench.scheduler.apply_node(Node { unschedulable: true, ..zoned("b", "b") });
+    let constraint = SpreadConstraint {
+        topology_key: "zone".into(),
+        max_skew: 1,
+        min_domains: 1,
+        hard: true,
+        selector: near("web").selector,
+        self_match: true,
+        honor_affinity: true,
+        honor_taints: false,
+    };
+    for uid in ["one", "two"] {
+        let web = of_app(uid, "web", PodAffinity::default());
+        let spread = Spread { constraints: [constraint.clone()].into(), defaulted: false };
+        let spec = PodSpec { spread, ..PodSpec::clone(web.spec.as_ref().unwrap()) };
+        bench.apply(Pod { spec: Ok(Arc::new(spec)), ..web });
+    }
+    bench.work();
+    assert_eq!(nodes_of(&bench), [("one", "a")]);
+    assert_eq!(bench.scheduler.parked_classes(), 1);
+    bench.apply(on("b", of_app("foreign", "web", PodAffinity::default())));
+    bench.work();
+    assert_eq!(nodes_of(&bench), [("one", "a"), ("two", "a")]);
+}
+
+#[test]
+fn two_agents_that_choose_at_once_do_not_put_pods_together_that_refuse_each_other() {
+    let mut bench = Bench::new(2, &["a", "b"]);
+    for name in ["a", "b"] {
+        bench.scheduler.apply_node(zoned(name, "same"));
+    }
+    let affinity = || PodAffinity { required_anti: [near("web")].into(), ..PodAffinity::default() };
+    bench.apply(of_app("one", "web", affinity()));
+    // Of another class, so that another agent takes it.
+    let two = of_app("two", "web", affinity());
+    let spec = PodSpec { containers: 2, ..PodSpec::clone(two.spec.as_ref().unwrap()) };
+    bench.apply(Pod { spec: Ok(Arc::new(spec)), ..two });
+    let tasks = [0, 1].map(|agent| (agent, bench.take(agent).expect("each agent has one")));
+    let answers: Vec<_> = tasks.iter().map(|(agent, task)| bench.choose(*agent, task)).collect();
+    let settled: Vec<_> = (tasks.iter().zip(answers))
+        .map(|((agent, task), answer)| bench.settle(*agent, task, answer))
+        .collect();
+    assert_eq!(settled, [Settled::Done, Settled::Again]);
+}
+
+#[test]
+fn a_pod_that_is_there_refuses_those_that_come_later_whoever_bound_it() {
+    let mut bench = two_zones();
+    bench.apply(of_app("early", "web", PodAffinity::default()));
+    let hermit = PodAffinity { required_anti: [near("web")].into(), ..PodAffinity::default() };
+    bench.apply(on("a", of_app("hermit", "hermit", hermit.clone())));
+    bench.apply(on("b", of_app("hermit-too", "hermit", hermit)));
+    bench.work();
+    let why = "0/2 nodes are available: 2 node(s) didn't satisfy existing pods anti-affinity rules.";
+    assert!(bench.told[0].2.starts_with(why), "{}", bench.told[0].2);
+    bench.scheduler.delete_pod(&"hermit-too".into());
+    bench.collect();
+    bench.work();
+    assert_eq!(nodes_of(&bench), [("early", "b")]);
+}
+
+#[test]
+fn terms_that_name_namespaces_by_labels_follow_the_labels() {
+    let mut bench = two_zones();
+    let labelled = |team: &str| Object::Namespace {
+        name: "x".into(),
+        labels: [("team", team)].into_iter().collect::<Labels>(),
+    };
+    bench.scheduler.apply_object(labelled("a"));
+    let operator = Operator::In(["a".into()].into());
+    let team_a = LabelSelector::All([Requirement { key: "team".into(), operator }].into());
+    let selector = PodSelector { namespaces: [].into(), namespace_selector: team_a, labels: app("web") };
+    let hermit = PodTerm { selector, topology_key: "zone".into() };
+    let hermit = PodAffinity { required_anti: [hermit].into(), ..PodAffinity::default() };
+    for name in ["a", "b"] {
+        bench.apply(on(name, of_app(&format!("hermit-{name}"), "hermit", hermit.clone())));
+    }
+    bench.apply(of_app("web", "web", PodAffinity::default()));
+    bench.work();
+    assert_eq!(nodes_of(&bench), []);
+    bench.scheduler.apply_object(labelled("b"));
+    bench.collect();
+    bench.work();
+    assert_eq!(nodes_of(&bench).len(), 1, "the namespace is another team's now");
+}
+
+#[test]
+fn room_that_another_scheduler_has_made_for_its_pod_is_left_to_that_pod() {
+    let mut bench = Bench::new(1, &["a"]);
+    let foreign = Pod {
+        scheduler_name: "default-scheduler".into(),
+        nominated_node: Some("a".into()),
+        priority: 5,
+        ..pod("foreign", 950)
+    };
+    bench.apply(foreign.clone());
+    bench.apply(Pod { priority: 5, ..pod("equal", 100) });
+    bench.work();
+    assert_eq!(nodes_of(&bench), []);
+    assert!(bench.told[0].2.starts_with("0/1 nodes are available: 1 Insufficient cpu."), "{:?}", bench.told);
+    bench.apply(Pod { priority: 6, ..pod("higher", 100) });
+    bench.work();
+    assert_eq!(nodes_of(&bench), [("higher", "a")], "room is kept from pods of the same or a lower priority");
+    bench.apply(Pod { nominated_node: None, ..foreign });
+    bench.work();
+    assert_eq!(nodes_of(&bench), [("higher", "a"), ("equal", "a")]);
+    assert_eq!(bench.scheduler.heal(), []);
+}

@@ -1,0 +1,113 @@
+//! Policies reach pods that wait, without a restart.
+
+use super::*;
+use crate::policy::{Governs, Policy, PolicyStatus, Reason, Wishes};
+use crate::rules::UtilisationLimit;
+use berth_model::Packing;
+
+fn policy(wishes: Wishes) -> Object {
+    let governs = Governs { schedulers: [Arc::from("berth")].into(), ..Governs::default() };
+    Object::Policy(Box::new(Policy {
+        name: "p".into(),
+        uid: "u".into(),
+        generation: 1,
+        created: 1,
+        governs,
+        wishes: Ok(wishes),
+    }))
+}
+
+fn packed() -> Wishes {
+    Wishes { packing: Some(Packing::MostAllocated), ..Wishes::default() }
+}
+
+fn limited(cpu: u8) -> Wishes {
+    let limit = Some(UtilisationLimit { cpu: Some(cpu), ..UtilisationLimit::default() });
+    Wishes { limit, ..Wishes::default() }
+}
+
+fn told(scheduler: &mut Scheduler) -> Vec<PolicyStatus> {
+    let policy = |action| match action {
+        Action::TellPolicy(status) => Some(*status),
+        _ => None,
+    };
+    scheduler.take_actions().into_iter().filter_map(policy).collect()
+}
+
+#[test]
+fn the_next_pod_is_packed_as_soon_as_a_policy_says_so_and_spread_again_when_it_is_gone() {
+    let mut bench = Bench::new(1, &["a", "b"]);
+    bench.apply(on("a", pod("there", 500)));
+    let place = |bench: &mut Bench, name: &str| {
+        bench.apply(pod(name, 10));
+        bench.work();
+        let binding = bench.binds.last().expect("it fits").clone();
+        assert_eq!(&*binding.uid, name);
+        binding.node.to_string()
+    };
+    assert_eq!(place(&mut bench, "1"), "b");
+    bench.scheduler.apply_object(policy(packed()));
+    assert_eq!(place(&mut bench, "2"), "a");
+    let name = ObjectName { namespace: "".into(), name: "p".into() };
+    bench.scheduler.delete_object(Kind::AllocationPolicy, &name);
+    assert_eq!(place(&mut bench, "3"), "b");
+}
+
+#[test]
+fn a_pod_beyond_the_limit_of_its_policy_waits_with_that_reason_until_the_limit_is_raised() {
+    let mut bench = Bench::new(1, &["a", "b"]);
+    bench.scheduler.apply_object(policy(limited(50)));
+    bench.apply(on("a", pod("there", 200)));
+    bench.apply(on("b", pod("too", 300)));
+    bench.apply(pod("new", 301));
+    bench.work();
+    assert!(bench.binds.is_empty());
+    let (_, _, message, _) = bench.told.last().expect("it is told");
+    let expected = "0/2 nodes are available: 2 node(s) exceeded the utilisation limit of their cell. ";
+    assert!(message.starts_with(expected), "{message}");
+    bench.scheduler.apply_object(policy(limited(51)));
+    bench.work();
+    assert_eq!(bench.binds[0].node, "a".into());
+    // A node that pods leave is open again.
+    bench.apply(pod("next", 400));
+    bench.work();
+    assert_eq!(bench.binds.len(), 1);
+    bench.scheduler.delete_pod(&"too".into());
+    bench.work();
+    assert_eq!(bench.binds[1].node, "b".into());
+}
+
+#[test]
+fn a_choice_made_before_the_policy_changed_is_not_bound() {
+    let mut bench = Bench::new(1, &["a", "b"]);
+    bench.apply(on("a", pod("there", 500)));
+    bench.apply(pod("new", 10));
+    let task = bench.take(0).expect("a pod waits");
+    let answer = bench.choose(0, &task);
+    bench.scheduler.apply_object(policy(packed()));
+    bench.scheduler.tick(S);
+    assert_eq!(bench.settle(0, &task, answer), Settled::Done);
+    assert!(bench.binds.is_empty());
+    bench.work();
+    assert_eq!(bench.binds[0].node, "a".into());
+}
+
+#[test]
+fn who_leads_tells_policies_and_each_status_once() {
+    let mut bench = Bench::new(1, &["a"]);
+    bench.scheduler.apply_object(policy(packed()));
+    bench.scheduler.tick(S);
+    let first = told(&mut bench.scheduler);
+    assert_eq!((first.len(), first[0].reason), (1, Reason::Applied));
+    bench.scheduler.apply_object(policy(packed()));
+    bench.scheduler.tick(2 * S);
+    assert_eq!(told(&mut bench.scheduler), []);
+    bench.scheduler.set_leading(false);
+    bench.scheduler.apply_object(policy(limited(50)));
+    bench.scheduler.tick(3 * S);
+    assert_eq!(told(&mut bench.scheduler), []);
+    bench.scheduler.set_leading(true);
+    bench.scheduler.tick(4 * S);
+    let again = told(&mut bench.scheduler);
+    assert_eq!(again[0].effective.as_ref().and_then(|placement| placement.limit.as_ref()?.cpu), Some(50));
+}

@@ -1,0 +1,431 @@
+//! The agents' side: taking work, and settling what they chose.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::preemption::{self, Attempt, Found, GangAttempt, GangFound, Step};
+use super::{Action, AttemptResult, GangTask, Sample, Scheduler, State};
+use crate::agent::{Agent, CacheChange, Choice, Part};
+use crate::class::Class;
+use crate::dispatch::Request;
+use crate::gang::Plan;
+use crate::invariants::within_allocatable;
+use crate::inventory::{Conflict, NodeId, Revision};
+use crate::placement::Binding;
+use crate::quota::Rights;
+use crate::rules::{self, Diagnosis};
+use berth_model::{ClaimName, Pod};
+
+/// One piece of work for an agent.
+#[derive(Debug)]
+pub enum Task {
+    /// Choose a node for this pod. The number tells whether the pod still wants it when the answer comes.
+    Place { request: Request, work: u64 },
+    /// Choose nodes for all members of a gang that have none.
+    Gang { request: Request, work: u64, gang: Box<GangTask> },
+    /// See whether the list of this parked class is still empty.
+    Check { class: Arc<Class> },
+    /// See where a pod of this parked class could preempt others.
+    Survey { class: Arc<Class>, priority: i32, rights: Arc<Rights> },
+    /// See what a pod must preempt on some nodes.
+    Preempt(Box<Attempt>),
+    /// See what a gang must preempt.
+    PreemptTogether(Box<GangAttempt>),
+}
+
+impl Task {
+    pub fn class(&self) -> &Arc<Class> {
+        match self {
+            Task::Place { request, .. } | Task::Gang { request, .. } => &request.class,
+            Task::Check { class } | Task::Survey { class, .. } => class,
+            Task::Preempt(attempt) => &attempt.class,
+            Task::PreemptTogether(attempt) => attempt.class(),
+        }
+    }
+
+    /// The agent's part of it, with the view it has.
+    pub fn carry_out(&self, agent: &mut Agent, now: Duration, lap: impl FnMut(Part)) -> Answer {
+        match self {
+            Task::Place { .. } | Task::Check { .. } => Answer::Chosen(agent.choose(self.class(), now, lap)),
+            Task::Gang { gang, .. } => Answer::Plan(agent.plan(&gang.wanted, now, lap)),
+            Task::Survey { class, priority, rights } => {
+                Answer::Preemption(preemption::survey(agent, class, (*priority, rights), now, lap))
+            }
+            Task::Preempt(attempt) => Answer::Preemption(attempt.carry_out(agent, now)),
+            Task::PreemptTogether(attempt) => Answer::GangPreemption(attempt.carry_out(agent, now)),
+        }
+    }
+}
+
+/// What an agent found.
+#[derive(Debug)]
+pub enum Answer {
+    Chosen(Choice),
+    /// To a [`Task::Gang`].
+    Plan(Plan),
+    Preemption(Found),
+    /// To a [`Task::PreemptTogether`].
+    GangPreemption(GangFound),
+}
+
+impl Answer {
+    /// How the attempt counts.
+    pub fn result(&self) -> AttemptResult {
+        match self {
+            Answer::Chosen(Choice::Node { .. }) => AttemptResult::Scheduled,
+            Answer::Plan(plan) if plan.complete => AttemptResult::Scheduled,
+            _ => AttemptResult::Unschedulable,
+        }
+    }
+}
+
+/// What an agent does after it has answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Settled {
+    Done,
+    /// The node was taken meanwhile: catch up and choose again.
+    Again,
+}
+
+impl Scheduler {
+    /// The next piece of work for this agent, if it may work. A check of a parked class and a placement take turns, so that
+    /// neither a stream of changes nor a stream of pods starves the other.
+    pub fn next_task(&mut self, agent: usize, now: Duration) -> Option<Task> {
+        if !self.synced() || !self.leading {
+            return None;
+        }
+        self.classify_again(now);
+        self.look_after_gangs(now);
+        self.look_after_quotas(now);
+        let checked = std::mem::replace(&mut self.checked_last[agent], false);
+        self.look_at_nominated(now);
+        let mut next = if checked { self.next_placement(agent, now) } else { None };
+        next = next.or_else(|| self.next_check(agent)).or_else(|| self.next_preemption(agent, now));
+        next = next.or_else(|| self.next_gang_step(agent).map(Task::PreemptTogether));
+        if !matches!(next, None | Some(Task::Place { .. } | Task::Gang { .. })) {
+            self.checked_last[agent] = true;
+        }
+        next.or_else(|| self.next_placement(agent, now))
+    }
+
+    fn next_check(&mut self, agent: usize) -> Option<Task> {
+        let class = self.parked.due(agent, self.ledger.inventory().loosened())?;
+        self.stats.checks += 1;
+        Some(Task::Check { class })
+    }
+
+    fn next_preemption(&mut self, agent: usize, now: Duration) -> Option<Task> {
+        Some(match self.next_step(agent, now)? {
+            Step::Survey(class, priority, rights) => Task::Survey { class, priority, rights },
+            Step::Attempt(attempt) => Task::Preempt(attempt),
+        })
+    }
+
+    fn next_placement(&mut self, agent: usize, now: Duration) -> Option<Task> {
+        while self.binds < self.config.max_waiting_binds {
+            let request = self.dispatcher.start(agent, now)?;
+            let class = request.class.id;
+            if let Some((gang, work)) = self.start_gang(&request) {
+                self.count_dispatch(agent);
+                return Some(Task::Gang { request, work, gang: Box::new(gang) });
+            }
+            let Some(waiting) = self.waiting.get(&request.uid) else {
+                self.dispatcher.finish(agent);
+                continue;
+            };
+            // Its class was found to fit nowhere while it waited: no need to look again.
+            if self.parked.get(class).is_some() && matches!(waiting.state, State::Queued(_)) {
+                self.dispatcher.finish(agent);
+                self.park(&request.uid.clone(), now);
+                continue;
+            }
+            // Others took what was left of its quota, or wait for it with a better place.
+            if self.queue_for_quota(&request.uid) {
+                self.dispatcher.finish(agent);
+                continue;
+            }
+            let Some(waiting) = self.waiting.get_mut(&request.uid) else {
+                self.dispatcher.finish(agent);
+                continue;
+            };
+            self.next_work += 1;
+            let work = self.next_work;
+            waiting.state = State::Placing(work);
+            waiting.attempts += 1;
+            waiting.tries += 1;
+            self.count_dispatch(agent);
+            return Some(Task::Place { request, work });
+        }
+        self.dispatcher.turned_away(agent);
+        None
+    }
+
+    /// The agent number `at` answered. `Again` is only said to placements.
+    pub fn settle(
+        &mut self,
+        at: usize,
+        agent: &mut Agent,
+        task: &Task,
+        answer: Answer,
+        seen: Revision,
+        now: Duration,
+    ) -> Settled {
+        match (task, answer) {
+            (Task::Check { class }, Answer::Chosen(choice)) => {
+                self.settle_check(at, class, choice, seen);
+                Settled::Done
+            }
+            (Task::Gang { work, gang, .. }, Answer::Plan(plan)) => {
+                let settled = self.settle_gang((at, agent), gang, *work, &plan, seen, now);
+                if settled == Settled::Done {
+                    self.dispatcher.finish(at);
+                }
+                settled
+            }
+            (Task::Place { request, work }, Answer::Chosen(choice)) => {
+                let settled = self.settle_place((at, agent), request, *work, choice, seen, now);
+                if settled == Settled::Done {
+                    self.dispatcher.finish(at);
+                }
+                settled
+            }
+            (Task::Survey { class, priority, rights }, Answer::Preemption(Found::Survey(found))) => {
+                self.settle_survey(at, class, (*priority, rights), found, seen, now);
+                Settled::Done
+            }
+            (Task::Preempt(attempt), Answer::Preemption(Found::DryRuns(found))) => {
+                self.settle_attempt(attempt, found, seen, now);
+                Settled::Done
+            }
+            (Task::PreemptTogether(attempt), Answer::GangPreemption(found)) => {
+                self.settle_gang_step(at, attempt, found, now);
+                Settled::Done
+            }
+            (_, _) => {
+                debug_assert!(false, "an answer to another question");
+                Settled::Done
+            }
+        }
+    }
+
+    pub(super) fn settle_check(&mut self, agent: usize, class: &Arc<Class>, choice: Choice, seen: Revision) {
+        match choice {
+            Choice::Nowhere(diagnosis) => {
+                if self.parked.get(class.id).is_some() {
+                    self.parked.found_nowhere(class, agent, seen, diagnosis);
+                    self.hunt_on(class.id);
+                    self.tell_untold(class.id);
+                }
+            }
+            Choice::Node { .. } => {
+                self.stats.wakes += 1;
+                self.wake_one(class, agent);
+            }
+        }
+    }
+
+    /// Wakes the first pod of a parked class, at the agent that has the list.
+    fn wake_one(&mut self, class: &Arc<Class>, agent: usize) {
+        let Some(uid) = self.parked.wake(class.id) else {
+            return;
+        };
+        self.awake(&uid, class, agent);
+    }
+
+    /// Queues a pod that is the one awake of its parked class.
+    pub(super) fn awake(&mut self, uid: &Arc<str>, class: &Arc<Class>, agent: usize) {
+        let Some(waiting) = self.waiting.get_mut(uid) else {
+            return;
+        };
+        waiting.tries = 0;
+        let assigned = self.dispatcher.assign_to(agent, uid, class, waiting.priority, waiting.seq);
+        waiting.state = State::Woken(assigned.ticket);
+        self.actions.push(Action::WakeAgent(assigned.wake));
+    }
+
+    fn settle_place(
+        &mut self,
+        by: (usize, &mut Agent),
+        request: &Request,
+        work: u64,
+        choice: Choice,
+        seen: Revision,
+        now: Duration,
+    ) -> Settled {
+        // What it depends on may have changed without its being looked at again yet.
+        self.classify_again(now);
+        // The pod was deleted, changed or bound by somebody else while the agent worked.
+        if !self.waiting.get(&request.uid).is_some_and(|waiting| waiting.state == State::Placing(work)) {
+            return Settled::Done;
+        }
+        if !self.leading {
+            // Leadership was lost while the agent worked.
+            self.withdraw(&request.uid);
+            self.admit(&request.uid, now);
+            return Settled::Done;
+        }
+        match choice {
+            Choice::Nowhere(diagnosis) => {
+                self.found_nowhere(by.0, request, diagnosis, seen, now);
+                Settled::Done
+            }
+            Choice::Node { node, seen } => self.commit(by, request, node, seen, now),
+        }
+    }
+
+    fn found_nowhere(
+        &mut self,
+        agent: usize,
+        request: &Request,
+        diagnosis: Diagnosis,
+        seen: Revision,
+        now: Duration,
+    ) {
+        self.stats.unschedulable += 1;
+        self.parked.found_nowhere(&request.class, agent, seen, diagnosis);
+        self.park(&request.uid, now);
+    }
+
+    fn commit(
+        &mut self,
+        (at, agent): (usize, &mut Agent),
+        request: &Request,
+        node: NodeId,
+        seen: Revision,
+        now: Duration,
+    ) -> Settled {
+        let uid = &request.uid;
+        let claims = self.unbound_claims(uid);
+        let Some(waiting) = self.waiting.get(uid) else {
+            return Settled::Done;
+        };
+        let Ok(claims) = claims else {
+            // It is of another class now.
+            let pod = Pod::clone(&waiting.source);
+            self.wait(pod, now);
+            return Settled::Done;
+        };
+        let class = waiting.class.clone();
+        if self.over_quota(waiting.holding.quota.as_ref(), &waiting.holding.usage).is_some() {
+            self.wait_for_quota(uid);
+            return Settled::Done;
+        }
+        // Pods that came or went elsewhere may matter, too; the agent, which counts them, looks at what is new.
+        let inventory = self.ledger.inventory();
+        let alone = !class.looks_at_pods() || inventory.revision() == seen;
+        let admitted = alone || agent.still_admits(class.id, node, inventory);
+        let fits = |row: &crate::inventory::Row| admitted && rules::still_admits(&class, row, seen);
+        match self.ledger.commit(uid, &waiting.holding, node, fits) {
+            Ok(_) => {
+                self.has_node(uid, claims, node, now);
+                // It found a place, so the next of its class may, too.
+                if self.parked.probe_ended(class.id, uid) {
+                    self.wake_one(&class, at);
+                }
+                Settled::Done
+            }
+            Err(Conflict) => {
+                self.stats.conflicts += 1;
+                if let Some(waiting) = self.waiting.get_mut(uid)
+                    && waiting.tries < self.config.max_tries
+                {
+                    waiting.tries += 1;
+                    return Settled::Again;
+                }
+                self.probe_ended(class.id, uid);
+                let tries = self.config.max_tries;
+                let message = format!(
+                    "{tries} placements in a row were overtaken by changes of the nodes; trying again later"
+                );
+                self.back_off(uid, message, now);
+                Settled::Done
+            }
+        }
+    }
+
+    /// The pod's node was committed: its claims are asked for, or its bind begins.
+    pub(super) fn has_node(&mut self, uid: &Arc<str>, claims: Vec<ClaimName>, node: NodeId, now: Duration) {
+        self.end_nomination(uid, false);
+        let Some(waiting) = self.waiting.get(uid) else {
+            return;
+        };
+        let inventory = self.ledger.inventory();
+        let host = inventory.name(node).clone();
+        if let Err(violation) = within_allocatable(inventory.row(node), &waiting.holding.usage) {
+            self.stats.violations += 1;
+            self.overcommitted = Some(violation);
+        }
+        if let Err(violation) = self.within_quota(uid) {
+            self.stats.violations += 1;
+            self.overcommitted = Some(violation);
+        }
+        let class = waiting.class.clone();
+        match &class.spec.volumes {
+            Some(needs) if !claims.is_empty() => {
+                self.claim(uid, claims, needs, node, now);
+                self.arrived_here(uid);
+            }
+            _ => self.bind(uid, host),
+        }
+    }
+
+    /// The pod's room is assumed: makes its placement true.
+    pub(super) fn bind(&mut self, uid: &Arc<str>, node: Arc<str>) {
+        let Some(waiting) = self.waiting.get_mut(uid) else {
+            return;
+        };
+        waiting.state = State::Binding;
+        // What was not delivered yet is withdrawn: should the bind fail, it is to be told again.
+        waiting.told = None;
+        let (namespace, name) = (waiting.pod.namespace.clone(), waiting.pod.name.clone());
+        self.binds += 1;
+        self.actions.push(Action::Bind(Binding { uid: uid.clone(), namespace, name, node }));
+        self.arrived_here(uid);
+    }
+
+    fn arrived_here(&mut self, uid: &Arc<str>) {
+        if let Some(peer) = self.waiting.get(uid).map(|waiting| waiting.holding.peer.clone()) {
+            self.arrived(&peer.identity);
+        }
+    }
+
+    fn count_dispatch(&mut self, agent: usize) {
+        let dispatched = &mut self.stats.dispatched;
+        dispatched.resize(self.dispatcher.agents().max(dispatched.len()), 0);
+        dispatched[agent] += 1;
+    }
+
+    /// What came into and went out of an agent's caches while it was idle.
+    pub fn cache_changed(&mut self, agent: usize, changes: &[CacheChange]) {
+        self.dispatcher.cache_changed(agent, changes);
+    }
+
+    /// What the agent measured and cached while it worked.
+    pub fn learn(&mut self, agent: usize, task: &Task, laps: &[(Part, Duration)], changes: &[CacheChange]) {
+        self.dispatcher.cache_changed(agent, changes);
+        let mut hit = None;
+        for (part, took) in laps {
+            self.dispatcher.learn(*part, *took);
+            match part {
+                Part::ListHit => (self.stats.list_hits, hit) = (self.stats.list_hits + 1, Some(true)),
+                Part::ListMiss => (self.stats.list_misses, hit) = (self.stats.list_misses + 1, Some(false)),
+                Part::RuleHit(_) => self.stats.rule_hits += 1,
+                Part::RuleMiss(_) => self.stats.rule_misses += 1,
+            }
+        }
+        if let (Task::Place { request, .. }, Some(hit)) = (task, hit)
+            && let Some(expected) = request.expected
+        {
+            match expected.list == hit {
+                true => self.stats.predictions_right += 1,
+                false => self.stats.predictions_wrong += 1,
+            }
+        }
+    }
+
+    /// How long an attempt took, and how it ended.
+    pub fn observe_attempt(&mut self, result: AttemptResult, took: Duration, rows: usize) {
+        self.actions.push(Action::Observe(Sample::Attempt { result, took }));
+        self.actions.push(Action::Observe(Sample::CatchUp { rows }));
+    }
+}

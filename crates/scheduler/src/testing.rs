@@ -1,0 +1,38 @@
+//! An engine without outside world, for the tests of the crates above.
+
+use std::sync::Arc;
+
+use crate::agent::{AgentConfig, CacheLimits};
+use crate::dispatch::Estimator;
+use crate::engine::{Engine, Outlet};
+use crate::gang::AllocationStatus;
+use crate::placement::{Binding, ClaimOrder};
+use crate::policy::PolicyStatus;
+use crate::quota::QuotaStatus;
+use crate::scheduler::{Eviction, Sample, SchedulerConfig};
+use berth_model::{PodRef, Report};
+
+struct Nowhere;
+
+impl Outlet for Nowhere {
+    fn bind(&self, _: Binding, _: u64) {}
+    fn claim(&self, _: ClaimOrder) {}
+    fn evict(&self, _: Eviction, _: u64) {}
+    fn nominate(&self, _: PodRef, _: Option<Arc<str>>, _: u64) {}
+    fn report(&self, _: Report) {}
+    fn tell_allocation(&self, _: AllocationStatus) {}
+    fn tell_policy(&self, _: PolicyStatus) {}
+    fn tell_quota(&self, _: QuotaStatus) {}
+    fn observe(&self, _: Sample) {}
+}
+
+/// Calls `body` with an engine whose decisions go nowhere.
+pub fn with_engine(body: impl FnOnce(&Engine, AgentConfig)) {
+    let agent = AgentConfig { cache: CacheLimits::unlimited(), seed: 1 };
+    let config = SchedulerConfig::default();
+    let (engine, threads) =
+        Engine::start(config, vec![agent], Estimator::default(), Box::new(Nowhere)).expect("it starts");
+    body(&engine, agent);
+    engine.stop();
+    threads.join().expect("no thread panics");
+}

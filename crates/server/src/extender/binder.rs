@@ -1,0 +1,124 @@
+//! The verb `bind`: a pod of another scheduler is bound through our ledger.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use super::super::forward::Forward;
+use super::wire::BindingArgs;
+use berth_kube_io::PodReader;
+use berth_kube_io::placement::{BindCounters, KubeStore, drive};
+use berth_scheduler::engine::Engine;
+use berth_scheduler::placement::{Binding, Outcome};
+use berth_scheduler::scheduler::Asked;
+
+/// Binds what kube-scheduler asks for. The same request may come again at any time: it joins the bind that is under way, and
+/// succeeds when the pod is on that node already.
+pub struct Binder {
+    pub engine: Engine,
+    pub store: KubeStore,
+    pub reader: PodReader,
+    pub counters: Arc<BindCounters>,
+    /// Who decides, if it is not us.
+    pub forward: Forward,
+    under_way: Arc<Mutex<HashMap<Arc<str>, Ended>>>,
+}
+
+/// How a bind ended, once it has.
+type Ended = watch::Receiver<Option<Outcome>>;
+
+impl Binder {
+    pub fn new(
+        engine: Engine,
+        store: KubeStore,
+        reader: PodReader,
+        counters: Arc<BindCounters>,
+        forward: Forward,
+    ) -> Self {
+        Binder { engine, store, reader, counters, forward, under_way: Arc::default() }
+    }
+
+    /// Binds the pod, and returns when it is certain how that ended. `body` is the request as it came.
+    ///
+    /// # Errors
+    /// Why it is not bound, for kube-scheduler and who reads its events.
+    pub async fn bind(&self, args: BindingArgs, body: Bytes) -> Result<(), String> {
+        let Some(term) = self.forward.ours() else {
+            return self.forward.bind(body).await;
+        };
+        let wanted = Binding {
+            uid: args.pod_uid.into(),
+            namespace: args.pod_namespace.into(),
+            name: args.pod_name.into(),
+            node: args.node.into(),
+        };
+        let first = self.ask(&wanted, None, term);
+        let ended = match first {
+            Some(ended) => ended?,
+            None => {
+                let pod = self.reader.read(&wanted.namespace, &wanted.name).await?;
+                let pod = pod.filter(|pod| pod.uid == wanted.uid);
+                let pod = pod.ok_or_else(|| format!("there is no pod with uid {} any more", wanted.uid))?;
+                match &pod.node_name {
+                    Some(node) if *node == wanted.node => return Ok(()),
+                    Some(node) => return Err(format!("the pod is bound to node {node}")),
+                    None => self.ask(&wanted, Some(&pod), term).ok_or("the pod is not known")??,
+                }
+            }
+        };
+        let Some(mut ended) = ended else {
+            return Ok(());
+        };
+        let outcome = ended.wait_for(Option::is_some).await;
+        match outcome.ok().and_then(|outcome| outcome.clone()) {
+            Some(Outcome::Bound) => Ok(()),
+            Some(Outcome::BoundElsewhere(node)) => Err(format!("the pod is bound to node {node}")),
+            Some(Outcome::Vanished) => {
+                Err("the pod is gone, is being deleted or has scheduling gates".to_owned())
+            }
+            Some(Outcome::Refused(why)) => Err(format!("binding rejected: {why}")),
+            None => Err("berth ended before the bind did; ask again".to_owned()),
+        }
+    }
+
+    /// `None`: the pod is not known. `Ok(None)`: it is bound. Else what to wait for.
+    fn ask(
+        &self,
+        wanted: &Binding,
+        pod: Option<&berth_model::Pod>,
+        term: u64,
+    ) -> Option<Result<Option<Ended>, String>> {
+        // Held over the question, so that whoever is told that a bind is under way finds it here.
+        let mut under_way = self.under_way.lock();
+        let binding = match self.engine.with(|scheduler, _| scheduler.asked_to_bind(wanted, pod)) {
+            Asked::Unknown => return None,
+            Asked::Done => return Some(Ok(None)),
+            Asked::Refused(why) => return Some(Err(why)),
+            Asked::UnderWay => {
+                let ended = under_way.get(&wanted.uid).cloned();
+                return Some(ended.map(Some).ok_or_else(|| "the bind has just ended; ask again".to_owned()));
+            }
+            Asked::Bind(binding) => binding,
+        };
+        let (tell, ended) = watch::channel(None);
+        under_way.insert(binding.uid.clone(), ended.clone());
+        let (engine, store, counters) = (self.engine.clone(), self.store.clone(), self.counters.clone());
+        let (forward, all) = (self.forward.clone(), self.under_way.clone());
+        // Goes on when the one who asked is gone: only its end says what is on the node.
+        tokio::spawn(async move {
+            let leads = || forward.ours() == Some(term);
+            let outcome = drive(&store, &binding, || engine.now(), leads, &counters).await;
+            tracing::debug!(pod = %binding.name, node = %binding.node, ?outcome, "bind for the extender");
+            {
+                let mut all = all.lock();
+                engine.with(|scheduler, _| scheduler.asked_bind_finished(&binding, &outcome));
+                all.remove(&binding.uid);
+            }
+            tell.send_replace(Some(outcome));
+        });
+        Some(Ok(Some(ended)))
+    }
+}

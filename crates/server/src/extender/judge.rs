@@ -1,0 +1,250 @@
+//! Judges nodes for the pods of other schedulers, from ranked lists of its own.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::names::Names;
+use super::places::Places;
+use super::wire::{self, FilterResult, NodeList, Nodes, PreemptionArgs, Victims};
+use berth_model::Pod;
+use berth_scheduler::agent::{Agent, AgentConfig};
+use berth_scheduler::class::Class;
+use berth_scheduler::engine::Engine;
+use berth_scheduler::rules::{Reasons, Standing};
+use berth_scheduler::scheduler::Verdict;
+
+/// An agent that is asked about nodes instead of for one.
+pub struct Judge {
+    engine: Engine,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    agent: Agent,
+    names: Names,
+    /// The inventory's [`named`](berth_scheduler::inventory::Inventory::named) that `names` are of.
+    named: Option<u64>,
+}
+
+/// Where each node of a request stands, in its order; `None`: berth does not know the node.
+struct Judged {
+    class: Arc<Class>,
+    standings: Vec<Option<Result<Standing, Reasons>>>,
+}
+
+/// A node that kube-scheduler knows and berth does not, or not yet.
+const UNKNOWN_NODE: &str = "node(s) were not known to berth yet";
+
+const UNKNOWN_NODES: &str = "berth does not know these nodes yet; ask again";
+const ROOM_IN_DOUBT: &str = "the room is taken by binds that are under way; ask again";
+
+impl Judge {
+    pub fn new(engine: Engine, config: AgentConfig) -> Self {
+        let inner = Inner { agent: Agent::new(config), names: Names::default(), named: None };
+        Judge { engine, inner: Mutex::new(inner) }
+    }
+
+    /// Which of the nodes the pod may go to, and why not to the others.
+    pub fn filter<'a>(&self, pod: &Pod, nodes: &'a Nodes) -> FilterOutcome<'a> {
+        FilterOutcome { nodes, judged: self.judge(pod, nodes) }
+    }
+
+    /// How good the nodes are for the pod: the best one gets 10, the others by their place among all. As JSON.
+    pub fn prioritize(&self, pod: &Pod, nodes: &Nodes) -> Result<Vec<u8>, Arc<str>> {
+        let judged = self.judge(pod, nodes)?;
+        let valid = judged.standings.iter().filter_map(|standing| standing.as_ref()?.as_ref().ok().copied());
+        let places = Places::new(valid.collect());
+        let score = |standing: &Option<Result<Standing, Reasons>>| match standing {
+            Some(Ok(standing)) => places.score(*standing),
+            _ => 0,
+        };
+        Ok(wire::priorities(nodes.names().zip(judged.standings.iter().map(score))))
+    }
+
+    /// The nodes that would take the pod if their victims were gone.
+    pub fn preempt(&self, args: PreemptionArgs) -> Result<BTreeMap<String, Victims>, Arc<str>> {
+        let PreemptionArgs { pod, mut victims } = args;
+        self.engine.with(|scheduler, _| {
+            if let Some(why) = scheduler.refusal(&pod) {
+                return Err(why);
+            }
+            let class = scheduler.class_of(&pod);
+            victims.retain(|node, victims| {
+                let uids: Vec<_> = victims.pods.iter().map(|victim| victim.uid.as_str()).collect();
+                scheduler.admits_without(&class, &pod, node, &uids)
+            });
+            Ok(victims)
+        })
+    }
+
+    /// Everything there is to say about a pod that berth knows.
+    pub fn explain(&self, namespace: &str, name: &str) -> Option<(Pod, &'static str, Verdict)> {
+        let mut inner = self.inner.lock();
+        self.engine.with(|scheduler, _| {
+            let (pod, state) = scheduler.find_waiting(namespace, name)?;
+            let verdict = scheduler.verdict(&mut inner.agent, &pod);
+            Some((pod, state, verdict))
+        })
+    }
+
+    fn judge(&self, pod: &Pod, nodes: &Nodes) -> Result<Judged, Arc<str>> {
+        let mut inner = self.inner.lock();
+        let Inner { agent, names, named } = &mut *inner;
+        let (class, nominated, now) = self.engine.with(|scheduler, now| {
+            if !scheduler.synced() {
+                return Err(Arc::from("berth has not seen all nodes and pods yet"));
+            }
+            if let Some(why) = scheduler.refusal(pod) {
+                return Err(why);
+            }
+            let class = scheduler.class_of(pod);
+            let nominated = scheduler.nominated(&class, pod);
+            agent.catch_up(scheduler.inventory());
+            let now_named = Some(scheduler.inventory().named());
+            if *named != now_named {
+                (*names, *named) = (Names::new(scheduler.inventory().names()), now_named);
+            }
+            Ok((class, nominated, now))
+        })?;
+        agent.choose(&class, now, |_| {});
+        agent.cache_changes();
+        let found = names.find(nodes.names());
+        let mut standings = agent.standings_of(class.id, found.iter().copied());
+        if let Some((node, standing)) = nominated
+            && let Some(at) = found.iter().position(|id| *id == Some(node))
+        {
+            standings[at] = Some(standing);
+        }
+        Ok(Judged { class, standings })
+    }
+}
+
+/// What `filter` found, from which its answer is made.
+pub struct FilterOutcome<'a> {
+    nodes: &'a Nodes<'a>,
+    judged: Result<Judged, Arc<str>>,
+}
+
+impl FilterOutcome<'_> {
+    fn any(&self, test: fn(&Option<Result<Standing, Reasons>>) -> bool) -> bool {
+        self.judged.as_ref().is_ok_and(|judged| judged.standings.iter().any(test))
+    }
+
+    /// Whether no node is right, and one may be soon: whoever asks finds them right, so what freed room may be on its way to us.
+    pub fn may_change(&self) -> bool {
+        !self.any(|standing| matches!(standing, Some(Ok(_))))
+            && self.any(|standing| matches!(standing, Some(Err(why)) if why.resolvable_by_eviction()))
+    }
+
+    /// The answer after which nobody looks again. When no node is right, kube-scheduler would not ask again before something changes
+    /// that it sees, minutes later in a quiet cluster; so what can pass without that is an error, after which it does.
+    pub fn last_word(mut self, judge: &Judge) -> Self {
+        if self.any(|standing| matches!(standing, Some(Ok(_)))) {
+            return self;
+        }
+        if self.any(Option::is_none) {
+            self.judged = Err(Arc::from(UNKNOWN_NODES));
+        } else if self.may_change() && judge.engine.with(|scheduler, _| scheduler.binds_under_way()) > 0 {
+            self.judged = Err(Arc::from(ROOM_IN_DOUBT));
+        }
+        self
+    }
+
+    /// The answer as JSON.
+    pub fn to_json(&self) -> serde_json::Result<Vec<u8>> {
+        let judged = match &self.judged {
+            Ok(judged) => judged,
+            Err(why) => {
+                return serde_json::to_vec(&FilterResult {
+                    error: why.to_string(),
+                    ..FilterResult::default()
+                });
+            }
+        };
+        let mut texts: BTreeMap<Reasons, String> = BTreeMap::new();
+        for standing in judged.standings.iter().flatten() {
+            if let Err(reasons) = standing {
+                texts.entry(*reasons).or_insert_with(|| reasons.texts(&judged.class).join(", "));
+            }
+        }
+        let mut result = FilterResult::default();
+        for (name, standing) in self.nodes.names().zip(&judged.standings) {
+            match standing {
+                Some(Ok(_)) => {}
+                None => {
+                    result.failed_nodes.insert(name, UNKNOWN_NODE);
+                }
+                Some(Err(reasons)) if reasons.resolvable_by_eviction() => {
+                    result.failed_nodes.insert(name, &texts[reasons]);
+                }
+                Some(Err(reasons)) => {
+                    result.failed_and_unresolvable_nodes.insert(name, &texts[reasons]);
+                }
+            }
+        }
+        let valid = |at: usize| matches!(judged.standings[at], Some(Ok(_)));
+        match self.nodes {
+            Nodes::Names(names) => {
+                let passed = names.iter().enumerate().filter(|(at, _)| valid(*at));
+                result.node_names = Some(passed.map(|(_, name): (_, &Cow<str>)| &**name).collect());
+            }
+            Nodes::Objects(objects) => {
+                let passed = objects.iter().enumerate().filter(|(at, _)| valid(*at));
+                let items = passed.map(|(_, (_, node))| *node).collect();
+                result.nodes = Some(NodeList { metadata: BTreeMap::new(), items });
+            }
+        }
+        serde_json::to_vec(&result)
+    }
+
+    /// Nodes that passed, and that did not; `None` when nothing could be said.
+    pub fn counts(&self) -> Option<(usize, usize)> {
+        let judged = self.judged.as_ref().ok()?;
+        let passed = judged.standings.iter().filter(|standing| matches!(standing, Some(Ok(_)))).count();
+        Some((passed, judged.standings.len() - passed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_model::{Amounts, Node, PodSpec, Usage};
+    use berth_scheduler::testing::with_engine;
+    use std::collections::HashSet;
+
+    fn pod(uid: &str, node: Option<&str>) -> Pod {
+        let requests = Amounts { cpu_milli: 600, pods: 1, ..Amounts::default() };
+        let usage = Arc::new(Usage { requests, ..Usage::default() });
+        let spec = Ok(Arc::new(PodSpec { usage: usage.clone(), ..PodSpec::default() }));
+        Pod { uid: uid.into(), node_name: node.map(Arc::from), usage, spec, ..Pod::default() }
+    }
+
+    #[test]
+    fn a_node_that_is_full_in_our_view_may_be_free_soon_and_an_unknown_one_is_no_last_word() {
+        with_engine(|engine, agent| {
+            let allocatable = Amounts { cpu_milli: 1_000, pods: 110, ..Amounts::default() };
+            engine.with(|scheduler, now| {
+                scheduler.apply_node(Node { name: "n".into(), allocatable, ..Node::default() });
+                scheduler.retain_nodes(&HashSet::from(["n".into()]));
+                scheduler.apply_pod(pod("there", Some("n")), now);
+                scheduler.retain_pods(&HashSet::from(["there".into()]));
+            });
+            let judge = Judge::new(engine.clone(), agent);
+            let asks = pod("asks", None);
+            let (nodes, unknown) = (Nodes::Names(vec!["n".into()]), Nodes::Names(vec!["new".into()]));
+            let full = judge.filter(&asks, &nodes);
+            assert!(full.may_change());
+            assert_eq!(full.last_word(&judge).counts(), Some((0, 1)));
+            let new = judge.filter(&asks, &unknown);
+            assert!(!new.may_change());
+            assert_eq!(new.last_word(&judge).counts(), None);
+            engine.with(|scheduler, _| scheduler.delete_pod(&Arc::from("there")));
+            let free = judge.filter(&asks, &nodes);
+            assert!(!free.may_change());
+            assert_eq!(free.last_word(&judge).counts(), Some((1, 0)));
+        });
+    }
+}

@@ -1,0 +1,140 @@
+//! From a replica that does not decide to the one that does: of all replicas, only the holder of the Lease has a ledger that
+//! every bind goes through.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use parking_lot::Mutex;
+use reqwest::{Certificate, Client};
+use serde::Deserialize;
+use tokio::sync::watch;
+
+use berth_kube_io::Holder;
+
+/// A request that was passed on is not passed on again: two replicas that take each other for the leader would never end.
+pub const FORWARDED: &str = "berth-forwarded";
+
+/// A bind takes as long as the API server does.
+const BIND_TIMEOUT: Duration = Duration::from_secs(20);
+/// The API server waits 1 s for a review.
+const REVIEW_TIMEOUT: Duration = Duration::from_millis(900);
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Whether this process decides, and the way to the one that does. Cheap to clone.
+#[derive(Clone)]
+pub struct Forward {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    ours: Box<dyn Fn() -> Option<u64> + Send + Sync>,
+    leader: watch::Receiver<Option<Holder>>,
+    trust: Trust,
+    client: Mutex<Option<(Holder, String, Client)>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct BindingResult {
+    error: String,
+}
+
+/// How replicas know each other.
+pub struct Trust {
+    /// The CAs of their certificates, PEM.
+    pub ca: Box<dyn Fn() -> Option<String> + Send + Sync>,
+    /// A name that their certificates are valid for.
+    pub name: String,
+    /// The file with the token of our service account, which the extender of another replica asks for.
+    pub token_file: Option<PathBuf>,
+}
+
+impl Forward {
+    /// `ours` is asked for each request: the term in which this process decides now.
+    pub fn new(
+        ours: impl Fn() -> Option<u64> + Send + Sync + 'static,
+        leader: watch::Receiver<Option<Holder>>,
+        trust: Trust,
+    ) -> Self {
+        Forward { shared: Arc::new(Shared { ours: Box::new(ours), leader, trust, client: Mutex::default() }) }
+    }
+
+    /// The term in which this process decides, if it does.
+    pub fn ours(&self) -> Option<u64> {
+        (self.shared.ours)()
+    }
+
+    /// Lets the leader bind. `body` is `ExtenderBindingArgs`.
+    ///
+    /// # Errors
+    /// What the leader said, or why it could not be asked.
+    pub async fn bind(&self, body: Bytes) -> Result<(), String> {
+        let answer = self.post("/extender/bind", body, BIND_TIMEOUT).await?;
+        let result: BindingResult =
+            serde_json::from_slice(&answer).map_err(|error| format!("the leader answered badly: {error}"))?;
+        if result.error.is_empty() { Ok(()) } else { Err(result.error) }
+    }
+
+    /// Lets the leader review. Both bodies are an `AdmissionReview`.
+    ///
+    /// # Errors
+    /// Why the leader could not be asked.
+    pub async fn review(&self, body: Bytes) -> Result<Bytes, String> {
+        self.post("/guard", body, REVIEW_TIMEOUT).await
+    }
+
+    async fn post(&self, path: &str, body: Bytes, timeout: Duration) -> Result<Bytes, String> {
+        let (leader, client) = self.client()?;
+        let port = leader.address.map_or(0, |address| address.port());
+        let url = format!("https://{}:{port}{path}", self.shared.trust.name);
+        let mut request = client.post(url).timeout(timeout).header(FORWARDED, "1").body(body);
+        if let Some(file) = &self.shared.trust.token_file {
+            // A small file in memory.
+            let token = std::fs::read_to_string(file);
+            request = request.bearer_auth(token.map_err(|error| error.to_string())?.trim());
+        }
+        let explain = |error: reqwest::Error| {
+            format!("the leader {} cannot be asked: {}", leader.identity, berth_model::with_causes(&error))
+        };
+        let answer = request.send().await.map_err(explain)?;
+        let status = answer.status();
+        let body = answer.bytes().await.map_err(explain)?;
+        match status.is_success() {
+            true => Ok(body),
+            false => Err(format!("the leader {} answered {status}", leader.identity)),
+        }
+    }
+
+    /// The leader and a client that reaches it.
+    fn client(&self) -> Result<(Holder, Client), String> {
+        let Some(leader) = self.shared.leader.borrow().clone() else {
+            return Err("no berth leads now; ask again".to_owned());
+        };
+        let Some(address) = leader.address else {
+            return Err(format!("the leader {} does not say where it serves HTTPS", leader.identity));
+        };
+        let trust = &self.shared.trust;
+        let ca = (trust.ca)().ok_or("there is no CA to know the leader by")?;
+        let mut known = self.shared.client.lock();
+        if let Some((of, by, client)) = &*known
+            && *of == leader
+            && *by == ca
+        {
+            return Ok((leader, client.clone()));
+        }
+        let explain = |error: reqwest::Error| format!("no client for the leader: {error}");
+        let mut builder = Client::builder()
+            .resolve(&trust.name, address)
+            .no_proxy()
+            .connect_timeout(CONNECT_TIMEOUT)
+            .pool_idle_timeout(Duration::from_secs(60));
+        for certificate in Certificate::from_pem_bundle(ca.as_bytes()).map_err(explain)? {
+            builder = builder.add_root_certificate(certificate);
+        }
+        let client = builder.build().map_err(explain)?;
+        *known = Some((leader.clone(), ca, client.clone()));
+        Ok((leader, client))
+    }
+}

@@ -1,0 +1,236 @@
+//! The binding guard: a validating admission webhook for `pods/binding`, and for pods that are created on a node. It refuses
+//! what does not fit the ledger, whoever sends it, and holds the room of what it allows.
+
+pub mod subject;
+
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use futures::StreamExt;
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use kube::api::PostParams;
+use kube::{Api, Client};
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+
+use super::forward::{FORWARDED, Forward};
+use super::metrics::{Histograms, Verb};
+use super::{body, review};
+use berth_config as config;
+use berth_kube_io::PodReader;
+use berth_kube_io::placement::KubeStore;
+use berth_model::Pod;
+use berth_scheduler::engine::Engine;
+use berth_scheduler::placement::{Binding, LATE_EFFECT, PlacementStore};
+use berth_scheduler::scheduler::{Review, Scheduler};
+use subject::{Subject, subject};
+
+/// An API server takes no larger objects, and a review has two at most.
+const MAX_BODY: usize = 4 << 20;
+const REVIEWS_AT_ONCE: usize = 512;
+/// While a refusal is not certain, it is looked at again this often.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// Reads at the same time of pods whose bind never came.
+const READS_AT_ONCE: usize = 8;
+const LOOK_FOR_DUE: Duration = Duration::from_secs(1);
+/// A guard that cannot review says so at most this often.
+const WARN_EVERY: Duration = Duration::from_secs(30);
+
+/// What the handler needs.
+pub struct Guard {
+    pub engine: Engine,
+    pub reader: PodReader,
+    pub histograms: Histograms,
+    pub forward: Forward,
+    /// What does not fit is refused only after so long.
+    pub patience: Duration,
+    /// How long a request may have effect.
+    pub hold: Duration,
+    pub require_client_certificate: bool,
+    /// As whom the API server knows us, once we know it.
+    own_user: OnceLock<String>,
+    slots: Semaphore,
+    last_warning: Mutex<Option<Instant>>,
+}
+
+/// What the guard says, and `Err`: why it cannot say anything, so that the API server does as its `failurePolicy` wants.
+type Said = Result<Option<String>, String>;
+
+impl Guard {
+    pub fn new(
+        engine: Engine,
+        reader: PodReader,
+        histograms: Histograms,
+        forward: Forward,
+        config: &config::Guard,
+    ) -> Self {
+        let slots = Semaphore::new(REVIEWS_AT_ONCE);
+        Guard {
+            engine,
+            reader,
+            histograms,
+            forward,
+            patience: config.patience.get(),
+            hold: config.hold.get(),
+            require_client_certificate: config.require_client_certificate,
+            own_user: OnceLock::new(),
+            slots,
+            last_warning: Mutex::default(),
+        }
+    }
+
+    async fn say(&self, request: &review::Request<'_>, subject: &Subject) -> Said {
+        // One of ours is given up by the API server sooner than another's.
+        let ours = self.own_user.get().is_some_and(|own| *own == request.user_info.username);
+        let dry_run = request.dry_run.unwrap_or(false);
+        let hold = (!dry_run).then_some(if ours { LATE_EFFECT.min(self.hold) } else { self.hold });
+        match subject {
+            Subject::Other => Ok(None),
+            Subject::Placed(pod) => {
+                let Some(node) = pod.node_name.clone() else {
+                    return Ok(None);
+                };
+                let (uid, namespace, name) = (pod.uid.clone(), pod.namespace.clone(), pod.name.clone());
+                self.review(&Binding { uid, namespace, name, node }, Some(pod), hold).await
+            }
+            Subject::Binding(binding) if !binding.uid.is_empty() => self.review(binding, None, hold).await,
+            Subject::Binding(binding) => match self.reader.read(&binding.namespace, &binding.name).await? {
+                Some(pod) => {
+                    let binding = Binding { uid: pod.uid.clone(), ..binding.clone() };
+                    self.review(&binding, Some(&pod), hold).await
+                }
+                // The API server says so itself.
+                None => Ok(None),
+            },
+        }
+    }
+
+    /// `hold`: how long the request may have effect.
+    async fn review(&self, binding: &Binding, pod: Option<&Pod>, hold: Option<Duration>) -> Said {
+        let began = Instant::now();
+        let mut read = None;
+        loop {
+            let pod = pod.or(read.as_ref());
+            let review =
+                |scheduler: &mut Scheduler, now| scheduler.review(binding, pod, hold.map(|hold| now + hold));
+            match self.engine.with(review) {
+                Review::Allowed => return Ok(None),
+                Review::Unknown if pod.is_none() => {
+                    let found = self.reader.read(&binding.namespace, &binding.name).await?;
+                    read = found.filter(|pod| pod.uid == binding.uid);
+                    if read.is_none() {
+                        // Gone, or another one: the API server refuses it by its uid.
+                        return Ok(None);
+                    }
+                }
+                Review::Unknown => return Err("the pod cannot be counted".to_owned()),
+                Review::Refused(why) if began.elapsed() >= self.patience => return Ok(Some(why)),
+                // What freed the room may be on its way to us.
+                Review::Refused(_) => tokio::time::sleep(LOOK_AGAIN).await,
+            }
+        }
+    }
+
+    /// Finds out what became of binds that were allowed and never seen. Never returns.
+    pub async fn look_after_holds(&self, store: KubeStore, client: Client) {
+        let engine = &self.engine;
+        loop {
+            if self.own_user.get().is_none()
+                && let Ok(user) = own_user(&client).await
+            {
+                let _ = self.own_user.set(user);
+            }
+            tokio::time::sleep(LOOK_FOR_DUE).await;
+            let due = engine.with(|scheduler, now| scheduler.holds_due(now));
+            let reads = futures::stream::iter(due).map(|binding| {
+                let store = &store;
+                async move { (store.read(&binding).await, binding) }
+            });
+            let mut reads = reads.buffer_unordered(READS_AT_ONCE);
+            while let Some((truth, binding)) = reads.next().await {
+                tracing::debug!(pod = %binding.name, node = %binding.node, ?truth, "a bind that was allowed never came");
+                engine.with(|scheduler, now| scheduler.held_pod_read(&binding, &truth, now));
+            }
+        }
+    }
+}
+
+async fn own_user(client: &Client) -> kube::Result<String> {
+    let api: Api<SelfSubjectReview> = Api::all(client.clone());
+    let review = api.create(&PostParams::default(), &SelfSubjectReview::default()).await?;
+    let user = review.status.and_then(|status| status.user_info);
+    Ok(user.and_then(|user| user.username).unwrap_or_default())
+}
+
+/// The webhook at `/`.
+pub fn router(guard: Arc<Guard>) -> Router {
+    Router::new().route("/", post(review)).with_state(guard)
+}
+
+async fn review(State(guard): State<Arc<Guard>>, headers: HeaderMap, body: Body) -> Response {
+    let began = Instant::now();
+    // Never closed.
+    let _slot = guard.slots.acquire().await;
+    let (result, response) = guard.respond(&headers, body).await;
+    guard.histograms.observe_request(Verb::Guard, result, began.elapsed());
+    response
+}
+
+impl Guard {
+    async fn respond(&self, headers: &HeaderMap, body: Body) -> (&'static str, Response) {
+        let body = match body::read(body, MAX_BODY).await {
+            Ok(body) => body,
+            Err(refused) => return ("bad_request", refused.into_response()),
+        };
+        let read = review::Request::read(&body).and_then(|request| Ok((subject(&request)?, request)));
+        let (subject, request) = match read {
+            Ok(read) => read,
+            Err(why) => return ("bad_request", (StatusCode::BAD_REQUEST, why).into_response()),
+        };
+        let Some(term) = self.forward.ours() else {
+            let forwarded = match headers.contains_key(FORWARDED) {
+                true => Err("this berth does not lead".to_owned()),
+                false => self.forward.review(body.clone()).await,
+            };
+            return match forwarded {
+                Ok(answer) => ("forwarded", json(answer)),
+                Err(why) => ("unavailable", self.unavailable(&why)),
+            };
+        };
+        match self.say(&request, &subject).await {
+            Ok(_) if self.forward.ours() != Some(term) => {
+                ("unavailable", self.unavailable("leadership was lost meanwhile"))
+            }
+            Ok(refused) => {
+                let (result, answer) = match refused {
+                    Some(why) => ("refused", review::refused(&request.uid, &why)),
+                    None => ("allowed", review::allowed(&request.uid, None)),
+                };
+                match answer {
+                    Ok(answer) => (result, json(answer.into())),
+                    Err(error) => ("unavailable", self.unavailable(&error.to_string())),
+                }
+            }
+            Err(why) => ("unavailable", self.unavailable(&why)),
+        }
+    }
+
+    fn unavailable(&self, why: &str) -> Response {
+        let mut last = self.last_warning.lock();
+        if last.is_none_or(|last| last.elapsed() >= WARN_EVERY) {
+            *last = Some(Instant::now());
+            tracing::warn!(why, "bindings cannot be reviewed; the API server does as failurePolicy says");
+        }
+        (StatusCode::SERVICE_UNAVAILABLE, why.to_owned()).into_response()
+    }
+}
+
+fn json(body: Bytes) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], body).into_response()
+}

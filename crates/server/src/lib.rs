@@ -1,0 +1,173 @@
+//! What berth serves over HTTP: health and readiness in plain, and everything else over TLS (`secure.rs`).
+
+pub mod access;
+mod body;
+mod explain;
+pub mod extender;
+mod fields;
+pub mod forward;
+pub mod fragmentation;
+pub mod guard;
+pub mod metrics;
+pub mod mutate;
+pub mod review;
+pub mod secure;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use tokio::net::TcpListener;
+
+pub use access::Access;
+use berth_telemetry::Health;
+use extender::{Extender, Judge};
+use guard::Guard;
+use metrics::Metrics;
+use mutate::Mutate;
+pub use secure::Secure;
+
+/// What the handlers need.
+#[derive(Clone)]
+pub struct Served {
+    pub metrics: Metrics,
+    pub health: Health,
+    pub judge: Arc<Judge>,
+    pub extender: Option<Arc<Extender>>,
+    pub guard: Option<Arc<Guard>>,
+    pub mutate: Option<Arc<Mutate>>,
+    /// Nothing while it is switched off.
+    pub fragmentation: Option<Arc<fragmentation::Latest>>,
+}
+
+/// Binds the address, so that an error is told before anything else starts. `setting` is where it comes from.
+///
+/// # Errors
+/// The address is in use or not of this machine; the text says which.
+pub async fn listen(address: SocketAddr, setting: &str) -> anyhow::Result<TcpListener> {
+    let explain = || format!("cannot listen on {address}: set {setting} to a free one");
+    anyhow::Context::with_context(TcpListener::bind(address).await, explain)
+}
+
+/// Serves in plain HTTP until `stop` resolves: what anybody may see, and the rest only to this machine; the extender only if
+/// `plaintext` is set.
+pub async fn serve(
+    listener: TcpListener,
+    served: Served,
+    plaintext: bool,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> std::io::Result<()> {
+    let is_local = listener.local_addr()?.ip().to_canonical().is_loopback();
+    axum::serve(listener, plain_routes(served, is_local, plaintext)).with_graceful_shutdown(stop).await
+}
+
+fn plain_routes(served: Served, is_local: bool, plaintext: bool) -> Router {
+    let probes = Router::new()
+        .route("/healthz", get(alive))
+        .route("/livez", get(alive))
+        .route("/readyz", get(ready))
+        .with_state(served.clone());
+    let rest = if is_local {
+        let extender = served.extender.clone().filter(|_| plaintext);
+        inspection(&served).merge(extender.map(extender_routes).unwrap_or_default())
+    } else {
+        let paths = ["/metrics", "/explain", "/fragmentation"];
+        paths.into_iter().fold(Router::new(), |router, path| router.route(path, get(elsewhere)))
+    };
+    probes.merge(rest)
+}
+
+/// Everything that is served over HTTPS, to those who may have it.
+pub fn secure_routes(served: Served, access: &Access) -> Router {
+    let extender = served.extender.clone().map(|extender| {
+        let clients = extender.clients.clone();
+        access.admit_clients(extender_routes(extender), clients)
+    });
+    let guard = served.guard.clone().map(|guard| {
+        let certified = guard.require_client_certificate;
+        let routes = Router::new().nest("/guard", guard::router(guard));
+        if certified { access.admit_clients(routes, Arc::default()) } else { routes }
+    });
+    let mutate = served.mutate.clone().map(mutate::router).unwrap_or_default();
+    let asked = extender.unwrap_or_default().merge(guard.unwrap_or_default()).merge(mutate);
+    access.guard(inspection(&served)).merge(asked)
+}
+
+/// What people and Prometheus look at.
+fn inspection(served: &Served) -> Router {
+    let explain = Router::new().route("/explain", get(explain::explain)).with_state(served.judge.clone());
+    let fragmentation = Router::new()
+        .route("/fragmentation", get(fragmentation::fragmentation))
+        .with_state(served.fragmentation.clone());
+    let metrics = Router::new().route("/metrics", get(scrape)).with_state(served.clone());
+    metrics.merge(explain).merge(fragmentation)
+}
+
+fn extender_routes(extender: Arc<Extender>) -> Router {
+    Router::new().nest("/extender", extender::router(extender))
+}
+
+async fn elsewhere() -> Response {
+    let text = "not here: this port is for probes. Metrics are served over HTTPS at serving.address, and here only when \
+                healthAddress is a loopback address.\n";
+    (StatusCode::NOT_FOUND, text).into_response()
+}
+
+async fn alive(State(served): State<Served>) -> Response {
+    answer(served.health.alive())
+}
+
+async fn ready(State(served): State<Served>) -> Response {
+    answer(served.health.ready())
+}
+
+fn answer(health: Result<(), &'static str>) -> Response {
+    match health {
+        Ok(()) => (StatusCode::OK, "ok").into_response(),
+        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why).into_response(),
+    }
+}
+
+async fn scrape(State(served): State<Served>) -> Response {
+    match served.metrics.encode() {
+        Ok(text) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::body::Body;
+    use axum::http::Request;
+    use tower::ServiceExt;
+
+    #[test]
+    fn what_others_can_reach_in_plain_is_for_probes_alone() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        berth_scheduler::testing::with_engine(|engine, agent| {
+            let judge = Arc::new(Judge::new(engine.clone(), agent));
+            let (metrics, health) = (Metrics::default(), Health::default());
+            let (extender, guard, mutate) = (None, None, None);
+            let served = Served { metrics, health, judge, extender, guard, mutate, fragmentation: None };
+            for (is_local, path, status) in [
+                (true, "/metrics", StatusCode::OK),
+                (true, "/explain?pod=nobody", StatusCode::NOT_FOUND),
+                (true, "/fragmentation", StatusCode::NOT_FOUND),
+                (true, "/extender/filter", StatusCode::NOT_FOUND),
+                (false, "/metrics", StatusCode::NOT_FOUND),
+                (false, "/explain?pod=nobody", StatusCode::NOT_FOUND),
+                (false, "/healthz", StatusCode::OK),
+                (false, "/readyz", StatusCode::SERVICE_UNAVAILABLE),
+            ] {
+                let request = Request::get(path).body(Body::empty()).unwrap();
+                let answer = plain_routes(served.clone(), is_local, true).oneshot(request);
+                assert_eq!(runtime.block_on(answer).unwrap().status(), status, "{path}");
+            }
+        });
+    }
+}

@@ -1,0 +1,589 @@
+//! The metrics. Names are kube-scheduler's where the meaning is the same; the others begin with `berth_`.
+//!
+//! Counters live where they are counted (scheduler, reporter, watches) and are read at a scrape; only histograms are
+//! kept here. No label ever holds the name of a pod or a node.
+
+#[cfg(test)]
+mod dashboard;
+mod quotas;
+
+use berth_telemetry::RecommenderMetrics;
+use berth_telemetry::ScalerMetrics;
+use berth_telemetry::UpdaterMetrics;
+use berth_telemetry::encode::Labels;
+use berth_telemetry::encode::counters;
+use berth_telemetry::encode::gauges;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+use super::access::{self, Access};
+use super::fragmentation::Latest;
+use super::secure;
+use berth_kube_io::placement::BindCounters;
+use berth_kube_io::{Allocations, Reporter, WatchCounters};
+use berth_scheduler::engine::Engine;
+use berth_scheduler::scheduler::{AttemptResult, Sample};
+
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Where samples go. Clones share the histograms.
+#[derive(Clone)]
+pub struct Histograms {
+    attempt: Family<ResultLabel, Histogram, fn() -> Histogram>,
+    sli: Family<AttemptsLabel, Histogram, fn() -> Histogram>,
+    attempts: Histogram,
+    catch_up: Histogram,
+    victims: Histogram,
+    requests: Family<RequestLabel, Histogram, fn() -> Histogram>,
+}
+
+/// What others ask of berth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verb {
+    Filter,
+    Prioritize,
+    Preempt,
+    Bind,
+    Guard,
+    Mutate,
+}
+
+impl Verb {
+    fn name(self) -> &'static str {
+        match self {
+            Verb::Filter => "filter",
+            Verb::Prioritize => "prioritize",
+            Verb::Preempt => "preempt",
+            Verb::Bind => "bind",
+            Verb::Guard => "guard",
+            Verb::Mutate => "mutate",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct RequestLabel {
+    verb: &'static str,
+    result: &'static str,
+}
+
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ResultLabel {
+    result: &'static str,
+    profile: &'static str,
+}
+
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct AttemptsLabel {
+    attempts: String,
+}
+
+/// Label values of attempts go up to this, as upstream has it.
+const MOST_ATTEMPTS: u32 = 15;
+
+const PROFILE: &str = "berth";
+
+impl Default for Histograms {
+    fn default() -> Self {
+        // Upstream begins at 1 ms; here most attempts take microseconds.
+        let attempt = || Histogram::new(exponential_buckets(1e-6, 2.0, 24));
+        let sli = || Histogram::new(exponential_buckets(0.01, 2.0, 20));
+        Histograms {
+            attempt: Family::new_with_constructor(attempt),
+            sli: Family::new_with_constructor(sli),
+            attempts: Histogram::new(exponential_buckets(1.0, 2.0, 5)),
+            catch_up: Histogram::new(exponential_buckets(1.0, 4.0, 10)),
+            victims: Histogram::new(exponential_buckets(1.0, 2.0, 7)),
+            requests: Family::new_with_constructor(attempt),
+        }
+    }
+}
+
+impl Histograms {
+    /// A request of kube-scheduler or the API server was answered.
+    pub fn observe_request(&self, verb: Verb, result: &'static str, took: Duration) {
+        let label = RequestLabel { verb: verb.name(), result };
+        self.requests.get_or_create(&label).observe(took.as_secs_f64());
+    }
+
+    pub fn observe(&self, sample: Sample) {
+        match sample {
+            Sample::Attempt { result, took } => {
+                let result = match result {
+                    AttemptResult::Scheduled => "scheduled",
+                    AttemptResult::Unschedulable => "unschedulable",
+                    AttemptResult::Error => "error",
+                };
+                let label = ResultLabel { result, profile: PROFILE };
+                self.attempt.get_or_create(&label).observe(took.as_secs_f64());
+            }
+            Sample::Scheduled { waited, attempts } => {
+                let label = match attempts {
+                    MOST_ATTEMPTS.. => format!("{MOST_ATTEMPTS}+"),
+                    attempts => attempts.to_string(),
+                };
+                self.sli.get_or_create(&AttemptsLabel { attempts: label }).observe(waited.as_secs_f64());
+                self.attempts.observe(f64::from(attempts));
+            }
+            Sample::CatchUp { rows } => self.catch_up.observe(rows as f64),
+            Sample::Victims { pods } => self.victims.observe(pods as f64),
+        }
+    }
+}
+
+/// What is read at a scrape.
+#[derive(Clone)]
+pub struct Sources {
+    pub engine: Engine,
+    pub reporter: Reporter,
+    pub allocations: Allocations,
+    pub binds: Arc<BindCounters>,
+    pub pod_watch: Arc<WatchCounters>,
+    pub node_watch: Arc<WatchCounters>,
+    /// All other kinds together.
+    pub object_watches: Arc<WatchCounters>,
+    pub self_checks: Arc<SelfCheckCounters>,
+    /// Nothing without `serving.address`.
+    pub serving: Option<(Arc<secure::Counters>, Access)>,
+    /// Nothing while it is switched off.
+    pub recommender: Option<Arc<RecommenderMetrics>>,
+    /// Nothing while it is switched off.
+    pub updater: Option<Arc<UpdaterMetrics>>,
+    /// Nothing while it is switched off.
+    pub scaler: Option<Arc<ScalerMetrics>>,
+    /// Nothing while it is switched off.
+    pub fragmentation: Option<Arc<Latest>>,
+}
+
+#[derive(Debug, Default)]
+pub struct SelfCheckCounters {
+    pub done: AtomicU64,
+    pub failed: AtomicU64,
+}
+
+/// All metrics of the process; none by default. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Metrics {
+    registry: Arc<Registry>,
+}
+
+impl Metrics {
+    pub fn new(histograms: &Histograms, sources: Sources) -> Self {
+        let mut registry = Registry::default();
+        let mut register = |name: &str, help: &str, histogram: Histogram| {
+            registry.register(name, help, histogram);
+        };
+        register(
+            "scheduler_pod_scheduling_attempts",
+            "Attempts to successfully schedule a pod",
+            histograms.attempts.clone(),
+        );
+        register(
+            "scheduler_preemption_victims",
+            "Number of selected preemption victims",
+            histograms.victims.clone(),
+        );
+        register(
+            "berth_catch_up_rows",
+            "Node rows that an agent copied before a task",
+            histograms.catch_up.clone(),
+        );
+        registry.register(
+            "scheduler_scheduling_attempt_duration_seconds",
+            "Scheduling attempt latency: choosing and committing a node, without the bind",
+            histograms.attempt.clone(),
+        );
+        registry.register(
+            "scheduler_pod_scheduling_sli_duration_seconds",
+            "From a pod's arrival to its bind",
+            histograms.sli.clone(),
+        );
+        registry.register(
+            "berth_request_duration_seconds",
+            "Requests of kube-scheduler (extender) and of the API server (guard, mutate) until their answer, by result",
+            histograms.requests.clone(),
+        );
+        if let Some(recommender) = &sources.recommender {
+            recommender.register(&mut registry);
+        }
+        registry.register_collector(Box::new(Scrape(sources)));
+        Metrics { registry: Arc::new(registry) }
+    }
+
+    /// The text of a scrape, in the OpenMetrics format.
+    pub fn encode(&self) -> Result<String, fmt::Error> {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}
+
+struct Scrape(Sources);
+
+impl fmt::Debug for Scrape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Scrape")
+    }
+}
+
+impl Collector for Scrape {
+    fn encode(&self, mut to: DescriptorEncoder) -> fmt::Result {
+        self.scheduler(&mut to)?;
+        let quotas = self.0.engine.with(|scheduler, _| scheduler.quota_standings(quotas::MOST_QUOTAS));
+        quotas::encode(&mut to, &quotas)?;
+        self.agents(&mut to)?;
+        self.outside(&mut to)?;
+        if let Some((server, access)) = &self.0.serving {
+            serving(&mut to, server, access.counters())?;
+        }
+        if let Some(latest) = &self.0.fragmentation {
+            fragmentation(&mut to, latest)?;
+        }
+        if let Some(recommender) = &self.0.recommender {
+            recommender.encode(&mut to)?;
+        }
+        if let Some(updater) = &self.0.updater {
+            updater.encode(&mut to)?;
+        }
+        if let Some(scaler) = &self.0.scaler {
+            scaler.encode(&mut to)?;
+        }
+        process(&mut to)
+    }
+}
+
+impl Scrape {
+    fn scheduler(&self, to: &mut DescriptorEncoder) -> fmt::Result {
+        let (stats, queues, others, nodes, pods, assumed, parked, aged, classes, leading) =
+            self.0.engine.with(|scheduler, _| {
+                let (pods, assumed) = scheduler.ledger().counts();
+                let nodes = scheduler.inventory().node_count();
+                let (parked, classes) = (scheduler.parked_classes(), scheduler.classes());
+                let (stats, queues) = (scheduler.stats().clone(), scheduler.queue_lengths());
+                let others = scheduler.others();
+                let aged = scheduler.aged();
+                (stats, queues, others, nodes, pods, assumed, parked, aged, classes, scheduler.leading())
+            });
+        counters(
+            to,
+            "scheduler_schedule_attempts",
+            "Attempts to schedule pods, by result",
+            &[
+                (&[("result", "scheduled"), ("profile", PROFILE)], stats.scheduled),
+                (&[("result", "unschedulable"), ("profile", PROFILE)], stats.unschedulable),
+                (&[("result", "error"), ("profile", PROFILE)], stats.errors),
+            ],
+        )?;
+        counters(
+            to,
+            "scheduler_preemption_attempts",
+            "Total preemption attempts in the cluster till now",
+            &[(&[], stats.preemption_attempts)],
+        )?;
+        gauges(
+            to,
+            "scheduler_pending_pods",
+            "Pods that wait, by queue",
+            &[
+                (&[("queue", "active")], queues.active),
+                (&[("queue", "backoff")], queues.backoff),
+                (&[("queue", "unschedulable")], queues.unschedulable),
+                (&[("queue", "gated")], queues.gated),
+                (&[("queue", "elsewhere")], queues.elsewhere),
+                (&[("queue", "quota")], queues.over_quota),
+            ],
+        )?;
+        gauges(
+            to,
+            "berth_others",
+            "Pods of other schedulers without a node, room held for binds that others asked for, and binds under way that \
+             kube-scheduler asked its extender for",
+            &[
+                (&[("kind", "pods")], others.pods),
+                (&[("kind", "held")], others.holds),
+                (&[("kind", "binds")], others.binds),
+            ],
+        )?;
+        gauges(
+            to,
+            "scheduler_cache_size",
+            "Nodes, pods and assumed pods known",
+            &[
+                (&[("type", "nodes")], nodes),
+                (&[("type", "pods")], pods),
+                (&[("type", "assumed_pods")], assumed),
+            ],
+        )?;
+        counters(
+            to,
+            "berth_cache_lookups",
+            "Look-ups in the agents' caches, by level",
+            &[
+                (&[("level", "list"), ("result", "hit")], stats.list_hits),
+                (&[("level", "list"), ("result", "miss")], stats.list_misses),
+                (&[("level", "rule"), ("result", "hit")], stats.rule_hits),
+                (&[("level", "rule"), ("result", "miss")], stats.rule_misses),
+            ],
+        )?;
+        counters(
+            to,
+            "berth_predictions",
+            "Whether the dispatcher expected a hit or a miss of the ranked list rightly",
+            &[
+                (&[("result", "right")], stats.predictions_right),
+                (&[("result", "wrong")], stats.predictions_wrong),
+            ],
+        )?;
+        let agents: Vec<String> = (0..stats.dispatched.len()).map(|agent| agent.to_string()).collect();
+        let labels: Vec<_> = agents.iter().map(|agent| [("agent", agent.as_str())]).collect();
+        let values: Vec<(Labels, u64)> =
+            labels.iter().zip(&stats.dispatched).map(|(label, count)| (label.as_slice(), *count)).collect();
+        counters(to, "berth_dispatched", "Requests given to each agent", &values)?;
+        for (name, help, value) in [
+            (
+                "berth_placement_conflicts",
+                "Choices that no longer fitted when they were committed",
+                stats.conflicts,
+            ),
+            ("berth_parked_checks", "Looks at a class that fitted nowhere, after a change", stats.checks),
+            ("berth_parked_wakes", "Looks after which a pod of the class was woken", stats.wakes),
+            ("berth_bad_pods", "Pods of ours whose spec cannot be understood", stats.bad_pods),
+            ("berth_bad_nodes", "Times a node came with parts that cannot be understood", stats.bad_nodes),
+            (
+                "berth_invariant_violations",
+                "Commits after which a node held more than it has: an error in berth",
+                stats.violations,
+            ),
+            ("berth_self_check_healed", "Differences from the API server that were mended", stats.healed),
+        ] {
+            counters(to, name, help, &[(&[], value)])?;
+        }
+        for (name, help, value) in [
+            ("berth_parked_classes", "Classes that fit nowhere now", parked),
+            ("berth_aged_pods", "Pods that room is kept for because they have fitted nowhere for long", aged),
+            ("berth_classes", "Classes of pods remembered", classes),
+            ("berth_leader", "1 while this process schedules", usize::from(leading)),
+        ] {
+            gauges(to, name, help, &[(&[], value)])?;
+        }
+        Ok(())
+    }
+
+    fn agents(&self, to: &mut DescriptorEncoder) -> fmt::Result {
+        let stats = self.0.engine.cache_stats();
+        let agents: Vec<String> = (0..stats.len()).map(|agent| agent.to_string()).collect();
+        let labels: Vec<_> = agents.iter().map(|agent| [("agent", agent.as_str())]).collect();
+        let of = |value: fn(&berth_scheduler::agent::CacheStats) -> usize| -> Vec<(Labels, usize)> {
+            labels.iter().zip(&stats).map(|(label, stats)| (label.as_slice(), value(stats))).collect()
+        };
+        gauges(to, "berth_cache_lists", "Ranked lists cached", &of(|stats| stats.lists))?;
+        gauges(to, "berth_cache_rule_objects", "Rule objects cached", &of(|stats| stats.objects))?;
+        gauges(to, "berth_cache_bytes", "Bytes of ranked lists and rule objects", &of(|stats| stats.bytes))?;
+        let evictions: Vec<(Labels, u64)> =
+            labels.iter().zip(&stats).map(|(label, stats)| (label.as_slice(), stats.evictions)).collect();
+        counters(to, "berth_cache_evictions", "Ranked lists evicted", &evictions)
+    }
+
+    fn outside(&self, to: &mut DescriptorEncoder) -> fmt::Result {
+        let Sources {
+            engine,
+            reporter,
+            allocations,
+            binds,
+            pod_watch,
+            node_watch,
+            object_watches,
+            self_checks,
+            serving: _,
+            recommender: _,
+            fragmentation: _,
+            updater: _,
+            scaler: _,
+        } = &self.0;
+        let pending = engine.pending_binds().load(Relaxed);
+        gauges(to, "berth_binds_pending", "Binds decided and not settled", &[(&[], pending)])?;
+        counters(
+            to,
+            "berth_bind_requests",
+            "Requests sent to settle binds, by kind",
+            &[(&[("request", "bind")], binds.requests()), (&[("request", "read")], binds.reads())],
+        )?;
+        counters(
+            to,
+            "berth_bind_unknown",
+            "Bind requests after which it was not known whether they were carried out",
+            &[(&[], binds.unknown())],
+        )?;
+        gauges(
+            to,
+            "berth_reports_waiting",
+            "Events and conditions not sent yet",
+            &[(&[], reporter.waiting())],
+        )?;
+        let reports = reporter.counters();
+        counters(
+            to,
+            "berth_reports",
+            "Events and conditions, by what became of them",
+            &[
+                (&[("result", "sent")], reports.sent.load(Relaxed)),
+                (&[("result", "retried")], reports.retried.load(Relaxed)),
+                (&[("result", "dropped")], reporter.dropped()),
+            ],
+        )?;
+        statuses(to, allocations)?;
+        let watches = [("pods", pod_watch), ("nodes", node_watch), ("others", object_watches)];
+        type Read = fn(&WatchCounters) -> &AtomicU64;
+        let kinds: [(&str, &str, Read); 4] = [
+            ("berth_watch_events", "Objects seen by a watch, its lists included", |watch| &watch.events),
+            ("berth_watch_lists", "Complete lists of a watch", |watch| &watch.lists),
+            ("berth_watch_errors", "Failures of a watch", |watch| &watch.errors),
+            ("berth_watch_bad_objects", "Objects that cannot be read", |watch| &watch.bad_objects),
+        ];
+        for (name, help, read) in kinds {
+            let labels = watches.map(|(resource, _)| [("resource", resource)]);
+            let values: Vec<(Labels, u64)> = labels
+                .iter()
+                .zip(&watches)
+                .map(|(label, (_, watch))| (label.as_slice(), read(watch).load(Relaxed)))
+                .collect();
+            counters(to, name, help, &values)?;
+        }
+        counters(
+            to,
+            "berth_self_checks",
+            "Comparisons with the API server, by result",
+            &[
+                (&[("result", "done")], self_checks.done.load(Relaxed)),
+                (&[("result", "failed")], self_checks.failed.load(Relaxed)),
+            ],
+        )
+    }
+}
+
+fn statuses(to: &mut DescriptorEncoder, allocations: &Allocations) -> fmt::Result {
+    let waiting = allocations.waiting();
+    let help = "Statuses of allocations not written yet";
+    gauges(to, "berth_allocation_statuses_waiting", help, &[(&[], waiting)])?;
+    let statuses = allocations.counters();
+    counters(
+        to,
+        "berth_allocation_status_writes",
+        "Statuses of allocations, by what became of them",
+        &[
+            (&[("result", "written")], statuses.written.load(Relaxed)),
+            (&[("result", "unchanged")], statuses.unchanged.load(Relaxed)),
+            (&[("result", "gone")], statuses.gone.load(Relaxed)),
+            (&[("result", "retried")], statuses.retried.load(Relaxed)),
+            (&[("result", "dropped")], allocations.dropped()),
+        ],
+    )
+}
+
+fn fragmentation(to: &mut DescriptorEncoder, latest: &Latest) -> fmt::Result {
+    let pass = latest.get().unwrap_or_default();
+    let report = &pass.report;
+    for (name, help, value) in [
+        (
+            "berth_fragmentation_nodes",
+            "Nodes that few pods could leave so that what waits has room",
+            report.nodes().len(),
+        ),
+        (
+            "berth_fragmentation_helped",
+            "Waiting classes of pods and allocations that moves of few pods would help",
+            report.helped(),
+        ),
+        ("berth_fragmentation_proofs", "Sets of pods that the latest pass tried to move", report.proofs),
+        (
+            "berth_fragmentation_cut",
+            "Searches of the latest pass that a limit or the time ended",
+            report.cut + report.left_out,
+        ),
+    ] {
+        gauges(to, name, help, &[(&[], value)])?;
+    }
+    let name = "berth_fragmentation_seconds";
+    let gauge = ConstGauge::new(pass.took.as_secs_f64());
+    gauge.encode(to.encode_descriptor(name, "How long the latest pass took", None, gauge.metric_type())?)
+}
+
+fn serving(to: &mut DescriptorEncoder, serving: &secure::Counters, access: &access::Counters) -> fmt::Result {
+    let expiry = usize::try_from(serving.certificate_expiry.load(Relaxed)).unwrap_or(0);
+    for (name, help, value) in [
+        ("berth_serving_connections", "Open connections of HTTPS", serving.open.load(Relaxed)),
+        (
+            "berth_serving_certificate_expiry_timestamp_seconds",
+            "When the certificate of HTTPS ends, in seconds since 1970",
+            expiry,
+        ),
+    ] {
+        gauges(to, name, help, &[(&[], value)])?;
+    }
+    for (name, help, value) in [
+        ("berth_serving_refused_connections", "Connections closed at once: too many", &serving.refused),
+        ("berth_serving_handshake_failures", "TLS handshakes that failed", &serving.handshake_failures),
+        ("berth_access_evictions", "Answers about access forgotten early: too many", &access.evicted),
+    ] {
+        counters(to, name, help, &[(&[], value.load(Relaxed))])?;
+    }
+    counters(
+        to,
+        "berth_access_checks",
+        "Requests whose sender had to be known, by result",
+        &[
+            (&[("result", "allowed")], access.allowed.load(Relaxed)),
+            (&[("result", "unauthenticated")], access.unauthenticated.load(Relaxed)),
+            (&[("result", "forbidden")], access.forbidden.load(Relaxed)),
+            (&[("result", "failed")], access.failed.load(Relaxed)),
+        ],
+    )
+}
+
+/// The usual metrics of a process, where /proc has them.
+fn process(to: &mut DescriptorEncoder) -> fmt::Result {
+    let Some(usage) = berth_telemetry::process::usage_of("self") else {
+        return Ok(());
+    };
+    let name = "process_cpu_seconds";
+    let counter = ConstCounter::new(usage.cpu.as_secs_f64());
+    counter.encode(to.encode_descriptor(name, "CPU time used", None, counter.metric_type())?)?;
+    gauges(to, "process_resident_memory_bytes", "Memory in use", &[(&[], usage.resident_bytes as usize)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Plain;
+
+    impl Collector for Plain {
+        fn encode(&self, mut to: DescriptorEncoder) -> fmt::Result {
+            counters(&mut to, "conflicts", "Help", &[(&[], 3)])?;
+            gauges(&mut to, "leader", "Help", &[(&[], 1)])?;
+            counters(&mut to, "lookups", "Help", &[(&[("level", "list")], 5)])
+        }
+    }
+
+    #[test]
+    fn a_metric_without_labels_has_no_braces() {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Plain));
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        for line in ["conflicts_total 3", "leader 1", "lookups_total{level=\"list\"} 5"] {
+            assert!(text.lines().any(|found| found == line), "no {line} in\n{text}");
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! The mutating admission webhook for pods that are created: they get what a VPA recommends, or the size that their ServiceScaler
+//! has decided; and if another scheduler places them, hints as preferred affinity. It answers from what watches have told, without
+//! a request, on every replica; and it never keeps a pod from being created: in doubt the pod stays as it is.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use parking_lot::{Mutex, RwLock};
+use serde_json::Value;
+use tokio::sync::Semaphore;
+
+use super::body;
+use super::metrics::{Histograms, Verb};
+use super::review::{self, Request};
+use berth_config as config;
+use berth_kube_io::apply::{NewPod, read_pod};
+use berth_model::PodAffinity;
+use berth_rightsizing::apply::{Hold, Index, Pod, affinity, changes, patch};
+use berth_scheduler::hints::Hints;
+
+/// Where the webhook is.
+pub const PATH: &str = "/mutate-pods";
+
+/// An API server takes no larger objects, and a review has two at most.
+const MAX_BODY: usize = 4 << 20;
+const REVIEWS_AT_ONCE: usize = 512;
+/// What is wrong is told at most this often.
+const WARN_EVERY: Duration = Duration::from_secs(30);
+
+/// What the handler needs.
+pub struct Mutate {
+    index: Arc<RwLock<Index>>,
+    /// Which namespaces are looked after.
+    config: config::Recommender,
+    placing: Option<Placing>,
+    histograms: Histograms,
+    slots: Semaphore,
+    last_warning: Mutex<Option<Instant>>,
+}
+
+/// What pods get that other schedulers place.
+#[derive(Debug, Default)]
+pub struct Placing {
+    /// Those that hold now.
+    pub hints: Arc<RwLock<Hints>>,
+    /// Schedulers that know the hints themselves.
+    pub ours: Vec<String>,
+}
+
+/// What a review comes to.
+#[derive(Debug, PartialEq)]
+enum Outcome {
+    Patched(Vec<Value>),
+    /// Unchanged, for this reason, which is a label of metrics.
+    Unchanged(&'static str),
+}
+
+impl Mutate {
+    pub fn new(
+        index: Arc<RwLock<Index>>,
+        histograms: Histograms,
+        config: &config::Recommender,
+        placing: Option<Placing>,
+    ) -> Self {
+        Mutate {
+            index,
+            config: config.clone(),
+            placing,
+            histograms,
+            slots: Semaphore::new(REVIEWS_AT_ONCE),
+            last_warning: Mutex::default(),
+        }
+    }
+
+    fn outcome(&self, request: &Request) -> Outcome {
+        let object = request.created_of_pods().filter(|_| request.sub_resource.is_empty());
+        let Some(object) = object else { return Outcome::Unchanged("other") };
+        if !self.config.covers(&request.namespace) {
+            return Outcome::Unchanged("no_vpa");
+        }
+        let pod = match read_pod(object, &request.namespace) {
+            Ok(pod) => pod,
+            Err(error) => {
+                self.warn(&format!("a pod in review cannot be read: {error}"));
+                return Outcome::Unchanged("bad_pod");
+            }
+        };
+        match (self.decide(&pod), self.place(object, &request.namespace)) {
+            (outcome, place) if place.is_empty() => outcome,
+            (Outcome::Patched(mut operations), place) => {
+                operations.extend(place);
+                Outcome::Patched(operations)
+            }
+            (Outcome::Unchanged(_), place) => Outcome::Patched(place),
+        }
+    }
+
+    /// What hints give a pod that another scheduler places.
+    fn place(&self, object: &str, namespace: &str) -> Vec<Value> {
+        let Some(Placing { hints, ours }) = &self.placing else { return Vec::new() };
+        let hints = hints.read();
+        // What cannot be read was told of already.
+        let pod = if hints.is_empty() { None } else { NewPod::read(object, namespace).ok() };
+        let Some(pod) = pod.filter(|pod| !ours.contains(&pod.scheduler)) else { return Vec::new() };
+        affinity::preferred(&hints.terms(&pod.identity, &PodAffinity::default()), pod.affinity)
+    }
+
+    fn decide(&self, pod: &Pod) -> Outcome {
+        let governed = {
+            let index = self.index.read();
+            if !index.is_complete() {
+                return Outcome::Unchanged("not_ready");
+            }
+            index.size_new(pod)
+        };
+        let Some(governed) = governed else { return Outcome::Unchanged("no_vpa") };
+        match changes(pod, &governed.vpa, &governed.ranges) {
+            Ok(changes) => Outcome::Patched(patch::at_creation(pod, &governed.vpa.name, &changes)),
+            Err(why) => {
+                if why != Hold::NoRecommendation {
+                    tracing::debug!(namespace = %pod.namespace, vpa = %governed.vpa.name, why = why.why(), "a pod stays as it is");
+                }
+                Outcome::Unchanged(why.name())
+            }
+        }
+    }
+
+    fn warn(&self, text: &str) {
+        let mut last = self.last_warning.lock();
+        if last.is_none_or(|last| last.elapsed() >= WARN_EVERY) {
+            *last = Some(Instant::now());
+            tracing::warn!("{text}; it is created as it is");
+        }
+    }
+
+    async fn respond(&self, body: Body) -> (&'static str, Response) {
+        let body = match body::read(body, MAX_BODY).await {
+            Ok(body) => body,
+            Err(refused) => return ("bad_request", refused.into_response()),
+        };
+        let request = match Request::read(&body) {
+            Ok(request) => request,
+            Err(why) => return ("bad_request", (StatusCode::BAD_REQUEST, why).into_response()),
+        };
+        let outcome = self.outcome(&request);
+        let (result, operations) = match &outcome {
+            Outcome::Patched(operations) => ("patched", Some(operations)),
+            Outcome::Unchanged(why) => (*why, None),
+        };
+        match review::allowed(&request.uid, operations.map(Vec::as_slice)) {
+            Ok(answer) => (result, json(answer.into())),
+            Err(error) => ("failed", (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response()),
+        }
+    }
+}
+
+/// The webhook at [`PATH`].
+pub fn router(mutate: Arc<Mutate>) -> Router {
+    Router::new().route(PATH, post(review)).with_state(mutate)
+}
+
+async fn review(State(mutate): State<Arc<Mutate>>, body: Body) -> Response {
+    let began = Instant::now();
+    // Never closed.
+    let _slot = mutate.slots.acquire().await;
+    let (result, response) = mutate.respond(body).await;
+    mutate.histograms.observe_request(Verb::Mutate, result, began.elapsed());
+    response
+}
+
+fn json(body: Bytes) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], body).into_response()
+}
+
+#[cfg(test)]
+mod affinity_tests;
+#[cfg(test)]
+mod tests;

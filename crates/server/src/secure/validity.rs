@@ -1,0 +1,105 @@
+//! From when to when the certificate that is shown is valid, and when that is worth a warning. Knows no clock.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use berth_kube_io::certificates::Certificate;
+
+/// Less time than this, or a tenth of the certificate's life, is little.
+const LITTLE: Duration = Duration::from_secs(86_400);
+/// What stays wrong is told again after so long.
+const TELL_EVERY: Duration = Duration::from_secs(3_600);
+
+#[derive(Debug, Clone)]
+pub(super) struct Validity {
+    from: Timestamp,
+    to: Timestamp,
+    told: Option<(Trouble, Timestamp)>,
+}
+
+/// Why clients do not accept the certificate, or soon will not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Trouble {
+    Ended,
+    NotYet,
+    EndsSoon,
+}
+
+impl Trouble {
+    /// For a person.
+    pub fn text(self) -> &'static str {
+        match self {
+            Trouble::Ended => {
+                "the certificate of HTTPS has ended: API servers do not call berth's webhooks any more, and pods are created as \
+                 they are"
+            }
+            Trouble::NotYet => {
+                "the certificate of HTTPS is not valid yet: is the clock of this machine right?"
+            }
+            Trouble::EndsSoon => "the certificate of HTTPS ends soon",
+        }
+    }
+}
+
+impl Validity {
+    pub fn of(certificate: &Certificate) -> Validity {
+        Validity { from: certificate.not_before, to: certificate.not_after, told: None }
+    }
+
+    pub fn end(&self) -> Timestamp {
+        self.to
+    }
+
+    /// What is to be told now: what is new, and what was told long ago.
+    pub fn tell(&mut self, now: Timestamp) -> Option<Trouble> {
+        let trouble = self.trouble(now);
+        let is_told = |(before, at): (Trouble, Timestamp)| {
+            Some(before) == trouble && (at..at + TELL_EVERY).contains(&now)
+        };
+        if self.told.is_some_and(is_told) {
+            return None;
+        }
+        self.told = trouble.map(|trouble| (trouble, now));
+        trouble
+    }
+
+    fn trouble(&self, now: Timestamp) -> Option<Trouble> {
+        let seconds = |from: Timestamp, to: Timestamp| to.as_second().saturating_sub(from.as_second());
+        let little = (seconds(self.from, self.to) / 10).min(LITTLE.as_secs().cast_signed());
+        if self.to <= now {
+            Some(Trouble::Ended)
+        } else if now < self.from {
+            Some(Trouble::NotYet)
+        } else {
+            (seconds(now, self.to) < little).then_some(Trouble::EndsSoon)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(life: i64, times: &[i64]) -> Vec<Option<Trouble>> {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let mut validity = Validity { from: at(1_000), to: at(1_000 + life), told: None };
+        times.iter().map(|time| validity.tell(at(1_000 + time))).collect()
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_when_it_begins_and_once_an_hour() {
+        use Trouble::{Ended, EndsSoon, NotYet};
+        assert_eq!(told(36_000, &[-20, -10, 0, 10]), [Some(NotYet), None, None, None]);
+        assert_eq!(
+            told(36_000, &[32_400, 32_401, 32_411, 36_000]),
+            [None, Some(EndsSoon), None, Some(Ended)]
+        );
+        assert_eq!(told(36_000, &[36_000, 39_599, 39_600, 39_610]), [Some(Ended), None, Some(Ended), None]);
+        // A day at most.
+        let year = 365 * 86_400;
+        assert_eq!(told(year, &[year - 86_400, year - 86_399]), [None, Some(EndsSoon)]);
+        // The clock was set back.
+        assert_eq!(told(36_000, &[90_000, 36_010, 36_020]), [Some(Ended), Some(Ended), None]);
+    }
+}

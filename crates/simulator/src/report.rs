@@ -1,0 +1,136 @@
+//! The report of a simulation: one HTML page that needs nothing else, neither network nor scripts.
+//!
+//! Plots are drawn here, as SVG; the little script of the page only adds values under the pointer and switches that
+//! hide dispatchers. The same report gives the same bytes.
+
+mod bars;
+pub(super) mod cast;
+pub(super) mod lines;
+pub(super) mod numbers;
+pub mod page;
+pub(super) mod plots;
+pub(super) mod scale;
+pub(super) mod tables;
+pub mod text;
+
+use std::fmt::Write;
+
+use super::figures::{Figures, Report};
+use cast::Cast;
+use numbers::{change, number, percent, points};
+use text::escape;
+
+/// The page. What the report has no data for is left out.
+pub fn render(report: &Report) -> String {
+    let cast = Cast::of(report);
+    let mut body = String::new();
+    let _ = write!(
+        body,
+        "<header><p class=\"eyebrow\">berth simulate</p><h1>{}</h1>{}</header>",
+        escape(&report.title),
+        headline(report, &cast)
+    );
+    if !report.outcomes.is_empty() {
+        section(
+            &mut body,
+            "dispatchers",
+            "All dispatchers",
+            "Latency is from a request’s arrival to the commit of its placement.",
+            &tables::dispatchers(report, &cast),
+        );
+        section(
+            &mut body,
+            "plots",
+            "Latency, caches and bursts",
+            "The same colour and line is the same dispatcher everywhere.",
+            &format!("<div class=\"grid\">{}</div>", plots::of_outcomes(report, &cast)),
+        );
+    }
+    let sweeps = plots::of_sweeps(report, &cast);
+    if !sweeps.is_empty() {
+        section(
+            &mut body,
+            "sensitivity",
+            "Sensitivity",
+            "The same workload with one thing varied.",
+            &format!("<div class=\"grid\">{sweeps}</div>"),
+        );
+    }
+    if let Some(table) = tables::estimators(report, &cast) {
+        section(
+            &mut body,
+            "estimators",
+            "How good the estimates are",
+            "Of the dispatchers that predict what a request will find in an agent’s caches.",
+            &table,
+        );
+    }
+    if !report.compared.is_empty() {
+        let table = tables::compared(&report.compared);
+        section(&mut body, "paper", "Beside the paper", "Kamino (OSDI ’25) and this run.", &table);
+    }
+    let setup = tables::setup(&report.setup, &report.notes, &report.command);
+    section(&mut body, "setup", "What was simulated", "", &setup);
+    page::wrap(&report.title, &body)
+}
+
+pub(super) fn section(body: &mut String, id: &str, title: &str, lead: &str, content: &str) {
+    let lead = if lead.is_empty() { String::new() } else { format!("<p class=\"lead\">{lead}</p>") };
+    let _ = write!(body, "<section id=\"{id}\"><h2>{title}</h2>{lead}{content}</section>");
+}
+
+/// The figures that matter: the fastest dispatcher against the first.
+fn headline(report: &Report, cast: &Cast) -> String {
+    let Some(base) = report.outcomes.first().map(|outcome| &outcome.figures) else {
+        return "<p class=\"lead\">No dispatcher was simulated.</p>".to_owned();
+    };
+    let Some(hero) = cast.hero.map(|at| &report.outcomes[at].figures) else {
+        let tile = |value: String, what: &str| tile(&value, what, "");
+        return format!(
+            "<p class=\"lead\"><b>{}</b>, alone.</p><ul class=\"tiles\">{}{}{}</ul>",
+            escape(&base.dispatcher),
+            tile(number(base.avg_ms) + "\u{a0}ms", "average latency"),
+            tile(number(base.p90_ms) + "\u{a0}ms", "90th percentile of latency"),
+            tile(percent(base.top_hit), "top-level cache hits")
+        );
+    };
+    let from_to = |of: fn(&Figures) -> String| format!("{} → {}", of(base), of(hero));
+    let large = |change: Option<String>, value: String| change.unwrap_or(value);
+    let tiles = [
+        tile(
+            &large(change(hero.avg_ms, base.avg_ms), number(hero.avg_ms)),
+            "average latency",
+            &from_to(|of| number(of.avg_ms) + "\u{a0}ms"),
+        ),
+        tile(
+            &large(change(hero.p90_ms, base.p90_ms), number(hero.p90_ms)),
+            "90th percentile of latency",
+            &from_to(|of| number(of.p90_ms) + "\u{a0}ms"),
+        ),
+        tile(
+            &large(points(hero.top_hit, base.top_hit), percent(hero.top_hit)),
+            "top-level cache hits",
+            &from_to(|of| percent(of.top_hit)),
+        ),
+    ];
+    let [name, against] = [hero, base].map(|figures| format!("<b>{}</b>", escape(&figures.dispatcher)));
+    let lead = match report.outcomes.len() {
+        2 => format!("{name} against {against}:"),
+        count if hero.avg_ms < base.avg_ms => {
+            format!("{name} has the lowest average latency of {count} dispatchers. Against {against}:")
+        }
+        _ => {
+            format!("No dispatcher has a lower average latency than {against}. The next, {name}, against it:")
+        }
+    };
+    format!("<p class=\"lead\">{lead}</p><ul class=\"tiles\">{}</ul>", tiles.concat())
+}
+
+pub fn tile(value: &str, what: &str, detail: &str) -> String {
+    format!(
+        "<li><span class=\"value\">{value}</span><span class=\"what\">{what}</span><span class=\"detail\">{detail}</span></li>"
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,189 @@
+//! What is asked of the services: requests a second, from a file or made up.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::latency::Demand;
+use crate::trace::TraceError;
+use crate::trace::lines::{Lines, shown, values};
+use berth_scheduler::agent::Rng;
+
+const MIB: f64 = (1 << 20) as f64;
+const DAY_S: f64 = 86_400.0;
+/// More services of a file are refused.
+const SERVICES_MAX: usize = 200;
+/// More lines are: a month of seconds.
+const ROWS_MAX: usize = 31 * 86_400;
+/// CPU that made-up services take at their peak, in turn.
+const PEAK_CORES: [f64; 5] = [0.6, 1.5, 3.0, 5.0, 8.0];
+/// CPU time of a request, in turn, in seconds: files do not say it.
+const DEMANDS_S: [f64; 5] = [0.02, 0.005, 0.01, 0.015, 0.008];
+/// Memory of a pod that does nothing, and what each request in it adds, in turn.
+const MEMORY_MIB: [(f64, f64); 5] = [(180.0, 0.5), (320.0, 0.25), (140.0, 1.0), (450.0, 0.5), (220.0, 0.25)];
+
+/// One service.
+#[derive(Debug, Clone)]
+pub struct Service {
+    pub name: String,
+    pub demand: Demand,
+    /// Bytes.
+    pub base_memory: f64,
+    /// Bytes for each request that is under way.
+    pub request_memory: f64,
+    /// Requests a second, for each second; begins anew at the end.
+    pub rates: Arc<Vec<f32>>,
+    /// CPU, in cores, that the highest minute takes.
+    pub peak_cores: f64,
+}
+
+impl Service {
+    pub fn rate(&self, second: usize) -> f64 {
+        f64::from(self.rates[second % self.rates.len()])
+    }
+}
+
+/// All services.
+#[derive(Debug, Clone)]
+pub struct Load {
+    pub source: String,
+    pub services: Vec<Service>,
+}
+
+/// A made-up load shaped like that of Wikipedia: a wave a day, noise, and bursts.
+#[derive(Debug, Clone, Copy)]
+pub struct Synthetic {
+    pub services: usize,
+    pub seconds: usize,
+    pub seed: u64,
+}
+
+/// Numbers from a seed that do not depend on how many were drawn for something else.
+pub(super) fn seeded(seed: u64, what: u64, which: u64) -> Rng {
+    let mut rng = Rng(seed);
+    let mut rng = Rng(rng.next() ^ what.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    Rng(rng.next() ^ which)
+}
+
+pub(super) fn unit(rng: &mut Rng) -> f64 {
+    (rng.next() >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+/// Nearly normal, mean 0 and deviation 1: the sum of four uniform numbers.
+pub(super) fn normal(rng: &mut Rng) -> f64 {
+    let bits = rng.next();
+    let sum: f64 = (0..4).map(|at| ((bits >> (16 * at)) & 0xffff) as f64 / 65_536.0).sum();
+    (sum - 2.0) * 3.0_f64.sqrt()
+}
+
+/// The highest mean of 60 s.
+fn peak(rates: &[f32]) -> f64 {
+    rates.chunks(60).map(|some| some.iter().sum::<f32>() / some.len() as f32).fold(0.0_f32, f32::max).into()
+}
+
+impl Load {
+    pub fn synthetic(options: Synthetic) -> Load {
+        let services = (0..options.services.max(1))
+            .map(|at| {
+                let kind = at % PEAK_CORES.len();
+                let demand_s = DEMANDS_S[kind];
+                let shape = shape(options, at as u64);
+                let scale = PEAK_CORES[kind] / demand_s / peak(&shape).max(1e-9);
+                let rates: Vec<f32> = shape.iter().map(|rate| rate * scale as f32).collect();
+                service(format!("service-{}", at + 1), demand_s, kind, rates)
+            })
+            .collect();
+        let source = format!("made up, {} services, seed {}", options.services.max(1), options.seed);
+        Load { source, services }
+    }
+
+    /// Reads requests/s of services: a column for each, a line for each second; columns without a name or named
+    /// `timestamp` are left out.
+    ///
+    /// # Errors
+    /// The file cannot be read, or something in it is not a rate.
+    pub fn read(file: &Path) -> Result<Load, TraceError> {
+        let mut lines = Lines::open(file)?;
+        if !lines.read()? {
+            return Err(
+                lines.wrong("the file is empty: it should begin with timestamp,<service>,…".to_owned())
+            );
+        }
+        let header: Vec<String> = values(lines.text()?).map(str::to_owned).collect();
+        let is_service = |name: &str| !name.is_empty() && name != "timestamp";
+        let columns: Vec<usize> = (0..header.len()).filter(|at| is_service(&header[*at])).collect();
+        if columns.is_empty() || columns.len() > SERVICES_MAX || columns.len() == header.len() {
+            let problem = "the header should be timestamp and the names of 1 to 200 services";
+            return Err(lines.wrong(problem.to_owned()));
+        }
+        let mut rates: Vec<Vec<f32>> = vec![Vec::new(); columns.len()];
+        while lines.read()? {
+            let row: Vec<&str> = values(lines.text()?).collect();
+            if row.len() != header.len() {
+                let (has, needs) = (row.len(), header.len());
+                return Err(lines.wrong(format!("{has} values, but the header names {needs} columns")));
+            }
+            for (column, rates) in columns.iter().zip(&mut rates) {
+                let rate: Option<f32> = row[*column].parse().ok().filter(|rate| (0.0..=1e6).contains(rate));
+                let Some(rate) = rate else {
+                    let (name, value) = (shown(&header[*column]), shown(row[*column]));
+                    return Err(lines.wrong(format!("{name}: {value} is no rate of 0 to 1000000 requests/s")));
+                };
+                rates.push(rate);
+            }
+            if rates[0].len() > ROWS_MAX {
+                return Err(lines.wrong(format!("more than {ROWS_MAX} lines")));
+            }
+        }
+        let busy: Vec<_> = columns.iter().zip(rates).filter(|(_, rates)| peak(rates) > 0.0).collect();
+        if busy.is_empty() {
+            return Err(lines.wrong("no service has any requests: there is nothing to simulate".to_owned()));
+        }
+        let services = busy.into_iter().enumerate().map(|(at, (column, rates))| {
+            let kind = at % PEAK_CORES.len();
+            service(shown(&header[*column]), DEMANDS_S[kind], kind, rates)
+        });
+        let services = services.collect();
+        let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy().into_owned();
+        Ok(Load { source: name, services })
+    }
+}
+
+fn service(name: String, demand_s: f64, kind: usize, rates: Vec<f32>) -> Service {
+    /// As an exponential distribution has it, and somewhat more in the tail.
+    const VARIATION: f64 = 1.0;
+    let (base, each) = MEMORY_MIB[kind];
+    Service {
+        name,
+        demand: Demand::new(demand_s, VARIATION),
+        base_memory: base * MIB,
+        request_memory: each * MIB,
+        peak_cores: peak(&rates) * demand_s,
+        rates: Arc::new(rates),
+    }
+}
+
+/// The trough of a day is about half of its peak, as Wikipedia's; the second harmonic makes the evening.
+fn shape(options: Synthetic, service: u64) -> Vec<f32> {
+    let mut rng = seeded(options.seed, 1, service);
+    let phase = unit(&mut rng) * DAY_S;
+    let (mut noise, mut rates) = (0.0_f64, Vec::with_capacity(options.seconds));
+    for second in 0..options.seconds.max(1) {
+        let day = (second as f64 + phase) / DAY_S * std::f64::consts::TAU;
+        // Keeps its deviation of 4 % over a minute or so.
+        noise += -noise / 60.0 + 0.04 * (2.0_f64 / 60.0).sqrt() * normal(&mut rng);
+        let wave = 0.75 + 0.22 * day.sin() + 0.05 * (2.0 * day + 1.0).sin();
+        rates.push((wave * (1.0 + noise)).max(0.0) as f32);
+    }
+    // Three bursts a day: within 30 s up by a third to the double, for 2 to 10 minutes.
+    let bursts = (options.seconds as f64 / DAY_S * 3.0).round() as usize;
+    for _ in 0..bursts {
+        let start = (unit(&mut rng) * options.seconds as f64) as usize;
+        let (length, height) = (120.0 + 480.0 * unit(&mut rng), 0.33 + 0.67 * unit(&mut rng));
+        for (at, rate) in rates.iter_mut().skip(start).take(length as usize).enumerate() {
+            let left = length - at as f64;
+            let edge = (at as f64 / 30.0).min(left / 30.0).clamp(0.0, 1.0);
+            *rate *= (1.0 + height * edge) as f32;
+        }
+    }
+    rates
+}

@@ -1,0 +1,64 @@
+//! What berth does: [`berth_rightsizing::scaling`] itself, with its defaults.
+
+use std::collections::VecDeque;
+
+use super::{Plan, Scaler, Scrape, Tuning};
+use berth_rightsizing::scaling::{Container, Horizontal, Memory, Observation, Point, Settings, decide};
+
+pub struct Showar {
+    settings: Settings,
+    memory: Memory,
+    /// Samples of the window, oldest first.
+    cpu: VecDeque<Point>,
+    bytes: VecDeque<Point>,
+}
+
+impl Showar {
+    pub fn new(tuning: &Tuning) -> Self {
+        let mut settings = Settings::default();
+        settings.vertical.window_s = tuning.window_s;
+        settings.horizontal = Some(Horizontal {
+            setpoint: tuning.setpoint,
+            min_replicas: tuning.min_replicas,
+            max_replicas: tuning.max_replicas,
+            ..Horizontal::default()
+        });
+        Self { settings, memory: Memory::default(), cpu: VecDeque::new(), bytes: VecDeque::new() }
+    }
+
+    fn keep(&mut self, scrape: &Scrape) {
+        let oldest = scrape.time_s - self.settings.vertical.window_s;
+        for (kept, values) in [(&mut self.cpu, &scrape.cpu_milli), (&mut self.bytes, &scrape.memory_bytes)] {
+            kept.extend(values.iter().map(|value| Point { time_s: scrape.time_s, value: *value }));
+            while kept.front().is_some_and(|point| point.time_s <= oldest) {
+                kept.pop_front();
+            }
+        }
+    }
+}
+
+impl Scaler for Showar {
+    fn scrape(&mut self, scrape: &Scrape) -> Plan {
+        self.keep(scrape);
+        let measured = |value| Point { time_s: scrape.time_s, value };
+        let container = Container {
+            name: "app".into(),
+            size: scrape.size,
+            cpu: self.cpu.iter().copied().collect(),
+            memory: self.bytes.iter().copied().collect(),
+            oom_kills: scrape.kills,
+            ..Container::default()
+        };
+        let seen = Observation {
+            replicas: scrape.replicas,
+            ready: scrape.ready,
+            containers: vec![container],
+            signal: scrape.wait.map(measured),
+            success: Some(measured(scrape.success)),
+            frozen: None,
+        };
+        let decision = decide(&self.settings, &mut self.memory, &seen, scrape.time_s);
+        let size = decision.sizes.first().map_or(scrape.size, |(_, size)| *size);
+        Plan { replicas: decision.replicas, size }
+    }
+}

@@ -1,0 +1,121 @@
+//! A text file line by line, plain or compressed with gzip, that is not trusted.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use flate2::bufread::MultiGzDecoder;
+
+use super::TraceError;
+
+/// Bytes; the formats need some hundred. Keeps a file that is no table from filling the memory.
+const LONGEST_LINE: usize = 64 << 10;
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+const BYTE_ORDER_MARK: &str = "\u{feff}";
+
+/// What is left of the file, and the line that was read last.
+pub struct Lines {
+    file: PathBuf,
+    input: Box<dyn BufRead>,
+    compressed: bool,
+    line: u64,
+    bytes: Vec<u8>,
+}
+
+impl Lines {
+    /// # Errors
+    /// The file cannot be opened.
+    pub fn open(file: &Path) -> Result<Lines, TraceError> {
+        let failed = |source| TraceError::Open { file: file.to_owned(), source };
+        let mut input = BufReader::with_capacity(1 << 16, File::open(file).map_err(failed)?);
+        let begin = input.fill_buf().map_err(failed)?;
+        let compressed = begin.starts_with(&GZIP);
+        let input: Box<dyn BufRead> = match compressed {
+            true => Box::new(BufReader::new(MultiGzDecoder::new(input))),
+            false => Box::new(input),
+        };
+        Ok(Lines { file: file.to_owned(), input, compressed, line: 0, bytes: Vec::new() })
+    }
+
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// The number of the line that was read last.
+    pub fn line(&self) -> u64 {
+        self.line
+    }
+
+    /// Something is wrong at the line that was read last.
+    pub fn wrong(&self, problem: String) -> TraceError {
+        TraceError::Invalid { file: self.file.clone(), line: self.line.max(1), problem }
+    }
+
+    /// Reads the next line that is not empty; false at the end of the file.
+    ///
+    /// # Errors
+    /// It cannot be read, or is too long.
+    pub fn read(&mut self) -> Result<bool, TraceError> {
+        loop {
+            self.bytes.clear();
+            let mut limited = self.input.by_ref().take(LONGEST_LINE as u64);
+            let read = limited.read_until(b'\n', &mut self.bytes);
+            self.line += 1;
+            match read {
+                Err(error) => return Err(self.unreadable(error)),
+                Ok(0) => {
+                    self.line -= 1;
+                    return Ok(false);
+                }
+                Ok(_) if self.bytes.len() >= LONGEST_LINE => {
+                    let problem = format!("a line of more than {LONGEST_LINE} bytes: is this a table?");
+                    return Err(self.wrong(problem));
+                }
+                Ok(_) if self.bytes.trim_ascii().is_empty() => {}
+                Ok(_) => return Ok(true),
+            }
+        }
+    }
+
+    /// The line that was read last.
+    ///
+    /// # Errors
+    /// It is no text.
+    pub fn text(&self) -> Result<&str, TraceError> {
+        let text = std::str::from_utf8(&self.bytes).map_err(|error| {
+            let byte = error.valid_up_to() + 1;
+            self.wrong(format!("byte {byte} of the line is not UTF-8: the file should be text, or gzip"))
+        })?;
+        Ok(if self.line == 1 { text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text) } else { text })
+    }
+
+    fn unreadable(&self, source: io::Error) -> TraceError {
+        match source.kind() {
+            io::ErrorKind::UnexpectedEof if self.compressed => {
+                self.wrong("the gzip file is cut off here: copy or download it again".to_owned())
+            }
+            io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput if self.compressed => {
+                self.wrong(format!("the gzip file is damaged ({source}): copy or download it again"))
+            }
+            _ => TraceError::Read { file: self.file.clone(), line: self.line, source },
+        }
+    }
+}
+
+/// What lies between two commas, without white space and quotes around it.
+pub fn values(line: &str) -> impl Iterator<Item = &str> {
+    line.split(',').map(|value| {
+        let value = value.trim();
+        value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(value)
+    })
+}
+
+/// Text of the file in a message: short, and without anything that a terminal would obey.
+pub fn shown(text: &str) -> String {
+    const MOST_CHARS: usize = 60;
+    let mut shown: String = text.chars().take(MOST_CHARS).flat_map(char::escape_debug).collect();
+    if text.chars().nth(MOST_CHARS).is_some() {
+        shown.push('…');
+    }
+    shown
+}

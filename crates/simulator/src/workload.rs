@@ -1,0 +1,147 @@
+//! What is simulated: requests with their times, and the nodes they go to.
+
+use std::sync::Arc;
+
+use berth_model::{Amounts, Extended, Node, PodSpec};
+
+/// Requests in order of arrival. Times are seconds of the source; the simulation scales them.
+#[derive(Debug, Clone, Default)]
+pub struct Workload {
+    /// Where it comes from, for people.
+    pub source: String,
+    /// What the requests ask for; those with equal specs are one class.
+    pub templates: Vec<Arc<PodSpec>>,
+    /// On nodes when the clock starts.
+    pub running: Vec<Request>,
+    /// By arrival; requests that arrive together stay in the order of the source.
+    pub arrivals: Vec<Request>,
+    /// The machine that this workload is made for, when nodes are asked for by number.
+    pub machine: Machine,
+    /// What was made up or left out, for people: whole sentences.
+    pub notes: Vec<String>,
+}
+
+/// One pod.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Request {
+    /// Index into [`Workload::templates`].
+    pub template: u32,
+    /// Seconds since the workload began; 0 for those that are there at the start.
+    pub arrives_s: f64,
+    /// Seconds since the workload began; infinite: never.
+    pub leaves_s: f64,
+}
+
+/// A node without a name.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Machine {
+    /// Everything but the name, which is given to each node that is made from it.
+    pub node: Node,
+}
+
+impl Machine {
+    /// So many nodes, `n0`, `n1`…
+    pub fn nodes(&self, count: usize) -> Vec<Node> {
+        let named = |at| Node { name: format!("n{at}").into(), ..self.node.clone() };
+        (0..count).map(named).collect()
+    }
+}
+
+impl Workload {
+    /// Length of the time in which requests arrive, in seconds.
+    pub fn span_s(&self) -> f64 {
+        self.arrivals.last().map_or(0.0, |last| last.arrives_s)
+    }
+
+    /// Templates that arriving requests ask for.
+    pub fn kinds(&self) -> usize {
+        let mut asked = vec![false; self.templates.len()];
+        self.arrivals.iter().for_each(|request| asked[request.template as usize] = true);
+        asked.into_iter().filter(|asked| *asked).count()
+    }
+
+    /// The most that is asked for at one time, if every request is placed when it arrives.
+    pub fn peak(&self) -> Amounts {
+        self.peaks().0
+    }
+
+    fn peaks(&self) -> (Amounts, Extended) {
+        let mut steps = Vec::with_capacity(2 * (self.running.len() + self.arrivals.len()));
+        for request in self.running.iter().chain(&self.arrivals) {
+            steps.push((request.arrives_s, true, request.template));
+            if request.leaves_s.is_finite() {
+                steps.push((request.leaves_s, false, request.template));
+            }
+        }
+        // Who leaves makes room for who arrives at the same time; but a request never leaves before it came.
+        steps.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        let (mut now, mut peak) = (Amounts::default(), Amounts::default());
+        let (mut extended_now, mut extended_peak) = (Extended::default(), Extended::default());
+        for (_, comes, template) in steps {
+            let usage = &self.templates[template as usize].usage;
+            if comes {
+                now.add(&usage.requests);
+            } else {
+                now.sub(&usage.requests);
+            }
+            peak.cpu_milli = peak.cpu_milli.max(now.cpu_milli);
+            peak.memory = peak.memory.max(now.memory);
+            peak.pods = peak.pods.max(now.pods);
+            for (name, amount) in usage.extended.iter() {
+                extended_now.add(name, if comes { amount } else { -amount });
+                let more = extended_now.get(name) - extended_peak.get(name);
+                extended_peak.add(name, more.max(0));
+            }
+        }
+        (peak, extended_peak)
+    }
+
+    /// How many of [`Workload::machine`] hold the peak at most this full in every resource; at least one.
+    pub fn nodes_for_peak(&self, full: f64) -> usize {
+        let ((peak, extended), each) = (self.peaks(), self.machine.node.allocatable);
+        let needed = |wanted: i64, has: i64| (wanted as f64 / (has.max(1) as f64 * full)).ceil() as usize;
+        let cpu = needed(peak.cpu_milli, each.cpu_milli);
+        // What no machine has, no number of them helps.
+        let has = |name: &str| self.machine.node.extended.get(name);
+        let extended = extended.iter().filter(|(name, _)| has(name) > 0);
+        let extended = extended.map(|(name, wanted)| needed(wanted, has(name))).max().unwrap_or(0);
+        let others = needed(peak.memory, each.memory).max(needed(peak.pods, each.pods));
+        cpu.max(others).max(extended).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_model::Usage;
+
+    #[test]
+    fn the_scarcest_resource_of_the_peak_says_how_many_machines_are_needed() {
+        let gpu: Arc<str> = "gpu".into();
+        let spec = |cpu_milli, gpus| {
+            let requests = Amounts { cpu_milli, memory: 1, pods: 1, ..Amounts::default() };
+            let extended = [(gpu.clone(), gpus)].into_iter().collect();
+            Arc::new(PodSpec {
+                usage: Arc::new(Usage { requests, extended, ..Usage::default() }),
+                ..PodSpec::default()
+            })
+        };
+        let request = |template, arrives_s, leaves_s| Request { template, arrives_s, leaves_s };
+        let allocatable = Amounts { cpu_milli: 1000, memory: 10, pods: 10, ..Amounts::default() };
+        let extended = [(gpu.clone(), 1)].into_iter().collect();
+        let mut workload = Workload {
+            templates: vec![spec(500, 0), spec(100, 2)],
+            running: vec![request(0, 0.0, 5.0)],
+            // The second comes when the first leaves; four of 500 are never there together.
+            arrivals: vec![request(0, 1.0, 3.0), request(0, 3.0, 4.0), request(0, 3.5, f64::INFINITY)],
+            machine: Machine { node: Node { allocatable, extended, ..Node::default() } },
+            ..Workload::default()
+        };
+        assert_eq!(workload.peak().cpu_milli, 1500);
+        assert_eq!((workload.nodes_for_peak(1.0), workload.nodes_for_peak(0.5)), (2, 3));
+        workload.arrivals.push(request(1, 9.0, 10.0));
+        assert_eq!(workload.nodes_for_peak(0.5), 4, "two GPUs, and every machine has one");
+        workload.machine.node.extended = Extended::default();
+        assert_eq!(workload.nodes_for_peak(0.5), 3, "no number of machines has GPUs");
+    }
+}

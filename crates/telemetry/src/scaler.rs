@@ -1,0 +1,91 @@
+//! What the scaler did.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::gauge::ConstGauge;
+
+use super::encode::{Labels, counters, gauges};
+
+/// Counters of the scaler.
+#[derive(Default)]
+pub struct ScalerMetrics {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    rounds: [u64; 2],
+    took: Duration,
+    /// By what was done.
+    changes: BTreeMap<&'static str, u64>,
+    /// ServiceScalers by how they stand, in the last round.
+    services: BTreeMap<&'static str, usize>,
+    /// In force in this process, whoever scales.
+    hints: usize,
+}
+
+impl ScalerMetrics {
+    /// A service was scaled, or could not be: the reason of the event.
+    pub fn change(&self, what: &'static str) {
+        *self.state.lock().changes.entry(what).or_default() += 1;
+    }
+
+    /// A round has ended, after so long; services stand like this.
+    pub fn round(&self, is_good: bool, took: Duration, services: BTreeMap<&'static str, usize>) {
+        let mut state = self.state.lock();
+        state.rounds[usize::from(is_good)] += 1;
+        (state.took, state.services) = (took, services);
+    }
+
+    /// So many hints are in force.
+    pub fn hints(&self, in_force: usize) {
+        self.state.lock().hints = in_force;
+    }
+
+    /// Another process scales now.
+    pub fn rests(&self) {
+        let mut state = self.state.lock();
+        state.services.clear();
+        state.took = Duration::ZERO;
+    }
+
+    pub fn encode(&self, to: &mut DescriptorEncoder) -> fmt::Result {
+        let state = self.state.lock();
+        let [failed, done] = state.rounds;
+        let rounds: [(Labels, u64); 2] = [(&[("result", "done")], done), (&[("result", "failed")], failed)];
+        counters(to, "berth_scaler_rounds", "Rounds of the scaler", &rounds)?;
+        let took = ConstGauge::new(state.took.as_secs_f64());
+        let help = "How long the last round took";
+        took.encode(to.encode_descriptor("berth_scaler_round_seconds", help, None, took.metric_type())?)?;
+        let labels: Vec<_> = state.changes.keys().map(|what| [("change", *what)]).collect();
+        let values: Vec<(Labels, u64)> = labels
+            .iter()
+            .zip(state.changes.values())
+            .map(|(label, count)| (label.as_slice(), *count))
+            .collect();
+        counters(to, "berth_scaler_changes", "Changes of services, by what was changed", &values)?;
+        let labels: Vec<_> = state.services.keys().map(|reason| [("reason", *reason)]).collect();
+        let values: Vec<(Labels, usize)> = labels
+            .iter()
+            .zip(state.services.values())
+            .map(|(label, count)| (label.as_slice(), *count))
+            .collect();
+        gauges(
+            to,
+            "berth_scaler_services",
+            "ServiceScalers by the reason of their condition Active",
+            &values,
+        )?;
+        let hints: [(Labels, usize); 1] = [(&[], state.hints)];
+        gauges(
+            to,
+            "berth_scaler_hints",
+            "Preferences of the scheduler that come from services that peak together",
+            &hints,
+        )
+    }
+}

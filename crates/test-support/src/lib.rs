@@ -1,0 +1,22 @@
+//! What tests of several crates need: a scripted Prometheus, and the published traces.
+//!
+//! A development dependency only.
+
+pub mod prometheus;
+
+use std::io::Write;
+use std::path::PathBuf;
+
+/// The published traces are not part of the project; `BERTH_TRACES` says where they are.
+pub fn published(file: &str) -> Option<PathBuf> {
+    let folder = std::env::var_os("BERTH_TRACES")
+        .map_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/traces").into(), PathBuf::from);
+    let path = folder.join(file);
+    if path.exists() {
+        return Some(path);
+    }
+    let absent = format!("SKIPPED: {} is absent; BERTH_TRACES says where traces are\n", path.display());
+    // Not `println!`, which tests keep to themselves.
+    std::io::stderr().write_all(absent.as_bytes()).expect("standard error can be written");
+    None
+}

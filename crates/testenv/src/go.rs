@@ -1,0 +1,258 @@
+//! Building programs with Go, from ordinary modules at pinned versions.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use super::binaries::{Environment, KUBERNETES_VERSION, Program};
+
+pub(super) const VERSION_MIN_TEXT: &str = "1.26";
+const VERSION_MIN: (u32, u32) = (1, 26);
+const ERROR_LINES_MAX: usize = 20;
+
+type Sources = &'static [(&'static str, &'static str)];
+
+/// A module of ours that pins programs: the files of `tools/NAME`.
+const CONTROL_PLANE: Sources = &[
+    ("go.mod", include_str!("../../../tools/control-plane/go.mod")),
+    ("go.sum", include_str!("../../../tools/control-plane/go.sum")),
+    ("tools.go", include_str!("../../../tools/control-plane/tools.go")),
+    ("filter-oracle/main.go", include_str!("../../../tools/control-plane/filter-oracle/main.go")),
+    ("filter-oracle/cluster.go", include_str!("../../../tools/control-plane/filter-oracle/cluster.go")),
+    ("filter-oracle/answer.go", include_str!("../../../tools/control-plane/filter-oracle/answer.go")),
+    ("filter-oracle/preempt.go", include_str!("../../../tools/control-plane/filter-oracle/preempt.go")),
+];
+const VPA_RECOMMENDER: Sources = &[
+    ("go.mod", include_str!("../../../tools/vpa-recommender/go.mod")),
+    ("go.sum", include_str!("../../../tools/vpa-recommender/go.sum")),
+    ("tools.go", include_str!("../../../tools/vpa-recommender/tools.go")),
+];
+
+/// The module that pins a program; those that have none are taken as their authors pinned them.
+fn module(program: Program) -> Option<Sources> {
+    match program {
+        Program::Etcd
+        | Program::KubeApiserver
+        | Program::KubeScheduler
+        | Program::KubeControllerManager
+        | Program::Kubectl
+        | Program::FilterOracle => Some(CONTROL_PLANE),
+        // It excludes versions, which `go install` does not take.
+        Program::VpaRecommender => Some(VPA_RECOMMENDER),
+        Program::Helm | Program::Kubeconform | Program::Kwok => None,
+    }
+}
+
+#[cfg(test)]
+pub(super) fn go_mod(program: Program) -> Option<&'static str> {
+    Some(module(program)?[0].1)
+}
+
+/// The version that is built.
+pub(super) fn version(program: Program) -> &'static str {
+    match program {
+        Program::Etcd => "v3.6.8",
+        Program::KubeApiserver
+        | Program::KubeScheduler
+        | Program::KubeControllerManager
+        | Program::Kubectl
+        | Program::FilterOracle => KUBERNETES_VERSION,
+        Program::VpaRecommender => "v1.8.1",
+        Program::Helm => "v3.22.0",
+        Program::Kubeconform | Program::Kwok => "v0.8.0",
+    }
+}
+
+fn package(program: Program) -> &'static str {
+    match program {
+        Program::Etcd => "go.etcd.io/etcd/server/v3",
+        Program::KubeApiserver => "k8s.io/kubernetes/cmd/kube-apiserver",
+        Program::KubeScheduler => "k8s.io/kubernetes/cmd/kube-scheduler",
+        Program::KubeControllerManager => "k8s.io/kubernetes/cmd/kube-controller-manager",
+        Program::Kubectl => "k8s.io/kubernetes/cmd/kubectl",
+        Program::FilterOracle => "./filter-oracle",
+        Program::VpaRecommender => "k8s.io/autoscaler/vertical-pod-autoscaler/pkg/recommender",
+        Program::Helm => "helm.sh/helm/v3/cmd/helm",
+        Program::Kubeconform => "github.com/yannh/kubeconform/cmd/kubeconform",
+        Program::Kwok => "sigs.k8s.io/kwok/cmd/kwok",
+    }
+}
+
+/// Another one for another source of [`Program::FilterOracle`]; it need not be the same for another build of berth.
+pub(super) fn filter_oracle_fingerprint() -> u64 {
+    let mut hasher = DefaultHasher::new();
+    CONTROL_PLANE.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// What a cold build takes on two cores.
+fn usual_time(program: Program) -> &'static str {
+    match program {
+        Program::KubeApiserver => "about 4 minutes",
+        // Shares most of its packages with the two others, if they were built here.
+        Program::FilterOracle => "seconds to minutes",
+        Program::Helm => "about 2 minutes",
+        Program::Etcd
+        | Program::KubeControllerManager
+        | Program::Kubectl
+        | Program::VpaRecommender
+        | Program::Kwok => "about a minute",
+        Program::KubeScheduler => "about half a minute",
+        Program::Kubeconform => "some seconds",
+    }
+}
+
+/// Builds `program` and moves it to `path` when it is whole.
+pub(super) fn build(program: Program, path: &Path, environment: &Environment) -> Result<()> {
+    // Beside the destination, so that the last step is a rename; removed on every way out.
+    let scratch = tempfile::Builder::new().prefix(".build-").tempdir_in(&environment.cache)?;
+    let folder = scratch.path();
+    let bin = folder.join("bin");
+    fs::create_dir(&bin)?;
+    for (name, source) in module(program).unwrap_or(CONTROL_PLANE) {
+        let path = folder.join(name);
+        fs::create_dir_all(path.parent().unwrap_or(folder))?;
+        fs::write(path, source)?;
+    }
+    require_version(go(folder, environment))?;
+
+    let mut command = go(folder, environment);
+    match module(program) {
+        Some(_) => {
+            let stamp = "-X k8s.io/component-base/version.git";
+            let flags = format!("-s -w {stamp}Version={KUBERNETES_VERSION} {stamp}Major=1 {stamp}Minor=36");
+            command.args([
+                "build",
+                "-mod=readonly",
+                "-trimpath",
+                "-buildvcs=false",
+                "-ldflags",
+                &flags,
+                "-o",
+            ]);
+            command.arg(bin.join(program.name())).arg(package(program));
+        }
+        // Their modules replace nothing, so Go takes them as they are, with their own pinned dependencies.
+        None => {
+            command.args(["install", "-trimpath", "-ldflags", "-s -w"]);
+            command.arg(format!("{}@{}", package(program), version(program)));
+        }
+    }
+    let progress = Progress::start(program, environment);
+    let output = command.output().context("cannot run go")?;
+    if !output.status.success() {
+        let said = [output.stdout, output.stderr].concat();
+        bail!("go could not build {}:\n{}", program.name(), last_lines(&String::from_utf8_lossy(&said)));
+    }
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    fs::rename(bin.join(program.name()), path)
+        .with_context(|| format!("cannot move the built {} to {}", program.name(), path.display()))?;
+    progress.finish();
+    Ok(())
+}
+
+fn go(folder: &Path, environment: &Environment) -> Command {
+    let mut command = Command::new("go");
+    command
+        .current_dir(folder)
+        .env("PATH", &environment.path)
+        .env("CGO_ENABLED", "0")
+        .env("GOBIN", folder.join("bin"))
+        // A workspace of the user's in a folder above is not about this module.
+        .env("GOWORK", "off");
+    command
+}
+
+/// Asks in the folder of our go.mod: there, a Go that may fetch newer ones answers as the one it would fetch.
+fn require_version(mut go: Command) -> Result<()> {
+    let Ok(output) = go.arg("version").output() else {
+        bail!("there is no go in PATH");
+    };
+    let said = String::from_utf8_lossy(&output.stdout);
+    let version = said.split_whitespace().find(|word| word.starts_with("go1."));
+    let Some(version) = version.filter(|_| output.status.success()) else {
+        let error = String::from_utf8_lossy(&output.stderr);
+        bail!("the go in PATH does not tell its version: {}", last_lines(&error));
+    };
+    if parse_version(version) < Some(VERSION_MIN) {
+        bail!("the go in PATH is {version}");
+    }
+    Ok(())
+}
+
+/// `go1.26.8`, `go1.27-abcdef`, `go1.26rc1`
+fn parse_version(text: &str) -> Option<(u32, u32)> {
+    let (major, rest) = text.strip_prefix("go")?.split_once('.')?;
+    let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    Some((major.parse().ok()?, rest[..digits].parse().ok()?))
+}
+
+fn last_lines(text: &str) -> String {
+    let lines: Vec<&str> = text.trim_end().lines().collect();
+    lines[lines.len().saturating_sub(ERROR_LINES_MAX)..].join("\n")
+}
+
+/// A line on standard error. Not `eprintln!`: the test harness would keep it back, and minutes would pass in silence.
+pub(super) fn say(environment: &Environment, line: &str) {
+    if !environment.quiet {
+        let _ = writeln!(std::io::stderr(), "{line}");
+    }
+}
+
+/// Tells that a build is going on: a spinner on a terminal, a line elsewhere.
+struct Progress<'a> {
+    environment: &'a Environment,
+    what: String,
+    spinner: Option<indicatif::ProgressBar>,
+}
+
+impl<'a> Progress<'a> {
+    fn start(program: Program, environment: &'a Environment) -> Self {
+        let what = format!("{} {}", program.name(), version(program));
+        let message = format!("building {what} (once, {})...", usual_time(program));
+        if environment.quiet || !std::io::stderr().is_terminal() {
+            say(environment, &message);
+            return Self { environment, what, spinner: None };
+        }
+        let spinner = indicatif::ProgressBar::new_spinner().with_message(message);
+        spinner.enable_steady_tick(Duration::from_millis(120));
+        Self { environment, what, spinner: Some(spinner) }
+    }
+
+    fn finish(self) {
+        let message = format!("built {}", self.what);
+        match self.spinner {
+            Some(spinner) => spinner.finish_with_message(message),
+            None => say(self.environment, &message),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn go_versions_compare_as_numbers() {
+        assert_eq!(parse_version("go1.26.8"), Some((1, 26)));
+        assert_eq!(parse_version("go1.27-abcdef"), Some((1, 27)));
+        assert_eq!(parse_version("go1.26rc1"), Some((1, 26)));
+        assert!(parse_version("go1.9.7") < Some(VERSION_MIN));
+        assert!(parse_version("gopher") < Some(VERSION_MIN));
+    }
+
+    #[test]
+    fn only_the_last_lines_of_a_failed_build_are_shown() {
+        let text: String = (0..100).map(|i| format!("line {i}\n")).collect();
+        let shown = last_lines(&text);
+        assert_eq!(shown.lines().count(), ERROR_LINES_MAX);
+        assert!(shown.ends_with("line 99"));
+    }
+}

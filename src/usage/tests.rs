@@ -1,7 +1,0 @@
-//! Tests of the room: the pure parts, and reading from a Prometheus that is made up.
-
-mod config;
-mod decode;
-pub(crate) mod fake;
-mod refusals;
-mod source;
