@@ -1,4 +1,4 @@
-//! The dashboard of the chart shows metrics that there are.
+//! Checks that the chart's dashboard uses only exported metrics.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::usage::{PrometheusConfig, PrometheusSource};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/berth/dashboards/berth.json");
 
-/// A scrape of a process that has done everything once.
+/// Returns a scrape of a process in which every metric has a value.
 fn scrape() -> String {
     crate::cli::install_tls_provider();
     let histograms = Histograms::default();
@@ -51,7 +51,7 @@ fn scrape() -> String {
     text
 }
 
-/// The names under which Prometheus keeps what is in a scrape.
+/// Returns the names under which Prometheus stores the metrics of a scrape.
 fn names(scrape: &str) -> BTreeSet<String> {
     let types = scrape.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
     let suffixes = |kind: &str| match kind {
