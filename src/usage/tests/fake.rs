@@ -1,4 +1,4 @@
-//! A made-up Prometheus on a loopback port.
+//! Fake Prometheus on a loopback port.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use crate::config::ConfigDuration;
 use crate::usage::client::Patience;
 use crate::usage::{PrometheusConfig, PrometheusSource};
 
-/// A request as it came.
+/// A request as received.
 #[derive(Debug, Clone)]
 pub struct Asked {
     pub path: String,
@@ -28,11 +28,11 @@ pub struct Asked {
 }
 
 type Reply = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
-/// What was asked, in order.
+/// Requests in order.
 type Log = Arc<Mutex<Vec<Asked>>>;
 type Script = dyn Fn(usize, Asked) -> Reply + Send + Sync;
 
-/// Ends when dropped.
+/// Stops when dropped.
 pub struct Fake {
     pub url: String,
     asked: Log,
@@ -54,7 +54,7 @@ impl Asked {
         self.query().contains("rate(")
     }
 
-    /// Whether it is one that finds out the names of labels.
+    /// Whether the query detects the names of labels.
     pub fn is_count(&self) -> bool {
         self.query().starts_with("count(")
     }
@@ -63,13 +63,13 @@ impl Asked {
         self.form[name].parse().expect("a whole number")
     }
 
-    /// At which times a range query asks.
+    /// Returns the evaluation times of a range query.
     pub fn times(&self) -> Vec<i64> {
         let (start, end, step) = (self.number("start"), self.number("end"), self.number("step"));
         (0..=(end - start) / step).map(|index| start + index * step).collect()
     }
 
-    /// A right answer: one container, whose values are the times.
+    /// Returns a valid response: one container, whose values are the times.
     pub fn answer(&self) -> String {
         if self.is_count() || self.query() == "vector(1)" {
             return vector(r#"{"metric":{},"value":[1,"1"]}"#);
@@ -92,7 +92,7 @@ pub fn vector(elements: &str) -> String {
     matrix(elements).replace("matrix", "vector")
 }
 
-/// What Prometheus says when it refuses.
+/// Returns an error response of Prometheus.
 pub fn error(status: u16, error_type: &str, error: &str) -> Response<Body> {
     let body = serde_json::json!({"status": "error", "errorType": error_type, "error": error}).to_string();
     Response::builder().status(status).body(body.into()).expect("a response")
@@ -123,7 +123,7 @@ impl Fake {
         Fake { url, asked, server }
     }
 
-    /// Answers rightly over HTTPS, with a certificate of its own; the second value is the certificate, PEM.
+    /// Returns valid responses over HTTPS, with its own certificate; the second value is the certificate, PEM.
     pub async fn start_tls() -> (Fake, String) {
         let (listener, address) = listen().await;
         let own = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).expect("a certificate");
@@ -141,7 +141,7 @@ impl Fake {
         let server = tokio::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.expect("a connection");
-                // Whoever does not trust the certificate hangs up.
+                // A client that does not trust the certificate closes the connection.
                 let Ok(stream) = acceptor.accept(stream).await else { continue };
                 let service = hyper_util::service::TowerToHyperService::new(app.clone());
                 let connection = hyper::server::conn::http1::Builder::new()
@@ -152,12 +152,12 @@ impl Fake {
         (Fake { url: format!("https://{address}"), asked, server }, own.cert.pem())
     }
 
-    /// All requests up to now.
+    /// Returns all requests so far.
     pub fn asked(&self) -> Vec<Asked> {
         self.asked.lock().clone()
     }
 
-    /// Asks for a day by the hour in four slices, of the modern labels, one query at a time.
+    /// Reads one day by the hour in four slices, with the modern labels, one query at a time.
     pub fn config(&self) -> PrometheusConfig {
         PrometheusConfig {
             url: self.url.clone(),
@@ -170,7 +170,7 @@ impl Fake {
         }
     }
 
-    /// Impatient, so that the tests are fast.
+    /// Uses short pauses, so that the tests are fast.
     pub fn source(&self, change: impl FnOnce(&mut PrometheusConfig)) -> PrometheusSource {
         let mut config = self.config();
         change(&mut config);
@@ -179,7 +179,7 @@ impl Fake {
 }
 
 pub fn install_provider() {
-    // Whoever is first does.
+    // Only the first call succeeds.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
