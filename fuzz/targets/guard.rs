@@ -1,4 +1,4 @@
-//! Admission reviews. Bytes that are none are refused with a text, and every answer is JSON with the uid of its request.
+//! Admission reviews. Invalid bytes are rejected with a text, and every response is JSON with the uid of its request.
 
 use berth::placement::Binding;
 use berth::serve::guard::subject::{Subject, subject};
