@@ -46,11 +46,11 @@ struct Options {
     /// Number of runs of each measurement, in turn; the table has medians.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     repeat: u32,
-    /// Write the table to this file too; in a file with the markers of `docs/benchmarks.md`, between them.
     /// Also write the table to this file; if it has the markers of `docs/benchmarks.md`, between them.
+    #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
-    /// What is printed at the end.
     /// Output format.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
     output: Output,
     /// Set by `cargo bench` and not by `cargo test`.
     #[arg(long, hide = true)]

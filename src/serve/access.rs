@@ -307,7 +307,7 @@ mod tests {
     #[test]
     fn a_refusal_says_what_to_do_with_its_status() {
         let refusals = [
-            (Refusal::Unauthenticated("say who you are"), StatusCode::UNAUTHORIZED),
+            (Refusal::Unauthenticated("authenticate"), StatusCode::UNAUTHORIZED),
             (
                 Refusal::Forbidden { user: "me".into(), verb: "get".into(), path: "/metrics".into() },
                 StatusCode::FORBIDDEN,

@@ -1,4 +1,4 @@
-//! `/fragmentation`: the latest report on nodes that a few pod moves would empty, so that waiting pods fit.
+//! `/fragmentation`: the latest report on the few pods that could be moved to make room for waiting pods.
 
 use std::sync::Arc;
 use std::time::Duration;

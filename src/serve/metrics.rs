@@ -400,7 +400,7 @@ impl Scrape {
         }
         for (name, help, value) in [
             ("berth_parked_classes", "Classes of pods that fit on no node now", parked),
-            ("berth_aged_pods", "Pods with reserved room because they have waited long", aged),
+            ("berth_aged_pods", "Pods with room reserved for them because they have waited for long", aged),
             ("berth_classes", "Classes of pods in memory", classes),
             ("berth_leader", "1 while this process is the leader", usize::from(leading)),
         ] {

@@ -420,7 +420,7 @@ fn is_too_much(status: StatusCode, body: &ErrorBody) -> bool {
 
 fn advice(status: StatusCode) -> &'static str {
     match status.as_u16() {
-        300..=399 => "set prometheus.url to the address that it redirects to",
+        300..=399 => "set prometheus.url to an address that does not redirect",
         401 => "set prometheus.bearerTokenFile or prometheus.basicAuth, or renew the credentials",
         403 => "allow berth's account to query this Prometheus",
         404 | 405 => "prometheus.url must be the address before /api/v1",

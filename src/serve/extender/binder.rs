@@ -60,7 +60,7 @@ impl Binder {
             None => {
                 let pod = self.reader.read(&wanted.namespace, &wanted.name).await?;
                 let pod = pod.filter(|pod| pod.uid == wanted.uid);
-                let pod = pod.ok_or_else(|| format!("the pod with uid {} no longer exists", wanted.uid))?;
+                let pod = pod.ok_or_else(|| format!("pod with uid {} not found", wanted.uid))?;
                 match &pod.node_name {
                     Some(node) if *node == wanted.node => return Ok(()),
                     Some(node) => return Err(format!("the pod is bound to node {node}")),
