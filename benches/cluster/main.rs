@@ -67,7 +67,7 @@ enum Output {
 
 #[derive(Debug, Subcommand)]
 enum Inner {
-    /// The null binder: this program, started by itself.
+    /// Runs the null binder: the benchmark starts its own program with this subcommand.
     #[command(hide = true)]
     NullBinder(null_binder::Options),
 }

@@ -158,7 +158,7 @@ impl Workload {
         match (self.hopeless, self.mates) {
             (true, _) => pods + pods / HOPELESS_PER_FITTING,
             (false, Mates::Nothing) => pods,
-            // kube-scheduler takes minutes for them.
+            // Half as many: kube-scheduler takes minutes for these workloads.
             (false, _) => pods / 2,
         }
     }
