@@ -1,7 +1,7 @@
-//! An agent alone, with the store in memory: what a hit, a miss and a node cost.
+//! Benchmarks of an agent alone, with the ledger in memory: the cost of a hit, of a miss, and per node.
 //!
 //! `cargo bench --bench agent` runs all sizes; `cargo bench --bench agent -- --quick` takes seconds. Times are of one
-//! thread; what prepares a measurement (pods that come and go on nodes) is not measured.
+//! thread; the setup of a measurement (pods that come and go on nodes) is not measured.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use berth_scheduler::rules::{Placement, still_admits};
 use berth_scheduler::scheduler::{Action, Scheduler, SchedulerConfig, Settled};
 
 const GIB: i64 = 1 << 30;
-/// The age limit of the caches is not part of this.
+/// Constant, so that the age limit of the caches plays no role.
 const NOW: Duration = Duration::ZERO;
 
 fn main() {
@@ -48,7 +48,7 @@ fn main() {
     }
 }
 
-/// One pass over all pairs of 500 services, which wander at random: CPU, memory and network in windows of five minutes.
+/// Measures one pass over all pairs of 500 services with random walks: CPU, memory and network in windows of five minutes.
 fn correlations(repeat: usize) {
     const SERVICES: usize = 500;
     const POINTS: usize = 20;
@@ -81,7 +81,7 @@ fn correlations(repeat: usize) {
     report(SERVICES, what, Some(100.0), median, &format!("{median:.1} ms, {} KiB", known.heap_bytes() >> 10));
 }
 
-/// A preemption that finds nothing, on full nodes with 30 pods each of three priorities: the class's list is there and empty.
+/// Measures a preemption without candidates, on full nodes with 30 pods each of three priorities: the class's list exists and is empty.
 fn hopeless(nodes: usize, repeat: usize) {
     let mut ledger = Ledger::default();
     let allocatable = Amounts { cpu_milli: 3_000, memory: 32 * GIB, pods: 110, ..Amounts::default() };
@@ -110,7 +110,7 @@ fn hopeless(nodes: usize, repeat: usize) {
     report(nodes, what, target, median, &format!("{median:.2} ms"));
 }
 
-/// Prints one line; `target` and `measured` are in the same unit.
+/// Prints one line; `target` and `measured` have the same unit.
 fn report(nodes: usize, what: &str, target: Option<f64>, measured: f64, shown: &str) {
     let verdict = match target {
         Some(target) if measured <= target => "ok",
@@ -125,19 +125,19 @@ fn nanos(ns: f64) -> String {
     format!("{ns:.0} ns")
 }
 
-/// Median time between two looks at the clock, in nanoseconds: part of every figure.
+/// Returns the median time between two clock readings, in nanoseconds: part of every figure.
 fn clock() -> f64 {
     let mut times: Vec<Duration> = (0..1001).map(|_| Instant::now().elapsed()).collect();
     quantile(&mut times, 0.5)
 }
 
-/// In nanoseconds.
+/// Returns a quantile in nanoseconds.
 fn quantile(times: &mut [Duration], q: f64) -> f64 {
     times.sort_unstable();
     times[((times.len() - 1) as f64 * q) as usize].as_nanos() as f64
 }
 
-/// A node of 4 CPUs and 32 GiB. Equal texts are shared, as they are by nodes that were read from the API server.
+/// Returns a node of 4 CPUs and 32 GiB. Equal strings are shared, as for nodes that were read from the API server.
 fn node(at: usize, texts: &mut Interner) -> Node {
     let labels = [
         ("kubernetes.io/arch", "amd64".to_owned()),
@@ -170,12 +170,12 @@ fn usage(cpu_milli: i64, memory: i64) -> Arc<Usage> {
     })
 }
 
-/// Pods that ask for numbers only.
+/// Returns a pod with nothing but requests.
 fn plain(cpu_milli: i64) -> PodSpec {
     PodSpec { usage: usage(cpu_milli, GIB / 4), containers: 1, ..PodSpec::default() }
 }
 
-/// Pods that also want two of the three zones, and would like fast disks and another team's nodes.
+/// Returns a pod that requires two of the three zones, and prefers fast disks and nodes of another team.
 fn choosy(cpu_milli: i64) -> PodSpec {
     let term = |key: &str, operator| NodeSelectorTerm {
         expressions: [Requirement { key: key.into(), operator }].into(),
@@ -206,7 +206,7 @@ struct Bench {
     ledger: Ledger,
     classifier: Classifier,
     rng: Rng,
-    /// By node: a pod that comes and goes there.
+    /// By node: a pod that comes and goes on it.
     guests: Vec<Arc<str>>,
     guest: Arc<Usage>,
 }
@@ -235,7 +235,7 @@ impl Bench {
         self.classifier.classify(&Arc::new(spec), &Identity::default(), 0)
     }
 
-    /// Really changes `count` nodes: a guest comes or goes.
+    /// Changes `count` nodes: a guest pod comes or goes on each.
     fn change(&mut self, count: usize) {
         let mut picked = Vec::with_capacity(count);
         while picked.len() < count {
@@ -255,7 +255,7 @@ impl Bench {
 
     fn hits(&mut self, repeat: usize) {
         let class = self.class(plain(100));
-        // Set for 5,000 and for 100,000 nodes; it is for the choice, but the commit stays within it, too.
+        // The target is for choosing, at 5,000 and at 100,000 nodes; choosing and committing together meet it, too.
         let target_us = if self.nodes <= 5_000 { 3.0 } else { 5.0 };
         let target = |changed| (changed == 1).then_some(target_us);
         for changed in [1, 10, 100] {
@@ -296,7 +296,7 @@ impl Bench {
         times
     }
 
-    /// As [`Bench::hit`], with the commit: one of the nodes that changed is always the one chosen before.
+    /// Measures as [`Bench::hit`], with the commit: one of the changed nodes is always the node chosen before.
     fn cycle(&mut self, class: &Arc<Class>, changed: usize, repeat: usize) -> Vec<Duration> {
         let uids: Vec<Arc<str>> = (0..repeat).map(|at| format!("placed-{at}").into()).collect();
         let mut agent = new_agent();
@@ -333,7 +333,7 @@ impl Bench {
         }
     }
 
-    /// Times to choose for a class that has no list yet; its rule objects are there if its `sibling` has one.
+    /// Measures choosing for a class without a list; its rule objects exist if its `sibling` has a list.
     fn miss(&self, class: &Arc<Class>, sibling: Option<&Arc<Class>>, repeat: usize) -> Vec<Duration> {
         let time = |_| {
             let mut agent = new_agent();
@@ -380,10 +380,10 @@ impl Bench {
     }
 }
 
-/// Applications with a selector of their own each.
+/// Number of applications, each with its own selector.
 const APPS: usize = 200;
 
-/// A pod of one application, which wants something of its own kind.
+/// Returns a pod of one application, with a term that selects pods of the same application.
 fn mate(app: usize, texts: &mut Interner) -> (PodSpec, Arc<Peer>) {
     let name = texts.text(&format!("app-{app}"));
     let requirement = Requirement { key: "app".into(), operator: Operator::In([name.clone()].into()) };
@@ -424,8 +424,8 @@ fn mate(app: usize, texts: &mut Interner) -> (PodSpec, Arc<Peer>) {
     (spec, Arc::new(Peer { identity, terminating: false, affinity, ..Peer::default() }))
 }
 
-/// Pods of many applications come and go, two and a half a node: what it costs to place one, in a burst of its class and
-/// when the classes take turns at random.
+/// Measures placing a pod while pods of many applications come and go, two and a half per node: in a burst of one class, and
+/// with classes in random order.
 fn selectors(nodes: usize, repeat: usize) {
     let (mut ledger, mut texts, mut rng) = (Ledger::default(), Interner::default(), Rng(11));
     let mut classifier = Classifier::default();
@@ -464,7 +464,7 @@ fn selectors(nodes: usize, repeat: usize) {
     for at in 0..nodes * 5 / 2 {
         place(&mut ledger, &mut agent, at % APPS, &mut pods);
     }
-    // What a list misses meanwhile it makes up for when it is asked, unless its agent was idle before.
+    // A list catches up on missed changes when it is used, unless its agent was idle before.
     for (what, burst, idle) in [
         ("in bursts of 100 of a class", 100, false),
         ("classes in turn, idle in between", 1, true),
@@ -492,7 +492,7 @@ fn selectors(nodes: usize, repeat: usize) {
     report(nodes, "memory of its 200 lists and what they count", None, bytes, &format!("{bytes:.0} MiB"));
 }
 
-/// The whole scheduler with one agent, and a store that takes every bind at once, all in one thread.
+/// Measures the whole scheduler with one agent, and a store that accepts every bind at once, all in one thread.
 fn end_to_end(nodes: usize, classes: usize, pods: usize) {
     let mut scheduler = Scheduler::new(SchedulerConfig::default(), Estimator::default());
     let mut shared = Interner::default();
@@ -521,7 +521,7 @@ fn end_to_end(nodes: usize, classes: usize, pods: usize) {
     report(nodes, &what, None, 0.0, &shown);
 }
 
-/// Places pods until there is nothing to do.
+/// Places pods until no work is left.
 fn drive(scheduler: &mut Scheduler, start: Instant) {
     let mut agent = new_agent();
     let mut laps = Vec::new();

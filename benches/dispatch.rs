@@ -1,8 +1,8 @@
-//! The dispatcher alone: what it takes to choose an agent, by kind and by how many requests wait.
+//! Benchmarks of the dispatcher alone: the time to choose an agent, by dispatcher and number of waiting requests.
 //!
 //! `cargo bench --bench dispatch`. Eight agents, 200 classes of skewed popularity, and caches of 12 lists an agent, which
-//! evict all the time. Agents take no time: a request is started and finished as soon as its turn comes, its cache changes
-//! as in `agent/cache.rs`. Times are of one thread, the two looks at the clock included (first line).
+//! evict all the time. Agents take no time: a request is started and finished as soon as its turn comes, and its cache changes as
+//! in `agent/cache.rs`. Times are of one thread, with the two clock readings included (first line).
 
 use std::collections::{BTreeMap, HashMap};
 use std::hint::black_box;
@@ -21,9 +21,9 @@ const LISTS: usize = 12;
 const WAITING: [usize; 3] = [0, 100, 10_000];
 const WARM_UP: usize = 20_000;
 const MEASURED: usize = 50_000;
-/// Choosing an agent takes at most this, at the median.
+/// Maximum median time to choose an agent.
 const TARGET_NS: u64 = 2_000;
-/// Time between two arrivals on the virtual clock: eight agents are busy at some 70 % with it.
+/// Interval between arrivals on the virtual clock: it keeps eight agents some 70 % busy.
 const PAUSE: Duration = Duration::from_micros(60);
 
 fn main() {
@@ -60,7 +60,7 @@ fn quantile(times: &mut [u64], q: f64) -> u64 {
     times[((times.len() - 1) as f64 * q) as usize]
 }
 
-/// In nanoseconds.
+/// Times in nanoseconds.
 #[derive(Default)]
 struct Times {
     assign: Vec<u64>,
@@ -91,12 +91,12 @@ impl Bench {
         }
     }
 
-    /// With so many requests ahead of each one that comes.
+    /// Runs with `waiting` requests ahead of each new one.
     fn run(mut self, waiting: usize) -> Times {
         let mut times = Times::default();
         (0..WARM_UP).for_each(|_| self.step(&mut times));
         (0..waiting).for_each(|_| self.assign(&mut times));
-        // The queues are as deep now as they will be; what is in them is stationary after another round.
+        // The queues have reached their depth; their content is stationary after another round.
         (0..WARM_UP.max(waiting)).for_each(|_| self.step(&mut times));
         times = Times::default();
         (0..MEASURED).for_each(|_| self.step(&mut times));
@@ -104,7 +104,7 @@ impl Bench {
         times
     }
 
-    /// One request comes, one goes.
+    /// Adds one request and finishes one.
     fn step(&mut self, times: &mut Times) {
         self.assign(times);
         let at = (0..AGENTS).map(|offset| (self.seq as usize + offset) % AGENTS);
@@ -132,7 +132,7 @@ impl Bench {
     }
 }
 
-/// Three cached rules apply to each; one of them reads what ten classes share.
+/// Returns the classes. Three cached rules apply to each; one of them reads a trait that ten classes share.
 fn classes() -> Vec<Arc<Class>> {
     let mut classifier = Classifier::default();
     let class = |at: usize| {
@@ -144,8 +144,8 @@ fn classes() -> Vec<Arc<Class>> {
     (0..CLASSES).map(class).collect()
 }
 
-/// The changes of an agent's caches, without what is cached: least recently used lists go, and rule objects with the last
-/// list made from them.
+/// Simulates the changes of an agent's caches, without the cached data: least recently used lists are evicted, and rule objects
+/// with the last list built from them.
 #[derive(Default)]
 struct Cache {
     used: HashMap<ClassId, u64>,

@@ -1,7 +1,7 @@
-//! When pods were bound or told that they must wait, by the API server's own audit log.
+//! Times of binds and unschedulable conditions, from the API server's audit log.
 //!
-//! A watch would cost the API server an encoding of every pod, and a different one for each scheduler, depending on
-//! what the scheduler's own watches ask for. A line in the log costs it some microseconds, the same for all.
+//! A watch would make the API server encode every pod, at a cost that depends on what the scheduler's own watches request. A line
+//! in the log costs some microseconds, the same for all schedulers.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -24,21 +24,21 @@ rules:
 - level: None
 "#;
 
-/// Flags for kube-apiserver, and the file it is going to write.
+/// Returns flags for kube-apiserver, and the file it will write.
 pub fn prepare(folder: &Path) -> Result<(Vec<String>, PathBuf)> {
     let (policy, log) = (folder.join("audit-policy.yaml"), folder.join("audit.log"));
     std::fs::write(&policy, POLICY)?;
     let args = vec![
         format!("--audit-policy-file={}", policy.display()),
         format!("--audit-log-path={}", log.display()),
-        // Written beside the requests and not within them.
+        // Written next to the requests and not within them.
         "--audit-log-mode=batch".to_owned(),
         "--audit-log-batch-buffer-size=100000".to_owned(),
     ];
     Ok((args, log))
 }
 
-/// What the log has said so far about the pods of one workload.
+/// Decisions about the pods of one workload, as logged so far.
 pub struct Decisions {
     workload: &'static Workload,
     log: BufReader<File>,
@@ -46,9 +46,9 @@ pub struct Decisions {
     partial: String,
     bound: HashSet<usize>,
     told: HashSet<usize>,
-    /// Binds that the API server did not carry out.
+    /// Binds that the API server rejected.
     pub refused: usize,
-    /// Requests of any kind in the log, those about victims too: a scheduler that preempts may write long before its first bind.
+    /// Write requests of any kind, those to victims included: a scheduler that preempts may write long before its first bind.
     pub writes: usize,
     first_write: Option<Timestamp>,
     last: Option<Timestamp>,
@@ -59,7 +59,7 @@ pub struct Decisions {
 struct Entry {
     object_ref: ObjectRef,
     response_status: ResponseStatus,
-    /// When the answer was complete.
+    /// The time at which the response was complete.
     stage_timestamp: String,
 }
 
@@ -90,7 +90,7 @@ impl Decisions {
         })
     }
 
-    /// Reads what has been written since the last time.
+    /// Reads what has been written since the last call.
     pub fn read_on(&mut self) -> Result<()> {
         while self.log.read_line(&mut self.partial)? > 0 && self.partial.ends_with('\n') {
             let entry = serde_json::from_str(&self.partial);
@@ -109,7 +109,7 @@ impl Decisions {
             return Ok(());
         }
         let Some(index) = index_in(&entry.object_ref.name) else {
-            bail!("the audit log has a pod of nobody: {}", entry.object_ref.name);
+            bail!("the audit log has an unknown pod: {}", entry.object_ref.name);
         };
         let is_first_decision = match (entry.object_ref.subresource.as_str(), entry.response_status.code) {
             ("binding", 201) => self.bound.insert(index),
@@ -117,7 +117,7 @@ impl Decisions {
                 self.refused += 1;
                 false
             }
-            // Other conditions may be written on pods that fit.
+            // Pods that fit may get other conditions.
             ("status", 200) if self.workload.pod(index).hopeless => self.told.insert(index),
             _ => false,
         };
@@ -131,12 +131,12 @@ impl Decisions {
         self.bound.len()
     }
 
-    /// Pods that were bound, or that fit nowhere and were told so.
+    /// Returns the number of pods that were bound, or that fit nowhere and got the condition.
     pub fn count(&self) -> usize {
         self.bound.len() + self.told.len()
     }
 
-    /// When the first pod, or the first victim, was written to, and when the last decision came, if there is any.
+    /// Returns the time of the first write to a pod or a victim, and of the last decision, if there is any.
     pub fn first_and_last(&self) -> Option<(Timestamp, Timestamp)> {
         self.first_write.zip(self.last)
     }

@@ -1,4 +1,4 @@
-//! A fresh control plane full of waiting pods, and what became of them.
+//! A fresh control plane full of waiting pods, and checks of where they were placed.
 
 use std::fmt::Debug;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ use crate::workload::{
 };
 
 const CREATIONS_IN_FLIGHT: usize = 48;
-/// After creating the objects the API server and etcd clean up behind themselves; that is not the scheduler's doing.
+/// After the objects are created, the API server and etcd do background work that must not count for the scheduler.
 const QUIET_WINDOW: Duration = Duration::from_millis(500);
 const QUIET_CPU_MAX: Duration = Duration::from_millis(40);
 const QUIET_LIMIT: Duration = Duration::from_secs(30);
@@ -83,7 +83,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Returns when the control plane has nothing to do, or has not become idle for long.
+    /// Returns when the control plane is idle, or has not become idle for long.
     async fn await_quiet(&self) {
         let started = Instant::now();
         while started.elapsed() < QUIET_LIMIT {
@@ -110,7 +110,7 @@ impl Cluster {
     }
 
     /// # Errors
-    /// When a pod is on a node that is too small for its pods or not allowed for it, or has none though it fits.
+    /// A pod is on a node that is too small or not allowed for it, or has no node though it fits.
     pub async fn check_placements(&self) -> Result<()> {
         let pods = Api::<Pod>::all(self.client.clone()).list(&ListParams::default()).await?;
         let mut used = vec![[0; 3]; self.size.nodes];
@@ -120,12 +120,12 @@ impl Cluster {
                 continue;
             }
             let pod_spec = index_in(&name).map(|index| self.workload.pod(index));
-            let pod_spec = pod_spec.with_context(|| format!("a pod of nobody: {name}"))?;
+            let pod_spec = pod_spec.with_context(|| format!("an unknown pod: {name}"))?;
             let Some(node) = pod.spec.and_then(|spec| spec.node_name) else {
                 ensure!(pod_spec.hopeless, "{name} has no node");
                 continue;
             };
-            let index = index_in(&node).with_context(|| format!("a node of nobody: {node}"))?;
+            let index = index_in(&node).with_context(|| format!("an unknown node: {node}"))?;
             ensure!(self.workload.allows(pod_spec, index), "{name} must not be on {node}");
             let sums = &mut used[index];
             *sums = [sums[0] + pod_spec.milli_cpu, sums[1] + pod_spec.memory_mib, sums[2] + 1];
@@ -135,19 +135,22 @@ impl Cluster {
         };
         ensure!(used.iter().all(fits), "a node has more pods than fit on it");
         let pods: Vec<usize> = used.iter().map(|sums| sums[2]).collect();
-        ensure!(self.workload.are_mates_content(&pods), "pods are not placed as they want each other");
+        ensure!(
+            self.workload.are_mates_content(&pods),
+            "pods violate their affinity, anti-affinity or spread"
+        );
         Ok(())
     }
 }
 
-/// As `berth crds | kubectl apply -f -` does.
+/// Installs the CRDs, as `berth crds | kubectl apply -f -` does.
 async fn install_kinds(client: &Client) -> Result<()> {
     let api = Api::<CustomResourceDefinition>::all(client.clone());
     for crd in berth_crds::crds() {
         let name = crd.name_any();
         api.create(&PostParams::default(), &crd).await?;
         let established = await_condition(api.clone(), &name, conditions::is_crd_established());
-        tokio::time::timeout(ESTABLISHED_LIMIT, established).await.context("a kind is not established")??;
+        tokio::time::timeout(ESTABLISHED_LIMIT, established).await.context("a CRD is not established")??;
     }
     Ok(())
 }

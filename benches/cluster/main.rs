@@ -1,6 +1,6 @@
-//! berth, kube-scheduler and a null binder on the same control plane: `docs/benchmarks.md` says what is measured.
+//! Benchmark of berth, kube-scheduler and a null binder on the same control plane; `docs/benchmarks.md` describes the measurements.
 //!
-//! Every figure comes from outside of the scheduler that is measured: from the API server's audit log and from /proc.
+//! Every figure comes from outside of the measured scheduler: from the API server's audit log and from /proc.
 
 mod audit;
 mod cluster;
@@ -29,7 +29,7 @@ struct Options {
     /// Workloads, by name; `all` for all of them.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "all")]
     workload: Vec<String>,
-    /// What to measure.
+    /// Subjects to measure.
     #[arg(
         long,
         value_name = "NAME,...",
@@ -43,16 +43,16 @@ struct Options {
     /// Pods that wait when the scheduler starts.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(10..=100_000))]
     pods: u32,
-    /// Measure everything so many times, in turn; the table has medians.
+    /// Number of runs of each measurement, in turn; the table has medians.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     repeat: u32,
-    /// Write the table to this file too; in a file with the markers of `docs/benchmarks.md`, between them.
+    /// Also write the table to this file; if it has the markers of `docs/benchmarks.md`, between them.
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
-    /// What is printed at the end.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     output: Output,
-    /// `cargo bench` gives it and `cargo test` does not.
+    /// Set by `cargo bench` and not by `cargo test`.
     #[arg(long, hide = true)]
     bench: bool,
     #[command(subcommand)]
@@ -67,7 +67,7 @@ enum Output {
 
 #[derive(Debug, Subcommand)]
 enum Inner {
-    /// The null binder: this program, started by itself.
+    /// Runs the null binder: the benchmark starts its own program with this subcommand.
     #[command(hide = true)]
     NullBinder(null_binder::Options),
 }
@@ -90,7 +90,7 @@ fn run() -> Result<()> {
         Some(Inner::NullBinder(options)) => runtime.block_on(null_binder::run(options)),
         None if options.bench => runtime.block_on(measure_all(options)),
         None => {
-            println!("not measured: run it with cargo bench --bench cluster");
+            println!("nothing measured: run it with cargo bench --bench cluster");
             Ok(())
         }
     }
@@ -99,13 +99,13 @@ fn run() -> Result<()> {
 async fn measure_all(options: Options) -> Result<()> {
     let workloads = choose_workloads(&options.workload)?;
     if let Some(file) = &options.markdown {
-        // Before half an hour of measuring, not after it.
+        // Fails before half an hour of measuring, not after it.
         report::check_target(file)?;
     }
     let size = Size { nodes: options.nodes as usize, pods: options.pods as usize };
     let mut report = Report::new(size);
     for workload in workloads {
-        // One subject after the other in every round, so that a machine that gets slower does so for all.
+        // All subjects in every round, so that a machine that gets slower affects all of them.
         for round in 1..=options.repeat {
             for &subject in &options.subjects {
                 // It would bind to full nodes.
@@ -148,7 +148,7 @@ fn choose_workloads(names: &[String]) -> Result<Vec<&'static Workload>> {
     Ok(chosen)
 }
 
-/// A bar on a terminal, nothing elsewhere.
+/// Returns a progress bar on a terminal; hidden otherwise.
 fn progress(title: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
     if let Ok(style) = ProgressStyle::with_template("{elapsed:>4} {prefix}: {msg} {wide_bar} {pos}/{len}") {

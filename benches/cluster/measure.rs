@@ -16,36 +16,36 @@ use crate::workload::Workload;
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Size {
     pub nodes: usize,
-    /// As asked for; see [`Workload::pod_count`].
+    /// As requested; see [`Workload::pod_count`].
     pub pods: usize,
 }
 
-/// What was measured. A decision is a bind, or telling a pod that fits nowhere so. Seconds are wall time.
+/// Results of a run. A decision is a bind, or the unschedulable condition of a pod that fits nowhere. Seconds are wall time.
 #[derive(Debug, Clone, Serialize)]
 pub struct Run {
     pub workload: &'static str,
     pub subject: Subject,
     /// Bound pods.
     pub bound: usize,
-    /// Pods that fit nowhere and were told so.
+    /// Pods that fit nowhere and got the condition.
     pub told: usize,
-    /// Decisions after the first one, by the time from the first write to any pod to the last decision.
+    /// Decisions after the first one, per second from the first write to any pod to the last decision.
     pub decisions_per_second: f64,
     /// From the start of the process.
     pub seconds_to_last_decision: f64,
-    /// From the start of the process to the last decision, by all pods.
+    /// CPU from the start of the process to the last decision, divided by all pods.
     pub cpu_us_per_pod_at_last_decision: f64,
-    /// The same until the last event was written.
+    /// The same, until the last event was written.
     pub cpu_us_per_pod: f64,
-    /// Of kube-apiserver, until the last event was written.
+    /// CPU of kube-apiserver, until the last event was written.
     pub api_server_cpu_us_per_pod: f64,
     pub peak_resident_mb: f64,
     pub binds_refused: usize,
     pub events_at_last_decision: usize,
     pub events: usize,
-    /// From the last decision.
+    /// From the last decision to the last event.
     pub seconds_to_last_event: f64,
-    /// Of berth, at the last decision.
+    /// berth's own counters, at the last decision.
     pub inner: Option<Inner>,
 }
 
@@ -59,16 +59,16 @@ impl Run {
 }
 
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// So long without a write to any pod, and something is broken. Not without a decision: kube-scheduler preempts for all waiting
-/// pods, which takes minutes, before the first of those whose victims are gone has its turn again.
+/// Maximum time without a write to any pod. It does not count decisions: kube-scheduler preempts for all waiting pods, which takes
+/// minutes, before it retries the first pod whose victims are gone.
 const STALL_LIMIT: Duration = Duration::from_secs(120);
-/// Writes or not.
+/// Maximum time of a run.
 const RUN_LIMIT: Duration = Duration::from_secs(3600);
 const EVENT_POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// kube-scheduler drops events when it has too many; so long without a new one, and there are no more to come.
+/// Maximum time without a new event; kube-scheduler drops events when it has too many, so fewer than expected may come.
 const EVENT_STALL_LIMIT: Duration = Duration::from_secs(5);
 
-/// What the subject and the API server had used at a moment.
+/// Resource usage of the subject and the API server at a point in time.
 #[derive(Clone, Copy)]
 struct Sample {
     at: Instant,
@@ -136,7 +136,7 @@ pub async fn measure(
     })
 }
 
-/// Returns when all pods are bound or told.
+/// Returns when all pods are bound or have the unschedulable condition.
 async fn await_decisions(
     running: &mut Running,
     decisions: &mut Decisions,
@@ -167,8 +167,8 @@ async fn await_decisions(
     }
 }
 
-/// Returns how many events there are and what had been used when the last of them was seen: when there are as many as
-/// `expected`, or no more come. `decided` is the sample of when there were `events` of them.
+/// Returns the number of events and the usage when the last of them was observed: once there are `expected` events, or no more
+/// come. `decided` is the sample that was taken at `events` events.
 async fn await_events(
     cluster: &Cluster,
     running: &Running,

@@ -1,7 +1,7 @@
-//! The ceiling: a client that binds what is pending, round-robin, and decides nothing.
+//! Upper bound of throughput: a client that binds pending pods round-robin, without decisions.
 //!
-//! It does what no scheduler can go without and no more: it lists pods and nodes once, holds one JSON watch of all
-//! pods, and sends a bind request for each pod, 48 at a time.
+//! It does only what every scheduler must do: it lists pods and nodes once, holds one JSON watch of all pods, and sends a bind
+//! request for each pod, 48 at a time.
 
 use std::path::PathBuf;
 use std::pin::pin;
@@ -29,7 +29,7 @@ pub struct Options {
     pub events: bool,
 }
 
-/// Binds every pending pod; then only watches, until it is killed.
+/// Binds every pending pod; afterwards only watches, until it is killed.
 pub async fn run(options: Options) -> Result<()> {
     let kubeconfig = Kubeconfig::read_from(&options.kubeconfig)?;
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
@@ -85,7 +85,7 @@ async fn bind(pods: &Api<Pod>, events: Option<&Api<Event>>, pod: &Pod, node: &st
     Ok(())
 }
 
-/// As large as the one a scheduler writes.
+/// Returns an event as large as a scheduler's.
 fn event(pod: &Pod, node: &str) -> Event {
     let now = Timestamp::now();
     let name = pod.name_any();

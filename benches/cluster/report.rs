@@ -1,4 +1,4 @@
-//! The tables: medians of the runs, and their ratios to the null binder's and kube-scheduler's.
+//! Tables: medians of the runs, and their ratios to the null binder's and kube-scheduler's.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -64,7 +64,7 @@ impl Report {
         }
     }
 
-    /// In the order of the workloads, and in each of the runs.
+    /// Groups the runs in the order of the workloads, and of the subjects in each run.
     fn groups(&self) -> Vec<Group<'_>> {
         let mut groups: Vec<Group<'_>> = Vec::new();
         for workload in WORKLOADS {
@@ -94,7 +94,7 @@ impl Report {
         text.push_str(&main_table(&groups));
         let inner = inner_table(&groups);
         if let Some(inner) = inner {
-            let _ = write!(text, "\nberth by its own counters, at the last decision:\n\n{inner}");
+            let _ = write!(text, "\nberth's own counters at the last decision:\n\n{inner}");
         }
         text.push('\n');
         let mut shown: Vec<&str> = Vec::new();
@@ -147,14 +147,14 @@ fn main_table(groups: &[Group<'_>]) -> String {
     table(&header, 2, rows)
 }
 
-/// `None` without runs of berth.
+/// Returns `None` without runs of berth.
 fn inner_table(groups: &[Group<'_>]) -> Option<String> {
     let header = [
         "workload",
         "hits",
         "misses",
         "conflicts",
-        "tries in vain",
+        "unschedulable",
         "binds refused",
         "events waiting",
         "events dropped",
@@ -183,7 +183,7 @@ fn inner_table(groups: &[Group<'_>]) -> Option<String> {
     (!rows.is_empty()).then(|| table(&header, 1, rows.into_iter()))
 }
 
-/// A markdown table that can be read as it is: the first `names` columns to the left, numbers to the right.
+/// Formats a markdown table that is readable as text: the first `names` columns left-aligned, numbers right-aligned.
 fn table(header: &[&str], names: usize, rows: impl Iterator<Item = Vec<String>>) -> String {
     let mut lines: Vec<Vec<String>> = vec![header.iter().map(|&cell| cell.to_owned()).collect()];
     lines.extend(rows);
@@ -214,7 +214,7 @@ fn table(header: &[&str], names: usize, rows: impl Iterator<Item = Vec<String>>)
     text
 }
 
-/// Rounded to a whole number, with commas.
+/// Rounds to a whole number, with thousands separators.
 fn thousands(value: f64) -> String {
     let digits = format!("{value:.0}");
     let mut text = String::new();
@@ -231,12 +231,12 @@ fn memory_gib() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-    // The kernel keeps a little for itself.
+    // The kernel reserves some memory, so round up.
     Some(kib.div_ceil(1 << 20))
 }
 
 /// # Errors
-/// When there is such a file and it is not one that a table can be put into.
+/// The file exists and has no markers for the table.
 pub fn check_target(file: &Path) -> Result<()> {
     if file.exists() {
         split(&fs::read_to_string(file)?, file)?;
@@ -244,7 +244,7 @@ pub fn check_target(file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Replaces what is between the markers; a file that is not there is made.
+/// Replaces the text between the markers; creates the file if it does not exist.
 pub fn write_markdown(file: &Path, markdown: &str) -> Result<()> {
     let whole = if file.exists() {
         let text = fs::read_to_string(file)?;
@@ -256,13 +256,13 @@ pub fn write_markdown(file: &Path, markdown: &str) -> Result<()> {
     fs::write(file, whole).with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// What is before the first marker and after the second.
+/// Returns the text before the first marker and after the second.
 fn split<'a>(text: &'a str, file: &Path) -> Result<(&'a str, &'a str)> {
     let parts = text.split_once(BEGIN).zip(text.split_once(END));
     let parts = parts.map(|((before, _), (_, after))| (before, after));
     ensure!(
         parts.is_some(),
-        "{} is there but has no lines {BEGIN:?} and {END:?} to put the table between",
+        "{} exists but has no lines {BEGIN:?} and {END:?} to put the table between",
         file.display()
     );
     Ok(parts.unwrap_or_default())

@@ -1,4 +1,4 @@
-//! What is measured: a process that binds pods.
+//! Subjects of the benchmark: processes that bind pods.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -47,7 +47,7 @@ impl Subject {
         self != Subject::Null
     }
 
-    /// What its pods have as `spec.schedulerName`.
+    /// Returns the `spec.schedulerName` of its pods.
     pub fn scheduler_name(self) -> &'static str {
         match self {
             Subject::Berth => "berth",
@@ -55,13 +55,13 @@ impl Subject {
         }
     }
 
-    /// Starts it. kube-scheduler is at work before this returns: it is waited for until it calls itself ready.
+    /// Starts it. For kube-scheduler, waits until it is ready and therefore at work.
     pub async fn start(self, cluster: &Cluster) -> Result<Running> {
         let kubeconfig = cluster.control_plane.kubeconfig();
         let log = cluster.folder.path().join("subject.log");
         let process = match self {
             Subject::Null | Subject::NullWithEvents => {
-                let program = std::env::current_exe().context("this program does not know where it lies")?;
+                let program = std::env::current_exe().context("cannot get the path of this program")?;
                 let mut args = vec!["null-binder".into(), "--kubeconfig".into(), kubeconfig.into_os_string()];
                 args.extend((self == Subject::NullWithEvents).then(|| "--events".into()));
                 Process::start("the null binder", &program, args, log.clone())?
@@ -77,14 +77,14 @@ impl Subject {
     }
 }
 
-/// A subject at work; it ends when dropped.
+/// A running subject; it ends when dropped.
 pub struct Running {
     subject: Subject,
     pub process: Process,
     log: PathBuf,
 }
 
-/// What berth says about itself.
+/// berth's own counters.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Inner {
     pub list_hits: f64,
@@ -96,14 +96,14 @@ pub struct Inner {
 }
 
 impl Running {
-    /// berth's own counters now; nothing for the others.
+    /// Reads berth's own counters; `None` for other subjects.
     pub async fn inner(&self) -> Result<Option<Inner>> {
         if self.subject != Subject::Berth {
             return Ok(None);
         }
         let log = std::fs::read_to_string(&self.log)?;
         let address = log.split("address=").nth(1).and_then(|rest| rest.split_whitespace().next());
-        let address = address.context("berth has not logged where it serves its metrics")?;
+        let address = address.context("berth has not logged the address of its metrics")?;
         let text = reqwest::get(format!("http://{address}/metrics")).await?.text().await?;
         let value = |name: &str| -> Result<f64> {
             let line = text

@@ -1,23 +1,23 @@
-//! What the schedulers are given: pods of a few classes, on nodes that differ as little as the workload allows.
+//! Workloads: pods of a few classes, on nodes that differ as little as the workload allows.
 
 use serde_json::{Value, json};
 
-/// What `spec` of the pods and nodes holds beyond the size of a pod.
+/// Properties of pods and nodes.
 #[derive(Debug)]
 pub struct Workload {
     pub name: &'static str,
-    /// For the reader of the table.
+    /// Description for the table.
     pub about: &'static str,
-    /// So many different requests, taken in turn.
+    /// Number of different requests, taken in turn.
     pub sizes: usize,
     pub zones: Zones,
     /// Every tenth node is tainted, and every other pod tolerates that.
     pub taints: bool,
-    /// What the pods want of each other; then there are half as many of them.
+    /// Constraints between the pods; with any, there are half as many pods.
     pub mates: Mates,
-    /// All but a tenth more of the pods are larger than any node.
+    /// Nearly all pods are larger than any node; one in eleven fits.
     pub hopeless: bool,
-    /// So many pods at a time are one allocation, which berth places together or not at all; 0: none.
+    /// Pods per allocation, which berth places together or not at all; 0: no allocations.
     pub gang: usize,
     /// Every node is full of a pod of lower priority, which must be evicted for each of the pods.
     pub preempts: bool,
@@ -34,17 +34,17 @@ pub enum Zones {
     OneBySize,
 }
 
-/// What pods, all of one label, want of each other. As in kube-scheduler's own benchmarks (`scheduler_perf`).
+/// Constraints between pods with the same label, as in kube-scheduler's own benchmarks (`scheduler_perf`).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Mates {
     Nothing,
-    /// At most one more in a zone than in any other.
+    /// Topology spread over zones, maxSkew 1.
     SpreadOverZones,
-    /// Rather on a node with others.
+    /// Preferred affinity by hostname.
     NodePreferred,
-    /// In the zone of the others.
+    /// Required affinity by zone.
     SameZone,
-    /// On a node without others.
+    /// Required anti-affinity by hostname.
     OtherNodes,
 }
 
@@ -136,13 +136,13 @@ const HOPELESS_MILLI_CPU: usize = 5_000;
 const PREEMPTOR_MILLI_CPU: usize = 3_000;
 const PRIORITY: i32 = 1_000;
 const PRIORITY_CLASS: &str = "high";
-/// What the names of pods begin with that are to be evicted.
+/// Name prefix of the pods to be evicted.
 const VICTIM: &str = "low";
 
-/// In the unschedulable workload, one pod that fits comes with so many that do not.
+/// In the unschedulable workload, the number of pods that do not fit per pod that fits.
 const HOPELESS_PER_FITTING: usize = 10;
 
-/// One pod to be created.
+/// One pod to create.
 #[derive(Debug, Clone, Copy)]
 pub struct Pod {
     pub index: usize,
@@ -153,18 +153,18 @@ pub struct Pod {
 }
 
 impl Workload {
-    /// How many pods there are when `pods` were asked for.
+    /// Returns the actual number of pods when `pods` were requested.
     pub fn pod_count(&self, pods: usize) -> usize {
         match (self.hopeless, self.mates) {
             (true, _) => pods + pods / HOPELESS_PER_FITTING,
             (false, Mates::Nothing) => pods,
-            // kube-scheduler takes minutes for them.
+            // Half as many: kube-scheduler takes minutes for these workloads.
             (false, _) => pods / 2,
         }
     }
 
-    /// One when its fate is decided; with preemption one more that it must wait, and one of its victim. kube-scheduler writes
-    /// them all; who writes fewer is waited for a little longer.
+    /// Returns the events per pod: one for the decision; with preemption one more for the condition, and one for the victim.
+    /// kube-scheduler writes them all; for a scheduler that writes fewer, the measurement waits a little longer.
     pub fn events_per_pod(&self) -> usize {
         if self.preempts { 3 } else { 1 }
     }
@@ -235,7 +235,7 @@ impl Workload {
         json!({"metadata": {"name": pod_name(pod.index), "labels": labels}, "spec": spec})
     }
 
-    /// The pods that fill the nodes, each on its own.
+    /// Returns the pods that fill the nodes, one per node.
     pub fn victims(&self, nodes: usize) -> impl ExactSizeIterator<Item = Value> {
         (0..if self.preempts { nodes } else { 0 }).map(|index| {
             let requests = json!({"cpu": format!("{PREEMPTOR_MILLI_CPU}m")});
@@ -250,7 +250,7 @@ impl Workload {
         })
     }
 
-    /// The allocations of `pods` pods.
+    /// Returns the allocations of `pods` pods.
     pub fn allocations(&self, pods: usize) -> impl ExactSizeIterator<Item = Value> {
         let (gang, gangs) = (self.gang, pods.checked_div(self.gang).unwrap_or(0));
         (0..gangs).map(move |index| {
@@ -293,7 +293,7 @@ impl Workload {
         }
     }
 
-    /// Whether pods that are on these nodes, so many on each, want each other so.
+    /// Whether pods on these nodes (`pods` is their number by node) satisfy the constraints between them.
     pub fn are_mates_content(&self, pods: &[usize]) -> bool {
         let mut zones = [0; ZONES];
         pods.iter().enumerate().for_each(|(node, pods)| zones[node % ZONES] += pods);
@@ -338,7 +338,7 @@ fn zone_name(zone: usize) -> String {
     format!("zone-{zone}")
 }
 
-/// Lists are ordered by name: the zeros keep interleaved classes interleaved.
+/// Returns a name. Lists are ordered by name: the zeros keep interleaved classes interleaved.
 fn pod_name(index: usize) -> String {
     format!("pod-{index:06}")
 }
@@ -356,12 +356,12 @@ pub fn is_victim(name: &str) -> bool {
     name.starts_with(VICTIM)
 }
 
-/// The class of the pods that preempt.
+/// Returns the priority class of the pods that preempt.
 pub fn priority_class() -> Value {
     json!({"metadata": {"name": PRIORITY_CLASS}, "value": PRIORITY})
 }
 
-/// The index in the name of a pod or a node of ours.
+/// Returns the index in the name of a pod or node of the workload.
 pub fn index_in(name: &str) -> Option<usize> {
     name.rsplit('-').next()?.parse().ok()
 }

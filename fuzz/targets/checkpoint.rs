@@ -1,4 +1,4 @@
-//! The file in which measured latencies survive a restart: a broken one is refused or harmless.
+//! The file in which measured latencies survive a restart: an invalid file is rejected or harmless.
 
 use std::time::Duration;
 
@@ -6,17 +6,17 @@ use berth_scheduler::agent::Part;
 use berth_scheduler::dispatch::Estimator;
 use berth_scheduler::rules::CachedRule;
 
-/// No list of a cluster takes longer to make.
+/// No list of a cluster takes longer to build.
 const LONGEST: Duration = Duration::from_secs(3_600);
 
 pub fn check(data: &[u8]) {
     let Ok(mut estimator) = serde_json::from_slice::<Estimator>(data) else { return };
-    let text = serde_json::to_string(&estimator).expect("it is written as it was read");
+    let text = serde_json::to_string(&estimator).expect("serialises");
     assert_eq!(serde_json::from_str::<Estimator>(&text).ok().as_ref(), Some(&estimator), "{text}");
     let rules = CachedRule::ALL.into_iter().flat_map(|rule| [Part::RuleHit(rule), Part::RuleMiss(rule)]);
     for part in [Part::ListHit, Part::ListMiss].into_iter().chain(rules) {
         assert!(estimator.estimate(part) <= LONGEST, "{part:?} takes {:?}", estimator.estimate(part));
-        // A sample brings the estimate nearer to it.
+        // A sample moves the estimate towards it.
         let (before, sample) = (estimator.estimate(part), Duration::from_millis(1));
         estimator.learn(part, sample);
         let after = estimator.estimate(part);

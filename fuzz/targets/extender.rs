@@ -1,4 +1,4 @@
-//! Requests to the extender. Bytes that are no request of a kind are refused with a text.
+//! Requests to the extender. Bytes that are not a request are rejected with a text.
 
 use berth_scheduler::placement::Binding;
 use berth_server::extender::wire::{binding_args, extender_args, preemption_args};
@@ -25,7 +25,7 @@ pub fn check(data: &[u8]) {
         Err(why) => assert!(!why.is_empty()),
     }
     match preemption_args(data) {
-        // What goes back to kube-scheduler is JSON again.
+        // The response to kube-scheduler is JSON.
         Ok(args) => assert!(serde_json::to_string(&args.victims).is_ok()),
         Err(why) => assert!(!why.is_empty()),
     }

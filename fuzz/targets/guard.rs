@@ -1,4 +1,4 @@
-//! Admission reviews. Bytes that are none are refused with a text, and every answer is JSON with the uid of its request.
+//! Admission reviews. Invalid bytes are rejected with a text, and every response is JSON with the uid of its request.
 
 use berth_scheduler::placement::Binding;
 use berth_server::guard::subject::{Subject, subject};

@@ -1,4 +1,4 @@
-//! What each fuzz target does with its bytes. The same functions replay the kept corpora in `cargo test`.
+//! Fuzz targets: the check that each runs on its bytes. The same functions replay the kept corpora in `cargo test`.
 
 pub mod checkpoint;
 pub mod extender;
@@ -6,10 +6,10 @@ pub mod guard;
 mod pod;
 pub mod quantity;
 
-/// A target, which panics when something is wrong.
+/// A target; panics on a failure.
 pub type Check = fn(&[u8]);
 
-/// By name, which is also that of the corpus.
+/// Targets by name, which is also the name of the corpus.
 pub const ALL: [(&str, Check); 4] = [
     ("checkpoint", checkpoint::check),
     ("extender", extender::check),

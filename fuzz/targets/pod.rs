@@ -1,4 +1,4 @@
-//! A scheduler that is given a pod of which nothing is known but that it was decoded.
+//! A scheduler that receives an arbitrary decoded pod.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use berth_scheduler::dispatch::Estimator;
 use berth_scheduler::placement::Binding;
 use berth_scheduler::scheduler::{Scheduler, SchedulerConfig};
 
-/// Whatever the pod is, the scheduler takes it, says something about binding it, and stays consistent.
+/// Checks that the scheduler accepts any pod, reviews a binding of it, and stays consistent.
 pub fn schedule(pod: &Pod, binding: &Binding) {
     let now = Duration::ZERO;
     let config = SchedulerConfig {

@@ -1,4 +1,4 @@
-//! Quantities: whatever parses is bounded, rounds away from zero, and is the same when it is written out and read again.
+//! Quantities: every value that parses is bounded, rounds away from zero, and is the same after it is written and parsed again.
 
 use berth_model::Quantity;
 
@@ -9,7 +9,7 @@ pub fn check(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let quantity = match Quantity::parse(text) {
         Ok(quantity) => quantity,
-        Err(error) => return assert!(error.to_string().len() < 1_000, "a short text says what is wrong"),
+        Err(error) => return assert!(error.to_string().len() < 1_000, "the error text is short"),
     };
     let nano = quantity.nano();
     assert!(nano.abs() <= i128::from(i64::MAX) * NANO_PER_UNIT);

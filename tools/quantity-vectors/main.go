@@ -1,5 +1,5 @@
-// Command quantity-vectors prints what upstream's resource.ParseQuantity makes of many strings, so that berth's own
-// parser can be held to it. Regenerate the committed file, from this folder, with
+// Command quantity-vectors prints the results of upstream's resource.ParseQuantity for many strings, to compare berth's own parser
+// with. Regenerate the committed file, from this folder, with
 //
 //	go run . > ../../tests/data/quantities.txt
 //
@@ -29,7 +29,7 @@ func main() {
 	fmt.Fprintln(out, "# Made by tools/quantity-vectors from k8s.io/apimachinery v0.36.3: input, verdict, value, milli, nano")
 	seen := map[string]bool{}
 	emit := func(input string) {
-		// The loader reads lines and skips those that start with a hash.
+		// The loader skips lines that start with a hash.
 		if seen[input] || strings.ContainsAny(input, "\t\r\n") || strings.HasPrefix(input, "#") {
 			return
 		}
@@ -118,7 +118,7 @@ func randomQuantity(random *rand.Rand) string {
 
 func digits(random *rand.Rand, text *strings.Builder, count int) {
 	for range count {
-		// Zeros are where the corner cases are.
+		// Corner cases are where the zeros are.
 		text.WriteByte("0000123456789"[random.IntN(13)])
 	}
 }

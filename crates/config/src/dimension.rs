@@ -366,7 +366,7 @@ mod tests {
             (|it| it.name = "files".to_owned(), "`files`: metric is missing; only networkReceive, "),
             (|it| it.metric = Some(String::new()), "metric is missing"),
             (|it| it.metric = Some("up or vector(1)".to_owned()), "metric `up or vector(1)` is not"),
-            (|it| it.matchers = vec!["interface".to_owned()], "matchers: `interface` is no matcher"),
+            (|it| it.matchers = vec!["interface".to_owned()], "matchers: `interface` is not a matcher"),
             (|it| it.matchers = vec!["a=b".to_owned(); 17], "matchers: there are 17"),
             (|it| it.matchers = vec![format!("a={}", "b".repeat(300))], "matchers: one has more"),
             (|it| it.sum_over = Some(vec!["a-b".to_owned()]), "sumOver: `a-b` is not"),

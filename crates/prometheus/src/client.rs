@@ -1,4 +1,4 @@
-//! One request to Prometheus: credentials, time limits, repetition, and reading the answer piece by piece.
+//! HTTP client for Prometheus queries: credentials, timeouts, retries, and streamed responses.
 
 use berth_rightsizing::usage::Sample;
 use std::path::Path;
@@ -20,25 +20,25 @@ use berth_model::with_causes;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const TRIES_MAX: u32 = 5;
-/// Also for what a server asks for by `Retry-After`.
+/// Also caps a server's `Retry-After`.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
-/// What is read of an answer that is an error, or of one that is known to be small.
+/// Bytes read of an error response, or of a response that is known to be small.
 const SMALL_ANSWER_BYTES_MAX: usize = 64 << 10;
-/// What is told of a text that a server sent.
+/// Maximum characters of a server's text that are quoted in errors.
 const SAID_CHARS_MAX: usize = 300;
 
-/// The answer to a query that has one result or few.
+/// The response to a query with few results.
 struct Small {
     found: usize,
     first: Option<Sample>,
 }
 
-/// How long to wait for what; other than the default only in tests.
+/// Backoff and grace times; tests use shorter ones.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Patience {
-    /// Before the second try; twice as long before each further one.
+    /// Pause before the first retry; doubles for each further retry.
     pub first_pause: Duration,
-    /// Prometheus is told the time limit, and gives up with an answer that says why: it gets so much longer for that.
+    /// Prometheus gets `queryTimeout` as its own timeout, and reports a timeout itself; berth waits this much longer for the report.
     pub grace: Duration,
 }
 
@@ -48,7 +48,7 @@ impl Default for Patience {
     }
 }
 
-/// At which times a query is evaluated.
+/// Evaluation times of a query.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum When {
     During(Points),
@@ -56,7 +56,7 @@ pub(super) enum When {
     At(i64),
 }
 
-/// Sends requests.
+/// Sends queries to Prometheus.
 pub(super) struct PrometheusClient {
     http: Client,
     /// For messages.
@@ -66,9 +66,9 @@ pub(super) struct PrometheusClient {
     patience: Patience,
 }
 
-/// Why a query got no answer.
+/// Why a query failed.
 pub(super) enum Failure {
-    /// A part of it may get one. What Prometheus said.
+    /// A smaller query may succeed. The text of Prometheus.
     TooMuch(String),
     Other(SourceError),
 }
@@ -79,15 +79,15 @@ impl From<SourceError> for Failure {
     }
 }
 
-/// The end of one try.
+/// Result of one try.
 enum Try {
     Answered(Response),
-    /// Another try may help, after the pause if the server said one.
+    /// A retry may succeed, after the server's `Retry-After` if it sent one.
     Again(SourceError, Option<Duration>),
     Failed(Failure),
 }
 
-/// What an error says in Prometheus's JSON.
+/// An error in Prometheus's JSON format.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct ErrorBody {
@@ -96,10 +96,10 @@ struct ErrorBody {
 }
 
 impl PrometheusClient {
-    /// Connects to nothing yet.
+    /// Creates the client without connecting.
     ///
     /// # Errors
-    /// The configuration is not valid, or the CA file cannot be read.
+    /// The configuration is invalid, or the CA file cannot be read.
     pub fn new(config: PrometheusConfig, patience: Patience) -> Result<Self, SourceError> {
         config.validate()?;
         let address = config.url()?;
@@ -143,8 +143,8 @@ impl PrometheusClient {
         &self.counters
     }
 
-    /// Sends a query until it is answered with 200, and returns when the answer begins, which is when Prometheus has evaluated
-    /// it. Tries again at most four times, and only when that may help.
+    /// Sends a query until the status is 200, and returns when the response begins, which is when Prometheus has evaluated the query.
+    /// Retries at most four times, and only errors that may pass.
     pub async fn ask(&self, query: &str, when: When) -> Result<Response, Failure> {
         let mut pause = self.patience.first_pause;
         for tries in 1.. {
@@ -154,7 +154,7 @@ impl PrometheusClient {
                 Try::Again(error, _) if tries == TRIES_MAX => return Err(error.into()),
                 Try::Again(error, asked) => {
                     let now = asked.unwrap_or(pause).min(PAUSE_MAX);
-                    tracing::warn!(%error, ?now, "Prometheus is asked again after a pause");
+                    tracing::warn!(%error, ?now, "retrying the query to Prometheus");
                     self.counters.retry();
                     sleep(now).await;
                     pause *= 2;
@@ -205,7 +205,7 @@ impl PrometheusClient {
         }
     }
 
-    /// What an answer other than 200 means.
+    /// Maps a status other than 200 to the result of the try.
     async fn refused(&self, mut response: Response) -> Try {
         let status = response.status();
         let pause = response
@@ -220,8 +220,8 @@ impl PrometheusClient {
             error: String::from_utf8_lossy(&body).trim().chars().take(SAID_CHARS_MAX).collect(),
         });
         let said = match (&location, &*body.error) {
-            (Some(location), _) => format!("it sends us to {location:?}"),
-            (None, "") => "it did not say why".to_owned(),
+            (Some(location), _) => format!("it redirects to {location:?}"),
+            (None, "") => "it gave no reason".to_owned(),
             (None, error) => error.chars().take(SAID_CHARS_MAX).collect(),
         };
         if is_too_much(status, &body) {
@@ -235,7 +235,7 @@ impl PrometheusClient {
         }
     }
 
-    /// Reads the answer to the end; series go to `sink` as they come. The time that `sink` takes is not Prometheus's.
+    /// Reads the response to the end and passes each series to `sink` as it arrives. The timeout does not count the time in `sink`.
     pub async fn decode(
         &self,
         mut response: Response,
@@ -271,7 +271,7 @@ impl PrometheusClient {
         Ok(answer)
     }
 
-    /// Whether a query has any result now. For queries with one result at most.
+    /// Returns whether a query has any result now. For queries with at most one result.
     ///
     /// # Errors
     /// As those of `ask` and `decode`.
@@ -279,10 +279,10 @@ impl PrometheusClient {
         Ok(self.small(query, at).await?.found > 0)
     }
 
-    /// The one number that a query gives now; `None` when it gives none, or one that is not finite.
+    /// Returns the single number that a query gives now; `None` if it gives none, or one that is not finite.
     ///
     /// # Errors
-    /// As those of `ask` and `decode`, and when it gives several.
+    /// As those of `ask` and `decode`, and if the query gives several series.
     pub async fn number(&self, query: &str, at: i64) -> Result<Option<Sample>, SourceError> {
         let small = self.small(query, at).await?;
         match small.found {
@@ -291,7 +291,7 @@ impl PrometheusClient {
         }
     }
 
-    /// How many results a query has now, and the first of them.
+    /// Returns the number of results that a query has now, and the first of them.
     async fn small(&self, query: &str, at: i64) -> Result<Small, SourceError> {
         #[derive(Deserialize)]
         struct Answer {
@@ -335,7 +335,7 @@ impl PrometheusClient {
         }
     }
 
-    /// At most the first bytes of an answer.
+    /// Returns at most the first bytes of a response.
     async fn small_body(&self, response: &mut Response) -> Result<Vec<u8>, SourceError> {
         let mut body = Vec::new();
         let limit = self.config.query_timeout.get();
@@ -358,10 +358,10 @@ impl PrometheusClient {
         }
     }
 
-    /// The header, from files as they are now.
+    /// Builds the `Authorization` header, from the current content of the files.
     fn authorization(&self) -> Result<Option<HeaderValue>, SourceError> {
         let config = &self.config;
-        // The builder knows how these are written.
+        // The request builder knows the encoding of both schemes.
         let blank = self.http.inner().get(self.http.base_url().clone());
         let (field, request) = if let Some(token) = &config.bearer_token {
             ("bearerToken", blank.bearer_auth(token.reveal().trim()))
@@ -386,11 +386,11 @@ impl PrometheusClient {
 }
 
 fn read(field: &'static str, file: &Path) -> Result<Vec<u8>, SourceError> {
-    // Small files, mounted from memory.
+    // Blocking is fine: small files, mounted from memory.
     std::fs::read(file).map_err(|source| SourceError::File { field, file: file.to_owned(), source })
 }
 
-/// The text of a file, without the white space that editors leave at its end.
+/// Reads a file without the trailing white space that editors leave.
 fn secret(field: &'static str, file: &Path) -> Result<Secret, SourceError> {
     let text = read(field, file)?;
     let text = String::from_utf8_lossy(&text);
@@ -406,7 +406,7 @@ fn is_loopback(address: &Url) -> bool {
         || host.trim_matches(['[', ']']).parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
 }
 
-/// Whether half of the query may be answered: it has too many samples, or takes too long.
+/// Whether half of the query may succeed: it loads too many samples, or takes too long.
 fn is_too_much(status: StatusCode, body: &ErrorBody) -> bool {
     let is_limit = |text: &str| {
         let text = text.to_ascii_lowercase();
@@ -421,12 +421,12 @@ fn is_too_much(status: StatusCode, body: &ErrorBody) -> bool {
 
 fn advice(status: StatusCode) -> &'static str {
     match status.as_u16() {
-        300..=399 => "set prometheus.url to the address that answers itself",
-        401 => "set prometheus.bearerTokenFile or prometheus.basicAuth, or renew what they name",
-        403 => "let the account that berth uses query this Prometheus",
+        300..=399 => "set prometheus.url to an address that does not redirect",
+        401 => "set prometheus.bearerTokenFile or prometheus.basicAuth, or renew the credentials",
+        403 => "allow berth's account to query this Prometheus",
         404 | 405 => "prometheus.url must be the address before /api/v1",
         429 | 503 => "it is overloaded or starting: wait, or lower prometheus.parallelism",
-        500..=599 => "see its log",
-        _ => "see whether it is a Prometheus, and its log",
+        500..=599 => "see the log of Prometheus",
+        _ => "check that it is a Prometheus, and see its log",
     }
 }

@@ -1,4 +1,4 @@
-//! Which Prometheus to ask, for what, and with which credentials.
+//! Configuration of Prometheus: address, metrics, labels, limits and credentials.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,18 +12,17 @@ use serde::{Deserialize, Serialize, Serializer};
 use berth_model::validate::{lasts, refuse, whole_number, within};
 use berth_model::{ConfigDuration, InvalidField};
 
-/// The Prometheus that has the usage of containers, or anything that speaks its HTTP API (Thanos, Mimir,
-/// VictoriaMetrics).
+/// The Prometheus with the usage of containers, or anything that serves its HTTP API (Thanos, Mimir, VictoriaMetrics).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct PrometheusConfig {
-    /// Its address without `/api/v1`, such as `http://prometheus.monitoring.svc:9090`.
+    /// Address without `/api/v1`, such as `http://prometheus.monitoring.svc:9090`.
     #[schemars(regex(pattern = r"^https?://[^?#@]+$"))]
     pub url: String,
-    /// Take only series of this scrape job. Empty: of any job.
+    /// Use only series of this scrape job. Empty: all jobs.
     pub job_name: String,
-    /// The labels of a series that name its container. Left out: `namespace`, `pod` and `container` when there are such
-    /// series, else those of Kubernetes before 1.16, `namespace`, `pod_name` and `container_name`.
+    /// Labels of a series that identify its container. Default: `namespace`, `pod` and `container` if there are such series,
+    /// otherwise the labels of Kubernetes before 1.16, `namespace`, `pod_name` and `container_name`.
     pub labels: Option<LabelNames>,
     /// A counter of CPU seconds.
     #[schemars(regex(pattern = "^[a-zA-Z_:][a-zA-Z0-9_:]*$"))]
@@ -31,47 +30,47 @@ pub struct PrometheusConfig {
     /// A gauge of bytes.
     #[schemars(regex(pattern = "^[a-zA-Z_:][a-zA-Z0-9_:]*$"))]
     pub memory_metric: String,
-    /// How far back the history is read when berth starts.
+    /// Length of the history that is read at start.
     pub history_length: ConfigDuration,
-    /// Time between two samples of the history, and the window of its CPU rates. Whole seconds.
+    /// Interval between samples of the history, and window of its CPU rates. Whole seconds.
     pub history_resolution: ConfigDuration,
-    /// The history is asked for in slices of so much time, oldest first. Shorter ones take Prometheus less memory at once.
+    /// The history is queried in slices of this duration, oldest first. Shorter slices need less memory in Prometheus.
     pub slice: ConfigDuration,
-    /// The window over which the newest CPU rate is taken: at least two scrape intervals. Whole seconds.
+    /// Window of the newest CPU rate: at least two scrape intervals. Whole seconds.
     pub live_window: ConfigDuration,
-    /// How long Prometheus may take for one query.
+    /// Timeout of one query.
     pub query_timeout: ConfigDuration,
-    /// Queries at the same time.
+    /// Concurrent queries.
     #[serde(deserialize_with = "whole_number")]
     #[schemars(range(min = 1, max = 16))]
     pub parallelism: u32,
-    /// Bytes that one answer may have.
+    /// Maximum bytes of one response.
     #[serde(deserialize_with = "whole_number")]
     #[schemars(range(min = 1048576, max = 2147483648_u32))]
     pub max_response_bytes: u32,
-    /// Sent as `Authorization: Bearer …`. A file keeps it out of this configuration.
+    /// Sent as `Authorization: Bearer …`. Use a file to keep the token out of this configuration.
     pub bearer_token: Option<Secret>,
-    /// The file of the token. It is read again for every request, so a token may be rotated.
+    /// File with the bearer token. Read again for every request, so the token can be rotated.
     pub bearer_token_file: Option<PathBuf>,
-    /// User and password instead of a token.
+    /// User and password, instead of a token.
     pub basic_auth: Option<BasicAuth>,
-    /// PEM file of the CAs that its certificate may be of, instead of those that the system trusts. Read at start.
+    /// PEM file of the CAs that Prometheus's certificate may be signed by, instead of the system's. Read at start.
     pub ca_file: Option<PathBuf>,
-    /// Accept any certificate: whoever is between berth and Prometheus can then read the credentials and make up usage.
+    /// Accept any certificate: an attacker between berth and Prometheus can then read the credentials and forge usage.
     pub insecure_skip_verify: bool,
 }
 
-/// The labels of a series that name its container.
+/// Labels of a series that identify its container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct LabelNames {
-    /// The label with the namespace of the pod.
+    /// Label with the namespace of the pod.
     #[schemars(regex(pattern = "^[a-zA-Z_][a-zA-Z0-9_]*$"))]
     pub namespace: String,
-    /// The label with the name of the pod.
+    /// Label with the name of the pod.
     #[schemars(regex(pattern = "^[a-zA-Z_][a-zA-Z0-9_]*$"))]
     pub pod: String,
-    /// The label with the name of the container.
+    /// Label with the name of the container.
     #[schemars(regex(pattern = "^[a-zA-Z_][a-zA-Z0-9_]*$"))]
     pub container: String,
 }
@@ -80,15 +79,15 @@ pub struct LabelNames {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct BasicAuth {
-    /// The name of the user.
+    /// Name of the user.
     pub user: String,
-    /// The password. A file keeps it out of this configuration.
+    /// Password. Use a file to keep it out of this configuration.
     pub password: Option<Secret>,
-    /// The file of the password. It is read again for every request.
+    /// File with the password. Read again for every request.
     pub password_file: Option<PathBuf>,
 }
 
-/// A text that is never printed.
+/// A string that is never printed.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(String);
@@ -98,7 +97,7 @@ impl Secret {
         Secret(text.into())
     }
 
-    /// The text itself: only for the request that it goes with.
+    /// Returns the string itself: only for the request that it is sent with.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -133,12 +132,12 @@ impl JsonSchema for Secret {
 }
 
 impl LabelNames {
-    /// Those of cAdvisor's metrics since Kubernetes 1.16.
+    /// Returns the labels of cAdvisor's metrics since Kubernetes 1.16.
     pub fn modern() -> Self {
         Self::of("namespace", "pod", "container")
     }
 
-    /// Those before Kubernetes 1.16.
+    /// Returns the labels before Kubernetes 1.16.
     pub fn legacy() -> Self {
         Self::of("namespace", "pod_name", "container_name")
     }
@@ -182,7 +181,7 @@ const DAY_SECS: u64 = 86_400;
 const SECOND: ConfigDuration = ConfigDuration::from_secs(1);
 const DAY: ConfigDuration = ConfigDuration::from_secs(DAY_SECS);
 const YEAR: ConfigDuration = ConfigDuration::from_secs(365 * DAY_SECS);
-/// Prometheus answers a query for more points of a series with an error.
+/// Prometheus rejects range queries for more points per series.
 const POINTS_PER_QUERY_MAX: u64 = 11_000;
 const SLICES_MAX: u64 = 10_000;
 
@@ -190,7 +189,7 @@ impl PrometheusConfig {
     /// Checks limits, and fields against each other. Fields are named `prometheus.…`.
     ///
     /// # Errors
-    /// The first field that is not allowed.
+    /// The first invalid field.
     pub fn validate(&self) -> Result<(), InvalidField> {
         self.url()?;
         if self.job_name.chars().any(char::is_control) {
@@ -210,16 +209,16 @@ impl PrometheusConfig {
         filled("prometheus.caFile", self.ca_file.as_deref())
     }
 
-    /// The address, checked.
+    /// Returns the parsed and checked address.
     ///
     /// # Errors
-    /// It is no HTTP address, or has parts that it should not have.
+    /// It is not an HTTP address, or has parts that it must not have.
     pub fn url(&self) -> Result<Url, InvalidField> {
         const FIELD: &str = "prometheus.url";
         let problem = match Url::parse(&self.url) {
             Err(error) => format!("`{}` is not an address: {error}", self.url),
             Ok(url) if !url.username().is_empty() || url.password().is_some() => {
-                "it has a user or a password: give them as prometheus.basicAuth".to_owned()
+                "it has a user or a password: use prometheus.basicAuth".to_owned()
             }
             Ok(url) if !matches!(url.scheme(), "http" | "https") || !url.has_host() => {
                 format!("`{}` is not http://HOST or https://HOST", self.url)
@@ -271,7 +270,7 @@ impl PrometheusConfig {
             return refuse(
                 "prometheus.slice",
                 format!(
-                    "{} has {points} points of historyResolution ({}), and Prometheus gives at most {POINTS_PER_QUERY_MAX}",
+                    "{} has {points} points of historyResolution ({}), and Prometheus returns at most {POINTS_PER_QUERY_MAX}",
                     self.slice, self.history_resolution
                 ),
             );
@@ -293,7 +292,7 @@ impl PrometheusConfig {
         if given.into_iter().filter(|given| *given).count() > 1 {
             return refuse(
                 "prometheus.bearerToken",
-                "give one of bearerToken, bearerTokenFile and basicAuth",
+                "set only one of bearerToken, bearerTokenFile and basicAuth",
             );
         }
         if self.bearer_token.as_ref().is_some_and(|token| token.reveal().trim().is_empty()) {
@@ -302,10 +301,13 @@ impl PrometheusConfig {
         filled("prometheus.bearerTokenFile", self.bearer_token_file.as_deref())?;
         let Some(basic) = &self.basic_auth else { return Ok(()) };
         if basic.user.is_empty() || basic.user.contains(':') {
-            return refuse("prometheus.basicAuth.user", "a user's name is not empty and has no `:`");
+            return refuse(
+                "prometheus.basicAuth.user",
+                "a user name must not be empty and must not contain `:`",
+            );
         }
         if basic.password.is_some() == basic.password_file.is_some() {
-            return refuse("prometheus.basicAuth.password", "give one of password and passwordFile");
+            return refuse("prometheus.basicAuth.password", "set exactly one of password and passwordFile");
         }
         filled("prometheus.basicAuth.passwordFile", basic.password_file.as_deref())
     }
@@ -313,7 +315,7 @@ impl PrometheusConfig {
 
 fn filled(field: &'static str, file: Option<&Path>) -> Result<(), InvalidField> {
     match file {
-        Some(file) if file.as_os_str().is_empty() => refuse(field, "it is empty; leave it out"),
+        Some(file) if file.as_os_str().is_empty() => refuse(field, "it is empty; set it or remove it"),
         _ => Ok(()),
     }
 }
@@ -325,7 +327,7 @@ fn whole_seconds(field: &'static str, duration: ConfigDuration) -> Result<(), In
     }
 }
 
-/// Whether it can stand in a query as it is. `more` are characters that are allowed besides letters, digits and `_`.
+/// Whether the name needs no quoting in a query. `more` are characters that are allowed besides letters, digits and `_`.
 pub fn is_name(name: &str, more: &str) -> bool {
     let is_letter = |c: char| c.is_ascii_alphabetic() || c == '_' || more.contains(c);
     name.starts_with(is_letter) && name.chars().all(|c| is_letter(c) || c.is_ascii_digit())

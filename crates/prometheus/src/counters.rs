@@ -1,4 +1,4 @@
-//! What has been asked of Prometheus, and what came of it.
+//! Counters of Prometheus requests and their results.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,20 +9,20 @@ use parking_lot::Mutex;
 use super::decode::Answer;
 use super::series::Skip;
 
-/// Counts since the start, for metrics. They only grow.
+/// Monotonic counters since the start, for metrics.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// A request takes milliseconds: this lock is never waited for.
+    /// A request takes milliseconds: this lock is never contended.
     requests: Mutex<BTreeMap<u16, RequestCount>>,
     series: AtomicU64,
     samples: AtomicU64,
     skipped: [AtomicU64; Skip::ALL.len()],
     retries: AtomicU64,
-    /// Queries that were too much for Prometheus and asked again in two halves.
+    /// Queries that exceeded a limit of Prometheus and were sent again in two halves.
     halved: AtomicU64,
 }
 
-/// Upper bounds of the times that requests take, in seconds, as upstream counts them.
+/// Upper bounds of request durations, in seconds, as upstream's buckets.
 pub const REQUEST_SECONDS: [f64; 21] = [
     0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0,
     120.0, 300.0,
@@ -32,27 +32,27 @@ pub const REQUEST_SECONDS: [f64; 21] = [
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RequestCount {
     pub count: u64,
-    /// Those that took not longer than each of [`REQUEST_SECONDS`] and longer than the one before, and the others.
+    /// Requests by duration: one count per bucket of [`REQUEST_SECONDS`], the last one for all longer requests.
     pub within: [u64; REQUEST_SECONDS.len() + 1],
-    /// The time until the first bytes of their answers, in all.
+    /// Sum of the times until the first bytes of the responses.
     pub waited: Duration,
 }
 
 impl Counters {
-    /// The method of all requests, for a metric's label.
+    /// HTTP method of all requests, as a metric label.
     pub const METHOD: &'static str = "POST";
 
-    /// Requests by HTTP status code; 0 for those that got no answer.
+    /// Requests by HTTP status code; 0 for requests without a response.
     pub fn requests(&self) -> BTreeMap<u16, RequestCount> {
         self.requests.lock().clone()
     }
 
-    /// Series handed on.
+    /// Series passed on.
     pub fn series(&self) -> u64 {
         self.series.load(Ordering::Relaxed)
     }
 
-    /// Samples handed on.
+    /// Samples passed on.
     pub fn samples(&self) -> u64 {
         self.samples.load(Ordering::Relaxed)
     }
@@ -67,7 +67,7 @@ impl Counters {
         self.retries.load(Ordering::Relaxed)
     }
 
-    /// Queries that were too much for Prometheus and were asked again in parts.
+    /// Queries that exceeded a limit of Prometheus and were sent again in parts.
     pub fn halved(&self) -> u64 {
         self.halved.load(Ordering::Relaxed)
     }

@@ -1,19 +1,19 @@
-//! Reads an answer of Prometheus while it arrives, and hands on one series after the other. No I/O.
+//! Streaming decoder of Prometheus responses: passes on one series after the other. No I/O.
 //!
-//! The answer (<https://prometheus.io/docs/prometheus/latest/querying/api/>):
+//! The response (<https://prometheus.io/docs/prometheus/latest/querying/api/>):
 //! `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{…},"values":[[ts,"v"],…]},…]},"warnings":[…]}`,
-//! with keys in any order. Something bad in one series never spoils the others.
+//! with keys in any order. A bad series never affects the rest.
 
 use super::config::LabelNames;
 use super::series::{Found, Series, Skip, Skipped};
 use super::split::{NotJson, Part, Splitter};
 
-/// What a query was for.
+/// Expected result type of a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResultType {
-    /// Series over time: the answer to a range query.
+    /// Series over time: the result of a range query.
     Matrix,
-    /// One sample a series: the answer to an instant query.
+    /// One sample per series: the result of an instant query.
     Vector,
 }
 
@@ -26,28 +26,28 @@ impl ResultType {
     }
 }
 
-/// What an answer says besides its series.
+/// Summary of a response besides its series.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Answer {
-    /// Series handed on.
+    /// Series passed on.
     pub series: u64,
-    /// Samples handed on.
+    /// Samples passed on.
     pub samples: u64,
     pub skipped: Skipped,
-    /// Results may be incomplete, or are not what was meant.
+    /// Results may be incomplete, or not what was meant.
     pub warnings: Vec<String>,
-    /// Hints for who wrote the query.
+    /// Hints for the author of the query.
     pub infos: Vec<String>,
 }
 
-/// Why an answer is none.
+/// Why a response is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     #[error("the answer breaks off after {bytes} bytes")]
     Truncated { bytes: u64 },
     #[error("the answer is not JSON: it has {found:?} at byte {at}")]
     NotJson { at: u64, found: char },
-    #[error("the answer is JSON, but not of Prometheus: its status is {status:?}")]
+    #[error("the answer is JSON, but not from Prometheus: its status is {status:?}")]
     NotPrometheus { status: String },
     #[error("{error_type}: {error}")]
     Refused { error_type: String, error: String },
@@ -55,7 +55,7 @@ pub enum DecodeError {
     WrongType { expected: &'static str, found: String },
 }
 
-/// Decodes one answer. After an error it is of no further use.
+/// Decodes one response. Not usable after an error.
 pub struct Decoder {
     splitter: Splitter,
     reader: Reader,
@@ -66,24 +66,24 @@ impl Decoder {
         Self { splitter: Splitter::new(), reader: Reader::new(expected, labels) }
     }
 
-    /// Takes the next bytes, of any length, and hands on the series that end in them.
+    /// Decodes the next bytes, of any length, and passes on the series that end in them.
     ///
     /// # Errors
-    /// What came cannot be JSON, or its result has another type.
+    /// The bytes cannot be JSON, or the result has another type.
     pub fn push(&mut self, bytes: &[u8], mut sink: impl FnMut(Series<'_>)) -> Result<(), DecodeError> {
         let reader = &mut self.reader;
         let outcome = self.splitter.push(bytes, &mut |part| reader.take(part, &mut sink));
-        // Found before what cannot be read, if both are in these bytes.
+        // Reported before a syntax error, if both are in these bytes.
         if let Some(wrong) = &self.reader.wrong_type {
             return Err(wrong.clone());
         }
         outcome.map_err(|NotJson { at, found }| DecodeError::NotJson { at, found: char::from(found) })
     }
 
-    /// To be called when all bytes have come.
+    /// Ends the response; call it after the last bytes.
     ///
     /// # Errors
-    /// Not all of the answer came, Prometheus refused the query, or it is no answer of Prometheus of this type.
+    /// The response is incomplete, Prometheus rejected the query, or it is not a Prometheus response of this type.
     pub fn finish(self) -> Result<Answer, DecodeError> {
         if !self.splitter.is_complete() {
             return Err(DecodeError::Truncated { bytes: self.splitter.bytes() });
@@ -92,7 +92,7 @@ impl Decoder {
     }
 }
 
-/// Reads the parts of an answer.
+/// Handles the parts of a response.
 struct Reader {
     expected: ResultType,
     labels: LabelNames,
@@ -149,7 +149,7 @@ impl Reader {
         sink(series);
     }
 
-    /// What went wrong matters more than what type the result would have.
+    // The error of Prometheus takes precedence over a wrong result type.
     fn result_type(&mut self, found: String) {
         self.has_type = true;
         if found != self.expected.name() && self.status != "error" {

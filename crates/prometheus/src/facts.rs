@@ -1,5 +1,5 @@
-//! What kube-state-metrics tells of pods, by way of Prometheus: who owns them, and what their containers request. And why
-//! there may be no usage.
+//! Metadata of pods from kube-state-metrics, read from Prometheus: owners, and requests and limits of containers. Also finds out
+//! why there is no usage.
 
 use berth_rightsizing::usage::UsageKind;
 use jiff::Timestamp;
@@ -12,47 +12,47 @@ use super::query::{Namespaces, groups, namespace_matcher, selector};
 use super::series::Series;
 use super::source::{PrometheusSource, Summary};
 
-/// Something that can be asked of all pods, controllers or containers.
+/// A fact about all pods, controllers or containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fact {
-    /// Who controls a pod.
+    /// Controller of a pod.
     PodOwner,
-    /// Who controls a ReplicaSet.
+    /// Controller of a ReplicaSet.
     ReplicaSetOwner,
-    /// Who controls a Job.
+    /// Controller of a Job.
     JobOwner,
-    /// What a container requests: cores or bytes.
+    /// Request of a container: cores or bytes.
     Request(UsageKind),
-    /// What a container may use at most: cores or bytes.
+    /// Limit of a container: cores or bytes.
     Limit(UsageKind),
 }
 
-/// One answer.
+/// One result.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Told<'a> {
     pub namespace: &'a str,
-    /// The pod, ReplicaSet or Job.
+    /// Name of the pod, ReplicaSet or Job.
     pub object: &'a str,
-    /// The owner, as KIND/NAME (`/` or `<none>/<none>` for nobody); or the container.
+    /// The owner, as KIND/NAME (`/` or `<none>/<none>` if there is none); or the container.
     pub about: &'a str,
-    /// Cores or bytes, of requests and limits.
+    /// Cores or bytes, for requests and limits.
     pub value: f64,
 }
 
 /// Why a history has no samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Missing {
-    /// There is no series of the metric at all.
+    /// The metric has no series at all.
     Metric,
-    /// There are series of the metric, but none with these labels; those of Kubernetes before 1.16, or after it, are there.
+    /// The metric has series, but none with these labels; series with the labels of Kubernetes before 1.16 (or since) exist.
     Labels { legacy: bool },
-    /// There are series of the metric, with neither set of labels.
+    /// The metric has series, with neither set of labels.
     AnyLabels,
-    /// There are series, but not of these namespaces, or not of this time.
+    /// There are series, but not in these namespaces, or not in this time range.
     Namespaces,
 }
 
-/// The label in which an owner's kind and name are put together.
+/// Label that joins an owner's kind and name.
 const OWNER: &str = "berth_owner";
 
 impl Fact {
@@ -66,7 +66,7 @@ impl Fact {
         }
     }
 
-    /// The labels of an answer: of the namespace, the object, and what is told of it.
+    /// Returns the labels of a result: namespace, object, and owner or container.
     fn labels(self) -> LabelNames {
         let (object, about) = match self {
             Fact::PodOwner => ("pod", OWNER),
@@ -77,8 +77,8 @@ impl Fact {
         LabelNames { namespace: "namespace".into(), pod: object.into(), container: about.into() }
     }
 
-    /// The last answer for everything that was there in the history: also of pods that have ended. It is looked for only at
-    /// the points of the history, which keeps the samples that Prometheus must load few.
+    /// Queries the last value of every object in the history, pods that have ended included. Evaluates only at the points of the
+    /// history, to limit the samples that Prometheus must load.
     fn query(self, config: &PrometheusConfig, group: &[String]) -> String {
         let (metric, names) = (self.metric(), namespace_matcher("namespace", group));
         let LabelNames { namespace, pod: object, container: about } = self.labels();
@@ -103,11 +103,11 @@ fn over_history(config: &PrometheusConfig, selector: &str) -> String {
 }
 
 impl PrometheusSource {
-    /// Hands the newest answer of everything that was there during the history to `sink`. No answers at all: there is no
-    /// kube-state-metrics, or Prometheus does not keep this metric of it.
+    /// Passes the newest value of every object in the history to `sink`. No results at all: there is no kube-state-metrics, or
+    /// Prometheus does not store this metric of it.
     ///
     /// # Errors
-    /// Why not all could be read. What came before has been handed on.
+    /// Why not everything could be read. Results before the error have been passed on.
     pub async fn facts(
         &self,
         fact: Fact,
@@ -134,10 +134,10 @@ impl PrometheusSource {
         Ok(summary)
     }
 
-    /// To be asked when a history had no samples.
+    /// Finds out why a history had no samples.
     ///
     /// # Errors
-    /// Prometheus cannot be asked.
+    /// The query to Prometheus failed.
     pub async fn missing(&self, now: Timestamp) -> Result<Missing, SourceError> {
         let (client, at) = (self.client(), now.as_second());
         let config = client.config();

@@ -1,9 +1,9 @@
-//! What containers use of CPU and memory, or of what another metric tells (`metric.rs`), read from Prometheus: history in slices of
-//! time, and the newest samples; and what kube-state-metrics tells of their pods there (`facts.rs`).
+//! Usage of containers, read from Prometheus: CPU, memory and other metrics (`metric.rs`), the history in slices of time and the
+//! newest samples; and metadata of pods from kube-state-metrics (`facts.rs`).
 //!
-//! Answers are decoded while they arrive, so that memory is bounded by one series, whatever the length of the history.
-//! `query.rs` (what to ask) and `decode.rs`, `split.rs` (what the answer says) do no I/O; `client.rs` sends one request,
-//! `source.rs` asks for everything in the right order. May not know: estimators, the API server, decisions.
+//! Responses are decoded while they arrive, so memory is bounded by one series, whatever the length of the history.
+//! `query.rs` (queries), `decode.rs` and `split.rs` (responses) do no I/O; `client.rs` sends one request, `source.rs` sends all
+//! queries in the right order. Must not know: estimators, the API server, decisions.
 
 mod client;
 mod config;

@@ -1,4 +1,4 @@
-//! Metrics beside those of CPU and memory, as queries. No I/O.
+//! Queries for metrics besides those of CPU and memory. No I/O.
 
 use berth_rightsizing::usage::Scope;
 use std::fmt::{self, Write};
@@ -10,31 +10,31 @@ use super::config::{LabelNames, PrometheusConfig, is_name};
 use super::query::{Measure, namespace_matcher, quoted};
 use berth_model::ConfigDuration;
 
-/// What the values of a metric are.
+/// Type of a metric's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum MetricKind {
-    /// A counter: what it grows by in a second is the usage.
+    /// A counter: usage is its increase per second.
     Rate,
-    /// The usage itself.
+    /// A gauge: usage is its value.
     Gauge,
 }
 
 /// A metric of which the usage of containers or pods is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Metric {
-    /// Its name in Prometheus.
+    /// Name in Prometheus.
     pub name: String,
     pub kind: MetricKind,
     pub scope: Scope,
     /// Only series with these labels.
     pub matchers: Vec<Matcher>,
-    /// Labels of the parts that a container or pod has, such as network interfaces: their values are added up. Series that
-    /// differ in other labels are the same part, read twice, and the largest one counts.
+    /// Labels of the parts of a container or pod, such as network interfaces: the values of the parts are summed. Series that differ
+    /// only in other labels are the same part, read twice; the largest one counts.
     pub sum_over: Vec<String>,
 }
 
-/// What a label must or must not be.
+/// A label matcher.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Matcher {
     label: String,
@@ -43,16 +43,16 @@ pub struct Matcher {
     value: String,
 }
 
-/// A text that is no matcher.
+/// A string that is not a matcher.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no matcher, such as interface=eth0, device!=/dev/sda or device!~/dev/dm-.*")]
+#[error("`{0}` is not a matcher such as interface=eth0, device!=/dev/sda or device!~/dev/dm-.*")]
 pub struct MatcherError(String);
 
 impl Matcher {
-    /// Reads `LABEL=VALUE`, `LABEL!=VALUE`, `LABEL=~EXPRESSION` or `LABEL!~EXPRESSION`. The value is all the rest, without quotes.
+    /// Parses `LABEL=VALUE`, `LABEL!=VALUE`, `LABEL=~EXPRESSION` or `LABEL!~EXPRESSION`. The value is the whole rest, without quotes.
     ///
     /// # Errors
-    /// It has no operator, its label cannot be one, or its value is in quotes, which would be a part of it.
+    /// It has no operator, its label is invalid, or its value is in quotes, which would become part of the value.
     pub fn parse(text: &str) -> Result<Self, MatcherError> {
         let no_matcher = || MatcherError(text.chars().filter(|c| !c.is_control()).collect());
         let at = text.find(['=', '!']).ok_or_else(no_matcher)?;
@@ -70,7 +70,7 @@ impl Matcher {
 }
 
 impl fmt::Display for Matcher {
-    /// As PromQL has it.
+    /// Writes the matcher as PromQL.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}{}", self.label, self.operator, quoted(&self.value))
     }
@@ -80,7 +80,7 @@ impl Metric {
     fn selector(&self, config: &PrometheusConfig, labels: &LabelNames, group: &[String]) -> String {
         let LabelNames { namespace, pod, container } = labels;
         let mut text = format!("{}{{", self.name);
-        // Writing to a text cannot fail.
+        // Writing to a string cannot fail.
         let has_job = self.matchers.iter().any(|matcher| matcher.label == "job");
         if !config.job_name.is_empty() && !has_job {
             let _ = write!(text, "job={}, ", quoted(&config.job_name));
@@ -99,7 +99,7 @@ impl Metric {
 }
 
 impl Measure for &Metric {
-    /// One series a container or pod.
+    /// Returns one series per container or pod.
     fn query(
         self,
         config: &PrometheusConfig,

@@ -1,4 +1,4 @@
-//! What to ask Prometheus: PromQL, and at which times. No I/O.
+//! PromQL queries for usage, and their evaluation times. No I/O.
 
 use berth_rightsizing::usage::UsageKind;
 use std::fmt::Write;
@@ -6,22 +6,22 @@ use std::fmt::Write;
 use super::config::{LabelNames, PrometheusConfig};
 use berth_model::ConfigDuration;
 
-/// Whose containers are asked for.
+/// Namespaces to query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Namespaces<'a> {
-    /// Those of all namespaces.
+    /// All namespaces.
     All,
-    /// Those of these namespaces; of none when the list is empty.
+    /// Only these namespaces; none if the list is empty.
     These(&'a [String]),
 }
 
-/// Prometheus looks up a regular expression that is an alternative of texts like so many single values, up to 256; beyond
-/// that it tries the expression on every value of the label.
+/// Prometheus evaluates a regular expression that is an alternation of up to 256 literals by lookups; beyond that it matches the
+/// expression against every value of the label.
 const NAMESPACES_PER_QUERY_MAX: usize = 250;
 /// Servers and proxies limit forms to 64 KiB and more; names have 63 bytes at most.
 const NAMESPACE_BYTES_PER_QUERY_MAX: usize = 16 << 10;
 
-/// The namespaces of each query, sorted and without duplicates; an empty group stands for all namespaces.
+/// Groups namespaces by query, sorted and without duplicates; an empty group stands for all namespaces.
 pub(super) fn groups(namespaces: Namespaces<'_>) -> Vec<Vec<String>> {
     let Namespaces::These(names) = namespaces else { return vec![Vec::new()] };
     let mut names = names.to_vec();
@@ -46,9 +46,9 @@ pub(super) fn groups(namespaces: Namespaces<'_>) -> Vec<Vec<String>> {
     groups
 }
 
-/// Something that is measured, as a query.
+/// A measurement that can be queried.
 pub(super) trait Measure: Copy + Send + Sync {
-    /// The usage in the namespaces of `group`. `window` is that of rates.
+    /// Returns the query for usage in the namespaces of `group`. `window` is the window of rates.
     fn query(
         self,
         config: &PrometheusConfig,
@@ -57,7 +57,7 @@ pub(super) trait Measure: Copy + Send + Sync {
         group: &[String],
     ) -> String;
 
-    /// Those of `labels` that the answer has; an empty name is of a label that it does not have.
+    /// Returns the subset of `labels` that the result has; labels it does not have are empty.
     fn labels(self, labels: &LabelNames) -> LabelNames {
         labels.clone()
     }
@@ -75,10 +75,10 @@ impl Measure for UsageKind {
     }
 }
 
-/// The usage of each container in the namespaces of `group`, one series a container.
+/// Returns the query for usage in the namespaces of `group`, one series per container.
 ///
-/// A container that was started again, or is scraped twice, has several series at the same time. The largest value
-/// counts: a sum would count one container twice. It also leaves all other labels out of the answer, which are most of it.
+/// A container that was restarted, or is scraped twice, has several series at the same time. The largest value counts: a sum would
+/// count one container twice. The aggregation also drops all other labels, which are most of the response.
 pub(super) fn usage(
     config: &PrometheusConfig,
     labels: &LabelNames,
@@ -95,12 +95,12 @@ pub(super) fn usage(
     format!("max by ({namespace}, {pod}, {container}) ({values})")
 }
 
-/// Has a result exactly when there are series with these labels.
+/// Returns a query that has a result exactly if there are series with these labels.
 pub(super) fn any_container(config: &PrometheusConfig, labels: &LabelNames) -> String {
     format!("count({})", selector(config, labels, UsageKind::Memory, &[]))
 }
 
-/// Of the namespaces of `group`, with a comma after it; empty for all namespaces.
+/// Returns a matcher for the namespaces of `group`, with a comma after it; empty for all namespaces.
 pub(super) fn namespace_matcher(label: &str, group: &[String]) -> String {
     match group {
         [] => String::new(),
@@ -124,7 +124,7 @@ pub(super) fn selector(
     };
     let LabelNames { namespace, pod, container } = labels;
     let mut text = format!("{metric}{{");
-    // Writing to a text cannot fail.
+    // Writing to a string cannot fail.
     if !config.job_name.is_empty() {
         let _ = write!(text, "job={}, ", quoted(&config.job_name));
     }
@@ -134,7 +134,7 @@ pub(super) fn selector(
     text
 }
 
-/// A regular expression (RE2) that matches only `text`.
+/// Returns a regular expression (RE2) that matches only `text`.
 pub(super) fn literal(text: &str) -> String {
     let mut expression = String::with_capacity(text.len());
     for c in text.chars() {
@@ -146,7 +146,7 @@ pub(super) fn literal(text: &str) -> String {
     expression
 }
 
-/// A PromQL string literal.
+/// Quotes a PromQL string literal.
 pub(super) fn quoted(text: &str) -> String {
     let mut literal = String::with_capacity(text.len() + 2);
     literal.push('"');
@@ -161,10 +161,10 @@ pub(super) fn quoted(text: &str) -> String {
     literal
 }
 
-/// Times at which a range query is evaluated: `count` of them, `step` seconds apart. Never empty.
+/// Evaluation times of a range query: `count` points, `step` seconds apart. Never empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Points {
-    /// The first one, in seconds since 1970.
+    /// The first point, in seconds since 1970.
     pub start: i64,
     /// Seconds.
     pub step: i64,
@@ -172,12 +172,12 @@ pub struct Points {
 }
 
 impl Points {
-    /// The last one, in seconds since 1970.
+    /// Returns the last point, in seconds since 1970.
     pub fn end(self) -> i64 {
         self.start + (self.count - 1) * self.step
     }
 
-    /// Cut into pieces of at most `count_max` points, oldest first.
+    /// Splits into pieces of at most `count_max` points, oldest first.
     pub fn pieces(self, count_max: i64) -> impl Iterator<Item = Points> {
         let count_max = count_max.max(1);
         (0..self.count).step_by(usize::try_from(count_max).unwrap_or(usize::MAX)).map(move |first| Points {
@@ -188,11 +188,11 @@ impl Points {
     }
 }
 
-/// The history in slices, oldest first. Its last point is `now`, and each point is in exactly one slice, also the one at the
-/// very beginning, which makes the first slice longer by one.
+/// Splits the history into slices, oldest first. The last point is `now`, and each point is in exactly one slice; the very first
+/// point belongs to the first slice, which makes that slice longer by one.
 pub(super) fn slices(config: &PrometheusConfig, now: i64) -> impl Iterator<Item = Points> + use<> {
     let seconds = |duration: ConfigDuration| i64::try_from(duration.get().as_secs()).unwrap_or(i64::MAX);
-    // Checked configurations have at least a second, and never more than a year.
+    // A checked configuration has at least one second and at most one year here.
     let step = seconds(config.history_resolution).max(1);
     let steps = seconds(config.history_length) / step;
     let steps_per_slice = (seconds(config.slice) / step).max(1);

@@ -1,4 +1,4 @@
-//! One series: what is read of it, and why it or a sample of it may be skipped. No I/O.
+//! Decoding of one series, and the reasons to skip it or a sample of it. No I/O.
 
 use berth_rightsizing::usage::Sample;
 use std::borrow::Cow;
@@ -15,7 +15,7 @@ use super::decode::ResultType;
 pub struct Series<'a> {
     pub namespace: &'a str,
     pub pod: &'a str,
-    /// Empty for a series of a pod as a whole.
+    /// Empty for a series of a whole pod.
     pub container: &'a str,
     pub samples: &'a [Sample],
 }
@@ -23,17 +23,17 @@ pub struct Series<'a> {
 /// Why a series or a sample of it was skipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Skip {
-    /// A series without a label that names its container.
+    /// Series without a label that names its container.
     MissingLabel,
-    /// A series that is not the JSON of a series.
+    /// Series with invalid JSON.
     Malformed,
-    /// A series of more bytes than any answer of Prometheus has.
+    /// Series with more bytes than any response of Prometheus has.
     TooLong,
-    /// A sample whose value is no number.
+    /// Sample whose value is not a number.
     NotANumber,
-    /// A sample whose value is NaN or infinite.
+    /// Sample whose value is NaN or infinite.
     NotFinite,
-    /// A sample that is not later than the one before.
+    /// Sample that is not later than the one before.
     OutOfOrder,
 }
 
@@ -47,7 +47,7 @@ impl Skip {
         Skip::OutOfOrder,
     ];
 
-    /// For a metric's label.
+    /// Returns the metric label.
     pub fn name(self) -> &'static str {
         match self {
             Skip::MissingLabel => "series_missing_label",
@@ -60,7 +60,7 @@ impl Skip {
     }
 }
 
-/// How many were skipped, by reason: series or samples, as the reason says.
+/// Numbers of skipped series or samples, by reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Skipped([u64; Skip::ALL.len()]);
 
@@ -85,7 +85,7 @@ impl Skipped {
     }
 }
 
-/// The last series, in buffers that are used again.
+/// Reused buffers for one series.
 #[derive(Default)]
 pub(super) struct Found {
     namespace: String,
@@ -96,10 +96,10 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// Reads one element of a result; nothing when all of its samples were skipped, or it has none.
+    /// Decodes one element of a result; `None` if it has no samples, or all of them were skipped.
     ///
     /// # Errors
-    /// Why all of it is skipped.
+    /// Why the whole series is skipped.
     pub(super) fn read(
         &mut self,
         json: &[u8],
@@ -115,7 +115,7 @@ impl Found {
         let seed = SeriesSeed { expected, labels, found: self, skipped };
         let mut json = serde_json::Deserializer::from_slice(json);
         seed.deserialize(&mut json).map_err(|_| Skip::Malformed)?;
-        // A series of a pod as a whole is of no container.
+        // A series of a whole pod needs no container.
         let has_container = labels.container.is_empty() || !self.container.is_empty();
         if self.namespace.is_empty() || self.pod.is_empty() || !has_container {
             return Err(Skip::MissingLabel);
@@ -125,11 +125,11 @@ impl Found {
     }
 }
 
-/// A text, without a copy unless it has escapes.
+/// A string that is borrowed unless it has escapes.
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// Reads one element of the result into `found`.
+/// Decodes one element of the result into `found`.
 struct SeriesSeed<'s> {
     expected: ResultType,
     labels: &'s LabelNames,

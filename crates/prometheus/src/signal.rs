@@ -1,16 +1,16 @@
-//! Measures of how well a service serves, as queries that give one number. No I/O.
+//! Queries for service quality signals that return one number. No I/O.
 
 use super::config::PrometheusConfig;
 use super::query::{literal, quoted};
 
-/// What says that the replicas of a service have too much to do.
+/// Signals that the replicas of a service are overloaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SignalKind {
-    /// Share of CFS periods in which its containers were throttled.
+    /// Fraction of CFS periods in which the containers were throttled.
     CpuThrottling,
-    /// Seconds in which some task of a container waited for a CPU, for each second (PSI); of the worst pod.
+    /// Seconds per second in which some task of a container waited for a CPU (PSI); of the worst pod.
     CpuPressure,
-    /// Seconds for which tasks waited in run queues, for each second for which they ran.
+    /// Seconds that tasks waited in run queues, per second that they ran.
     RunQueueLatency,
     /// The 95th percentile of Istio's histograms, in milliseconds.
     RequestLatency,
@@ -25,7 +25,7 @@ pub struct ServiceName<'a> {
 }
 
 impl ServiceName<'_> {
-    /// A regular expression (RE2) of the names of its pods.
+    /// Returns a regular expression (RE2) that matches the names of its pods.
     pub fn pods(self) -> String {
         let suffix = match self.kind {
             "Deployment" => "-[0-9a-z]+-[0-9a-z]{5}",
@@ -37,7 +37,7 @@ impl ServiceName<'_> {
     }
 }
 
-/// What to ask for the signal of a service. `RequestLatency` is that of its own side.
+/// Returns the query for a signal of a service. `RequestLatency` is measured on the server side.
 pub fn signal(config: &PrometheusConfig, kind: SignalKind, service: ServiceName<'_>) -> String {
     let window = config.live_window;
     let rate = |metric: &str| format!("rate({metric}{{{}}}[{window}])", of_containers(config, service));
@@ -60,7 +60,7 @@ pub fn signal(config: &PrometheusConfig, kind: SignalKind, service: ServiceName<
     }
 }
 
-/// The share of a service's requests that succeed, as Istio counts them.
+/// Returns the query for the fraction of a service's requests that succeed, as Istio counts them.
 pub fn success_rate(config: &PrometheusConfig, service: ServiceName<'_>) -> String {
     let (window, requests) = (config.live_window, of_requests(service));
     format!(
@@ -68,10 +68,10 @@ pub fn success_rate(config: &PrometheusConfig, service: ServiceName<'_>) -> Stri
     )
 }
 
-/// A query that a person wrote, with `$namespace`, `$name` and `$pods` replaced. They stand between quotes in PromQL.
+/// Fills `$namespace`, `$name` and `$pods` into a user's query. In PromQL they stand between quotes.
 pub fn filled(query: &str, service: ServiceName<'_>) -> String {
     let inner = |text: &str| quoted(text).trim_matches('"').to_owned();
-    // The longer name first: `$name` begins `$namespace`.
+    // `$namespace` before `$name`, which is its prefix.
     query
         .replace("$namespace", &inner(service.namespace))
         .replace("$name", &inner(service.name))

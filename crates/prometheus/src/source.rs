@@ -1,4 +1,4 @@
-//! Asks Prometheus for the usage of containers: the history oldest first, and the newest samples.
+//! Reads the usage of containers from Prometheus: the history, oldest first, and the newest samples.
 
 use berth_rightsizing::usage::Sample;
 use berth_rightsizing::usage::UsageKind;
@@ -18,24 +18,24 @@ use super::metric::Metric;
 use super::query::{Measure, Namespaces, any_container, groups, slices};
 use super::series::{Series, Skipped};
 
-/// So many different warnings are kept of one reading.
+/// Maximum number of distinct warnings kept per read.
 const WARNINGS_MAX: usize = 20;
 
-/// What was read.
+/// Summary of a read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Summary {
-    /// Queries that were answered.
+    /// Queries that succeeded.
     pub queries: u64,
-    /// Series handed on: a container has one for each of its slices and kinds.
+    /// Series passed on: a container has one per slice and kind.
     pub series: u64,
-    /// Samples handed on.
+    /// Samples passed on.
     pub samples: u64,
     pub skipped: Skipped,
-    /// What Prometheus says may be missing; each text once, and only the first ones.
+    /// Distinct warnings of Prometheus that results may be incomplete, up to a limit.
     pub warnings: Vec<String>,
 }
 
-/// The usage that a Prometheus has. Cheap to clone.
+/// Usage from one Prometheus. Cheap to clone.
 #[derive(Clone)]
 pub struct PrometheusSource {
     shared: Arc<Shared>,
@@ -43,11 +43,11 @@ pub struct PrometheusSource {
 
 struct Shared {
     client: PrometheusClient,
-    /// Found out once, unless they are configured.
+    /// Detected once, unless they are configured.
     labels: OnceLock<LabelNames>,
 }
 
-/// One query, for something that is measured.
+/// One query for one measurement.
 #[derive(Clone)]
 struct Job<M> {
     kind: M,
@@ -55,13 +55,13 @@ struct Job<M> {
     when: When,
 }
 
-/// A query whose turn comes, perhaps sent already: its answer waits in the connection.
+/// The next query in order; it may be sent already, then its response waits in the connection.
 struct Ahead<M> {
     job: Job<M>,
     request: Option<Request>,
 }
 
-/// Ends with its owner: nobody would read the answer.
+/// Aborted when dropped: the response would not be read.
 struct Request(JoinHandle<Result<Response, Failure>>);
 
 impl Drop for Request {
@@ -71,13 +71,13 @@ impl Drop for Request {
 }
 
 impl PrometheusSource {
-    /// Connects to nothing yet.
+    /// Creates the source without connecting.
     ///
     /// # Errors
-    /// The configuration is not valid, or the CA file cannot be read.
+    /// The configuration is invalid, or the CA file cannot be read.
     ///
     /// # Panics
-    /// When the process has no default TLS provider of rustls; `berth` installs it first thing.
+    /// If the process has no default TLS provider of rustls; `berth` installs it at start.
     pub fn new(config: PrometheusConfig) -> Result<Self, SourceError> {
         Self::with_patience(config, Patience::default())
     }
@@ -95,31 +95,31 @@ impl PrometheusSource {
         self.shared.client.config()
     }
 
-    /// What was asked since the start.
+    /// Returns the counters since the start.
     pub fn counters(&self) -> &Counters {
         self.shared.client.counters()
     }
 
-    /// Whether Prometheus answers queries with these credentials.
+    /// Checks that Prometheus accepts queries with these credentials.
     ///
     /// # Errors
-    /// Why not.
+    /// Why the query failed.
     pub async fn check(&self, now: Timestamp) -> Result<(), SourceError> {
         self.shared.client.has_result("vector(1)", now.as_second()).await.map(drop)
     }
 
-    /// The one number that a query gives now; `None` when it gives none, or one that is not finite.
+    /// Returns the single number that a query gives now; `None` if it gives none, or one that is not finite.
     ///
     /// # Errors
-    /// Prometheus cannot be asked, or gives several.
+    /// The query failed, or returned several series.
     pub async fn number(&self, query: &str, now: Timestamp) -> Result<Option<Sample>, SourceError> {
         self.shared.client.number(query, now.as_second()).await
     }
 
-    /// The labels that name a container: the configured ones, else those that there are series with, else the modern ones.
+    /// Returns the labels that identify a container: the configured ones, otherwise a set with existing series, otherwise the modern ones.
     ///
     /// # Errors
-    /// Prometheus cannot be asked.
+    /// The query failed.
     pub async fn labels(&self, now: Timestamp) -> Result<LabelNames, SourceError> {
         let Shared { client, labels } = &*self.shared;
         if let Some(known) = client.config().labels.as_ref().or_else(|| labels.get()) {
@@ -133,14 +133,14 @@ impl PrometheusSource {
         Ok(LabelNames::modern())
     }
 
-    /// Hands the history to `sink`, in samples of `historyResolution` that end at `now`.
+    /// Passes the history to `sink`, as samples at intervals of `historyResolution` that end at `now`.
     ///
-    /// What is before in time comes first: all of one slice before any of the next, so the samples of one container and
-    /// kind come in strictly increasing time. Within a slice, a series comes as it arrives. Memory is bounded by one series,
-    /// and `parallelism` answers that wait in their connections. Dropping the future ends all requests.
+    /// Older slices come first: all of one slice before any of the next, so the samples of one container and kind come in strictly
+    /// increasing time. Within a slice, series come as they arrive. Memory is bounded by one series, and `parallelism` responses that
+    /// wait in their connections. Dropping the future aborts all requests.
     ///
     /// # Errors
-    /// Why not all could be read. What came before has been handed on: who reads again must begin anew.
+    /// Why not everything could be read. Samples before the error have been passed on: a caller that retries must discard them.
     pub async fn history(
         &self,
         namespaces: Namespaces<'_>,
@@ -150,10 +150,10 @@ impl PrometheusSource {
         self.read(&UsageKind::ALL, namespaces, self.past(now), now, sink).await
     }
 
-    /// As [`history`](Self::history), of one metric.
+    /// Reads the [`history`](Self::history) of one metric.
     ///
     /// # Errors
-    /// As there.
+    /// As [`history`](Self::history).
     pub async fn history_of(
         &self,
         metric: &Metric,
@@ -164,10 +164,10 @@ impl PrometheusSource {
         self.read(&[metric], namespaces, self.past(now), now, |_, series| sink(series)).await
     }
 
-    /// Hands the newest sample of each container and kind to `sink`: CPU as the rate over `liveWindow`.
+    /// Passes the newest sample of each container and kind to `sink`: CPU as the rate over `liveWindow`.
     ///
     /// # Errors
-    /// Why not all could be read. What came before has been handed on.
+    /// Why not everything could be read. Samples before the error have been passed on.
     pub async fn latest(
         &self,
         namespaces: Namespaces<'_>,
@@ -177,10 +177,10 @@ impl PrometheusSource {
         self.read(&UsageKind::ALL, namespaces, present(now), now, sink).await
     }
 
-    /// As [`latest`](Self::latest), of one metric.
+    /// Reads the [`latest`](Self::latest) samples of one metric.
     ///
     /// # Errors
-    /// As there.
+    /// As [`latest`](Self::latest).
     pub async fn latest_of(
         &self,
         metric: &Metric,
@@ -191,12 +191,12 @@ impl PrometheusSource {
         self.read(&[metric], namespaces, present(now), now, |_, series| sink(series)).await
     }
 
-    /// The times of a history that ends now.
+    /// Returns the evaluation times of a history that ends now.
     fn past(&self, now: Timestamp) -> impl Iterator<Item = When> + Send + use<> {
         slices(self.shared.client.config(), now.as_second()).map(When::During)
     }
 
-    /// Asks for all of `kinds` at these times, one after the other.
+    /// Queries all of `kinds` at these times, one after the other.
     async fn read<M: Measure>(
         &self,
         kinds: &[M],
@@ -219,7 +219,7 @@ impl PrometheusSource {
         self.run(jobs, now, sink).await
     }
 
-    /// Asks all of `jobs`, some at the same time, and reads their answers one after the other.
+    /// Sends all of `jobs`, some concurrently, and reads their responses one after the other.
     async fn run<M: Measure>(
         &self,
         mut jobs: impl Iterator<Item = Job<M>> + Send,
@@ -238,7 +238,7 @@ impl PrometheusSource {
             let ended = |problem| SourceError::Ended { url: self.shared.client.url(), problem };
             match (&mut request.0).await.map_err(|error| ended(error.to_string()))? {
                 Ok(response) => {
-                    // It is evaluated: while it is decoded, Prometheus works on as many others.
+                    // The query is evaluated: while its response is decoded, Prometheus can work on the next ones.
                     self.send_ahead(&mut ahead, &mut jobs, points_max, &labels);
                     let query = self.query(&job, &labels);
                     let decoder = Decoder::new(job.result_type(), job.kind.labels(&labels));
@@ -251,7 +251,7 @@ impl PrometheusSource {
                     let url = self.shared.client.url();
                     let parts = job.halves().ok_or(SourceError::TooMuch { url, said })?;
                     points_max = points_max.min(parts[0].points());
-                    // What comes later in time stays behind them, even when it was sent already.
+                    // Later points stay behind these parts, even if their query was sent already.
                     for job in parts.into_iter().rev() {
                         ahead.push_front(Ahead { job, request: None });
                     }
@@ -261,7 +261,7 @@ impl PrometheusSource {
         }
     }
 
-    /// Keeps so many queries asked as Prometheus may work on at a time.
+    /// Keeps `parallelism` queries in flight.
     fn send_ahead<M: Measure>(
         &self,
         ahead: &mut VecDeque<Ahead<M>>,
@@ -302,7 +302,7 @@ fn shared_groups(namespaces: Namespaces<'_>) -> Vec<Arc<[String]>> {
     groups(namespaces).into_iter().map(Arc::from).collect()
 }
 
-/// The newest samples.
+/// Returns the evaluation time of the newest samples.
 fn present(now: Timestamp) -> impl Iterator<Item = When> + Send {
     std::iter::once(When::At(now.as_second()))
 }
@@ -322,7 +322,7 @@ impl<M: Measure> Job<M> {
         }
     }
 
-    /// The same in queries for at most so many points, oldest first.
+    /// Splits into queries for at most `points_max` points, oldest first.
     fn pieces(self, points_max: i64) -> Vec<Self> {
         match self.when {
             When::During(points) if points.count > points_max => points
@@ -333,7 +333,7 @@ impl<M: Measure> Job<M> {
         }
     }
 
-    /// In two: first by time, then by namespaces. `None` when it is one point of one namespace, or of all of them.
+    /// Halves by time first, then by namespaces. `None` for one point of one namespace, or of all namespaces.
     fn halves(self) -> Option<Vec<Self>> {
         let points = self.points();
         if points > 1 {

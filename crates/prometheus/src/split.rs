@@ -1,17 +1,17 @@
-//! Cuts an answer of Prometheus, which comes in pieces of any length, into its fields and the single elements of
-//! `data.result`. At most one of them is held in memory. No I/O.
+//! Splitter of a Prometheus response, which arrives in pieces of any length, into its fields and the single elements of
+//! `data.result`. Holds at most one of them in memory. No I/O.
 //!
-//! It finds where values begin and end, and leaves it to `serde_json` to read them.
+//! It only finds where values begin and end; `serde_json` decodes them.
 
-/// What was found.
+/// A part of the response.
 pub(super) enum Part<'a> {
-    /// A field of the answer or of its `data`, as JSON.
+    /// A field of the response or of its `data`, as JSON.
     Field(&'a str, &'a [u8]),
     /// `data.result` is a list; its elements follow.
     List,
-    /// An element of it, as JSON.
+    /// An element of the list, as JSON.
     Element(&'a [u8]),
-    /// An element that had more than [`ELEMENT_BYTES_MAX`] bytes, and was skipped.
+    /// An element with more than [`ELEMENT_BYTES_MAX`] bytes, which was skipped.
     TooLong,
 }
 
@@ -23,26 +23,26 @@ pub(super) struct NotJson {
     pub found: u8,
 }
 
-/// Ten times as much as Prometheus's limit of 11,000 points takes in its longest form.
+/// Ten times the size of 11,000 points, Prometheus's limit, in their longest form.
 pub(super) const ELEMENT_BYTES_MAX: usize = 8 << 20;
-/// Fields that are longer are ignored, as if they were not there: none that is read has a reason to be.
+/// Longer fields are ignored as if they were unset: no field that is read needs to be longer.
 const FIELD_BYTES_MAX: usize = 64 << 10;
 const KEY_BYTES_MAX: usize = 64;
 
 pub(super) struct Splitter {
-    /// Bytes before the piece that is being read.
+    /// Bytes before the current piece.
     offset: u64,
     level: Level,
     expects: Expects,
     /// The last key of the object at this level.
     key: String,
     value: ValueEnd,
-    /// The beginning of a value whose end has not come yet.
+    /// The beginning of a value that has not ended yet.
     held: Vec<u8>,
     is_too_long: bool,
 }
 
-/// What the value that is being read is part of.
+/// The container of the current value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Level {
     Answer,
@@ -52,17 +52,17 @@ enum Level {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Expects {
-    /// The `{` of the answer.
+    /// The `{` of the response.
     Start,
     KeyOrEnd,
     InKey,
     Colon,
     Value,
-    /// As `Value`, or the `]` of an empty list.
+    /// Like `Value`, or the `]` of an empty list.
     ElementOrEnd,
     InValue,
     CommaOrEnd,
-    /// Nothing but white space.
+    /// Only white space.
     Nothing,
 }
 
@@ -84,15 +84,15 @@ impl Splitter {
         self.offset
     }
 
-    /// Whether the answer has come to its end.
+    /// Whether the response has ended.
     pub fn is_complete(&self) -> bool {
         self.expects == Expects::Nothing
     }
 
-    /// Reads on.
+    /// Processes the next piece.
     ///
     /// # Errors
-    /// This can be no JSON object. Nothing is read after it.
+    /// The bytes cannot be a JSON object. Must not be called again after that.
     pub fn push(&mut self, piece: &[u8], found: &mut impl FnMut(Part<'_>)) -> Result<(), NotJson> {
         let mut at = 0;
         while at < piece.len() {
@@ -106,7 +106,7 @@ impl Splitter {
             } else if !byte.is_ascii_whitespace() {
                 match self.token(byte, found) {
                     Some(true) => {}
-                    // The first byte of a value is read with the rest of it.
+                    // The value reader takes the first byte of a value.
                     Some(false) => continue,
                     None => return Err(NotJson { at: self.offset + at as u64, found: byte }),
                 }
@@ -117,7 +117,7 @@ impl Splitter {
         Ok(())
     }
 
-    /// Takes a byte between keys and values: whether it is used up, or `None` when it cannot stand here.
+    /// Processes a byte between keys and values: returns whether it is consumed, or `None` if it is not allowed here.
     fn token(&mut self, byte: u8, found: &mut impl FnMut(Part<'_>)) -> Option<bool> {
         match (self.expects, byte) {
             (Expects::Start, b'{') => self.expects = Expects::KeyOrEnd,
@@ -162,7 +162,7 @@ impl Splitter {
         };
     }
 
-    /// Keys with escapes are none that are looked for; an escaped quote would end it too early, and then be no JSON.
+    /// Keys with escapes never match; an escaped quote would end the key too early, and the rest would not be JSON.
     fn key_byte(&mut self, byte: u8) {
         if byte == b'"' {
             self.expects = Expects::Colon;
@@ -171,7 +171,7 @@ impl Splitter {
         }
     }
 
-    /// Reads the value that begins or goes on at `from`; where it ends, or the end of the piece.
+    /// Reads the value that begins or continues at `from`; returns the position of its end, or the end of the piece.
     fn value(&mut self, piece: &[u8], from: usize, found: &mut impl FnMut(Part<'_>)) -> usize {
         let end = self.value.find(&piece[from..]).map(|length| from + length);
         let here = &piece[from..end.unwrap_or(piece.len())];
@@ -197,7 +197,7 @@ impl Splitter {
     }
 }
 
-/// Finds the end of one JSON value, which may come in pieces.
+/// Finds the end of one JSON value, which may arrive in pieces.
 #[derive(Default)]
 struct ValueEnd {
     /// Open braces and brackets.
@@ -207,7 +207,7 @@ struct ValueEnd {
 }
 
 impl ValueEnd {
-    /// The length of what belongs to the value, when it ends in `bytes`.
+    /// Returns the length of the value's part of `bytes`, if the value ends in them.
     fn find(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut at = 0;
         while at < bytes.len() {
@@ -228,7 +228,7 @@ impl ValueEnd {
                 match byte {
                     b'"' => self.in_text = true,
                     b'{' | b'[' => self.depth += 1,
-                    // The end of a number or word.
+                    // The end of a number or literal.
                     b'}' | b']' | b',' if self.depth == 0 => return Some(at),
                     b'}' | b']' => {
                         self.depth -= 1;

@@ -1,4 +1,4 @@
-//! Tests of the room: the pure parts, and reading from a Prometheus that is made up.
+//! Tests of the usage module: the pure parts, and reading from a fake Prometheus.
 
 mod config;
 mod decode;

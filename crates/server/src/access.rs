@@ -1,7 +1,7 @@
-//! Who may have what: a bearer token or a client certificate names the user, and the API server's own rules say what the
-//! user may do (TokenReview, SubjectAccessReview). berth has no rules of its own.
+//! Authentication and authorization of requests: a bearer token or a client certificate identifies the user, and the API server's
+//! RBAC decides what the user may do (TokenReview, SubjectAccessReview). berth has no rules of its own.
 //!
-//! A token is never kept, logged or shown: the cache knows it by its hash.
+//! A token is never stored, logged or shown: the cache key is its hash.
 
 mod cache;
 mod review;
@@ -23,14 +23,14 @@ use super::secure::ClientCertificate;
 use cache::{Cache, Key, Verdict};
 use review::Reviewer;
 
-/// Longer ones are not asked about: those of service accounts have about one KiB.
+/// Longer tokens are rejected without a review: service account tokens have about 1 KiB.
 const TOKEN_BYTES_MAX: usize = 16 << 10;
-/// Questions to the API server at the same time; more wait.
+/// Concurrent reviews; further requests wait.
 const REVIEWS_MAX: usize = 16;
-/// How long an answer may take, the wait for others included.
+/// Timeout of a verdict, the wait for a slot included.
 const REVIEW_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// Authenticates and authorises requests. Clones share the cache.
+/// Authenticates and authorizes requests. Clones share the cache.
 #[derive(Clone)]
 pub struct Access(Arc<Shared>);
 
@@ -41,26 +41,26 @@ struct Shared {
     counters: Counters,
 }
 
-/// How requests ended.
+/// Results of requests.
 #[derive(Debug, Default)]
 pub struct Counters {
     pub allowed: AtomicU64,
     pub unauthenticated: AtomicU64,
     pub forbidden: AtomicU64,
-    /// The API server could not be asked.
+    /// The review failed: the API server could not be reached or returned an error.
     pub failed: AtomicU64,
-    /// Answers forgotten before their time, as there were too many.
+    /// Cached verdicts evicted before they expired, because the cache was full.
     pub evicted: AtomicU64,
 }
 
-/// Who sends a request.
+/// The sender of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
     pub name: String,
     pub groups: Vec<String>,
 }
 
-/// Why a request is not served. As an answer: 401, 403 or 503.
+/// Why a request is refused. Sent as 401, 403 or 503.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     #[error("{0}")]
@@ -69,7 +69,7 @@ pub enum Refusal {
         "user {user:?} may not {verb} {path}: bind a ClusterRole that allows the verb {verb:?} on the nonResourceURL {path:?} to it"
     )]
     Forbidden { user: String, verb: String, path: String },
-    #[error("the API server, which knows who may do this, cannot be asked: {0}")]
+    #[error("cannot check access with the API server: {0}")]
     Unavailable(String),
 }
 
@@ -88,13 +88,13 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// What a request shows of its sender. Has no `Debug`, as it may hold a token.
+/// Credentials of a request. Has no `Debug`, as it may hold a token.
 enum Credential {
     Token(String),
     Certificate(ClientCertificate),
 }
 
-/// What a request wants, and on whose behalf.
+/// The access that a request needs, and its credentials.
 struct Asked {
     verb: String,
     path: String,
@@ -102,7 +102,7 @@ struct Asked {
 }
 
 impl Access {
-    /// `client` must not retry by itself: somebody waits.
+    /// `client` must not retry: a caller waits for the response.
     pub fn new(client: Client) -> Access {
         Access(Arc::new(Shared {
             reviewer: Reviewer::new(client),
@@ -116,26 +116,26 @@ impl Access {
         &self.0.counters
     }
 
-    /// The same routes, for those who may have them. Handlers find the [`User`] among the extensions.
+    /// Wraps `routes` with the access check. Handlers find the [`User`] in the request extensions.
     pub fn guard(&self, routes: Router) -> Router {
         routes.route_layer(from_fn_with_state(self.clone(), admit))
     }
 
-    /// The same routes, for those who show a client certificate with one of these common names, with any when there are none
-    /// to choose from; and for those who show none but may have them as by [`Access::guard`].
+    /// Wraps `routes`: admits client certificates with one of these common names (any common name if `names` is empty). Requests
+    /// without a client certificate need the access checked by [`Access::guard`].
     pub fn admit_clients(&self, routes: Router, names: Arc<[String]>) -> Router {
         routes.route_layer(from_fn_with_state((self.clone(), names), admit_client))
     }
 
-    /// Who sends this request, if that user may send it: the method is the verb, and the path the nonResourceURL.
+    /// Returns the sender of the request if it has access: the method is the verb, the path is the nonResourceURL.
     ///
     /// # Errors
-    /// The answer to give instead.
+    /// The response to send instead.
     pub fn check<B>(
         &self,
         request: &HttpRequest<B>,
     ) -> impl Future<Output = Result<User, Refusal>> + Send + use<B> {
-        // The request itself cannot wait here: its body is of one thread.
+        // The request itself cannot be held across an await: its body is not `Sync`.
         let asked = Asked::of(request);
         let access = self.clone();
         async move {
@@ -162,7 +162,7 @@ impl Access {
         }
         let reviewed = tokio::time::timeout(REVIEW_TIME_MAX, self.review(asked)).await;
         let verdict = reviewed.unwrap_or_else(|_| {
-            Err(Refusal::Unavailable(format!("no answer within {} s", REVIEW_TIME_MAX.as_secs())))
+            Err(Refusal::Unavailable(format!("no response within {} s", REVIEW_TIME_MAX.as_secs())))
         });
         if self.0.cache.lock().put(key, &verdict, Instant::now()) {
             self.counters().evicted.fetch_add(1, Relaxed);
@@ -214,7 +214,7 @@ impl Asked {
     fn of<B>(request: &HttpRequest<B>) -> Result<Asked, Refusal> {
         let certificate = request.extensions().get::<ClientCertificate>();
         let credential = match (request.headers().get(header::AUTHORIZATION), certificate) {
-            // A token wins: it was chosen for this request, a certificate for the connection.
+            // A token wins: it belongs to this request, the certificate to the whole connection.
             (Some(value), _) => Credential::Token(token_in(value).ok_or(Refusal::Unauthenticated(
                 "the Authorization header must be `Bearer TOKEN`, with a token of this cluster",
             ))?),
@@ -223,8 +223,8 @@ impl Asked {
             }
             _ => {
                 return Err(Refusal::Unauthenticated(
-                    "say who you are: `Authorization: Bearer TOKEN` with a token of this cluster (kubectl create token ACCOUNT), \
-                     or a client certificate of serving.clientCaFile with a common name",
+                    "authenticate with `Authorization: Bearer TOKEN` with a token of this cluster (kubectl create token ACCOUNT), \
+                     or with a client certificate that is signed by serving.clientCaFile and has a common name",
                 ));
             }
         };
@@ -307,7 +307,7 @@ mod tests {
     #[test]
     fn a_refusal_says_what_to_do_with_its_status() {
         let refusals = [
-            (Refusal::Unauthenticated("say who you are"), StatusCode::UNAUTHORIZED),
+            (Refusal::Unauthenticated("authenticate"), StatusCode::UNAUTHORIZED),
             (
                 Refusal::Forbidden { user: "me".into(), verb: "get".into(), path: "/metrics".into() },
                 StatusCode::FORBIDDEN,

@@ -1,4 +1,4 @@
-//! Reading the body of a request within limits.
+//! Reads request bodies within limits.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use axum::body::{Body, Bytes};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
-/// Whoever sends slower than this is not one of the callers we serve.
+/// Timeout for the whole body; no supported client is slower.
 const LONGEST_READ: Duration = Duration::from_secs(10);
 
-/// Why a body is not read, for who sent it.
+/// Why a body was not read, for the client.
 #[derive(Debug)]
 pub(super) struct Refusal {
     status: StatusCode,
@@ -22,10 +22,10 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// The whole body, of `limit` bytes at most.
+/// Reads the whole body, of at most `limit` bytes.
 ///
 /// # Errors
-/// The answer to who sent it: it is too long (413), took too long (408) or broke off (400).
+/// The response for the client: too long (413), too slow (408) or connection broken (400).
 pub(super) async fn read(body: Body, limit: usize) -> Result<Bytes, Refusal> {
     let refuse = |status: StatusCode, why: String| Err(Refusal { status, why });
     match tokio::time::timeout(LONGEST_READ, axum::body::to_bytes(body, limit)).await {
@@ -33,7 +33,9 @@ pub(super) async fn read(body: Body, limit: usize) -> Result<Bytes, Refusal> {
         Ok(Err(error)) if is_too_long(&error) => {
             refuse(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is longer than {limit} bytes"))
         }
-        Ok(Err(error)) => refuse(StatusCode::BAD_REQUEST, format!("the body broke off: {error}")),
+        Ok(Err(error)) => {
+            refuse(StatusCode::BAD_REQUEST, format!("the connection broke while the body was read: {error}"))
+        }
         Err(_) => refuse(
             StatusCode::REQUEST_TIMEOUT,
             format!("the body was not complete within {} s", LONGEST_READ.as_secs()),

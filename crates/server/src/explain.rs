@@ -1,5 +1,5 @@
-//! `/explain?namespace=NAMESPACE&pod=POD`: where a waiting pod of any scheduler could go on the cluster as it is, and why not
-//! elsewhere.
+//! `/explain?namespace=NAMESPACE&pod=POD`: feasible nodes of a waiting pod of any scheduler in the current cluster state, and why
+//! the other nodes are not feasible.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::extender::Judge;
 
-/// Nodes that are named in an answer.
+/// Nodes listed in a response.
 const NODES_NAMED: usize = 20;
 
 #[derive(Debug, Deserialize)]
@@ -25,26 +25,26 @@ fn default_namespace() -> String {
     "default".to_owned()
 }
 
-/// The answer.
+/// The response.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Explained {
     namespace: String,
     pod: String,
     scheduler: Arc<str>,
-    /// Where it waits.
+    /// The queue the pod is in.
     state: &'static str,
-    /// Why it is not scheduled at all, wherever there is room.
+    /// Why the pod is not scheduled at all, however much room there is.
     refused: Option<Arc<str>>,
-    /// The node it would get now.
+    /// The node the pod would get now.
     chosen: Option<Arc<str>>,
-    /// The best of the nodes it could go to, best first.
+    /// The best feasible nodes, best first.
     nodes: Vec<Arc<str>>,
-    /// How many it could go to.
+    /// Number of feasible nodes.
     feasible: usize,
-    /// Why the others are out: how many nodes have each reason.
+    /// Nodes per reason for which they are not feasible.
     reasons: BTreeMap<String, usize>,
-    /// What its condition says if there is no node for it.
+    /// The message of the pod's condition if no node is feasible.
     message: Option<String>,
 }
 
@@ -54,13 +54,13 @@ pub(super) async fn explain(
 ) -> Result<Json<Explained>, (StatusCode, String)> {
     let Asked { namespace, pod: name } = asked;
     let (in_, of) = (namespace.clone(), name.clone());
-    // A class that nobody asked about before takes a look at every node.
+    // A class without a ranked list evaluates every node.
     let found = tokio::task::spawn_blocking(move || judge.explain(&in_, &of));
     let found = found.await.map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
     let Some((pod, state, verdict)) = found else {
         let why = format!(
-            "no pod {namespace}/{name} waits for a node, as far as berth knows (pods of other schedulers are only known with the \
-             extender or the guard)\n"
+            "berth knows no waiting pod {namespace}/{name} (it watches pods of other schedulers only when the \
+             extender or the guard is enabled)\n"
         );
         return Err((StatusCode::NOT_FOUND, why));
     };

@@ -1,4 +1,4 @@
-//! JSON objects as Go reads them: names of fields in any case, the last of two wins, null is nothing.
+//! JSON objects as Go decodes them: field names match in any case, the last duplicate wins, null means unset.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// The fields of one object, unread.
+/// The fields of one object, not yet decoded.
 pub(super) struct Fields<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
 impl<'a> Fields<'a> {
@@ -16,16 +16,16 @@ impl<'a> Fields<'a> {
         serde_json::from_str(text)
     }
 
-    /// The field of this name, if it is there and not null.
+    /// Returns the field with this name if it is set and not null.
     pub fn get(&self, name: &str) -> Option<&'a RawValue> {
         let found = self.0.iter().rev().find(|(key, _)| key.eq_ignore_ascii_case(name))?;
         (found.1.get() != "null").then_some(found.1)
     }
 
-    /// The same, read as a `T`; `None` when it is not there.
+    /// Decodes the field with this name as a `T`; `None` if it is unset or null.
     ///
     /// # Errors
-    /// It is there and no `T`; the text names the field.
+    /// The field is set and is not a `T`; the text names the field.
     pub fn parse<T: Deserialize<'a>>(&self, name: &str) -> Result<Option<T>, String> {
         let Some(raw) = self.get(name) else {
             return Ok(None);
@@ -62,7 +62,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
     }
 }
 
-/// A text that is borrowed where it has no escapes.
+/// A string that is borrowed unless it has escapes.
 #[derive(serde::Deserialize)]
 pub(super) struct Text<'a>(#[serde(borrow)] pub Cow<'a, str>);
 

@@ -1,5 +1,5 @@
-//! From a replica that does not decide to the one that does: of all replicas, only the holder of the Lease has a ledger that
-//! every bind goes through.
+//! Forwarding of requests from other replicas to the leader: only the holder of the Lease has a ledger that every bind goes
+//! through.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use tokio::sync::watch;
 
 use berth_kube_io::Holder;
 
-/// A request that was passed on is not passed on again: two replicas that take each other for the leader would never end.
+/// A forwarded request is not forwarded again: otherwise two replicas that take each other for the leader would loop.
 pub const FORWARDED: &str = "berth-forwarded";
 
-/// A bind takes as long as the API server does.
+/// A bind takes as long as the API server takes.
 const BIND_TIMEOUT: Duration = Duration::from_secs(20);
-/// The API server waits 1 s for a review.
+/// The API server's timeout for a review is 1 s.
 const REVIEW_TIMEOUT: Duration = Duration::from_millis(900);
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Whether this process decides, and the way to the one that does. Cheap to clone.
+/// Leadership of this process, and a client for the leader. Cheap to clone.
 #[derive(Clone)]
 pub struct Forward {
     shared: Arc<Shared>,
@@ -41,18 +41,18 @@ struct BindingResult {
     error: String,
 }
 
-/// How replicas know each other.
+/// TLS trust and credentials between replicas.
 pub struct Trust {
-    /// The CAs of their certificates, PEM.
+    /// The CAs of the replicas' certificates, PEM.
     pub ca: Box<dyn Fn() -> Option<String> + Send + Sync>,
-    /// A name that their certificates are valid for.
+    /// A DNS name that the replicas' certificates are valid for.
     pub name: String,
-    /// The file with the token of our service account, which the extender of another replica asks for.
+    /// The file with berth's service account token, which the extender of the other replica requires.
     pub token_file: Option<PathBuf>,
 }
 
 impl Forward {
-    /// `ours` is asked for each request: the term in which this process decides now.
+    /// `ours` is called for each request and returns the term in which this process leads now.
     pub fn new(
         ours: impl Fn() -> Option<u64> + Send + Sync + 'static,
         leader: watch::Receiver<Option<Holder>>,
@@ -61,26 +61,26 @@ impl Forward {
         Forward { shared: Arc::new(Shared { ours: Box::new(ours), leader, trust, client: Mutex::default() }) }
     }
 
-    /// The term in which this process decides, if it does.
+    /// Returns the term in which this process leads, if it does.
     pub fn ours(&self) -> Option<u64> {
         (self.shared.ours)()
     }
 
-    /// Lets the leader bind. `body` is `ExtenderBindingArgs`.
+    /// Forwards a bind to the leader. `body` is `ExtenderBindingArgs`.
     ///
     /// # Errors
-    /// What the leader said, or why it could not be asked.
+    /// The error the leader returned, or why the leader could not be reached.
     pub async fn bind(&self, body: Bytes) -> Result<(), String> {
         let answer = self.post("/extender/bind", body, BIND_TIMEOUT).await?;
-        let result: BindingResult =
-            serde_json::from_slice(&answer).map_err(|error| format!("the leader answered badly: {error}"))?;
+        let result: BindingResult = serde_json::from_slice(&answer)
+            .map_err(|error| format!("cannot decode the leader's response: {error}"))?;
         if result.error.is_empty() { Ok(()) } else { Err(result.error) }
     }
 
-    /// Lets the leader review. Both bodies are an `AdmissionReview`.
+    /// Forwards a review to the leader. Both bodies are an `AdmissionReview`.
     ///
     /// # Errors
-    /// Why the leader could not be asked.
+    /// Why the leader could not be reached.
     pub async fn review(&self, body: Bytes) -> Result<Bytes, String> {
         self.post("/guard", body, REVIEW_TIMEOUT).await
     }
@@ -91,32 +91,36 @@ impl Forward {
         let url = format!("https://{}:{port}{path}", self.shared.trust.name);
         let mut request = client.post(url).timeout(timeout).header(FORWARDED, "1").body(body);
         if let Some(file) = &self.shared.trust.token_file {
-            // A small file in memory.
+            // Blocking is fine: a small file in memory.
             let token = std::fs::read_to_string(file);
             request = request.bearer_auth(token.map_err(|error| error.to_string())?.trim());
         }
         let explain = |error: reqwest::Error| {
-            format!("the leader {} cannot be asked: {}", leader.identity, berth_model::with_causes(&error))
+            format!(
+                "cannot reach the leader {}: {}",
+                leader.identity,
+                berth_model::with_causes(&error)
+            )
         };
         let answer = request.send().await.map_err(explain)?;
         let status = answer.status();
         let body = answer.bytes().await.map_err(explain)?;
         match status.is_success() {
             true => Ok(body),
-            false => Err(format!("the leader {} answered {status}", leader.identity)),
+            false => Err(format!("the leader {} returned {status}", leader.identity)),
         }
     }
 
-    /// The leader and a client that reaches it.
+    /// Returns the leader and a client that reaches it.
     fn client(&self) -> Result<(Holder, Client), String> {
         let Some(leader) = self.shared.leader.borrow().clone() else {
-            return Err("no berth leads now; ask again".to_owned());
+            return Err("no berth replica is the leader now; retry".to_owned());
         };
         let Some(address) = leader.address else {
-            return Err(format!("the leader {} does not say where it serves HTTPS", leader.identity));
+            return Err(format!("the leader {} does not publish its HTTPS address", leader.identity));
         };
         let trust = &self.shared.trust;
-        let ca = (trust.ca)().ok_or("there is no CA to know the leader by")?;
+        let ca = (trust.ca)().ok_or("no CA to verify the leader's certificate with")?;
         let mut known = self.shared.client.lock();
         if let Some((of, by, client)) = &*known
             && *of == leader
@@ -124,7 +128,7 @@ impl Forward {
         {
             return Ok((leader, client.clone()));
         }
-        let explain = |error: reqwest::Error| format!("no client for the leader: {error}");
+        let explain = |error: reqwest::Error| format!("cannot create a client for the leader: {error}");
         let mut builder = Client::builder()
             .resolve(&trust.name, address)
             .no_proxy()

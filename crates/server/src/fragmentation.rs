@@ -1,4 +1,4 @@
-//! `/fragmentation`: the latest report on which few pods could move so that what waits has room.
+//! `/fragmentation`: the latest report on the few pods that could be moved to make room for waiting pods.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use serde::Serialize;
 
 use berth_scheduler::repack::Report;
 
-/// One pass.
+/// One pass of the search.
 #[derive(Debug, Default)]
 pub struct Pass {
     pub report: Report,
     pub took: Duration,
 }
 
-/// The latest pass; nothing while nothing waits, and in a process that does not lead.
+/// The latest pass; `None` while no pod waits and in processes that do not lead.
 #[derive(Debug, Default)]
 pub struct Latest(Mutex<Option<Arc<Pass>>>);
 
@@ -27,7 +27,7 @@ impl Latest {
         *self.0.lock() = Some(Arc::new(pass));
     }
 
-    /// Returns whether there was a report.
+    /// Removes the report. Returns whether there was one.
     pub fn clear(&self) -> bool {
         self.0.lock().take().is_some()
     }
@@ -37,13 +37,13 @@ impl Latest {
     }
 }
 
-/// The answer.
+/// The response.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Told {
-    /// How long it took to find out.
+    /// Duration of the pass.
     seconds: f64,
-    /// The nodes that pods would leave.
+    /// Nodes that pods would be moved from.
     nodes: Vec<Arc<str>>,
     #[serde(flatten)]
     report: Report,
@@ -53,14 +53,13 @@ pub(super) async fn fragmentation(
     State(latest): State<Option<Arc<Latest>>>,
 ) -> Result<Json<Told>, (StatusCode, &'static str)> {
     let Some(latest) = latest else {
-        let why =
-            "the report on fragmentation is switched off: set fragmentation.period in the configuration\n";
+        let why = "the fragmentation report is disabled: set fragmentation.period in the configuration\n";
         return Err((StatusCode::NOT_FOUND, why));
     };
     let Some(pass) = latest.get() else {
         return Err((
             StatusCode::NOT_FOUND,
-            "there is no report: nothing waits, or this process does not lead\n",
+            "no fragmentation report: no pod waits, or this process does not lead\n",
         ));
     };
     let report = pass.report.clone();

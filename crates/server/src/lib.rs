@@ -1,4 +1,4 @@
-//! What berth serves over HTTP: health and readiness in plain, and everything else over TLS (`secure.rs`).
+//! HTTP endpoints: health and readiness in plain HTTP, everything else over TLS (`secure.rs`).
 
 pub mod access;
 mod body;
@@ -31,7 +31,7 @@ use metrics::Metrics;
 use mutate::Mutate;
 pub use secure::Secure;
 
-/// What the handlers need.
+/// State shared by the handlers.
 #[derive(Clone)]
 pub struct Served {
     pub metrics: Metrics,
@@ -40,21 +40,21 @@ pub struct Served {
     pub extender: Option<Arc<Extender>>,
     pub guard: Option<Arc<Guard>>,
     pub mutate: Option<Arc<Mutate>>,
-    /// Nothing while it is switched off.
+    /// `None` while `fragmentation.period` is unset.
     pub fragmentation: Option<Arc<fragmentation::Latest>>,
 }
 
-/// Binds the address, so that an error is told before anything else starts. `setting` is where it comes from.
+/// Binds the address, so that an error is reported before anything else starts. `setting` is the configuration key of the address.
 ///
 /// # Errors
-/// The address is in use or not of this machine; the text says which.
+/// The address is in use or does not belong to this machine; the text says which.
 pub async fn listen(address: SocketAddr, setting: &str) -> anyhow::Result<TcpListener> {
-    let explain = || format!("cannot listen on {address}: set {setting} to a free one");
+    let explain = || format!("cannot listen on {address}: set {setting} to a free address of this machine");
     anyhow::Context::with_context(TcpListener::bind(address).await, explain)
 }
 
-/// Serves in plain HTTP until `stop` resolves: what anybody may see, and the rest only to this machine; the extender only if
-/// `plaintext` is set.
+/// Serves plain HTTP until `stop` resolves: the probes to every client, everything else only on a loopback address; the extender
+/// only if `plaintext` is set.
 pub async fn serve(
     listener: TcpListener,
     served: Served,
@@ -81,7 +81,7 @@ fn plain_routes(served: Served, is_local: bool, plaintext: bool) -> Router {
     probes.merge(rest)
 }
 
-/// Everything that is served over HTTPS, to those who may have it.
+/// Everything served over HTTPS, with the access checks in front of it.
 pub fn secure_routes(served: Served, access: &Access) -> Router {
     let extender = served.extender.clone().map(|extender| {
         let clients = extender.clients.clone();
@@ -97,7 +97,7 @@ pub fn secure_routes(served: Served, access: &Access) -> Router {
     access.guard(inspection(&served)).merge(asked)
 }
 
-/// What people and Prometheus look at.
+/// Endpoints for people and Prometheus.
 fn inspection(served: &Served) -> Router {
     let explain = Router::new().route("/explain", get(explain::explain)).with_state(served.judge.clone());
     let fragmentation = Router::new()
@@ -112,7 +112,7 @@ fn extender_routes(extender: Arc<Extender>) -> Router {
 }
 
 async fn elsewhere() -> Response {
-    let text = "not here: this port is for probes. Metrics are served over HTTPS at serving.address, and here only when \
+    let text = "this port serves only probes. Metrics are served over HTTPS at serving.address; they are served here only if \
                 healthAddress is a loopback address.\n";
     (StatusCode::NOT_FOUND, text).into_response()
 }

@@ -1,7 +1,7 @@
-//! The metrics. Names are kube-scheduler's where the meaning is the same; the others begin with `berth_`.
+//! Prometheus metrics. Names are kube-scheduler's where the meaning is the same; all other names begin with `berth_`.
 //!
-//! Counters live where they are counted (scheduler, reporter, watches) and are read at a scrape; only histograms are
-//! kept here. No label ever holds the name of a pod or a node.
+//! Counters live where they are counted (scheduler, reporter, watches) and are read at each scrape; only histograms are kept here.
+//! No label value is the name of a pod or a node.
 
 #[cfg(test)]
 mod dashboard;
@@ -36,7 +36,7 @@ use berth_scheduler::scheduler::{AttemptResult, Sample};
 
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Where samples go. Clones share the histograms.
+/// The histograms. Clones share them.
 #[derive(Clone)]
 pub struct Histograms {
     attempt: Family<ResultLabel, Histogram, fn() -> Histogram>,
@@ -47,7 +47,7 @@ pub struct Histograms {
     requests: Family<RequestLabel, Histogram, fn() -> Histogram>,
 }
 
-/// What others ask of berth.
+/// Requests that berth serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
     Filter,
@@ -88,14 +88,14 @@ struct AttemptsLabel {
     attempts: String,
 }
 
-/// Label values of attempts go up to this, as upstream has it.
+/// Label values of attempts are capped at this, as upstream does.
 const MOST_ATTEMPTS: u32 = 15;
 
 const PROFILE: &str = "berth";
 
 impl Default for Histograms {
     fn default() -> Self {
-        // Upstream begins at 1 ms; here most attempts take microseconds.
+        // Upstream's buckets begin at 1 ms; berth's attempts mostly take microseconds.
         let attempt = || Histogram::new(exponential_buckets(1e-6, 2.0, 24));
         let sli = || Histogram::new(exponential_buckets(0.01, 2.0, 20));
         Histograms {
@@ -110,7 +110,7 @@ impl Default for Histograms {
 }
 
 impl Histograms {
-    /// A request of kube-scheduler or the API server was answered.
+    /// Observes a request of kube-scheduler or the API server that was answered.
     pub fn observe_request(&self, verb: Verb, result: &'static str, took: Duration) {
         let label = RequestLabel { verb: verb.name(), result };
         self.requests.get_or_create(&label).observe(took.as_secs_f64());
@@ -141,7 +141,7 @@ impl Histograms {
     }
 }
 
-/// What is read at a scrape.
+/// Sources that are read at each scrape.
 #[derive(Clone)]
 pub struct Sources {
     pub engine: Engine,
@@ -150,18 +150,18 @@ pub struct Sources {
     pub binds: Arc<BindCounters>,
     pub pod_watch: Arc<WatchCounters>,
     pub node_watch: Arc<WatchCounters>,
-    /// All other kinds together.
+    /// Watches of all other kinds together.
     pub object_watches: Arc<WatchCounters>,
     pub self_checks: Arc<SelfCheckCounters>,
-    /// Nothing without `serving.address`.
+    /// `None` without `serving.address`.
     pub serving: Option<(Arc<secure::Counters>, Access)>,
-    /// Nothing while it is switched off.
+    /// `None` while the recommender is disabled.
     pub recommender: Option<Arc<RecommenderMetrics>>,
-    /// Nothing while it is switched off.
+    /// `None` while the updater is disabled.
     pub updater: Option<Arc<UpdaterMetrics>>,
-    /// Nothing while it is switched off.
+    /// `None` while the scaler is disabled.
     pub scaler: Option<Arc<ScalerMetrics>>,
-    /// Nothing while it is switched off.
+    /// `None` while the fragmentation report is disabled.
     pub fragmentation: Option<Arc<Latest>>,
 }
 
@@ -171,7 +171,7 @@ pub struct SelfCheckCounters {
     pub failed: AtomicU64,
 }
 
-/// All metrics of the process; none by default. Cheap to clone.
+/// All metrics of the process; empty by default. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Metrics {
     registry: Arc<Registry>,
@@ -195,7 +195,7 @@ impl Metrics {
         );
         register(
             "berth_catch_up_rows",
-            "Node rows that an agent copied before a task",
+            "Node rows an agent copied before a task",
             histograms.catch_up.clone(),
         );
         registry.register(
@@ -205,12 +205,12 @@ impl Metrics {
         );
         registry.register(
             "scheduler_pod_scheduling_sli_duration_seconds",
-            "From a pod's arrival to its bind",
+            "Time from a pod's arrival to its bind",
             histograms.sli.clone(),
         );
         registry.register(
             "berth_request_duration_seconds",
-            "Requests of kube-scheduler (extender) and of the API server (guard, mutate) until their answer, by result",
+            "Requests of kube-scheduler (extender) and of the API server (guard, mutate) until the response, by result",
             histograms.requests.clone(),
         );
         if let Some(recommender) = &sources.recommender {
@@ -220,7 +220,7 @@ impl Metrics {
         Metrics { registry: Arc::new(registry) }
     }
 
-    /// The text of a scrape, in the OpenMetrics format.
+    /// Returns the text of a scrape, in the OpenMetrics format.
     pub fn encode(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
@@ -293,7 +293,7 @@ impl Scrape {
         gauges(
             to,
             "scheduler_pending_pods",
-            "Pods that wait, by queue",
+            "Waiting pods, by queue",
             &[
                 (&[("queue", "active")], queues.active),
                 (&[("queue", "backoff")], queues.backoff),
@@ -306,8 +306,8 @@ impl Scrape {
         gauges(
             to,
             "berth_others",
-            "Pods of other schedulers without a node, room held for binds that others asked for, and binds under way that \
-             kube-scheduler asked its extender for",
+            "Pods of other schedulers without a node, reservations for binds that other clients requested, and binds in flight that \
+             kube-scheduler requested from the extender",
             &[
                 (&[("kind", "pods")], others.pods),
                 (&[("kind", "held")], others.holds),
@@ -317,7 +317,7 @@ impl Scrape {
         gauges(
             to,
             "scheduler_cache_size",
-            "Nodes, pods and assumed pods known",
+            "Nodes, pods and assumed pods in the cache",
             &[
                 (&[("type", "nodes")], nodes),
                 (&[("type", "pods")], pods),
@@ -327,7 +327,7 @@ impl Scrape {
         counters(
             to,
             "berth_cache_lookups",
-            "Look-ups in the agents' caches, by level",
+            "Lookups in the agents' caches, by level",
             &[
                 (&[("level", "list"), ("result", "hit")], stats.list_hits),
                 (&[("level", "list"), ("result", "miss")], stats.list_misses),
@@ -338,7 +338,7 @@ impl Scrape {
         counters(
             to,
             "berth_predictions",
-            "Whether the dispatcher expected a hit or a miss of the ranked list rightly",
+            "Dispatcher predictions of a hit or miss of the ranked list, by whether they were right",
             &[
                 (&[("result", "right")], stats.predictions_right),
                 (&[("result", "wrong")], stats.predictions_wrong),
@@ -348,31 +348,27 @@ impl Scrape {
         let labels: Vec<_> = agents.iter().map(|agent| [("agent", agent.as_str())]).collect();
         let values: Vec<(Labels, u64)> =
             labels.iter().zip(&stats.dispatched).map(|(label, count)| (label.as_slice(), *count)).collect();
-        counters(to, "berth_dispatched", "Requests given to each agent", &values)?;
+        counters(to, "berth_dispatched", "Requests dispatched to each agent", &values)?;
         for (name, help, value) in [
-            (
-                "berth_placement_conflicts",
-                "Choices that no longer fitted when they were committed",
-                stats.conflicts,
-            ),
-            ("berth_parked_checks", "Looks at a class that fitted nowhere, after a change", stats.checks),
-            ("berth_parked_wakes", "Looks after which a pod of the class was woken", stats.wakes),
-            ("berth_bad_pods", "Pods of ours whose spec cannot be understood", stats.bad_pods),
-            ("berth_bad_nodes", "Times a node came with parts that cannot be understood", stats.bad_nodes),
+            ("berth_placement_conflicts", "Chosen nodes that no longer fitted at commit", stats.conflicts),
+            ("berth_parked_checks", "Checks of a parked class after a change", stats.checks),
+            ("berth_parked_wakes", "Checks after which a pod of the parked class was requeued", stats.wakes),
+            ("berth_bad_pods", "Pods of this scheduler with an invalid spec", stats.bad_pods),
+            ("berth_bad_nodes", "Node updates with invalid fields", stats.bad_nodes),
             (
                 "berth_invariant_violations",
-                "Commits after which a node held more than it has: an error in berth",
+                "Commits that exceeded a node's capacity: a bug in berth",
                 stats.violations,
             ),
-            ("berth_self_check_healed", "Differences from the API server that were mended", stats.healed),
+            ("berth_self_check_healed", "Differences from the API server that were repaired", stats.healed),
         ] {
             counters(to, name, help, &[(&[], value)])?;
         }
         for (name, help, value) in [
-            ("berth_parked_classes", "Classes that fit nowhere now", parked),
-            ("berth_aged_pods", "Pods that room is kept for because they have fitted nowhere for long", aged),
-            ("berth_classes", "Classes of pods remembered", classes),
-            ("berth_leader", "1 while this process schedules", usize::from(leading)),
+            ("berth_parked_classes", "Classes of pods that fit on no node now", parked),
+            ("berth_aged_pods", "Pods with room reserved for them because they have waited for long", aged),
+            ("berth_classes", "Classes of pods in memory", classes),
+            ("berth_leader", "1 while this process is the leader", usize::from(leading)),
         ] {
             gauges(to, name, help, &[(&[], value)])?;
         }
@@ -411,30 +407,30 @@ impl Scrape {
             scaler: _,
         } = &self.0;
         let pending = engine.pending_binds().load(Relaxed);
-        gauges(to, "berth_binds_pending", "Binds decided and not settled", &[(&[], pending)])?;
+        gauges(to, "berth_binds_pending", "Binds decided whose outcome is pending", &[(&[], pending)])?;
         counters(
             to,
             "berth_bind_requests",
-            "Requests sent to settle binds, by kind",
+            "Requests sent for binds, by kind",
             &[(&[("request", "bind")], binds.requests()), (&[("request", "read")], binds.reads())],
         )?;
         counters(
             to,
             "berth_bind_unknown",
-            "Bind requests after which it was not known whether they were carried out",
+            "Bind requests with an unknown outcome",
             &[(&[], binds.unknown())],
         )?;
         gauges(
             to,
             "berth_reports_waiting",
-            "Events and conditions not sent yet",
+            "Events and conditions waiting to be sent",
             &[(&[], reporter.waiting())],
         )?;
         let reports = reporter.counters();
         counters(
             to,
             "berth_reports",
-            "Events and conditions, by what became of them",
+            "Events and conditions, by result",
             &[
                 (&[("result", "sent")], reports.sent.load(Relaxed)),
                 (&[("result", "retried")], reports.retried.load(Relaxed)),
@@ -445,10 +441,10 @@ impl Scrape {
         let watches = [("pods", pod_watch), ("nodes", node_watch), ("others", object_watches)];
         type Read = fn(&WatchCounters) -> &AtomicU64;
         let kinds: [(&str, &str, Read); 4] = [
-            ("berth_watch_events", "Objects seen by a watch, its lists included", |watch| &watch.events),
-            ("berth_watch_lists", "Complete lists of a watch", |watch| &watch.lists),
-            ("berth_watch_errors", "Failures of a watch", |watch| &watch.errors),
-            ("berth_watch_bad_objects", "Objects that cannot be read", |watch| &watch.bad_objects),
+            ("berth_watch_events", "Objects received by a watch, its lists included", |watch| &watch.events),
+            ("berth_watch_lists", "Completed lists of a watch", |watch| &watch.lists),
+            ("berth_watch_errors", "Watch errors", |watch| &watch.errors),
+            ("berth_watch_bad_objects", "Objects that cannot be decoded", |watch| &watch.bad_objects),
         ];
         for (name, help, read) in kinds {
             let labels = watches.map(|(resource, _)| [("resource", resource)]);
@@ -473,13 +469,13 @@ impl Scrape {
 
 fn statuses(to: &mut DescriptorEncoder, allocations: &Allocations) -> fmt::Result {
     let waiting = allocations.waiting();
-    let help = "Statuses of allocations not written yet";
+    let help = "Statuses of allocations waiting to be written";
     gauges(to, "berth_allocation_statuses_waiting", help, &[(&[], waiting)])?;
     let statuses = allocations.counters();
     counters(
         to,
         "berth_allocation_status_writes",
-        "Statuses of allocations, by what became of them",
+        "Status writes of allocations, by result",
         &[
             (&[("result", "written")], statuses.written.load(Relaxed)),
             (&[("result", "unchanged")], statuses.unchanged.load(Relaxed)),
@@ -496,18 +492,18 @@ fn fragmentation(to: &mut DescriptorEncoder, latest: &Latest) -> fmt::Result {
     for (name, help, value) in [
         (
             "berth_fragmentation_nodes",
-            "Nodes that few pods could leave so that what waits has room",
+            "Nodes from which a few pods could be moved to make room for waiting pods",
             report.nodes().len(),
         ),
         (
             "berth_fragmentation_helped",
-            "Waiting classes of pods and allocations that moves of few pods would help",
+            "Waiting classes of pods and allocations that would fit after moving a few pods",
             report.helped(),
         ),
-        ("berth_fragmentation_proofs", "Sets of pods that the latest pass tried to move", report.proofs),
+        ("berth_fragmentation_proofs", "Sets of moves evaluated in the latest pass", report.proofs),
         (
             "berth_fragmentation_cut",
-            "Searches of the latest pass that a limit or the time ended",
+            "Searches of the latest pass that were cut off by a limit or the time",
             report.cut + report.left_out,
         ),
     ] {
@@ -515,32 +511,36 @@ fn fragmentation(to: &mut DescriptorEncoder, latest: &Latest) -> fmt::Result {
     }
     let name = "berth_fragmentation_seconds";
     let gauge = ConstGauge::new(pass.took.as_secs_f64());
-    gauge.encode(to.encode_descriptor(name, "How long the latest pass took", None, gauge.metric_type())?)
+    gauge.encode(to.encode_descriptor(name, "Duration of the latest pass", None, gauge.metric_type())?)
 }
 
 fn serving(to: &mut DescriptorEncoder, serving: &secure::Counters, access: &access::Counters) -> fmt::Result {
     let expiry = usize::try_from(serving.certificate_expiry.load(Relaxed)).unwrap_or(0);
     for (name, help, value) in [
-        ("berth_serving_connections", "Open connections of HTTPS", serving.open.load(Relaxed)),
+        ("berth_serving_connections", "Open HTTPS connections", serving.open.load(Relaxed)),
         (
             "berth_serving_certificate_expiry_timestamp_seconds",
-            "When the certificate of HTTPS ends, in seconds since 1970",
+            "Expiry of the serving certificate, in seconds since 1970",
             expiry,
         ),
     ] {
         gauges(to, name, help, &[(&[], value)])?;
     }
     for (name, help, value) in [
-        ("berth_serving_refused_connections", "Connections closed at once: too many", &serving.refused),
-        ("berth_serving_handshake_failures", "TLS handshakes that failed", &serving.handshake_failures),
-        ("berth_access_evictions", "Answers about access forgotten early: too many", &access.evicted),
+        (
+            "berth_serving_refused_connections",
+            "Connections closed at once because of the connection limit",
+            &serving.refused,
+        ),
+        ("berth_serving_handshake_failures", "Failed TLS handshakes", &serving.handshake_failures),
+        ("berth_access_evictions", "Cached access verdicts evicted before they expired", &access.evicted),
     ] {
         counters(to, name, help, &[(&[], value.load(Relaxed))])?;
     }
     counters(
         to,
         "berth_access_checks",
-        "Requests whose sender had to be known, by result",
+        "Requests that need authentication, by result",
         &[
             (&[("result", "allowed")], access.allowed.load(Relaxed)),
             (&[("result", "unauthenticated")], access.unauthenticated.load(Relaxed)),
@@ -550,7 +550,7 @@ fn serving(to: &mut DescriptorEncoder, serving: &secure::Counters, access: &acce
     )
 }
 
-/// The usual metrics of a process, where /proc has them.
+/// Encodes the usual process metrics, where /proc has them.
 fn process(to: &mut DescriptorEncoder) -> fmt::Result {
     let Some(usage) = berth_telemetry::process::usage_of("self") else {
         return Ok(());
@@ -558,7 +558,7 @@ fn process(to: &mut DescriptorEncoder) -> fmt::Result {
     let name = "process_cpu_seconds";
     let counter = ConstCounter::new(usage.cpu.as_secs_f64());
     counter.encode(to.encode_descriptor(name, "CPU time used", None, counter.metric_type())?)?;
-    gauges(to, "process_resident_memory_bytes", "Memory in use", &[(&[], usage.resident_bytes as usize)])
+    gauges(to, "process_resident_memory_bytes", "Resident memory", &[(&[], usage.resident_bytes as usize)])
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! The mutating admission webhook for pods that are created: they get what a VPA recommends, or the size that their ServiceScaler
-//! has decided; and if another scheduler places them, hints as preferred affinity. It answers from what watches have told, without
-//! a request, on every replica; and it never keeps a pod from being created: in doubt the pod stays as it is.
+//! Mutating admission webhook for pod creation: sets the requests that a VPA recommends or that the pod's ServiceScaler has
+//! decided, and adds hints as preferred affinity to pods of other schedulers. Every replica answers from its watch caches, without
+//! a request. It never rejects a pod: in doubt the pod is left unchanged.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,19 +24,19 @@ use berth_model::PodAffinity;
 use berth_rightsizing::apply::{Hold, Index, Pod, affinity, changes, patch};
 use berth_scheduler::hints::Hints;
 
-/// Where the webhook is.
+/// Path of the webhook.
 pub const PATH: &str = "/mutate-pods";
 
-/// An API server takes no larger objects, and a review has two at most.
+/// The API server accepts no larger objects, and a review contains at most two.
 const MAX_BODY: usize = 4 << 20;
 const REVIEWS_AT_ONCE: usize = 512;
-/// What is wrong is told at most this often.
+/// Minimum interval between warnings.
 const WARN_EVERY: Duration = Duration::from_secs(30);
 
-/// What the handler needs.
+/// State of the handler.
 pub struct Mutate {
     index: Arc<RwLock<Index>>,
-    /// Which namespaces are looked after.
+    /// Selects the namespaces that the recommender covers.
     config: config::Recommender,
     placing: Option<Placing>,
     histograms: Histograms,
@@ -44,20 +44,20 @@ pub struct Mutate {
     last_warning: Mutex<Option<Instant>>,
 }
 
-/// What pods get that other schedulers place.
+/// Hints for pods of other schedulers.
 #[derive(Debug, Default)]
 pub struct Placing {
-    /// Those that hold now.
+    /// Hints in force now.
     pub hints: Arc<RwLock<Hints>>,
-    /// Schedulers that know the hints themselves.
+    /// Schedulers that use the hints themselves; their pods get no affinity.
     pub ours: Vec<String>,
 }
 
-/// What a review comes to.
+/// Result of a review.
 #[derive(Debug, PartialEq)]
 enum Outcome {
     Patched(Vec<Value>),
-    /// Unchanged, for this reason, which is a label of metrics.
+    /// The pod is left unchanged; the reason is a metric label.
     Unchanged(&'static str),
 }
 
@@ -87,7 +87,7 @@ impl Mutate {
         let pod = match read_pod(object, &request.namespace) {
             Ok(pod) => pod,
             Err(error) => {
-                self.warn(&format!("a pod in review cannot be read: {error}"));
+                self.warn(&format!("cannot decode a pod in review: {error}"));
                 return Outcome::Unchanged("bad_pod");
             }
         };
@@ -101,11 +101,11 @@ impl Mutate {
         }
     }
 
-    /// What hints give a pod that another scheduler places.
+    /// Returns the patch that adds hints to a pod of another scheduler.
     fn place(&self, object: &str, namespace: &str) -> Vec<Value> {
         let Some(Placing { hints, ours }) = &self.placing else { return Vec::new() };
         let hints = hints.read();
-        // What cannot be read was told of already.
+        // A pod that cannot be decoded has been warned about already.
         let pod = if hints.is_empty() { None } else { NewPod::read(object, namespace).ok() };
         let Some(pod) = pod.filter(|pod| !ours.contains(&pod.scheduler)) else { return Vec::new() };
         affinity::preferred(&hints.terms(&pod.identity, &PodAffinity::default()), pod.affinity)
@@ -124,7 +124,7 @@ impl Mutate {
             Ok(changes) => Outcome::Patched(patch::at_creation(pod, &governed.vpa.name, &changes)),
             Err(why) => {
                 if why != Hold::NoRecommendation {
-                    tracing::debug!(namespace = %pod.namespace, vpa = %governed.vpa.name, why = why.why(), "a pod stays as it is");
+                    tracing::debug!(namespace = %pod.namespace, vpa = %governed.vpa.name, why = why.why(), "pod left unchanged");
                 }
                 Outcome::Unchanged(why.name())
             }
@@ -135,7 +135,7 @@ impl Mutate {
         let mut last = self.last_warning.lock();
         if last.is_none_or(|last| last.elapsed() >= WARN_EVERY) {
             *last = Some(Instant::now());
-            tracing::warn!("{text}; it is created as it is");
+            tracing::warn!("{text}; it is created unchanged");
         }
     }
 
@@ -160,14 +160,14 @@ impl Mutate {
     }
 }
 
-/// The webhook at [`PATH`].
+/// Routes the webhook at [`PATH`].
 pub fn router(mutate: Arc<Mutate>) -> Router {
     Router::new().route(PATH, post(review)).with_state(mutate)
 }
 
 async fn review(State(mutate): State<Arc<Mutate>>, body: Body) -> Response {
     let began = Instant::now();
-    // Never closed.
+    // The semaphore is never closed.
     let _slot = mutate.slots.acquire().await;
     let (result, response) = mutate.respond(body).await;
     mutate.histograms.observe_request(Verb::Mutate, result, began.elapsed());

@@ -1,4 +1,4 @@
-//! `AdmissionReview` (admission.k8s.io/v1), as far as berth's webhooks read and write it.
+//! `AdmissionReview` (admission.k8s.io/v1): the fields that berth's webhooks read and write.
 
 use k8s_openapi::ByteString;
 use serde::{Deserialize, Serialize};
@@ -17,11 +17,11 @@ struct Review<'a> {
     request: Option<Request<'a>>,
 }
 
-/// What the API server is about to do.
+/// The operation under review.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Request<'a> {
-    /// Of the request; goes into the answer.
+    /// Identifies the request; copied into the response.
     pub uid: String,
     #[serde(default)]
     resource: Resource,
@@ -33,10 +33,10 @@ pub struct Request<'a> {
     pub namespace: String,
     #[serde(default)]
     operation: String,
-    /// Nothing will come of it.
+    /// The operation will not be persisted.
     #[serde(default)]
     pub dry_run: Option<bool>,
-    /// Who asks the API server for it.
+    /// The user that sent the request to the API server.
     #[serde(default)]
     pub user_info: UserInfo,
     #[serde(borrow, default)]
@@ -57,10 +57,10 @@ struct Resource {
 }
 
 impl<'a> Request<'a> {
-    /// Reads the body of a request.
+    /// Decodes the body of a request.
     ///
     /// # Errors
-    /// What is wrong with it, for who sent it.
+    /// What is wrong with the body, for the client.
     pub fn read(body: &'a [u8]) -> Result<Request<'a>, String> {
         let review: Review = serde_json::from_slice(body)
             .map_err(|error| format!("the body is not an AdmissionReview: {error}"))?;
@@ -73,7 +73,7 @@ impl<'a> Request<'a> {
         review.request.ok_or_else(|| "the AdmissionReview has no request".to_owned())
     }
 
-    /// What is created as a pod, or in a subresource of pods, as JSON; `None`: the request is about something else.
+    /// Returns the JSON of the object that is created as a pod or in a subresource of pods; `None` for all other requests.
     pub fn created_of_pods(&self) -> Option<&'a str> {
         let is_of_pods = self.resource.group.is_empty() && self.resource.resource == "pods";
         self.object.filter(|_| is_of_pods && self.operation == "CREATE").map(RawValue::get)
@@ -112,20 +112,20 @@ fn written(response: Response) -> serde_json::Result<Vec<u8>> {
     serde_json::to_vec(&Answer { api_version: API_VERSION, kind: KIND, response })
 }
 
-/// The answer to the request with this uid that it may be, with these operations of a JSON patch if there are any.
+/// Encodes a response that allows the request with this uid, with these JSON patch operations if there are any.
 ///
 /// # Errors
-/// It cannot be written.
+/// The response cannot be encoded.
 pub fn allowed(uid: &str, operations: Option<&[Value]>) -> serde_json::Result<Vec<u8>> {
     let patch = operations.map(serde_json::to_vec).transpose()?.map(ByteString);
     let patch_type = patch.is_some().then_some("JSONPatch");
     written(Response { uid, allowed: true, patch_type, patch, ..Response::default() })
 }
 
-/// The answer that it may not be, as the API server answers a binding that comes too late.
+/// Encodes a response that denies the request, with the status the API server uses for a binding that comes too late.
 ///
 /// # Errors
-/// It cannot be written.
+/// The response cannot be encoded.
 pub fn refused(uid: &str, why: &str) -> serde_json::Result<Vec<u8>> {
     let status = Some(Status { code: 409, reason: "Conflict", message: why });
     written(Response { uid, status, ..Response::default() })
@@ -174,7 +174,7 @@ mod tests {
             r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"r","allowed":false,"status":{"code":409,"reason":"Conflict","message":"full"}}}"#
         );
         assert!(text(allowed("r", None)).ends_with(r#""response":{"uid":"r","allowed":true}}"#));
-        // Of `[7]`.
+        // Base64 of `[7]`.
         let with = text(allowed("r", Some(&[json!(7)])));
         assert!(with.ends_with(r#""allowed":true,"patchType":"JSONPatch","patch":"Wzdd"}}"#), "{with}");
     }

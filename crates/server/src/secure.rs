@@ -1,6 +1,6 @@
-//! HTTPS: a router on a listener, with certificates that can change while it serves.
+//! HTTPS server: a router on a listener, with certificates that can change while it serves.
 //!
-//! May not know: what is served, and who may have it.
+//! Must not know: the routes, and who has access to them.
 
 mod connection;
 mod material;
@@ -22,55 +22,55 @@ use berth_config::Serving;
 use berth_kube_io::certificates::Issued;
 use material::{Material, Seen};
 
-/// How often files are looked at.
+/// Interval between checks of the certificate files.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// The pause after a failed accept: out of file descriptors, mostly.
+/// Pause after a failed accept, mostly because file descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// A client certificate that was shown and verified; an extension of each request of its connection.
+/// A verified client certificate; an extension of each request of its connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientCertificate {
-    /// Empty when the certificate has none, or several.
+    /// Empty if the certificate has none or several.
     pub common_name: String,
     pub organizations: Vec<String>,
 }
 
-/// Serves HTTPS. Clones are the same server.
+/// An HTTPS server. Clones are the same server.
 #[derive(Clone)]
 pub struct Secure(Arc<Shared>);
 
 struct Shared {
-    /// What a new connection begins with. When it changes, older connections end in order: their client certificates were
-    /// verified by CAs that may no longer count.
+    /// Configuration of new connections. When it changes, older connections are shut down gracefully: their client certificates were
+    /// verified by CAs that may no longer be trusted.
     tls: watch::Sender<Arc<ServerConfig>>,
     material: Mutex<Material>,
     connections_max: usize,
     counters: Arc<Counters>,
 }
 
-/// What the server did, for metrics.
+/// Counters for metrics.
 #[derive(Debug, Default)]
 pub struct Counters {
     pub open: AtomicUsize,
-    /// Connections closed at once, as there were too many.
+    /// Connections closed at once because the connection limit was reached.
     pub refused: AtomicU64,
     pub handshake_failures: AtomicU64,
-    /// When the certificate that is shown ends, in seconds since 1970.
+    /// Expiry of the serving certificate, in seconds since 1970.
     pub certificate_expiry: AtomicI64,
 }
 
 impl Counters {
-    /// Whether clients that look at the certificate refuse it.
+    /// Whether the serving certificate has expired, so that clients that verify it refuse it.
     pub fn has_ended(&self, now: Timestamp) -> bool {
         self.certificate_expiry.load(Relaxed) <= now.as_second()
     }
 }
 
 impl Secure {
-    /// Reads the files, or makes a certificate when none is given.
+    /// Reads the certificate files, or issues a certificate if none is configured.
     ///
     /// # Errors
-    /// A file that cannot be used; the text says which and why.
+    /// A file is unusable; the text says which and why.
     pub fn new(config: &Serving) -> anyhow::Result<Secure> {
         let now = Timestamp::now();
         let (mut material, tls) = Material::new(config, now)?;
@@ -89,18 +89,18 @@ impl Secure {
         self.0.counters.clone()
     }
 
-    /// The certificate that is shown with what leads to its CA, and the CAs if berth made them, PEM: by it, replicas that share
-    /// it know each other.
+    /// Returns the serving certificate with its intermediates, and the CAs if berth issued them, PEM. Replicas that share the
+    /// certificate verify each other with it.
     pub fn chain(&self) -> String {
         let material = self.0.material.lock();
         let Issued { certificate, authorities, .. } = material.shown();
         format!("{}\n{}", authorities.trim_end(), certificate)
     }
 
-    /// Shows this certificate from now on, which somebody else renews.
+    /// Serves this certificate from now on; the caller renews it.
     ///
     /// # Errors
-    /// When it cannot be used; the one before stays.
+    /// The certificate is unusable; the previous one stays.
     pub fn install(&self, issued: &Issued) -> anyhow::Result<()> {
         let mut material = self.0.material.lock();
         let tls = material.install(issued)?;
@@ -108,7 +108,7 @@ impl Secure {
         Ok(())
     }
 
-    /// Looks at the files from time to time, and renews a certificate that berth made. Never ends.
+    /// Checks the files at an interval, and renews a certificate that berth issued. Never ends.
     pub async fn watch_files(&self) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
@@ -122,12 +122,12 @@ impl Secure {
             Seen::Same => {}
             Seen::New(tls) => {
                 self.begin(&material, tls);
-                tracing::info!(expires = %material.expiry(), "the certificates of HTTPS were read again");
+                tracing::info!(expires = %material.expiry(), "reloaded the serving certificates");
             }
             Seen::Unusable(error) => tracing::warn!(
                 error = format!("{error:#}"),
                 expires = %material.expiry(),
-                "the certificates of HTTPS changed and cannot be used; the ones before stay until the files are right"
+                "the changed certificate files are unusable; the previous certificates stay in use until they are fixed"
             ),
         }
         warn_of(&mut material, now);
@@ -138,7 +138,7 @@ impl Secure {
         self.0.tls.send_replace(tls);
     }
 
-    /// Serves until `stop` resolves; requests under way then get some seconds to end.
+    /// Serves until `stop` resolves; requests in flight then get some seconds to end.
     pub async fn serve(&self, listener: TcpListener, router: Router, stop: impl Future<Output = ()>) {
         let slots = Arc::new(Semaphore::new(self.0.connections_max));
         let stopping = watch::Sender::new(false);
@@ -158,7 +158,7 @@ impl Secure {
                     continue;
                 }
             };
-            // Without a slot the connection is closed by being dropped.
+            // Without a slot, dropping the stream closes the connection.
             let Ok(slot) = slots.clone().try_acquire_owned() else {
                 self.0.counters.refused.fetch_add(1, Relaxed);
                 continue;
@@ -169,7 +169,7 @@ impl Secure {
                 let _open = Open::new(&counters.open);
                 if let Err(error) = connection::serve(stream, router, ends).await {
                     counters.handshake_failures.fetch_add(1, Relaxed);
-                    tracing::debug!(%peer, error, "a TLS handshake failed");
+                    tracing::debug!(%peer, error, "TLS handshake failed");
                 }
                 drop(slot);
             });
@@ -180,14 +180,14 @@ impl Secure {
     }
 }
 
-/// Tells of a certificate that nobody accepts, or soon nobody will.
+/// Logs a warning if clients refuse the serving certificate, or will soon.
 fn warn_of(material: &mut Material, now: Timestamp) {
     if let Some((trouble, remedy)) = material.trouble(now) {
         tracing::warn!(expires = %material.expiry(), remedy, "{}", trouble.text());
     }
 }
 
-/// Counts a connection while it is there.
+/// Counts a connection while it is open.
 struct Open<'a>(&'a AtomicUsize);
 
 impl Open<'_> {

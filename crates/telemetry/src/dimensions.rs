@@ -1,4 +1,4 @@
-//! What the recommender measures besides CPU and memory. Nothing of it is there when that is nothing.
+//! Metrics of the recommender's dimensions besides CPU and memory. None are exported without such dimensions.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,11 +10,11 @@ use prometheus_client::encoding::DescriptorEncoder;
 use super::encode::{Labels, counters, gauges};
 use berth_rightsizing::recommend::dimension::store::DimensionCounts;
 
-/// What came of asking Prometheus for a dimension.
+/// Result of reading a dimension from Prometheus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DimensionRead {
     Done,
-    /// There are no series of it.
+    /// The query returned no series.
     Empty,
     Failed,
 }
@@ -41,12 +41,12 @@ struct Counts {
 }
 
 impl DimensionMetrics {
-    /// These dimensions there are.
+    /// Sets the names of the configured dimensions.
     pub fn follow(&self, names: impl Iterator<Item = Arc<str>>) {
         self.0.lock().by_name = names.map(|name| (name, Counts::default())).collect();
     }
 
-    /// Prometheus was asked for a dimension, and so many samples were taken and refused.
+    /// Counts a read of a dimension from Prometheus, with its numbers of samples taken and refused.
     pub fn read(&self, name: &str, read: DimensionRead, taken: u64, refused: u64) {
         if let Some(counts) = self.0.lock().by_name.get_mut(name) {
             counts.reads[read as usize] += 1;
@@ -59,7 +59,7 @@ impl DimensionMetrics {
         self.0.lock().holds = counts;
     }
 
-    /// An annotation of a VPA was written; `is_whole`: with all that is known.
+    /// Counts a write of a VPA's usage annotation; `is_whole`: nothing was truncated.
     pub fn usage_written(&self, is_good: bool, is_whole: bool) {
         let mut state = self.0.lock();
         match is_good {
@@ -86,7 +86,7 @@ impl DimensionMetrics {
         let reads = each(&|it| ["done", "empty", "failed"].into_iter().zip(it.reads).collect());
         let samples = each(&|it| vec![("done", it.taken), ("failed", it.refused)]);
         for (name, help, values) in [
-            ("berth_recommender_dimension_reads", "Readings of a dimension from Prometheus", reads),
+            ("berth_recommender_dimension_reads", "Reads of a dimension from Prometheus", reads),
             ("berth_recommender_dimension_samples", "Samples of a dimension taken", samples),
         ] {
             let labels: Vec<_> = values
@@ -99,15 +99,20 @@ impl DimensionMetrics {
         }
         let DimensionCounts { usages, bytes } = state.holds;
         let (name, help) =
-            ("berth_recommender_dimension_aggregates", "Dimensions of containers and pods known");
+            ("berth_recommender_dimension_aggregates", "Aggregates of dimensions, of containers and pods");
         gauges(to, name, help, &[(&[], usages)])?;
-        gauges(to, "berth_recommender_dimension_bytes", "Memory of these, without maps", &[(&[], bytes)])?;
-        let (name, help) = ("berth_recommender_usage_writes", "Annotations of VPAs with usage written");
+        gauges(
+            to,
+            "berth_recommender_dimension_bytes",
+            "Memory of these aggregates, without maps",
+            &[(&[], bytes)],
+        )?;
+        let (name, help) = ("berth_recommender_usage_writes", "Writes of the usage annotation of VPAs");
         let results: [(Labels, u64); 2] =
             [(&[("result", "done")], state.written), (&[("result", "failed")], state.failed)];
         counters(to, name, help, &results)?;
         let (name, help) =
-            ("berth_recommender_usage_truncated", "Of these, those with not all that is known");
+            ("berth_recommender_usage_truncated", "Writes of the usage annotation that were truncated");
         counters(to, name, help, &[(&[], state.truncated)])
     }
 }

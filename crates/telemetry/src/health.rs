@@ -1,9 +1,9 @@
-//! Whether the process works, and whether it is of use yet.
+//! Liveness and readiness of the process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Set by the parts of the process, read by the probes. Clones share their state.
+/// Set by the components of the process, read by the probes. Clones share their state.
 #[derive(Clone, Default)]
 pub struct Health {
     shared: Arc<Shared>,
@@ -18,17 +18,17 @@ struct Shared {
 }
 
 impl Health {
-    /// A part of the process ended that never should.
+    /// Records that a component ended that must never end.
     pub fn set_broken(&self) {
         self.shared.broken.store(true, Ordering::Relaxed);
     }
 
-    /// All pods and nodes have been seen.
+    /// Records that all pods and nodes have been listed.
     pub fn set_synced(&self) {
         self.shared.synced.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a process that leads without an election has yet to see what was bound before it began.
+    /// Records whether a process that leads without an election still waits to observe pods that were bound before it started.
     pub fn set_catching_up(&self, catching_up: bool) {
         self.shared.catching_up.store(catching_up, Ordering::Relaxed);
     }
@@ -37,15 +37,15 @@ impl Health {
         self.shared.stopping.store(true, Ordering::Relaxed);
     }
 
-    /// `Err` when the process should be restarted.
+    /// Returns `Err` if the process must be restarted.
     pub fn alive(&self) -> Result<(), &'static str> {
         match self.shared.broken.load(Ordering::Relaxed) {
-            true => Err("a part of berth has ended: see the log"),
+            true => Err("a component of berth has ended: see the log"),
             false => Ok(()),
         }
     }
 
-    /// `Err` while it cannot schedule, or take over from the leader.
+    /// Returns `Err` while the process cannot schedule, or take over from the leader.
     pub fn ready(&self) -> Result<(), &'static str> {
         self.alive()?;
         if self.shared.stopping.load(Ordering::Relaxed) {
@@ -55,7 +55,7 @@ impl Health {
             return Err("pods and nodes have not been listed yet");
         }
         match self.shared.catching_up.load(Ordering::Relaxed) {
-            true => Err("not all that is bound has been seen yet"),
+            true => Err("not all bound pods have been observed yet"),
             false => Ok(()),
         }
     }

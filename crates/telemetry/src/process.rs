@@ -1,4 +1,4 @@
-//! What a process of this machine has used, from /proc.
+//! CPU and memory usage of a process on this machine, from /proc.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ pub struct Usage {
     /// User and system time of all threads.
     pub cpu: Duration,
     pub resident_bytes: u64,
-    /// The most memory it ever had.
+    /// Peak resident memory.
     pub peak_resident_bytes: u64,
 }
 
 /// Linux counts CPU time for /proc in hundredths of a second on every architecture berth runs on.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// `pid` is a number or `self`. `None` where there is no such process or no /proc.
+/// Returns the usage of a process. `pid` is a number or `self`. `None` if there is no such process or no /proc.
 pub fn usage_of(pid: &str) -> Option<Usage> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The second field is a name in parentheses that may hold anything; utime and stime are fields 14 and 15.
+    // The second field is a name in parentheses that may hold any character; utime and stime are fields 14 and 15.
     let mut fields = stat.get(stat.rfind(')')? + 1..)?.split_whitespace().skip(11);
     let mut ticks = || fields.next()?.parse::<f64>().ok();
     let cpu = Duration::try_from_secs_f64((ticks()? + ticks()?) / TICKS_PER_SECOND).ok()?;

@@ -1,4 +1,4 @@
-//! How good recommendations are, held against every sample of usage: names, labels and buckets of the upstream recommender.
+//! Quality of recommendations, compared with every usage sample: names, labels and buckets of the upstream recommender.
 //!
 //! Upstream: `pkg/utils/metrics/quality/quality.go`.
 
@@ -14,22 +14,22 @@ use prometheus_client::registry::Registry;
 
 use super::encode::Labels;
 
-/// From a hundred percent less to a hundred times more.
+/// Relative differences from -100 % to +10,000 %.
 const RELATIVE: [f64; 29] = [
     -1.0, -0.75, -0.5, -0.25, -0.1, -0.05, -0.025, -0.01, -0.005, -0.0025, -0.001, 0.0, 0.001, 0.0025, 0.005,
     0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0,
 ];
-/// VPAs of more pods than two to this count as so large.
+/// Cap of the VPA size label (log2 of its pods).
 const SIZE_LOG2_MAX: u32 = 20;
 
-/// What is measured.
+/// A resource of a recommendation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resource {
     Cpu,
     Memory,
 }
 
-/// A sample of usage, or what a container needs that was killed. Cores or bytes.
+/// A usage sample, or the need of an OOM-killed container. Cores or bytes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Usage<'a> {
     pub update_mode: &'a str,
@@ -78,7 +78,7 @@ struct ChangeLabel {
 
 type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
 
-/// All of them. Series are bounded by the modes that VPAs have.
+/// Quality metrics. The number of series is bounded by the update modes of VPAs.
 pub struct Quality {
     relative: Histograms<SampleLabel>,
     /// A counter; a gauge here, because the library would add `_total` to the name of a counter.
@@ -125,7 +125,7 @@ impl Resource {
 }
 
 impl Quality {
-    /// Holds a sample against what was recommended before anything capped it; `None` or 0: nothing.
+    /// Compares a sample with the recommendation before any cap; `None` or 0: there is no recommendation.
     pub fn observe(&self, usage: Usage<'_>, recommended: Option<f64>) {
         let Usage { update_mode, resource, amount, is_oom } = usage;
         let recommended = recommended.filter(|recommended| *recommended != 0.0);
@@ -170,7 +170,7 @@ impl Quality {
         }
     }
 
-    /// A recommendation follows another one, for a VPA of so many pods. Both in the same unit.
+    /// Observes a changed recommendation of a VPA with this number of pods. Both values have the same unit.
     pub fn changed(&self, update_mode: &str, resource: Resource, old: i64, new: i64, pods: usize) {
         if old <= 0 {
             return;

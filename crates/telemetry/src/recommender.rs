@@ -1,4 +1,4 @@
-//! What the recommender did. Names are those of the upstream recommender where the meaning is the same.
+//! Metrics of the recommender. Names are those of the upstream recommender where the meaning is the same.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,7 +19,7 @@ use berth_prometheus::{Counters, PrometheusSource, REQUEST_SECONDS, Skip};
 use berth_rightsizing::recommend::Refused;
 use berth_rightsizing::recommend::store::Counts;
 
-/// VPAs that are alike, for the gauge that counts them.
+/// Labels of the gauge that counts VPAs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct VpaKind {
     pub update_mode: String,
@@ -28,10 +28,10 @@ pub struct VpaKind {
     pub unsupported_config: bool,
 }
 
-/// What upstream calls its client of the metrics server.
+/// Upstream's name of its metrics server client.
 const CLIENT: &str = "default-metrics-client";
 
-/// Buckets of upstream.
+/// Buckets as upstream.
 const STEP_SECONDS: [f64; 23] = [
     0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0,
     100.0, 120.0, 150.0, 240.0, 300.0,
@@ -41,7 +41,7 @@ const FIRST_SECONDS: [f64; 19] = [
     900.0, 1800.0,
 ];
 
-/// How often something worked, and how often not.
+/// Successes and failures.
 #[derive(Default)]
 struct Results {
     good: AtomicU64,
@@ -55,7 +55,7 @@ impl Results {
     }
 }
 
-/// Counters of the recommender.
+/// Metrics of the recommender.
 pub struct RecommenderMetrics {
     steps: Family<StepLabel, Histogram, fn() -> Histogram>,
     first: Histogram,
@@ -69,9 +69,9 @@ pub struct RecommenderMetrics {
     created: Results,
     deleted: Results,
     quality: Quality,
-    /// Answers of `metrics.k8s.io`.
+    /// Responses of `metrics.k8s.io`.
     metric_server: Results,
-    /// What is measured besides CPU and memory.
+    /// Dimensions besides CPU and memory.
     pub dimensions: DimensionMetrics,
     state: Mutex<State>,
 }
@@ -114,7 +114,7 @@ impl Default for RecommenderMetrics {
 }
 
 impl RecommenderMetrics {
-    /// A step of a round that began then has ended.
+    /// Observes a step of a round that began at `began` and ends now.
     pub fn took(&self, step: &'static str, began: Instant) {
         self.steps.get_or_create(&StepLabel { step }).observe(began.elapsed().as_secs_f64());
     }
@@ -136,7 +136,7 @@ impl RecommenderMetrics {
     }
 
     pub fn sample(&self, taken: Result<(), Refused>) {
-        // The same sample is read again when the source has no newer one.
+        // A stale sample is one read before: the source has no newer one.
         if taken != Err(Refused::Stale) {
             self.samples.count(taken.is_ok());
         }
@@ -146,37 +146,37 @@ impl RecommenderMetrics {
         self.ooms.count(is_counted);
     }
 
-    /// How good recommendations are.
+    /// Returns the quality metrics of recommendations.
     pub fn quality(&self) -> &Quality {
         &self.quality
     }
 
-    /// `metrics.k8s.io` was asked for the usage of a namespace.
+    /// Counts a request to `metrics.k8s.io` for the usage of a namespace.
     pub fn metric_server(&self, is_good: bool) {
         self.metric_server.count(is_good);
     }
 
-    /// There were more evictions in a namespace than are looked at in one round.
+    /// Counts evictions beyond the limit per namespace and round.
     pub fn evictions_left(&self, count: usize) {
         self.evictions_left.fetch_add(count as u64, Relaxed);
     }
 
-    /// A VPA was made for a workload that had none.
+    /// Counts the creation of a VPA for a workload without one.
     pub fn vpa_created(&self, is_good: bool) {
         self.created.count(is_good);
     }
 
-    /// A VPA that was made so was deleted, as nobody needs it.
+    /// Counts the deletion of such a VPA that is no longer needed.
     pub fn vpa_deleted(&self, is_good: bool) {
         self.deleted.count(is_good);
     }
 
-    /// So many workloads wait for the next round to get theirs.
+    /// Sets the number of workloads whose VPA is created in later rounds.
     pub fn vpas_wait(&self, count: usize) {
         self.state.lock().uncreated = count;
     }
 
-    /// A VPA got its first recommendation so long after it was made.
+    /// Observes the time from a VPA's creation to its first recommendation.
     pub fn first_recommendation(&self, after_ns: i64) {
         self.first.observe(after_ns.max(0) as f64 / 1e9);
     }
@@ -190,12 +190,12 @@ impl RecommenderMetrics {
         (state.aggregates, state.bytes) = (counts.aggregates, bytes);
     }
 
-    /// Where usage is read from.
+    /// Sets the source of usage, whose counters are exported.
     pub fn follow(&self, source: Option<PrometheusSource>) {
         self.state.lock().source = source;
     }
 
-    /// Another process recommends now.
+    /// Clears the gauges: another process is the leader now.
     pub fn rests(&self) {
         let mut state = self.state.lock();
         let source = state.source.take();
@@ -247,10 +247,14 @@ impl RecommenderMetrics {
                 "Number of aggregate container states being tracked by the recommender",
                 state.aggregates,
             ),
-            ("berth_recommender_aggregate_bytes", "Memory of these, without maps", state.bytes),
+            (
+                "berth_recommender_aggregate_bytes",
+                "Memory of the aggregate container states, without maps",
+                state.bytes,
+            ),
             (
                 "berth_recommender_vpas_waiting",
-                "Workloads whose VPA is to be made in the next rounds",
+                "Workloads whose VPA will be created in the next rounds",
                 state.uncreated,
             ),
         ] {
@@ -262,9 +266,13 @@ impl RecommenderMetrics {
             ("berth_recommender_checkpoint_writes", "Checkpoints written", &self.saved),
             ("berth_recommender_checkpoint_loads", "Checkpoints loaded", &self.loaded),
             ("berth_recommender_samples", "Samples of usage taken", &self.samples),
-            ("berth_recommender_oom_kills", "Kills for want of memory taken", &self.ooms),
-            ("berth_recommender_vpas_created", "VPAs made for workloads that had none", &self.created),
-            ("berth_recommender_vpas_deleted", "Such VPAs deleted that nobody needs", &self.deleted),
+            ("berth_recommender_oom_kills", "OOM kills taken as samples", &self.ooms),
+            ("berth_recommender_vpas_created", "VPAs created for workloads without one", &self.created),
+            (
+                "berth_recommender_vpas_deleted",
+                "VPAs created by berth that were deleted because they are no longer needed",
+                &self.deleted,
+            ),
         ] {
             let (good, bad) = (results.good.load(Relaxed), results.bad.load(Relaxed));
             counters(to, name, help, &[(&[("result", "done")], good), (&[("result", "failed")], bad)])?;
@@ -282,7 +290,7 @@ impl RecommenderMetrics {
         counters(
             to,
             "berth_recommender_evictions_left",
-            "Evictions not looked at in a round: too many in a namespace",
+            "Evictions skipped because of the limit per namespace and round",
             &[(&[], self.evictions_left.load(Relaxed))],
         )?;
         self.dimensions.encode(to)?;
@@ -310,10 +318,10 @@ fn prometheus(to: &mut DescriptorEncoder, source: &PrometheusSource) -> fmt::Res
         .zip(Skip::ALL)
         .map(|(label, reason)| (label.as_slice(), counts.skipped(reason)))
         .collect();
-    counters(to, "berth_recommender_skipped", "Series or samples of Prometheus skipped, by reason", &values)
+    counters(to, "berth_recommender_skipped", "Series or samples from Prometheus skipped, by reason", &values)
 }
 
-/// Under the names that upstream has for them. It counts only those that got an answer.
+/// Encodes the request metrics under upstream's names. Upstream counts only requests that got a response.
 fn upstream_requests(to: &mut DescriptorEncoder, counts: &Counters) -> fmt::Result {
     let mut requests = counts.requests();
     requests.retain(|code, _| *code != 0);

@@ -1,4 +1,4 @@
-//! What the scaler did.
+//! Metrics of the scaler.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::encode::{Labels, counters, gauges};
 
-/// Counters of the scaler.
+/// Metrics of the scaler.
 #[derive(Default)]
 pub struct ScalerMetrics {
     state: Mutex<State>,
@@ -20,33 +20,33 @@ pub struct ScalerMetrics {
 struct State {
     rounds: [u64; 2],
     took: Duration,
-    /// By what was done.
+    /// By the reason of the event.
     changes: BTreeMap<&'static str, u64>,
-    /// ServiceScalers by how they stand, in the last round.
+    /// ServiceScalers by the reason of their condition Active, in the last round.
     services: BTreeMap<&'static str, usize>,
-    /// In force in this process, whoever scales.
+    /// In force in this process, on every replica.
     hints: usize,
 }
 
 impl ScalerMetrics {
-    /// A service was scaled, or could not be: the reason of the event.
+    /// Counts a change of a service or a failed attempt, by the reason of the event.
     pub fn change(&self, what: &'static str) {
         *self.state.lock().changes.entry(what).or_default() += 1;
     }
 
-    /// A round has ended, after so long; services stand like this.
+    /// Records the end of a round, its duration, and the services by reason.
     pub fn round(&self, is_good: bool, took: Duration, services: BTreeMap<&'static str, usize>) {
         let mut state = self.state.lock();
         state.rounds[usize::from(is_good)] += 1;
         (state.took, state.services) = (took, services);
     }
 
-    /// So many hints are in force.
+    /// Sets the number of hints in force.
     pub fn hints(&self, in_force: usize) {
         self.state.lock().hints = in_force;
     }
 
-    /// Another process scales now.
+    /// Clears the gauges: another process is the leader now.
     pub fn rests(&self) {
         let mut state = self.state.lock();
         state.services.clear();
@@ -59,7 +59,7 @@ impl ScalerMetrics {
         let rounds: [(Labels, u64); 2] = [(&[("result", "done")], done), (&[("result", "failed")], failed)];
         counters(to, "berth_scaler_rounds", "Rounds of the scaler", &rounds)?;
         let took = ConstGauge::new(state.took.as_secs_f64());
-        let help = "How long the last round took";
+        let help = "Duration of the last round";
         took.encode(to.encode_descriptor("berth_scaler_round_seconds", help, None, took.metric_type())?)?;
         let labels: Vec<_> = state.changes.keys().map(|what| [("change", *what)]).collect();
         let values: Vec<(Labels, u64)> = labels
@@ -67,7 +67,7 @@ impl ScalerMetrics {
             .zip(state.changes.values())
             .map(|(label, count)| (label.as_slice(), *count))
             .collect();
-        counters(to, "berth_scaler_changes", "Changes of services, by what was changed", &values)?;
+        counters(to, "berth_scaler_changes", "Changes of services, by kind", &values)?;
         let labels: Vec<_> = state.services.keys().map(|reason| [("reason", *reason)]).collect();
         let values: Vec<(Labels, usize)> = labels
             .iter()
@@ -81,11 +81,6 @@ impl ScalerMetrics {
             &values,
         )?;
         let hints: [(Labels, usize); 1] = [(&[], state.hints)];
-        gauges(
-            to,
-            "berth_scaler_hints",
-            "Preferences of the scheduler that come from services that peak together",
-            &hints,
-        )
+        gauges(to, "berth_scaler_hints", "Placement hints in force, from services that peak together", &hints)
     }
 }

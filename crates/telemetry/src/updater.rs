@@ -1,4 +1,4 @@
-//! What the updater did.
+//! Metrics of the updater.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 
 use super::encode::{Labels, counters, gauges};
 
-/// Counters of the updater.
+/// Metrics of the updater.
 #[derive(Default)]
 pub struct UpdaterMetrics {
     state: Mutex<State>,
@@ -17,26 +17,26 @@ pub struct UpdaterMetrics {
 #[derive(Default)]
 struct State {
     rounds: [u64; 2],
-    /// By what was done.
+    /// By result.
     updates: BTreeMap<&'static str, u64>,
-    /// Pods that should be updated and are not, by reason, in the last round.
+    /// Pods outside their recommendation that are not updated, by reason, in the last round.
     held: BTreeMap<&'static str, usize>,
 }
 
 impl UpdaterMetrics {
-    /// `resized`, `resize_failed`, `evicted`, `eviction_refused`, `eviction_failed` or `gone`.
+    /// Counts an update: `resized`, `resize_failed`, `evicted`, `eviction_refused`, `eviction_failed` or `gone`.
     pub fn update(&self, what: &'static str) {
         *self.state.lock().updates.entry(what).or_default() += 1;
     }
 
-    /// A round has ended; these pods wait.
+    /// Records the end of a round, and the pods it did not update, by reason.
     pub fn round(&self, is_good: bool, held: BTreeMap<&'static str, usize>) {
         let mut state = self.state.lock();
         state.rounds[usize::from(is_good)] += 1;
         state.held = held;
     }
 
-    /// Another process updates now.
+    /// Clears the gauges: another process is the leader now.
     pub fn rests(&self) {
         self.state.lock().held.clear();
     }
@@ -59,7 +59,7 @@ impl UpdaterMetrics {
         gauges(
             to,
             "berth_updater_held_pods",
-            "Pods that are not as recommended and stay so for now, by reason",
+            "Pods outside their recommendation that are not updated for now, by reason",
             &values,
         )
     }

@@ -1,4 +1,4 @@
-//! A scripted Prometheus on a loopback port.
+//! Fake Prometheus on a loopback port.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -23,11 +23,11 @@ pub struct Asked {
 }
 
 type Reply = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
-/// What was asked, in order.
+/// Requests in order.
 type Log = Arc<Mutex<Vec<Asked>>>;
 type Script = dyn Fn(usize, Asked) -> Reply + Send + Sync;
 
-/// Ends when dropped.
+/// Stops when dropped.
 pub struct Fake {
     pub url: String,
     asked: Log,
@@ -49,7 +49,7 @@ impl Asked {
         self.query().contains("rate(")
     }
 
-    /// Whether it is one that finds out the names of labels.
+    /// Whether the query detects the names of labels.
     pub fn is_count(&self) -> bool {
         self.query().starts_with("count(")
     }
@@ -58,13 +58,13 @@ impl Asked {
         self.form[name].parse().expect("a whole number")
     }
 
-    /// At which times a range query asks.
+    /// Returns the evaluation times of a range query.
     pub fn times(&self) -> Vec<i64> {
         let (start, end, step) = (self.number("start"), self.number("end"), self.number("step"));
         (0..=(end - start) / step).map(|index| start + index * step).collect()
     }
 
-    /// A right answer: one container, whose values are the times.
+    /// Returns a valid response: one container, whose values are the times.
     pub fn answer(&self) -> String {
         if self.is_count() || self.query() == "vector(1)" {
             return vector(r#"{"metric":{},"value":[1,"1"]}"#);
@@ -87,7 +87,7 @@ pub fn vector(elements: &str) -> String {
     matrix(elements).replace("matrix", "vector")
 }
 
-/// What Prometheus says when it refuses.
+/// Returns an error response of Prometheus.
 pub fn error(status: u16, error_type: &str, error: &str) -> Response<Body> {
     let body = serde_json::json!({"status": "error", "errorType": error_type, "error": error}).to_string();
     Response::builder().status(status).body(body.into()).expect("a response")
@@ -118,7 +118,7 @@ impl Fake {
         Fake { url, asked, server }
     }
 
-    /// Answers rightly over HTTPS, with a certificate of its own; the second value is the certificate, PEM.
+    /// Returns valid responses over HTTPS, with its own certificate; the second value is the certificate, PEM.
     pub async fn start_tls() -> (Fake, String) {
         let (listener, address) = listen().await;
         let own = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).expect("a certificate");
@@ -136,7 +136,7 @@ impl Fake {
         let server = tokio::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.expect("a connection");
-                // Whoever does not trust the certificate hangs up.
+                // A client that does not trust the certificate closes the connection.
                 let Ok(stream) = acceptor.accept(stream).await else { continue };
                 let service = hyper_util::service::TowerToHyperService::new(app.clone());
                 let connection = hyper::server::conn::http1::Builder::new()
@@ -147,14 +147,14 @@ impl Fake {
         (Fake { url: format!("https://{address}"), asked, server }, own.cert.pem())
     }
 
-    /// All requests up to now.
+    /// Returns all requests so far.
     pub fn asked(&self) -> Vec<Asked> {
         self.asked.lock().clone()
     }
 }
 
 pub fn install_provider() {
-    // Whoever is first does.
+    // Only the first call succeeds.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 

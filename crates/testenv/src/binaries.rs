@@ -1,4 +1,4 @@
-//! Where the programs are: a folder the user names, or a cache that is filled with Go on first use.
+//! Locations of the programs: a folder the user names, or a cache that is filled with Go on first use.
 
 use std::ffi::OsString;
 use std::fs;
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use super::go;
 
-/// The Kubernetes release whose programs we build; `tools/control-plane/go.mod` pins the same.
+/// Kubernetes release of the programs built here; `tools/control-plane/go.mod` pins the same one.
 pub const KUBERNETES_VERSION: &str = "v1.36.3";
 
 /// A program that the demo, the tests or the benchmarks run.
@@ -18,19 +18,19 @@ pub enum Program {
     KubeApiserver,
     KubeScheduler,
     KubeControllerManager,
-    /// Says what kube-scheduler's plugins say; a program of our own, see `tools/control-plane/filter-oracle`.
+    /// Reports the results of kube-scheduler's plugins; built from `tools/control-plane/filter-oracle`.
     FilterOracle,
     /// The recommender of the Vertical Pod Autoscaler.
     VpaRecommender,
     Kubectl,
     Helm,
     Kubeconform,
-    /// Plays kubelets.
+    /// Simulates kubelets.
     Kwok,
 }
 
 impl Program {
-    /// The name of its file.
+    /// Returns the file name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Etcd => "etcd",
@@ -46,22 +46,22 @@ impl Program {
         }
     }
 
-    /// Whether it is a part of a cluster, as opposed to a tool that tests look at files with.
+    /// Whether it is a component of a cluster, as opposed to a tool that the tests use.
     fn is_component(self) -> bool {
         matches!(self, Self::Etcd | Self::KubeApiserver | Self::KubeScheduler | Self::KubeControllerManager)
     }
 }
 
-/// What finding a program depends on, as a value: tests pass their own.
+/// Inputs for finding a program, as a value: tests pass their own.
 #[derive(Clone, Debug)]
 pub struct Environment {
     /// `KUBEBUILDER_ASSETS`: a folder with etcd and kube-apiserver, maybe kube-scheduler; it wins when set.
     pub assets: Option<PathBuf>,
-    /// The folder that keeps what we build.
+    /// Folder for programs built here.
     pub cache: PathBuf,
     /// `PATH`, where `go` is looked for.
     pub path: OsString,
-    /// Whether builds go unannounced.
+    /// Suppresses build messages.
     pub quiet: bool,
 }
 
@@ -73,11 +73,11 @@ impl Environment {
     /// When there is neither a cargo target folder nor `XDG_CACHE_HOME` nor `HOME`.
     pub fn of_process() -> Result<Self> {
         let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-        let executable = std::env::current_exe().context("cannot find out where this program lies")?;
+        let executable = std::env::current_exe().context("cannot get the path of this program")?;
         let folder = cargo_target_folder(&executable)
             .or_else(|| Some(PathBuf::from(variable("XDG_CACHE_HOME")?).join("berth")))
             .or_else(|| Some(PathBuf::from(variable("HOME")?).join(".cache/berth")))
-            .context("no place to keep the control plane's programs: set HOME or XDG_CACHE_HOME")?;
+            .context("no cache folder for the control plane's programs: set HOME or XDG_CACHE_HOME")?;
         Ok(Self {
             assets: variable("KUBEBUILDER_ASSETS").map(PathBuf::from),
             cache: folder.join("control-plane"),
@@ -86,18 +86,18 @@ impl Environment {
         })
     }
 
-    /// The path of `program`, which is built first when it has to be. That takes minutes, says so on standard error,
-    /// and blocks.
+    /// Returns the path of `program`, and builds it first if necessary. A build takes minutes, is announced on standard error, and
+    /// blocks.
     ///
     /// # Errors
-    /// When the user's folder lacks the program, when there is no Go that can build it, and when building fails.
+    /// The user's folder lacks the program, no Go can build it, or the build fails.
     pub fn find_or_build(&self, program: Program) -> Result<PathBuf> {
         if let Some(assets) = self.assets.as_ref().filter(|_| program.is_component()) {
             let path = assets.join(program.name());
             if path.is_file() {
                 return Ok(path);
             }
-            // The usual downloads for KUBEBUILDER_ASSETS have neither of these: them we still build.
+            // The usual downloads for KUBEBUILDER_ASSETS have neither of these two: they are built all the same.
             if !matches!(program, Program::KubeScheduler | Program::KubeControllerManager) {
                 bail!(
                     "KUBEBUILDER_ASSETS is {}, but there is no {} in it: put it there, or unset KUBEBUILDER_ASSETS to \
@@ -126,7 +126,7 @@ impl Environment {
         }
     }
 
-    /// One build at a time, over all processes: two at once would take twice as long and fight for the same file.
+    /// Runs one build at a time, across all processes: concurrent builds would be no faster and would write the same file.
     fn build_locked(&self, program: Program, path: &Path) -> Result<()> {
         fs::create_dir_all(&self.cache)
             .with_context(|| format!("cannot create the folder {}", self.cache.display()))?;
@@ -174,22 +174,22 @@ impl Environment {
     }
 }
 
-/// The path of a program that tests run, by its name: `kubectl`, `helm`, `kubeconform` or `vpa-recommender`, built on first
-/// use. Blocks.
+/// Returns the path of a program that tests run, by its name: `kubectl`, `helm`, `kubeconform` or `vpa-recommender`, built on
+/// first use. Blocks.
 ///
 /// # Errors
-/// For another name, and as [`Environment::find_or_build`].
+/// The name is another one, or as [`Environment::find_or_build`].
 pub fn go_tool(name: &str) -> Result<PathBuf> {
     let tools = [Program::Kubectl, Program::Helm, Program::Kubeconform, Program::VpaRecommender];
     let tool = tools.into_iter().find(|tool| tool.name() == name);
     let tool = tool.with_context(|| {
-        format!("{name:?} is not a tool that is known here: kubectl, helm, kubeconform, vpa-recommender")
+        format!("{name:?} is not a known tool: use one of kubectl, helm, kubeconform, vpa-recommender")
     })?;
     Environment::of_process()?.find_or_build(tool)
 }
 
-/// The path of the program that answers with kube-scheduler's own plugins, built on first use and whenever its source
-/// has changed. Blocks.
+/// Returns the path of the program that runs kube-scheduler's own plugins, built on first use and whenever its source has
+/// changed. Blocks.
 ///
 /// # Errors
 /// As [`Environment::find_or_build`].
@@ -197,7 +197,7 @@ pub fn filter_oracle() -> Result<PathBuf> {
     Environment::of_process()?.find_or_build(Program::FilterOracle)
 }
 
-/// Cargo marks its target folder with the one file or, when the folder was there before cargo, only the other.
+/// Cargo marks its target folder with the one file or, if the folder existed before cargo, only with the other.
 fn cargo_target_folder(executable: &Path) -> Option<PathBuf> {
     let is_target =
         |folder: &&Path| folder.join("CACHEDIR.TAG").is_file() || folder.join(".rustc_info.json").is_file();
@@ -216,8 +216,8 @@ mod tests {
         Environment { assets: None, cache: folder.join("cache"), path: path.into_os_string(), quiet: true }
     }
 
-    /// Written by a shell: a file that this process has open for writing may be inherited, still open, by a program
-    /// that another test starts at the moment, and then it cannot be executed.
+    /// Writes the file with a shell: a file that this process has open for writing may be inherited, still open, by a program that
+    /// another test starts at that moment, and then it cannot be executed.
     fn fake_go(environment: &Environment, script: &str) {
         let write = "printf '#!/bin/sh\\n%s\\n' \"$1\" > \"$0\" && chmod +x \"$0\"";
         let go = Path::new(&environment.path).join("go");

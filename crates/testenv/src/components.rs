@@ -1,4 +1,4 @@
-//! The command lines of etcd, kube-apiserver, kube-scheduler, kube-controller-manager and kwok, and when each counts as started.
+//! Command lines and readiness checks of etcd, kube-apiserver, kube-scheduler, kube-controller-manager and kwok.
 
 use std::fs;
 use std::future::ready;
@@ -18,10 +18,10 @@ use super::process::Process;
 
 const READY_LIMIT: Duration = Duration::from_secs(90);
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
-/// A port that is free when we look may be taken when the program binds it; so often we try again.
+/// Attempts with another port, as a free port may be taken before the program binds it.
 const PORT_TRIES: usize = 5;
 
-/// Starts etcd with its data in `folder`, and returns it with the URL for its clients.
+/// Starts etcd with its data in `folder`, and returns it with its client URL.
 pub(super) async fn start_etcd(program: &Path, folder: &Path) -> Result<(Process, String)> {
     retry_taken_ports(|| async move {
         let [client, peer] = free_ports()?.map(|port| format!("http://127.0.0.1:{port}"));
@@ -32,12 +32,12 @@ pub(super) async fn start_etcd(program: &Path, folder: &Path) -> Result<(Process
             format!("--listen-peer-urls={peer}"),
             format!("--initial-advertise-peer-urls={peer}"),
             format!("--initial-cluster=default={peer}"),
-            // The data need not outlive the machine.
+            // The data need not survive a crash of the machine.
             "--unsafe-no-fsync".to_owned(),
             "--quota-backend-bytes=8589934592".to_owned(),
         ];
         let mut process = Process::start("etcd", program, args, folder.join("etcd.log"))?;
-        // Its own word, as on a port that was taken from us another etcd would answer just as well.
+        // Readiness is read from its own log: if another etcd took the port, a probe of the port would succeed as well.
         let log = process.log().clone();
         process.await_ready(READY_LIMIT, || ready(log.contains("ready to serve client requests"))).await?;
         Ok((process, client))
@@ -48,7 +48,7 @@ pub(super) async fn start_etcd(program: &Path, folder: &Path) -> Result<(Process
 /// A kube-apiserver that keeps its address when it is killed and restarted.
 pub(super) struct ApiServer {
     pub(super) process: Process,
-    /// How the administrator talks to it.
+    /// The administrator's client configuration.
     pub(super) config: kube::Config,
     program: PathBuf,
     args: Vec<String>,
@@ -75,7 +75,7 @@ impl ApiServer {
             let mut args = vec![format!("--secure-port={port}")];
             args.extend_from_slice(fixed_args);
             let mut process = Process::start("kube-apiserver", program, &args, log.clone())?;
-            // It makes the certificate and then the key.
+            // It writes the certificate first and then the key.
             process.await_ready(READY_LIMIT, || ready(key.is_file())).await?;
             let kubeconfig =
                 credentials.write_kubeconfigs(&format!("https://127.0.0.1:{port}"), certificate)?;
@@ -87,11 +87,11 @@ impl ApiServer {
         .await
     }
 
-    /// Kills it if it runs, starts it as it was, and returns when it answers.
+    /// Kills it if it runs, starts it with the same arguments, and returns when it is ready.
     pub(super) async fn restart(&mut self) -> Result<()> {
         self.process.kill();
         let this = &*self;
-        // Here the tries are for the same port: a connection of anybody's may have it as its near end for a moment.
+        // These attempts use the same port: an outgoing connection may have it as its local port for a moment.
         let process = retry_taken_ports(|| async move {
             let mut process = Process::start("kube-apiserver", &this.program, &this.args, this.log.clone())?;
             process.await_ready(READY_LIMIT, || answers(this.config.clone())).await?;
@@ -115,13 +115,13 @@ fn api_server_args(
     let mut args = vec![
         format!("--etcd-servers={etcd_url}"),
         "--bind-address=127.0.0.1".to_owned(),
-        // Without these two it looks for a route to the outside, which a machine need not have.
+        // Without these two it looks for a default route, which a machine need not have.
         "--advertise-address=127.0.0.1".to_owned(),
         "--endpoint-reconciler-type=none".to_owned(),
         format!("--cert-dir={certificates}"),
         format!("--token-auth-file={tokens}"),
         "--authorization-mode=RBAC".to_owned(),
-        // Service account tokens are signed with the serving key: it makes that one itself, before it reads these.
+        // Service account tokens are signed with the serving key, which it generates before it reads these files.
         "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
         format!("--service-account-key-file={key}"),
         format!("--service-account-signing-key-file={key}"),
@@ -142,10 +142,10 @@ pub(super) async fn start_scheduler(
     kubeconfig: &Path,
     folder: &Path,
 ) -> Result<Process> {
-    // One folder each: there may be several.
+    // A folder each: there may be several schedulers.
     let folder = tempfile::Builder::new().prefix("kube-scheduler-").tempdir_in(folder)?.keep();
     let file = folder.join("config.yaml");
-    // JSON within the YAML, so that the path needs no care.
+    // JSON within the YAML, so that the path needs no quoting.
     let client = json!({"kubeconfig": kubeconfig, "qps": 5000, "burst": 5000});
     let config = format!(
         "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n\
@@ -162,7 +162,7 @@ pub(super) async fn start_scheduler(
         ];
         let mut process = Process::start("kube-scheduler", program, args, folder.join("log"))?;
         let mut config = kube::Config::new(format!("https://127.0.0.1:{port}").parse()?);
-        // It answers with a certificate that it has just made up.
+        // Its serving certificate is self-signed.
         config.accept_invalid_certs = true;
         process.await_ready(READY_LIMIT, || answers(config.clone())).await?;
         Ok(process)
@@ -191,7 +191,7 @@ pub(super) async fn start_controller_manager(
         ];
         let mut process = Process::start("kube-controller-manager", program, args, log.clone())?;
         let mut config = kube::Config::new(format!("https://127.0.0.1:{port}").parse()?);
-        // It answers with a certificate that it has just made up.
+        // Its serving certificate is self-signed.
         config.accept_invalid_certs = true;
         process.await_ready(READY_LIMIT, || answers_at(config.clone(), "healthz")).await?;
         Ok(process)
@@ -215,7 +215,7 @@ pub(super) async fn start_kwok(
             format!("--kubeconfig={}", kubeconfig.display()),
             format!("--config={}", stages.display()),
             "--manage-all-nodes=true".to_owned(),
-            // A heartbeat, as kubelets have it.
+            // Heartbeats, as kubelets send them.
             "--node-lease-duration-seconds=40".to_owned(),
             format!("--server-address=127.0.0.1:{port}"),
         ];
@@ -239,7 +239,7 @@ async fn answers_at(config: kube::Config, path: &str) -> bool {
     matches!(tokio::time::timeout(REQUEST_LIMIT, client.request_text(request)).await, Ok(Ok(_)))
 }
 
-/// The API server makes it a moment after it calls itself ready.
+/// Whether the namespace `default` exists: the API server creates it a moment after it reports ready.
 async fn has_default_namespace(config: kube::Config) -> bool {
     let Ok(client) = without_retries(config) else {
         return false;
@@ -253,7 +253,7 @@ fn without_retries(mut config: kube::Config) -> kube::Result<Client> {
     Client::try_from(config)
 }
 
-/// Runs `start` again while it fails because somebody else has the port.
+/// Retries `start` while it fails because another process has the port.
 async fn retry_taken_ports<T, R>(mut start: impl FnMut() -> R) -> Result<T>
 where
     R: Future<Output = Result<T>>,
@@ -267,9 +267,9 @@ where
     start().await
 }
 
-/// Loopback ports that are free now, all different.
+/// Returns loopback ports that are free now, all different.
 fn free_ports<const N: usize>() -> Result<[u16; N]> {
-    // All are held until all are chosen.
+    // All listeners stay open until all ports are chosen.
     let mut listeners = Vec::new();
     let mut ports = [0; N];
     for port in &mut ports {

@@ -1,4 +1,4 @@
-//! Who may talk to the API server: bearer tokens and the kubeconfig files that carry them.
+//! Users of the API server: bearer tokens and the kubeconfig files that contain them.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -9,30 +9,30 @@ use anyhow::{Context, Result, ensure};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::json;
 
-/// The user of [`super::ControlPlane::kubeconfig`], who may do everything.
+/// The user of [`super::ControlPlane::kubeconfig`], with all permissions.
 const ADMIN: &str = "admin";
 
-/// A user besides the administrator: may do what RBAC objects that name the user or its groups allow.
+/// A user besides the administrator, with the permissions that RBAC objects grant to the user or its groups.
 #[derive(Clone, Debug)]
 pub struct User {
     pub name: String,
     pub groups: Vec<String>,
 }
 
-/// A user with a token of its own.
+/// A user and its token.
 struct Login {
     user: User,
     token: String,
 }
 
-/// The users of one control plane, whose API server lies at the same address for all its life.
+/// The users of one control plane, whose API server keeps its address for its whole life.
 pub(super) struct Credentials {
     logins: Vec<Login>,
     folder: PathBuf,
 }
 
 impl Credentials {
-    /// Gives the administrator and `users` random tokens. Files go to `folder`, which only we may read.
+    /// Gives the administrator and `users` random tokens. Writes files to `folder`, which only the current user may read.
     pub(super) fn new(users: Vec<User>, folder: &Path) -> Result<Self> {
         let admin = User { name: ADMIN.to_owned(), groups: vec!["system:masters".to_owned()] };
         let mut logins: Vec<Login> = Vec::new();
@@ -45,7 +45,7 @@ impl Credentials {
                 );
             }
             let is_new = logins.iter().all(|login| login.user.name != user.name);
-            ensure!(is_new, "the user {:?} is there twice", user.name);
+            ensure!(is_new, "the user {:?} is given twice", user.name);
             logins.push(Login { user, token: random_token()? });
         }
         Ok(Self { logins, folder: folder.to_owned() })
@@ -66,7 +66,7 @@ impl Credentials {
     /// Returns the administrator's.
     pub(super) fn write_kubeconfigs(&self, url: &str, authority: &Path) -> Result<PathBuf> {
         for Login { user, token } in &self.logins {
-            // JSON is YAML, and escapes whatever the path of the temporary folder holds.
+            // JSON is YAML, and escapes the path of the temporary folder.
             let kubeconfig = json!({
                 "apiVersion": "v1",
                 "kind": "Config",
@@ -84,7 +84,7 @@ impl Credentials {
         self.path_of(ADMIN)
     }
 
-    /// The kubeconfig file of a user that was named at the start.
+    /// Returns the kubeconfig file of a user that was given at the start.
     pub(super) fn kubeconfig_for(&self, user: &str) -> Result<PathBuf> {
         let known = self.logins.iter().any(|login| login.user.name == user);
         ensure!(known, "the control plane was started without the user {user:?}");
@@ -96,7 +96,7 @@ impl Credentials {
     }
 }
 
-/// Reads a kubeconfig file of ours for a client that talks to loopback: a proxy of the environment is not asked.
+/// Reads one of these kubeconfig files for a client on loopback: proxies from the environment are ignored.
 pub(super) async fn config_from(kubeconfig: &Path) -> Result<kube::Config> {
     let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
     let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
@@ -104,7 +104,7 @@ pub(super) async fn config_from(kubeconfig: &Path) -> Result<kube::Config> {
     Ok(config)
 }
 
-/// 128 bits, in hexadecimal.
+/// Returns 128 random bits, in hexadecimal.
 fn random_token() -> Result<String> {
     let mut bytes = [0; 16];
     let mut source = File::open("/dev/urandom").context("no source of random tokens")?;

@@ -1,4 +1,4 @@
-//! Building programs with Go, from ordinary modules at pinned versions.
+//! Builds of Go programs, from ordinary modules at pinned versions.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -17,7 +17,7 @@ const ERROR_LINES_MAX: usize = 20;
 
 type Sources = &'static [(&'static str, &'static str)];
 
-/// A module of ours that pins programs: the files of `tools/NAME`.
+/// Modules of this repository that pin programs: the files of `tools/NAME`.
 const CONTROL_PLANE: Sources = &[
     ("go.mod", include_str!("../../../tools/control-plane/go.mod")),
     ("go.sum", include_str!("../../../tools/control-plane/go.sum")),
@@ -33,7 +33,7 @@ const VPA_RECOMMENDER: Sources = &[
     ("tools.go", include_str!("../../../tools/vpa-recommender/tools.go")),
 ];
 
-/// The module that pins a program; those that have none are taken as their authors pinned them.
+/// Returns the module that pins a program; `None`: the program is built with the dependencies that its authors pinned.
 fn module(program: Program) -> Option<Sources> {
     match program {
         Program::Etcd
@@ -42,7 +42,7 @@ fn module(program: Program) -> Option<Sources> {
         | Program::KubeControllerManager
         | Program::Kubectl
         | Program::FilterOracle => Some(CONTROL_PLANE),
-        // It excludes versions, which `go install` does not take.
+        // Its go.mod excludes versions, which `go install` does not accept.
         Program::VpaRecommender => Some(VPA_RECOMMENDER),
         Program::Helm | Program::Kubeconform | Program::Kwok => None,
     }
@@ -53,7 +53,7 @@ pub(super) fn go_mod(program: Program) -> Option<&'static str> {
     Some(module(program)?[0].1)
 }
 
-/// The version that is built.
+/// Returns the version that is built.
 pub(super) fn version(program: Program) -> &'static str {
     match program {
         Program::Etcd => "v3.6.8",
@@ -83,18 +83,18 @@ fn package(program: Program) -> &'static str {
     }
 }
 
-/// Another one for another source of [`Program::FilterOracle`]; it need not be the same for another build of berth.
+/// Returns a fingerprint of the source of [`Program::FilterOracle`]; it may differ between builds of berth.
 pub(super) fn filter_oracle_fingerprint() -> u64 {
     let mut hasher = DefaultHasher::new();
     CONTROL_PLANE.hash(&mut hasher);
     hasher.finish()
 }
 
-/// What a cold build takes on two cores.
+/// Returns the usual time of a cold build on two cores.
 fn usual_time(program: Program) -> &'static str {
     match program {
         Program::KubeApiserver => "about 4 minutes",
-        // Shares most of its packages with the two others, if they were built here.
+        // Shares most packages with kube-apiserver and kube-scheduler, if they were built here.
         Program::FilterOracle => "seconds to minutes",
         Program::Helm => "about 2 minutes",
         Program::Etcd
@@ -107,9 +107,9 @@ fn usual_time(program: Program) -> &'static str {
     }
 }
 
-/// Builds `program` and moves it to `path` when it is whole.
+/// Builds `program` and moves it to `path` when it is complete.
 pub(super) fn build(program: Program, path: &Path, environment: &Environment) -> Result<()> {
-    // Beside the destination, so that the last step is a rename; removed on every way out.
+    // Next to the destination, so that the last step is a rename; removed on every return.
     let scratch = tempfile::Builder::new().prefix(".build-").tempdir_in(&environment.cache)?;
     let folder = scratch.path();
     let bin = folder.join("bin");
@@ -137,7 +137,7 @@ pub(super) fn build(program: Program, path: &Path, environment: &Environment) ->
             ]);
             command.arg(bin.join(program.name())).arg(package(program));
         }
-        // Their modules replace nothing, so Go takes them as they are, with their own pinned dependencies.
+        // These modules have no replace directives, so `go install` accepts them with their own pinned dependencies.
         None => {
             command.args(["install", "-trimpath", "-ldflags", "-s -w"]);
             command.arg(format!("{}@{}", package(program), version(program)));
@@ -165,12 +165,12 @@ fn go(folder: &Path, environment: &Environment) -> Command {
         .env("PATH", &environment.path)
         .env("CGO_ENABLED", "0")
         .env("GOBIN", folder.join("bin"))
-        // A workspace of the user's in a folder above is not about this module.
+        // A go.work of the user in a parent folder must not apply.
         .env("GOWORK", "off");
     command
 }
 
-/// Asks in the folder of our go.mod: there, a Go that may fetch newer ones answers as the one it would fetch.
+/// Checks the Go version, in the folder of the go.mod: there, a Go that may download toolchains reports the one it would use.
 fn require_version(mut go: Command) -> Result<()> {
     let Ok(output) = go.arg("version").output() else {
         bail!("there is no go in PATH");
@@ -179,7 +179,7 @@ fn require_version(mut go: Command) -> Result<()> {
     let version = said.split_whitespace().find(|word| word.starts_with("go1."));
     let Some(version) = version.filter(|_| output.status.success()) else {
         let error = String::from_utf8_lossy(&output.stderr);
-        bail!("the go in PATH does not tell its version: {}", last_lines(&error));
+        bail!("the go in PATH does not report its version: {}", last_lines(&error));
     };
     if parse_version(version) < Some(VERSION_MIN) {
         bail!("the go in PATH is {version}");
@@ -187,7 +187,7 @@ fn require_version(mut go: Command) -> Result<()> {
     Ok(())
 }
 
-/// `go1.26.8`, `go1.27-abcdef`, `go1.26rc1`
+/// Parses `go1.26.8`, `go1.27-abcdef`, `go1.26rc1`.
 fn parse_version(text: &str) -> Option<(u32, u32)> {
     let (major, rest) = text.strip_prefix("go")?.split_once('.')?;
     let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
@@ -199,14 +199,14 @@ fn last_lines(text: &str) -> String {
     lines[lines.len().saturating_sub(ERROR_LINES_MAX)..].join("\n")
 }
 
-/// A line on standard error. Not `eprintln!`: the test harness would keep it back, and minutes would pass in silence.
+/// Writes a line to standard error. Not `eprintln!`: the test harness would capture it, and minutes would pass without output.
 pub(super) fn say(environment: &Environment, line: &str) {
     if !environment.quiet {
         let _ = writeln!(std::io::stderr(), "{line}");
     }
 }
 
-/// Tells that a build is going on: a spinner on a terminal, a line elsewhere.
+/// Shows that a build is running: a spinner on a terminal, otherwise a line.
 struct Progress<'a> {
     environment: &'a Environment,
     what: String,

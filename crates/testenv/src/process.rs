@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// Runs the command line it is given and ends it when standard input ends: at `Process::kill`, but also at any death
-/// of the owner, as the kernel then closes the pipe. The first line it prints is the command's process id.
+/// Runs the given command line and kills it when standard input ends: at `Process::kill`, but also at any death of the owner, as
+/// the kernel then closes the pipe. The first line it prints is the command's process id.
 ///
-/// The command is killed before its id is reaped, so the id cannot belong to another process by then. The watcher is
-/// reaped here too: whoever inherits our orphans need not know how to.
+/// The command is killed before its id is reaped, so the id cannot belong to another process by then. The watcher is reaped here
+/// too: the process that inherits the orphans may not reap them.
 const GUARD: &str = r#"
 exec 3<&0 </dev/null
 "$@" >&2 3<&- &
@@ -43,11 +43,11 @@ pub struct Process {
     log: Log,
 }
 
-/// What one run of a program writes: the end of a file, which earlier runs may have begun.
+/// Output of one run of a program: the end of a file that earlier runs may have written to.
 #[derive(Clone, Debug)]
 pub struct Log {
     path: PathBuf,
-    /// Where this run's output begins, in bytes.
+    /// Offset of this run's output, in bytes.
     start: u64,
 }
 
@@ -55,8 +55,8 @@ impl Process {
     /// Starts `program`; `name` is for messages, its output is appended to the file `log`.
     ///
     /// # Errors
-    /// When the log cannot be written or the shell around the program cannot run. A program that is missing is not an
-    /// error here: it ends at once and leaves the reason in the log.
+    /// The log cannot be written or the shell around the program cannot run. A missing program is not an error here: it ends at
+    /// once and leaves the reason in the log.
     pub fn start<A: AsRef<OsStr>>(
         name: &'static str,
         program: &Path,
@@ -73,7 +73,7 @@ impl Process {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(output)
-            // Away from the terminal's group: Ctrl-C is for the owner, who may want the program a little longer.
+            // Not in the terminal's process group: Ctrl-C is for the owner, who may need the program a little longer.
             .process_group(0)
             .spawn()
             .with_context(|| format!("cannot start {name} through /bin/sh"))?;
@@ -82,36 +82,36 @@ impl Process {
             BufReader::new(stdout).read_line(&mut line)?;
         }
         let pid = line.trim().parse();
-        let pid = pid.with_context(|| format!("/bin/sh did not start {name} but said {line:?}"))?;
+        let pid = pid.with_context(|| format!("/bin/sh did not start {name} but printed {line:?}"))?;
         Ok(Self { name, pid, guard, log })
     }
 
-    /// The program's own process id, not that of the shell around it.
+    /// Returns the program's own process id, not that of the shell around it.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Ends the program with SIGKILL and returns when it is gone. Does nothing when it has ended before.
+    /// Kills the program with SIGKILL and returns when it has ended. Does nothing if it has ended before.
     pub fn kill(&mut self) {
         drop(self.guard.stdin.take());
         // The guard is our child and waited for only here and in `has_exited`, so this cannot fail.
         let _ = self.guard.wait();
     }
 
-    /// Whether the program has ended by itself or was killed.
+    /// Whether the program has exited or was killed.
     pub fn has_exited(&mut self) -> bool {
         matches!(self.guard.try_wait(), Ok(Some(_)))
     }
 
-    /// What this run has written.
+    /// Returns the output of this run.
     pub fn log(&self) -> &Log {
         &self.log
     }
 
-    /// Polls `is_ready` until it holds.
+    /// Polls `is_ready` until it is true.
     ///
     /// # Errors
-    /// When the program ends first or `limit` passes; the message has the end of the log.
+    /// The program ends first or `limit` passes; the message has the end of the log.
     pub async fn await_ready<R>(&mut self, limit: Duration, mut is_ready: impl FnMut() -> R) -> Result<()>
     where
         R: Future<Output = bool>,
@@ -140,13 +140,13 @@ impl Drop for Process {
 }
 
 impl Log {
-    /// The last whole lines, a few kilobytes, or why they cannot be read.
+    /// Returns the last whole lines, a few kilobytes, or why they cannot be read.
     pub fn tail(&self) -> String {
         self.read_end(TAIL_BYTES_MAX)
             .unwrap_or_else(|error| format!("(cannot read {}: {error})", self.path.display()))
     }
 
-    /// Whether `text` has been written. Reads everything: for the first seconds of a run.
+    /// Whether `text` has been written. Reads the whole log: for the first seconds of a run.
     pub fn contains(&self, text: &str) -> bool {
         self.read_end(u64::MAX).is_ok_and(|log| log.contains(text))
     }

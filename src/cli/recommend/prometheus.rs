@@ -257,7 +257,7 @@ fn failure(error: SourceError) -> Failure {
 /// The same advice in the words of this command: messages name fields of the configuration file.
 pub fn as_options(text: &str) -> String {
     const WORDS: [(&str, &str); 17] = [
-        ("give them as prometheus.basicAuth", "give --user and --password-file instead"),
+        ("use prometheus.basicAuth", "give --user and --password-file instead"),
         (
             "set prometheus.bearerTokenFile or prometheus.basicAuth",
             "give --bearer-token-file, or --user and --password-file",
@@ -274,7 +274,7 @@ pub fn as_options(text: &str) -> String {
         ),
         ("wait, or lower prometheus.parallelism", "wait"),
         ("that a network policy lets berth connect", "that it can be connected to from here"),
-        ("let the account that berth uses query", "let the account whose token it is query"),
+        ("allow berth's account to query", "allow the account of the token to query"),
         ("prometheus.url", "--prometheus"),
         ("prometheus.historyResolution", "--resolution"),
         ("prometheus.historyLength", "--history"),

@@ -163,7 +163,7 @@ async fn a_certificate_that_has_ended_keeps_no_pod_away_and_new_files_are_enough
     assert_eq!(reviews(&berth, "patched").await, 0.0);
     let expiry = berth.metric("berth_serving_certificate_expiry_timestamp_seconds").await;
     assert!(expiry < in_seconds(-50).as_second() as f64, "{expiry}");
-    let said = || berth.log().matches("the certificate of HTTPS has ended").count();
+    let said = || berth.log().matches("the serving certificate has expired").count();
     assert!(said() == 1 && berth.log().contains("replace serving.certFile"), "{}", berth.log());
 
     certificate.replace(7_200);

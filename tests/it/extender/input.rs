@@ -41,7 +41,7 @@ async fn whatever_is_sent_is_answered_as_the_protocol_wants_it() {
             "bind",
             r#"{"PodName":"p","PodNamespace":"../x","PodUID":"u","Node":"node-0"}"#,
             200,
-            "there is no pod",
+            "pod with uid u not found",
         ),
         ("bind", "7", 400, "not a JSON object"),
         (

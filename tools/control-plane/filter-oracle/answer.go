@@ -53,7 +53,7 @@ type rejection struct {
 	Unresolvable bool     `json:"unresolvable"`
 }
 
-// answer applies the changes of a request, then asks the plugins about each of its pods.
+// answer applies the changes of a request, then runs the plugins for each of its pods.
 func (c *cluster) answer(ctx context.Context, asked *request) ([]answer, error) {
 	if err := c.delete(asked.Delete); err != nil {
 		return nil, err
@@ -86,7 +86,7 @@ func (c *cluster) delete(keys map[string][]string) error {
 			default:
 				indexer, known := c.indexers[resource]
 				if !known {
-					return fmt.Errorf("cannot delete %s: no such resource here", resource)
+					return fmt.Errorf("cannot delete %s: unknown resource", resource)
 				}
 				object, known, err := indexer.GetByKey(key)
 				if err != nil {
@@ -145,7 +145,7 @@ func (c *cluster) ask(ctx context.Context, asked question, to *answer) error {
 		}
 		to.PreFilter = status.Message()
 		if asked.Preempt && status.Code() == fwk.Unschedulable {
-			return fmt.Errorf("preemption might help with %q on every node, which is not tried here", to.PreFilter)
+			return fmt.Errorf("preemption might help with %q on every node, which is not supported here", to.PreFilter)
 		}
 		return nil
 	}

@@ -22,13 +22,13 @@ import (
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 )
 
-// cluster is kube-scheduler's own cache, snapshot and plugins, fed by hand. The informers never run: objects are put
-// into their indexers, which is all that the plugins read.
+// cluster is kube-scheduler's own cache, snapshot and plugins. The informers never run: objects are put directly into their
+// indexers, which is all that the plugins read.
 type cluster struct {
 	cache     schedulercache.Cache
 	snapshot  *schedulercache.Snapshot
 	framework framework.Framework
-	// Works on the framework's snapshot and plugins.
+	// Uses the framework's snapshot and plugins.
 	preemption *defaultpreemption.DefaultPreemption
 	nodes      map[string]*v1.Node
 	pods       map[string]*v1.Pod

@@ -1,18 +1,18 @@
-// Filter-oracle answers what kube-scheduler's own plugins say of pods and nodes, for berth's differential test.
+// Filter-oracle reports the results of kube-scheduler's own plugins for pods and nodes, for berth's differential test.
 //
-// It reads one request a line on standard input and writes one answer a line on standard output, both JSON. A request
-// changes the cluster the program knows, then asks about pods; a line without "reset" builds on the lines before it.
+// It reads one request per line from standard input and writes one answer per line to standard output, both JSON. A request
+// changes the program's cluster, then asks about pods; a line without "reset" builds on the lines before it.
 //
-//	{"reset": true,                    forget everything first
+//	{"reset": true,                    clear the cluster first
 //	 "apply":  {"nodes": [{...}], "pods": [{...}], "persistentvolumeclaims": [{...}], ...},
 //	 "delete": {"pods": ["namespace/name"], "nodes": ["name"], ...},
 //	 "ask":    [{"pod": {...}, "scores": true, "preempt": true}]}
 //
-// Objects are written as the API server gives them out, defaults filled in; a pod needs its uid. Pods with a node are
-// bound, pods with status.nominatedNodeName are nominated, finished pods count as gone, as they do for kube-scheduler's
-// own watch. The answer has one entry for each pod that was asked about:
+// Objects are written as the API server returns them, defaults included; a pod needs its uid. Pods with a node are bound, pods
+// with status.nominatedNodeName are nominated, finished pods count as deleted, as they do for kube-scheduler's own watch. The
+// answer has one entry per pod:
 //
-//	{"answers": [{"preFilter": "why no node was looked at at all",
+//	{"answers": [{"preFilter": "why no node was evaluated",
 //	              "feasible": ["node"],
 //	              "rejected": {"node": {"reasons": ["text"], "unresolvable": true}},
 //	              "scores": {"PodTopologySpread": {"node": 100}, ...},
@@ -20,12 +20,12 @@
 //	                             "fruitless": {"node": {"reasons": ["text"], "unresolvable": true}},
 //	                             "best": ["node"],
 //	                             "ineligible": "why it may not preempt",
-//	                             "message": "what is told without a candidate"},
+//	                             "message": "the message without a candidate"},
 //	              "error": "a plugin failed instead of answering"}]}
 //
-// Everything runs on the default profile and default feature gates, but DynamicResources is left out. Reasons are those
-// of the first plugin that rejects the node. Scores are normalised and weighted, over the feasible nodes. Preemption is
-// tried on every node that is not feasible but could be without some of its pods; also when there are feasible ones.
+// Everything runs on the default profile and default feature gates, but DynamicResources is left out. Reasons are those of the
+// first plugin that rejects the node. Scores are normalised and weighted, over the feasible nodes. Preemption is tried on every
+// node that is not feasible but could be without some of its pods, even if other nodes are feasible.
 package main
 
 import (
@@ -55,7 +55,7 @@ func main() {
 	log.SetFlags(0)
 	log.SetPrefix("filter-oracle: ")
 	metrics.Register()
-	// Plugins log what they cannot parse; the answer says it too.
+	// Plugins log what they cannot parse; the answer contains the error, too.
 	klog.SetLogger(klog.Logger{})
 	if err := serve(context.Background()); err != nil {
 		log.Fatal(err)

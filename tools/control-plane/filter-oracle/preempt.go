@@ -16,15 +16,15 @@ import (
 	preemptor "k8s.io/kubernetes/pkg/scheduler/framework/preemption"
 )
 
-// preemption is what DefaultPreemption finds out for one pod, as if no node were feasible.
+// preemption is the result of DefaultPreemption for one pod, as if no node were feasible.
 type preemption struct {
-	// Why the pod may not preempt at all; the rest is told all the same.
+	// Why the pod may not preempt at all; the other fields are set all the same.
 	Ineligible string               `json:"ineligible,omitempty"`
 	Candidates map[string]victims   `json:"candidates"`
 	Fruitless  map[string]rejection `json:"fruitless"`
-	// The best candidate, or all that are as good.
+	// The best candidate, or all candidates that are equally good.
 	Best []string `json:"best"`
-	// What is told when there is no candidate.
+	// The message if there is no candidate.
 	Message string `json:"message,omitempty"`
 }
 
@@ -33,7 +33,7 @@ type victims struct {
 	Violations int      `json:"violations"`
 }
 
-// newPreemption makes the plugin once more: a framework does not hand out those it has.
+// newPreemption creates a second instance of the plugin: a framework does not expose its own.
 func newPreemption(ctx context.Context, profile *config.KubeSchedulerProfile, handle framework.Framework) (*defaultpreemption.DefaultPreemption, error) {
 	for _, plugin := range profile.PluginConfig {
 		if plugin.Name == names.DefaultPreemption {
@@ -44,7 +44,7 @@ func newPreemption(ctx context.Context, profile *config.KubeSchedulerProfile, ha
 	return nil, fmt.Errorf("the default profile has no arguments for %s", names.DefaultPreemption)
 }
 
-// preempt tries every node that taking pods away could help: all of them, where upstream takes some.
+// preempt tries every node where preemption could help; upstream samples nodes.
 func (c *cluster) preempt(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo, count int) (*preemption, error) {
 	found := &preemption{Candidates: map[string]victims{}, Fruitless: map[string]rejection{}}
 	if may, why := c.preemption.PodEligibleToPreemptOthers(ctx, pod, nil); !may {
@@ -52,7 +52,7 @@ func (c *cluster) preempt(ctx context.Context, state fwk.CycleState, pod *v1.Pod
 	}
 	statuses := framework.NewDefaultNodeToStatus()
 	if len(nodes) > 0 {
-		// One more than there can be, so that it does not end before it has seen all.
+		// One more than there can be, so that the search does not end before it has tried all nodes.
 		wanted := int32(len(nodes) + 1)
 		candidates, fruitless, err := c.preemption.Evaluator.DryRunPreemption(ctx, state, pod, nodes, c.budgets(), 0, wanted)
 		if err != nil {
@@ -80,8 +80,8 @@ func (c *cluster) preempt(ctx context.Context, state fwk.CycleState, pod *v1.Pod
 	return found, nil
 }
 
-// Upstream takes any of those that are as good as each other: it goes through a map. One of two is taken half of the times, so
-// that one which is never taken is worse.
+// Upstream takes any of several equally good candidates: it iterates over a map. Each of two is taken half of the times, so one
+// that is never taken in all tries is worse.
 const tries = 30
 
 func (c *cluster) best(ctx context.Context, candidates []preemptor.Candidate) []string {

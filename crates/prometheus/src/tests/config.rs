@@ -97,9 +97,9 @@ fn there_is_one_kind_of_credentials_and_it_is_complete() {
         config.bearer_token = Some(Secret::new("x"));
         config.basic_auth = Some(basic("me", Some("x")));
     });
-    assert_eq!(wrong, "prometheus.bearerToken: give one of bearerToken, bearerTokenFile and basicAuth");
+    assert_eq!(wrong, "prometheus.bearerToken: set only one of bearerToken, bearerTokenFile and basicAuth");
     let wrong = refusal(|config| config.bearer_token_file = Some(PathBuf::new()));
-    assert_eq!(wrong, "prometheus.bearerTokenFile: it is empty; leave it out");
+    assert_eq!(wrong, "prometheus.bearerTokenFile: it is empty; set it or remove it");
     let wrong = refusal(|config| config.basic_auth = Some(basic("a:b", Some("x"))));
     assert!(wrong.starts_with("prometheus.basicAuth.user: "), "{wrong}");
     let wrong = refusal(|config| config.basic_auth = Some(basic("me", None)));

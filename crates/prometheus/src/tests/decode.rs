@@ -6,7 +6,7 @@ use crate::{Answer, DecodeError, Decoder, LabelNames, ResultType, Series, Skip};
 /// Namespace, pod and container with slashes between, and samples.
 type Got = (String, Vec<(f64, f64)>);
 
-/// Decodes `answer` in the pieces that `cuts`, offsets in any order, make of it.
+/// Decodes `answer` in the pieces that it is cut into at `cuts`, offsets in any order.
 fn decode_as(expected: ResultType, answer: &[u8], cuts: &[usize]) -> (Vec<Got>, Result<Answer, DecodeError>) {
     let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (answer.len() + 1)).collect();
     cuts.extend([0, answer.len()]);
@@ -217,7 +217,7 @@ proptest! {
     }
 }
 
-/// Answers of any series and values, some of them bad.
+/// Generates responses with random series and values, some of them bad.
 fn made_up() -> impl Strategy<Value = String> {
     let value = prop_oneof![
         any::<f64>().prop_map(|value| format!("{value:e}")),

@@ -1,4 +1,4 @@
-//! Credentials, and everything that can go wrong between here and Prometheus.
+//! Tests of credentials and errors.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ async fn latest(source: &PrometheusSource) -> Result<(), SourceError> {
     source.latest(Namespaces::All, Timestamp::UNIX_EPOCH, |_, _| ()).await.map(drop)
 }
 
-/// With all causes.
+/// Formats an error with all causes.
 fn told(error: &SourceError) -> String {
     berth_model::with_causes(error)
 }
@@ -125,7 +125,7 @@ async fn other_refusals_are_told_at_once_with_what_to_do() {
     for (status, body, told) in [
         (400, r#"{"status":"error","errorType":"bad_data","error":"parse error"}"#, "400 (parse error)"),
         (401, "no\n", "401 (no); set prometheus.bearerTokenFile"),
-        (403, "", "403 (it did not say why); let the account"),
+        (403, "", "403 (it gave no reason); allow berth's account"),
         (
             404,
             "404 page not found",
@@ -136,7 +136,7 @@ async fn other_refusals_are_told_at_once_with_what_to_do() {
             r#"{"status":"error","errorType":"execution","error":"found duplicate series"}"#,
             "422 (found dup",
         ),
-        (500, "<html>", "500 (<html>); see its log"),
+        (500, "<html>", "500 (<html>); see the log of Prometheus"),
     ] {
         let fake = Fake::start(move |_, _| answered(status, body)).await;
         let error = latest(&fake.source(|_| {})).await.unwrap_err().to_string();
@@ -152,7 +152,7 @@ async fn a_redirection_is_told_and_not_followed() {
     })
     .await;
     let error = latest(&fake.source(|_| {})).await.unwrap_err().to_string();
-    assert!(error.contains(r#"302 (it sends us to "https://login/"); set prometheus.url"#), "{error}");
+    assert!(error.contains(r#"302 (it redirects to "https://login/"); set prometheus.url"#), "{error}");
 }
 
 #[tokio::test]
@@ -207,7 +207,7 @@ async fn an_answer_that_breaks_off_is_no_answer() {
     let reset = Fake::start(|_, asked| {
         let first = Bytes::from(asked.answer()[..80].to_owned());
         let gone = async {
-            // What was written before is on its way by then.
+            // By then the bytes written before are on their way.
             tokio::time::sleep(Duration::from_millis(50)).await;
             Err(std::io::Error::other("gone"))
         };
@@ -232,7 +232,9 @@ async fn an_answer_of_another_type_or_to_another_question_is_told() {
         let error = latest(&fake.source(|_| {})).await.unwrap_err();
         assert!(told(&error).ends_with(expected), "{}", told(&error));
         assert!(
-            error.to_string().contains("answered the query `max by (namespace, pod, container)"),
+            error
+                .to_string()
+                .contains("sent an invalid answer to the query `max by (namespace, pod, container)"),
             "{error}"
         );
     }

@@ -1,4 +1,4 @@
-//! What is asked, in which order, and what comes of it.
+//! Tests of the order of queries, and of their results.
 
 use berth_rightsizing::usage::UsageKind;
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ fn now() -> Timestamp {
     Timestamp::from_second(NOW).unwrap()
 }
 
-/// Kind and time of each sample, in the order in which they came.
+/// Kind and time of each sample, in order of arrival.
 async fn history(
     source: &PrometheusSource,
     namespaces: Namespaces<'_>,
@@ -36,7 +36,7 @@ async fn history(
     (samples, outcome)
 }
 
-/// The last day by the hour, of both kinds.
+/// The last day by the hour, for both kinds.
 fn day() -> BTreeMap<UsageKind, Vec<i64>> {
     let times: Vec<i64> = (0..=24).map(|hour| NOW - (24 - hour) * 3_600).collect();
     UsageKind::ALL.map(|kind| (kind, times.clone())).into()
@@ -157,7 +157,7 @@ async fn namespaces_are_divided_when_one_point_is_too_much_and_one_namespace_is_
     let source = fake.source(|_| {});
     let mut series = 0;
     let summary = source.latest(Namespaces::These(&wanted), now(), |_, _| series += 1).await.unwrap();
-    // `a`, and `b` with `c`, of both kinds.
+    // `a`, and `b` with `c`, for both kinds.
     assert_eq!((series, summary.queries), (4, 4));
 
     let fake = Fake::start(move |_, _| too_much()).await;
@@ -201,7 +201,7 @@ async fn labels_are_found_out_once_the_modern_ones_first() {
         assert_eq!(source.labels(now()).await.unwrap(), found, "{there}");
         let before = fake.asked().len();
         source.latest(Namespaces::All, now(), |_, _| ()).await.unwrap();
-        // When there was nothing, it is looked for again.
+        // If there were no series, the labels are detected again.
         let expected = if there == "nothing" { 4 } else { 2 };
         assert_eq!(fake.asked().len() - before, expected, "{there}");
     }

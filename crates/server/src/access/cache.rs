@@ -1,4 +1,4 @@
-//! Answers of the API server, for some seconds.
+//! Short-lived cache of verdicts.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ const ENTRIES_MAX: usize = 1_024;
 
 pub(super) type Verdict = Result<User, Refusal>;
 
-/// A hash of who asks for what.
+/// A hash of verb, path and credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Key([u8; 32]);
 
@@ -21,7 +21,7 @@ impl Key {
     pub fn of<'a>(parts: impl Iterator<Item = &'a str>) -> Key {
         let mut context = Context::new(&SHA256);
         for part in parts {
-            // With the length, no two lists of parts are the same text.
+            // The length prefix keeps different lists of parts from hashing the same bytes.
             context.update(&(part.len() as u64).to_be_bytes());
             context.update(part.as_bytes());
         }
@@ -44,7 +44,7 @@ impl Cache {
         self.0.get(key).filter(|entry| now < entry.until).map(|entry| entry.verdict.clone())
     }
 
-    /// Keeps the verdict, unless there was none. Returns whether another one had to go before its time.
+    /// Caches the verdict unless it is `Unavailable`. Returns whether an unexpired entry was evicted for it.
     pub fn put(&mut self, key: Key, verdict: &Verdict, now: Instant) -> bool {
         let time = match verdict {
             Ok(_) => ALLOWED_FOR,

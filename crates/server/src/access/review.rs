@@ -1,4 +1,4 @@
-//! The two questions to the API server.
+//! TokenReview and SubjectAccessReview requests.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,17 +15,17 @@ use super::{Refusal, User};
 use crate::secure::ClientCertificate;
 use berth_model::with_causes;
 
-/// That it cannot ask is logged at most this often.
+/// Minimum interval between warnings that a review failed.
 const WARN_EVERY: Duration = Duration::from_secs(30);
 
-/// A user with all that the rules of the cluster may look at.
+/// An authenticated user with all attributes that a SubjectAccessReview takes.
 pub(super) struct Known {
     user: User,
     uid: Option<String>,
     extra: Option<BTreeMap<String, Vec<String>>>,
 }
 
-/// As the API server takes a client certificate: the common name is the user, the organizations are its groups.
+/// Maps a client certificate to a user as the API server does: the common name is the user, the organizations are its groups.
 pub(super) fn user_of(certificate: ClientCertificate) -> Known {
     let mut groups = certificate.organizations;
     groups.push("system:authenticated".to_owned());
@@ -59,7 +59,7 @@ impl Reviewer {
                 extra: user.extra,
             }),
             _ => Err(Refusal::Unauthenticated(
-                "the API server does not accept this token: it may have expired, or be of another cluster or audience",
+                "the API server does not accept this token: it may have expired, or belong to another cluster or audience",
             )),
         }
     }
@@ -98,7 +98,7 @@ impl Reviewer {
         let (now, mut last) = (Instant::now(), self.last_warning.lock());
         if last.is_none_or(|last| now - last >= WARN_EVERY) {
             *last = Some(now);
-            tracing::warn!(error, "who may read metrics cannot be asked: requests are refused");
+            tracing::warn!(error, "access reviews fail: requests are refused");
         }
         Refusal::Unavailable(error)
     }

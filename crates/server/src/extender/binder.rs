@@ -1,4 +1,4 @@
-//! The verb `bind`: a pod of another scheduler is bound through our ledger.
+//! The verb `bind`: binds a pod of another scheduler through berth's ledger.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,19 +15,19 @@ use berth_scheduler::engine::Engine;
 use berth_scheduler::placement::{Binding, Outcome};
 use berth_scheduler::scheduler::Asked;
 
-/// Binds what kube-scheduler asks for. The same request may come again at any time: it joins the bind that is under way, and
-/// succeeds when the pod is on that node already.
+/// Binds pods for kube-scheduler. A repeated request joins the bind that is in flight, and succeeds if the pod is on that node
+/// already.
 pub struct Binder {
     pub engine: Engine,
     pub store: KubeStore,
     pub reader: PodReader,
     pub counters: Arc<BindCounters>,
-    /// Who decides, if it is not us.
+    /// Reaches the leader if this process does not lead.
     pub forward: Forward,
     under_way: Arc<Mutex<HashMap<Arc<str>, Ended>>>,
 }
 
-/// How a bind ended, once it has.
+/// The outcome of a bind in flight.
 type Ended = watch::Receiver<Option<Outcome>>;
 
 impl Binder {
@@ -41,10 +41,10 @@ impl Binder {
         Binder { engine, store, reader, counters, forward, under_way: Arc::default() }
     }
 
-    /// Binds the pod, and returns when it is certain how that ended. `body` is the request as it came.
+    /// Binds the pod and returns when the outcome is certain. `body` is the request as received.
     ///
     /// # Errors
-    /// Why it is not bound, for kube-scheduler and who reads its events.
+    /// Why the pod is not bound, for kube-scheduler and its events.
     pub async fn bind(&self, args: BindingArgs, body: Bytes) -> Result<(), String> {
         let Some(term) = self.forward.ours() else {
             return self.forward.bind(body).await;
@@ -61,11 +61,11 @@ impl Binder {
             None => {
                 let pod = self.reader.read(&wanted.namespace, &wanted.name).await?;
                 let pod = pod.filter(|pod| pod.uid == wanted.uid);
-                let pod = pod.ok_or_else(|| format!("there is no pod with uid {} any more", wanted.uid))?;
+                let pod = pod.ok_or_else(|| format!("pod with uid {} not found", wanted.uid))?;
                 match &pod.node_name {
                     Some(node) if *node == wanted.node => return Ok(()),
                     Some(node) => return Err(format!("the pod is bound to node {node}")),
-                    None => self.ask(&wanted, Some(&pod), term).ok_or("the pod is not known")??,
+                    None => self.ask(&wanted, Some(&pod), term).ok_or("berth does not know the pod")??,
                 }
             }
         };
@@ -80,18 +80,18 @@ impl Binder {
                 Err("the pod is gone, is being deleted or has scheduling gates".to_owned())
             }
             Some(Outcome::Refused(why)) => Err(format!("binding rejected: {why}")),
-            None => Err("berth ended before the bind did; ask again".to_owned()),
+            None => Err("berth stopped before the bind ended; retry".to_owned()),
         }
     }
 
-    /// `None`: the pod is not known. `Ok(None)`: it is bound. Else what to wait for.
+    /// Starts the bind. `None`: the pod is not known. `Ok(None)`: it is bound already. Otherwise the outcome to wait for.
     fn ask(
         &self,
         wanted: &Binding,
         pod: Option<&berth_model::Pod>,
         term: u64,
     ) -> Option<Result<Option<Ended>, String>> {
-        // Held over the question, so that whoever is told that a bind is under way finds it here.
+        // Held across the check, so that a caller that learns of a bind in flight finds it in this map.
         let mut under_way = self.under_way.lock();
         let binding = match self.engine.with(|scheduler, _| scheduler.asked_to_bind(wanted, pod)) {
             Asked::Unknown => return None,
@@ -99,7 +99,7 @@ impl Binder {
             Asked::Refused(why) => return Some(Err(why)),
             Asked::UnderWay => {
                 let ended = under_way.get(&wanted.uid).cloned();
-                return Some(ended.map(Some).ok_or_else(|| "the bind has just ended; ask again".to_owned()));
+                return Some(ended.map(Some).ok_or_else(|| "the bind has just ended; retry".to_owned()));
             }
             Asked::Bind(binding) => binding,
         };
@@ -107,7 +107,7 @@ impl Binder {
         under_way.insert(binding.uid.clone(), ended.clone());
         let (engine, store, counters) = (self.engine.clone(), self.store.clone(), self.counters.clone());
         let (forward, all) = (self.forward.clone(), self.under_way.clone());
-        // Goes on when the one who asked is gone: only its end says what is on the node.
+        // Continues after the caller has gone: only the end of the bind shows what is on the node.
         tokio::spawn(async move {
             let leads = || forward.ours() == Some(term);
             let outcome = drive(&store, &binding, || engine.now(), leads, &counters).await;

@@ -1,4 +1,4 @@
-//! Judges nodes for the pods of other schedulers, from ranked lists of its own.
+//! Evaluates nodes for pods of other schedulers, from ranked lists of its own.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use berth_scheduler::engine::Engine;
 use berth_scheduler::rules::{Reasons, Standing};
 use berth_scheduler::scheduler::Verdict;
 
-/// An agent that is asked about nodes instead of for one.
+/// An agent that evaluates given nodes instead of choosing one.
 pub struct Judge {
     engine: Engine,
     inner: Mutex<Inner>,
@@ -25,21 +25,21 @@ pub struct Judge {
 struct Inner {
     agent: Agent,
     names: Names,
-    /// The inventory's [`named`](berth_scheduler::inventory::Inventory::named) that `names` are of.
+    /// The value of the inventory's [`named`](berth_scheduler::inventory::Inventory::named) that `names` was built at.
     named: Option<u64>,
 }
 
-/// Where each node of a request stands, in its order; `None`: berth does not know the node.
+/// The standing of each node of a request, in request order; `None`: berth does not know the node.
 struct Judged {
     class: Arc<Class>,
     standings: Vec<Option<Result<Standing, Reasons>>>,
 }
 
-/// A node that kube-scheduler knows and berth does not, or not yet.
+/// A node that kube-scheduler knows and berth does not know (yet).
 const UNKNOWN_NODE: &str = "node(s) were not known to berth yet";
 
-const UNKNOWN_NODES: &str = "berth does not know these nodes yet; ask again";
-const ROOM_IN_DOUBT: &str = "the room is taken by binds that are under way; ask again";
+const UNKNOWN_NODES: &str = "berth does not know these nodes yet; retry";
+const ROOM_IN_DOUBT: &str = "the room is reserved by binds in flight; retry";
 
 impl Judge {
     pub fn new(engine: Engine, config: AgentConfig) -> Self {
@@ -47,12 +47,12 @@ impl Judge {
         Judge { engine, inner: Mutex::new(inner) }
     }
 
-    /// Which of the nodes the pod may go to, and why not to the others.
+    /// Returns which of the nodes are feasible for the pod, and why the rest are not.
     pub fn filter<'a>(&self, pod: &Pod, nodes: &'a Nodes) -> FilterOutcome<'a> {
         FilterOutcome { nodes, judged: self.judge(pod, nodes) }
     }
 
-    /// How good the nodes are for the pod: the best one gets 10, the others by their place among all. As JSON.
+    /// Scores the nodes for the pod: 10 for the best one, the rest by rank. Returns JSON.
     pub fn prioritize(&self, pod: &Pod, nodes: &Nodes) -> Result<Vec<u8>, Arc<str>> {
         let judged = self.judge(pod, nodes)?;
         let valid = judged.standings.iter().filter_map(|standing| standing.as_ref()?.as_ref().ok().copied());
@@ -64,7 +64,7 @@ impl Judge {
         Ok(wire::priorities(nodes.names().zip(judged.standings.iter().map(score))))
     }
 
-    /// The nodes that would take the pod if their victims were gone.
+    /// Returns the nodes that would be feasible for the pod without their victims.
     pub fn preempt(&self, args: PreemptionArgs) -> Result<BTreeMap<String, Victims>, Arc<str>> {
         let PreemptionArgs { pod, mut victims } = args;
         self.engine.with(|scheduler, _| {
@@ -80,7 +80,7 @@ impl Judge {
         })
     }
 
-    /// Everything there is to say about a pod that berth knows.
+    /// Returns the pod, its queue and the verdict on all nodes; `None` if berth does not know the pod.
     pub fn explain(&self, namespace: &str, name: &str) -> Option<(Pod, &'static str, Verdict)> {
         let mut inner = self.inner.lock();
         self.engine.with(|scheduler, _| {
@@ -95,7 +95,7 @@ impl Judge {
         let Inner { agent, names, named } = &mut *inner;
         let (class, nominated, now) = self.engine.with(|scheduler, now| {
             if !scheduler.synced() {
-                return Err(Arc::from("berth has not seen all nodes and pods yet"));
+                return Err(Arc::from("berth has not listed all nodes and pods yet"));
             }
             if let Some(why) = scheduler.refusal(pod) {
                 return Err(why);
@@ -122,7 +122,7 @@ impl Judge {
     }
 }
 
-/// What `filter` found, from which its answer is made.
+/// Result of `filter`, from which the response is encoded.
 pub struct FilterOutcome<'a> {
     nodes: &'a Nodes<'a>,
     judged: Result<Judged, Arc<str>>,
@@ -133,14 +133,15 @@ impl FilterOutcome<'_> {
         self.judged.as_ref().is_ok_and(|judged| judged.standings.iter().any(test))
     }
 
-    /// Whether no node is right, and one may be soon: whoever asks finds them right, so what freed room may be on its way to us.
+    /// Whether no node is feasible but one may be soon: for the caller some are feasible, so the watch event that frees the room may
+    /// be on its way.
     pub fn may_change(&self) -> bool {
         !self.any(|standing| matches!(standing, Some(Ok(_))))
             && self.any(|standing| matches!(standing, Some(Err(why)) if why.resolvable_by_eviction()))
     }
 
-    /// The answer after which nobody looks again. When no node is right, kube-scheduler would not ask again before something changes
-    /// that it sees, minutes later in a quiet cluster; so what can pass without that is an error, after which it does.
+    /// The final response. After "no feasible node", kube-scheduler retries only when an event that it observes may help, which can
+    /// be minutes later in a quiet cluster; so a refusal that can pass without such an event is returned as an error, which it retries.
     pub fn last_word(mut self, judge: &Judge) -> Self {
         if self.any(|standing| matches!(standing, Some(Ok(_)))) {
             return self;
@@ -153,7 +154,7 @@ impl FilterOutcome<'_> {
         self
     }
 
-    /// The answer as JSON.
+    /// Encodes the response as JSON.
     pub fn to_json(&self) -> serde_json::Result<Vec<u8>> {
         let judged = match &self.judged {
             Ok(judged) => judged,
@@ -200,7 +201,7 @@ impl FilterOutcome<'_> {
         serde_json::to_vec(&result)
     }
 
-    /// Nodes that passed, and that did not; `None` when nothing could be said.
+    /// Numbers of feasible and infeasible nodes; `None` after an error.
     pub fn counts(&self) -> Option<(usize, usize)> {
         let judged = self.judged.as_ref().ok()?;
         let passed = judged.standings.iter().filter(|standing| matches!(standing, Some(Ok(_)))).count();

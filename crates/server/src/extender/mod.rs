@@ -1,7 +1,7 @@
-//! berth as a scheduler extender of kube-scheduler: the verbs `filter`, `prioritize`, `preempt` and `bind` over HTTP.
+//! Scheduler extender for kube-scheduler: the verbs `filter`, `prioritize`, `preempt` and `bind` over HTTP.
 //!
-//! Whatever is wrong with a request is told in the form of the protocol: in the `Error` of the answer where it has one, with
-//! a status other than 200 where it has none or the body is not one of the protocol at all.
+//! Errors are reported as the protocol has it: in the `Error` field of the response where it has one; with a status other than
+//! 200 where it has none, or if the body does not follow the protocol at all.
 
 mod binder;
 mod judge;
@@ -29,23 +29,23 @@ use super::body;
 use super::metrics::{Histograms, Verb};
 use berth_config as config;
 
-/// kube-scheduler asks one pod after the other; more at a time means several of them, or somebody else.
+/// One kube-scheduler sends one request at a time; more at once come from several schedulers or other clients.
 const REQUESTS_AT_ONCE: usize = 8;
 
-/// How long our view may be behind that of who asks.
+/// How long to wait for berth's watches to catch up with the caller's.
 const PATIENCE: Duration = Duration::from_millis(200);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
-/// Bodies up to this many bytes, some ten thousand nodes by name, take a millisecond or two.
+/// Bodies up to this many bytes (some ten thousand node names) take 1 to 2 ms.
 const LITTLE_WORK: usize = 256 << 10;
 
-/// What the handlers need.
+/// State of the handlers.
 pub struct Extender {
     pub judge: Arc<Judge>,
     pub binder: Binder,
     pub histograms: Histograms,
     pub max_body_bytes: usize,
-    /// Common names of the client certificates that may call it over HTTPS; empty: all that are verified.
+    /// Common names of the client certificates that may call the extender over HTTPS; empty: every verified certificate.
     pub clients: Arc<[String]>,
     slots: Semaphore,
 }
@@ -58,7 +58,7 @@ impl Extender {
     }
 }
 
-/// The verbs, each at its own name.
+/// Routes each verb at its own name.
 pub fn router(extender: Arc<Extender>) -> Router {
     Router::new()
         .route("/filter", post(filter))
@@ -68,12 +68,12 @@ pub fn router(extender: Arc<Extender>) -> Router {
         .with_state(extender)
 }
 
-/// How a request ended, for the metrics.
+/// Result of a request, for the metrics.
 enum Answered {
     Well(Response),
-    /// The request was understood, and refused.
+    /// The request was valid and was refused.
     Refused(Response),
-    /// The body was none of the protocol.
+    /// The body does not follow the protocol.
     Badly(Response),
 }
 
@@ -104,7 +104,7 @@ async fn prioritize(State(extender): State<Arc<Extender>>, body: Body) -> Respon
         Some(match wire::extender_args(body) {
             Ok(args) => match judge.prioritize(&args.pod, &args.nodes) {
                 Ok(scores) => Answered::Well(json_text(scores)),
-                // The protocol has no place for an error here; kube-scheduler goes on without these scores.
+                // The protocol has no error field here; kube-scheduler continues without these scores.
                 Err(why) => {
                     Answered::Refused((StatusCode::UNPROCESSABLE_ENTITY, why.to_string()).into_response())
                 }
@@ -147,8 +147,8 @@ async fn bind(State(extender): State<Arc<Extender>>, body: Body) -> Response {
 }
 
 impl Extender {
-    /// Reads the body and works on it; `None` while another look may tell more and `patient` is true. Much work is for a thread that
-    /// may take its time; for little, handing it over would take longer than the work.
+    /// Decodes the body and does the work; `None` if `patient` is true and a retry may give a better result. Large requests run on a
+    /// blocking thread; small ones run here, as the handover would take longer than the work.
     async fn carry_out(
         &self,
         verb: Verb,
@@ -156,7 +156,7 @@ impl Extender {
         work: impl Fn(&Judge, &[u8], bool) -> Option<Answered> + Clone + Send + 'static,
     ) -> Response {
         let began = Instant::now();
-        // Never closed.
+        // The semaphore is never closed.
         let _slot = self.slots.acquire().await;
         let body = match body::read(body, self.max_body_bytes).await {
             Err(refused) => return self.observe(verb, Answered::Badly(refused.into_response()), began),
@@ -189,7 +189,7 @@ impl Extender {
     }
 }
 
-/// Whether the body is an object at all: then what is wrong with it is told in an answer of the protocol.
+/// Whether the body is a JSON object; then errors are reported in a response of the protocol.
 fn is_of_protocol(body: &[u8]) -> bool {
     serde_json::from_slice::<std::collections::BTreeMap<String, serde::de::IgnoredAny>>(body).is_ok()
 }
@@ -210,6 +210,6 @@ fn bad(why: String) -> Response {
 }
 
 fn broken(why: &str) -> Response {
-    tracing::error!(why, "a request of the extender could not be answered");
+    tracing::error!(why, "cannot answer a request to the extender");
     (StatusCode::INTERNAL_SERVER_ERROR, why.to_owned()).into_response()
 }

@@ -1,22 +1,22 @@
-//! Finds the ids of thousands of node names at once.
+//! Lookup of thousands of node names at once.
 //!
-//! kube-scheduler sends the names in much the same order each time. So the name that came after this one last time is tried
-//! first, in one string of all names; only where that is wrong, a name is looked up.
+//! kube-scheduler sends the names in nearly the same order each time. So the name that followed this one last time is compared
+//! first, in one string of all names; only after a mismatch the name is looked up.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use berth_scheduler::inventory::NodeId;
 
-/// The ids of names, as of one state of the inventory's names.
+/// Ids by name, for one state of the inventory's names.
 #[derive(Default)]
 pub struct Names {
     text: String,
-    /// By place: where the name ends in `text`; it begins where the one before ends.
+    /// By position: where the name ends in `text`; it begins where the previous name ends.
     ends: Vec<u32>,
     ids: Vec<NodeId>,
     places: HashMap<Arc<str>, u32>,
-    /// By place: the place that came next last time. The last one is for the first name of a request.
+    /// By position: the position that followed last time. The last entry is for the first name of a request.
     next: Vec<u32>,
 }
 
@@ -34,7 +34,7 @@ impl Names {
         names
     }
 
-    /// The id of each name, in their order.
+    /// Returns the id of each name, in order.
     pub fn find<'a>(&mut self, wanted: impl Iterator<Item = &'a str>) -> Vec<Option<NodeId>> {
         let mut before = self.ids.len();
         let found = wanted.map(|name| {

@@ -1,20 +1,20 @@
-//! Scores from places: kube-scheduler adds up scores of 0 to 10.
+//! Ranks as scores of 0 to 10, which kube-scheduler adds up.
 
-/// The score of the best.
+/// The score of the best value.
 const BEST: i64 = 10;
 
-/// What the scores of many follow from, without sorting them all.
+/// Boundaries between scores of many values, found without sorting them all.
 pub struct Places<T> {
     best: Option<T>,
-    /// The values with which each tenth ends, but for the last one.
+    /// The last value of each tenth except the last tenth.
     tenths: Vec<T>,
 }
 
 impl<T: Ord + Copy> Places<T> {
-    /// Less is better.
+    /// Lower values are better.
     pub fn new(mut all: Vec<T>) -> Self {
         let (count, best) = (all.len(), all.iter().min().copied());
-        // Whatever comes after so many others is no more in this tenth.
+        // A value at this position or later is not in this tenth.
         let ends: Vec<_> = (1..BEST as usize).map(|tenth| (tenth * count).div_ceil(BEST as usize)).collect();
         let ends: Vec<_> = ends.into_iter().filter(|end| *end > 0).map(|end| end - 1).collect();
         let mut tenths = Vec::with_capacity(ends.len());
@@ -22,7 +22,7 @@ impl<T: Ord + Copy> Places<T> {
         Places { best, tenths }
     }
 
-    /// The best alone gets 10; the others share 9 to 0, in steps of a tenth of all.
+    /// The best value alone gets 10; the rest get 9 to 0, in steps of a tenth of all values.
     pub fn score(&self, value: T) -> i64 {
         if self.best.is_none_or(|best| value <= best) {
             return BEST;
@@ -31,8 +31,8 @@ impl<T: Ord + Copy> Places<T> {
     }
 }
 
-/// Appends what is at these places when `all`, which begins at place `from`, is sorted. The middle one first, so that each half is
-/// looked at by itself.
+/// Appends the values that are at these positions when `all`, which begins at position `from`, is sorted. Starts with the middle
+/// position, so that each half is searched on its own.
 fn select<T: Ord + Copy>(all: &mut [T], from: usize, places: &[usize], found: &mut Vec<T>) {
     let Some(&middle) = places.get(places.len() / 2) else {
         return;
@@ -40,7 +40,7 @@ fn select<T: Ord + Copy>(all: &mut [T], from: usize, places: &[usize], found: &m
     let (before, after) = (&places[..places.len() / 2], &places[places.len() / 2 + 1..]);
     let (left, value, right) = all.select_nth_unstable(middle - from);
     let value = *value;
-    // Of few values, several tenths end at one place.
+    // With few values, several tenths end at the same position.
     let same = |place: &&usize| **place == middle;
     let (same_before, same_after) = (before.iter().filter(same).count(), after.iter().filter(same).count());
     select(left, from, &before[..before.len() - same_before], found);

@@ -1,5 +1,5 @@
-//! The JSON of the extender protocol (upstream: `k8s.io/kube-scheduler/extender/v1`). Its Go types have no JSON names: fields
-//! are sent as they are called in Go, and read in any case. Pods and nodes inside are ordinary API objects.
+//! JSON of the extender protocol (upstream: `k8s.io/kube-scheduler/extender/v1`). Its Go types have no JSON names: fields are
+//! sent under their Go names and read in any case. Pods and nodes inside are ordinary API objects.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,18 +11,18 @@ use super::super::fields::{Fields, Text};
 use berth_kube_io::{Interner, LeanPod};
 use berth_model::Pod;
 
-/// What kube-scheduler asks `filter` and `prioritize`.
+/// Arguments of `filter` and `prioritize`.
 #[derive(Debug)]
 pub struct ExtenderArgs<'a> {
     pub pod: Pod,
     pub nodes: Nodes<'a>,
 }
 
-/// The nodes in question, as the extender is configured (`nodeCacheCapable`).
+/// The candidate nodes, as names or objects depending on the extender's configuration (`nodeCacheCapable`).
 #[derive(Debug)]
 pub enum Nodes<'a> {
     Names(Vec<Cow<'a, str>>),
-    /// Each with its name; they go back as they came.
+    /// Nodes with their names; returned unchanged.
     Objects(Vec<(Cow<'a, str>, &'a RawValue)>),
 }
 
@@ -39,7 +39,7 @@ impl Nodes<'_> {
     }
 }
 
-/// What `bind` is asked.
+/// Arguments of `bind`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BindingArgs {
     pub pod_name: String,
@@ -48,7 +48,7 @@ pub struct BindingArgs {
     pub node: String,
 }
 
-/// What `preempt` is asked: which pods would have to go from which nodes.
+/// Arguments of `preempt`: the victims on each candidate node.
 #[derive(Debug)]
 pub struct PreemptionArgs {
     pub pod: Pod,
@@ -69,14 +69,14 @@ pub struct MetaPod {
     pub uid: String,
 }
 
-/// What `filter` answers.
+/// Result of `filter`.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct FilterResult<'a> {
     pub nodes: Option<NodeList<'a>>,
     pub node_names: Option<Vec<&'a str>>,
     pub failed_nodes: BTreeMap<&'a str, &'a str>,
-    /// Those where taking pods away would not help.
+    /// Nodes where preemption would not help.
     pub failed_and_unresolvable_nodes: BTreeMap<&'a str, &'a str>,
     pub error: String,
 }
@@ -87,7 +87,7 @@ pub struct NodeList<'a> {
     pub items: Vec<&'a RawValue>,
 }
 
-/// What `prioritize` answers: the score, 0 to 10, of each host. Written by hand, as there are thousands.
+/// Encodes the result of `prioritize`: the score, 0 to 10, of each host. Without serde, as there are thousands.
 pub fn priorities<'a>(scores: impl ExactSizeIterator<Item = (&'a str, i64)>) -> Vec<u8> {
     const USUAL_LENGTH: usize = 64;
     let mut json = Vec::with_capacity(2 + scores.len() * USUAL_LENGTH);
@@ -127,10 +127,10 @@ pub struct PreemptionResult {
     pub node_name_to_meta_victims: BTreeMap<String, Victims>,
 }
 
-/// Reads `ExtenderArgs`.
+/// Decodes `ExtenderArgs`.
 ///
 /// # Errors
-/// What is wrong with the body, for who sent it.
+/// What is wrong with the body, for the client.
 pub fn extender_args(body: &[u8]) -> Result<ExtenderArgs<'_>, String> {
     let fields = object(body)?;
     let pod = pod(&fields)?;
@@ -144,10 +144,10 @@ pub fn extender_args(body: &[u8]) -> Result<ExtenderArgs<'_>, String> {
     Ok(ExtenderArgs { pod, nodes })
 }
 
-/// Reads `ExtenderBindingArgs`.
+/// Decodes `ExtenderBindingArgs`.
 ///
 /// # Errors
-/// What is wrong with the body, for who sent it.
+/// What is wrong with the body, for the client.
 pub fn binding_args(body: &[u8]) -> Result<BindingArgs, String> {
     let fields = object(body)?;
     let text = |name: &str| match fields.parse::<String>(name)? {
@@ -162,10 +162,10 @@ pub fn binding_args(body: &[u8]) -> Result<BindingArgs, String> {
     })
 }
 
-/// Reads `ExtenderPreemptionArgs`.
+/// Decodes `ExtenderPreemptionArgs`.
 ///
 /// # Errors
-/// What is wrong with the body, for who sent it.
+/// What is wrong with the body, for the client.
 pub fn preemption_args(body: &[u8]) -> Result<PreemptionArgs, String> {
     let fields = object(body)?;
     let pod = pod(&fields)?;
@@ -195,7 +195,7 @@ fn read_victims(raw: &RawValue) -> Result<Victims, String> {
     let fields = Fields::read(raw.get()).map_err(|error| error.to_string())?;
     let mut pods = Vec::new();
     for pod in fields.parse::<Vec<Fields>>("Pods")?.unwrap_or_default() {
-        // A whole pod has it in its metadata.
+        // A whole pod has its uid in the metadata.
         let uid = match pod.parse::<String>("UID")? {
             Some(uid) => Some(uid),
             None => match pod.parse::<Fields>("metadata")? {

@@ -1,5 +1,5 @@
-//! The binding guard: a validating admission webhook for `pods/binding`, and for pods that are created on a node. It refuses
-//! what does not fit the ledger, whoever sends it, and holds the room of what it allows.
+//! Binding guard: a validating admission webhook for `pods/binding`, and for pods created with a node name. It denies what does
+//! not fit the ledger, for every client, and reserves the room of what it allows.
 
 pub mod subject;
 
@@ -31,35 +31,36 @@ use berth_scheduler::placement::{Binding, LATE_EFFECT, PlacementStore};
 use berth_scheduler::scheduler::{Review, Scheduler};
 use subject::{Subject, subject};
 
-/// An API server takes no larger objects, and a review has two at most.
+/// The API server accepts no larger objects, and a review contains at most two.
 const MAX_BODY: usize = 4 << 20;
 const REVIEWS_AT_ONCE: usize = 512;
-/// While a refusal is not certain, it is looked at again this often.
+/// Interval between checks until a refusal is final.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
-/// Reads at the same time of pods whose bind never came.
+/// Concurrent reads of pods whose allowed bind was never observed.
 const READS_AT_ONCE: usize = 8;
 const LOOK_FOR_DUE: Duration = Duration::from_secs(1);
-/// A guard that cannot review says so at most this often.
+/// Minimum interval between warnings that the guard cannot review.
 const WARN_EVERY: Duration = Duration::from_secs(30);
 
-/// What the handler needs.
+/// State of the handler.
 pub struct Guard {
     pub engine: Engine,
     pub reader: PodReader,
     pub histograms: Histograms,
     pub forward: Forward,
-    /// What does not fit is refused only after so long.
+    /// How long a request that does not fit is retried before it is denied.
     pub patience: Duration,
-    /// How long a request may have effect.
+    /// How long an allowed request may still take effect.
     pub hold: Duration,
     pub require_client_certificate: bool,
-    /// As whom the API server knows us, once we know it.
+    /// The user name that the API server authenticates berth as, once known.
     own_user: OnceLock<String>,
     slots: Semaphore,
     last_warning: Mutex<Option<Instant>>,
 }
 
-/// What the guard says, and `Err`: why it cannot say anything, so that the API server does as its `failurePolicy` wants.
+/// The verdict: `Ok(None)` allows, `Ok(Some)` denies with a reason. `Err`: why there is no verdict, so that the API server applies
+/// the webhook's `failurePolicy`.
 type Said = Result<Option<String>, String>;
 
 impl Guard {
@@ -86,7 +87,7 @@ impl Guard {
     }
 
     async fn say(&self, request: &review::Request<'_>, subject: &Subject) -> Said {
-        // One of ours is given up by the API server sooner than another's.
+        // The API server gives up berth's own requests sooner than those of other clients.
         let ours = self.own_user.get().is_some_and(|own| *own == request.user_info.username);
         let dry_run = request.dry_run.unwrap_or(false);
         let hold = (!dry_run).then_some(if ours { LATE_EFFECT.min(self.hold) } else { self.hold });
@@ -105,13 +106,13 @@ impl Guard {
                     let binding = Binding { uid: pod.uid.clone(), ..binding.clone() };
                     self.review(&binding, Some(&pod), hold).await
                 }
-                // The API server says so itself.
+                // The API server reports the missing pod itself.
                 None => Ok(None),
             },
         }
     }
 
-    /// `hold`: how long the request may have effect.
+    /// `hold`: how long the request may take effect.
     async fn review(&self, binding: &Binding, pod: Option<&Pod>, hold: Option<Duration>) -> Said {
         let began = Instant::now();
         let mut read = None;
@@ -125,19 +126,19 @@ impl Guard {
                     let found = self.reader.read(&binding.namespace, &binding.name).await?;
                     read = found.filter(|pod| pod.uid == binding.uid);
                     if read.is_none() {
-                        // Gone, or another one: the API server refuses it by its uid.
+                        // The pod is gone or has been replaced: the API server rejects the uid.
                         return Ok(None);
                     }
                 }
                 Review::Unknown => return Err("the pod cannot be counted".to_owned()),
                 Review::Refused(why) if began.elapsed() >= self.patience => return Ok(Some(why)),
-                // What freed the room may be on its way to us.
+                // The event that frees the room may be on its way.
                 Review::Refused(_) => tokio::time::sleep(LOOK_AGAIN).await,
             }
         }
     }
 
-    /// Finds out what became of binds that were allowed and never seen. Never returns.
+    /// Reads the pods whose allowed binds were never observed. Never returns.
     pub async fn look_after_holds(&self, store: KubeStore, client: Client) {
         let engine = &self.engine;
         loop {
@@ -154,7 +155,7 @@ impl Guard {
             });
             let mut reads = reads.buffer_unordered(READS_AT_ONCE);
             while let Some((truth, binding)) = reads.next().await {
-                tracing::debug!(pod = %binding.name, node = %binding.node, ?truth, "a bind that was allowed never came");
+                tracing::debug!(pod = %binding.name, node = %binding.node, ?truth, "an allowed bind was never observed");
                 engine.with(|scheduler, now| scheduler.held_pod_read(&binding, &truth, now));
             }
         }
@@ -168,14 +169,14 @@ async fn own_user(client: &Client) -> kube::Result<String> {
     Ok(user.and_then(|user| user.username).unwrap_or_default())
 }
 
-/// The webhook at `/`.
+/// Routes the webhook at `/`.
 pub fn router(guard: Arc<Guard>) -> Router {
     Router::new().route("/", post(review)).with_state(guard)
 }
 
 async fn review(State(guard): State<Arc<Guard>>, headers: HeaderMap, body: Body) -> Response {
     let began = Instant::now();
-    // Never closed.
+    // The semaphore is never closed.
     let _slot = guard.slots.acquire().await;
     let (result, response) = guard.respond(&headers, body).await;
     guard.histograms.observe_request(Verb::Guard, result, began.elapsed());
@@ -195,7 +196,7 @@ impl Guard {
         };
         let Some(term) = self.forward.ours() else {
             let forwarded = match headers.contains_key(FORWARDED) {
-                true => Err("this berth does not lead".to_owned()),
+                true => Err("this berth replica does not lead".to_owned()),
                 false => self.forward.review(body.clone()).await,
             };
             return match forwarded {
@@ -205,7 +206,7 @@ impl Guard {
         };
         match self.say(&request, &subject).await {
             Ok(_) if self.forward.ours() != Some(term) => {
-                ("unavailable", self.unavailable("leadership was lost meanwhile"))
+                ("unavailable", self.unavailable("leadership was lost during the review"))
             }
             Ok(refused) => {
                 let (result, answer) = match refused {
@@ -225,7 +226,7 @@ impl Guard {
         let mut last = self.last_warning.lock();
         if last.is_none_or(|last| last.elapsed() >= WARN_EVERY) {
             *last = Some(Instant::now());
-            tracing::warn!(why, "bindings cannot be reviewed; the API server does as failurePolicy says");
+            tracing::warn!(why, "cannot review bindings; the API server applies failurePolicy");
         }
         (StatusCode::SERVICE_UNAVAILABLE, why.to_owned()).into_response()
     }

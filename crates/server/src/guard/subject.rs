@@ -1,4 +1,4 @@
-//! What a request that is reviewed would take room for.
+//! The object of a review that would take room on a node.
 
 use serde::Deserialize;
 
@@ -7,14 +7,14 @@ use berth_kube_io::{Interner, LeanPod};
 use berth_model::Pod;
 use berth_scheduler::placement::Binding;
 
-/// What a request is about.
+/// What the request would do.
 #[derive(Debug)]
 pub enum Subject {
-    /// A pod is to be bound. The uid is empty when the binding does not say it.
+    /// Binds a pod. The uid is empty if the binding has none.
     Binding(Binding),
-    /// A pod is created on a node.
+    /// Creates a pod with a node name.
     Placed(Box<Pod>),
-    /// Nothing that takes room.
+    /// Takes no room.
     Other,
 }
 
@@ -40,7 +40,7 @@ struct Target {
     name: Option<String>,
 }
 
-/// The annotation of pods that stand for a static pod of a kubelet, which runs already.
+/// Annotation of mirror pods: the static pod of the kubelet runs already.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
 #[derive(Default, Deserialize)]
@@ -55,10 +55,10 @@ struct Annotations {
     annotations: Option<std::collections::BTreeMap<String, serde::de::IgnoredAny>>,
 }
 
-/// What takes room when this request is carried out.
+/// Returns what takes room if this request is allowed.
 ///
 /// # Errors
-/// What is wrong with it, for who sent it.
+/// What is wrong with the request, for the client.
 pub fn subject(request: &review::Request) -> Result<Subject, String> {
     let Some(object) = request.created_of_pods() else { return Ok(Subject::Other) };
     match request.sub_resource.as_str() {
@@ -66,7 +66,7 @@ pub fn subject(request: &review::Request) -> Result<Subject, String> {
             let binding: BindingObject = serde_json::from_str(object)
                 .map_err(|error| format!("request.object is not a Binding: {error}"))?;
             let target = binding.target;
-            // The API server refuses other kinds, and bindings to nowhere.
+            // The API server rejects other kinds, and bindings without a node.
             let Some(node) = target.name.filter(|_| target.kind.as_deref().is_none_or(|kind| kind == "Node"))
             else {
                 return Ok(Subject::Other);

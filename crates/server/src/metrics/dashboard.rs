@@ -1,4 +1,4 @@
-//! The dashboard of the chart shows metrics that there are.
+//! Checks that the chart's dashboard uses only exported metrics.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use berth_telemetry::{Resource, Usage};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../charts/berth/dashboards/berth.json");
 
-/// A scrape of a process that has done everything once.
+/// Returns a scrape of a process in which every metric has a value.
 fn scrape() -> String {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let histograms = Histograms::default();
@@ -52,7 +52,7 @@ fn scrape() -> String {
     text
 }
 
-/// The names under which Prometheus keeps what is in a scrape.
+/// Returns the names under which Prometheus stores the metrics of a scrape.
 fn names(scrape: &str) -> BTreeSet<String> {
     let types = scrape.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
     let suffixes = |kind: &str| match kind {

@@ -1,4 +1,4 @@
-//! Metrics of quotas. A quota is named by people, as a namespace is: the first ones by name have series of their own.
+//! Metrics of quotas. Users name quotas, as they name namespaces: only the first quotas by name have their own series.
 
 use berth_telemetry::encode::Labels;
 use berth_telemetry::encode::counters;
@@ -11,17 +11,17 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use berth_scheduler::quota::{Resource, Standing};
 use berth_scheduler::scheduler::QuotaStanding;
 
-/// Quotas with series of their own.
+/// Maximum number of quotas with their own series.
 pub(super) const MOST_QUOTAS: usize = 200;
 
 type Read = fn(&Standing) -> Option<i128>;
 
 pub(super) fn encode(to: &mut DescriptorEncoder, quotas: &[QuotaStanding]) -> fmt::Result {
     let help = [
-        "What pods of a quota request together",
-        "What of it is beyond the guarantee",
-        "What is guaranteed to them",
-        "The most they get",
+        "Sum of the requests of a quota's pods",
+        "Requests of a quota's pods beyond its guarantee",
+        "Guarantee of a quota",
+        "Maximum of a quota",
     ];
     let reads: [(&str, Read); 4] = [
         ("berth_quota_used", |standing| Some(standing.used)),
@@ -44,9 +44,9 @@ pub(super) fn encode(to: &mut DescriptorEncoder, quotas: &[QuotaStanding]) -> fm
     let labels: Vec<_> = quotas.iter().map(|quota| [("quota", &*quota.name)]).collect();
     let waiting: Vec<(Labels, usize)> =
         labels.iter().zip(quotas).map(|(label, quota)| (label.as_slice(), quota.waiting)).collect();
-    gauges(to, "berth_quota_waiting", "Pods and gangs that wait for room in a quota", &waiting)?;
+    gauges(to, "berth_quota_waiting", "Pods and gangs waiting for room in a quota", &waiting)?;
     let reclaimed: Vec<(Labels, u64)> =
         labels.iter().zip(quotas).map(|(label, quota)| (label.as_slice(), quota.reclaimed)).collect();
-    let help = "Pods of a quota that were preempted because others took back what is guaranteed to them";
+    let help = "Pods of a quota that were preempted to give other quotas their guarantee";
     counters(to, "berth_quota_reclaimed_pods", help, &reclaimed)
 }

@@ -1,4 +1,4 @@
-//! One connection: the handshake, its requests, and the reasons for its end.
+//! One connection: the handshake, its requests, and the conditions that close it.
 
 use std::convert::Infallible;
 use std::pin::{Pin, pin};
@@ -26,31 +26,31 @@ use super::ClientCertificate;
 use berth_kube_io::certificates::Certificate;
 
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
-/// How long the head of a request may take; a kept HTTP/1 connection without a request ends after it, too.
+/// Timeout of a request head; an idle HTTP/1 keep-alive connection is closed after it, too.
 const HEADER_MAX: Duration = Duration::from_secs(10);
-/// Bytes of the head of an HTTP/1 request; HTTP/2 has a limit of 16 KiB.
+/// Maximum bytes of an HTTP/1 request head; HTTP/2 has a limit of 16 KiB.
 const HEAD_BYTES_MAX: usize = 64 << 10;
-/// A connection without a request for so long, up to twice that, ends.
+/// Idle timeout of a connection; the actual time is up to twice that.
 const IDLE_MAX: Duration = Duration::from_secs(60);
-/// How long a request may take, its body included.
+/// Timeout of a request, its body included.
 const REQUEST_MAX: Duration = Duration::from_secs(30);
-/// How long requests under way may take when the connection shall end.
+/// Time for requests in flight when the connection is shut down.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
-/// Requests of one HTTP/2 connection at the same time: what an API server opens to one webhook at most.
+/// Concurrent requests of one HTTP/2 connection: the most that an API server opens to one webhook.
 const STREAMS_MAX: u32 = 250;
 
-/// What ends a connection from outside.
+/// Signals that close a connection from outside.
 pub(super) struct Ends {
     pub tls: watch::Receiver<Arc<ServerConfig>>,
     pub stopping: watch::Receiver<bool>,
 }
 
-/// Serves until one side has enough of it.
+/// Serves until one side closes the connection.
 ///
 /// # Errors
-/// When there was no handshake; the text says why. Errors of HTTP concern nobody.
+/// The handshake failed; the text says why. HTTP errors are ignored.
 pub(super) async fn serve(stream: TcpStream, router: Router, mut ends: Ends) -> Result<(), String> {
-    // Answers are small, and waited for.
+    // Responses are small, and clients wait for them.
     let _ = stream.set_nodelay(true);
     let tls = ends.tls.borrow_and_update().clone();
     let stream = match timeout(HANDSHAKE_MAX, TlsAcceptor::from(tls).accept(stream)).await {
@@ -80,7 +80,7 @@ pub(super) async fn serve(stream: TcpStream, router: Router, mut ends: Ends) -> 
     Ok(())
 }
 
-/// The limits of HTTP, with the version that was negotiated: the look at the first bytes would have none.
+/// Sets the HTTP limits for the negotiated version: detecting it from the first bytes would have no limits.
 fn http(is_http2: bool) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_MAX).max_buf_size(HEAD_BYTES_MAX);
@@ -88,16 +88,16 @@ fn http(is_http2: bool) -> auto::Builder<TokioExecutor> {
     if is_http2 { builder.http2_only() } else { builder.http1_only() }
 }
 
-/// The certificate that the client showed, which the handshake has verified.
+/// Returns the client certificate, which the handshake has verified.
 fn certificate_of(stream: &TlsStream<TcpStream>) -> Result<Option<Certificate>, String> {
     let Some(der) = stream.get_ref().1.peer_certificates().and_then(<[_]>::first) else {
         return Ok(None);
     };
-    let unreadable = || "the client's certificate cannot be read".to_owned();
+    let unreadable = || "cannot decode the client's certificate".to_owned();
     Certificate::from_der(der).map(Some).ok_or_else(unreadable)
 }
 
-/// Resolves when the connection shall end.
+/// Resolves when the connection must be closed.
 async fn ended(ends: &mut Ends, client: Option<&Certificate>, activity: &Activity) {
     tokio::select! {
         _ = ends.tls.changed() => {}
@@ -114,7 +114,7 @@ async fn expired(client: Option<&Certificate>) {
     }
 }
 
-/// The requests of one connection.
+/// Requests in flight and idle time of one connection.
 #[derive(Default)]
 struct Activity {
     begun: AtomicU64,
@@ -133,7 +133,7 @@ impl Activity {
     }
 }
 
-/// A request under way; it may also end by being forgotten.
+/// A request in flight; it also ends when it is dropped.
 struct Running(Arc<Activity>);
 
 impl Running {
@@ -150,7 +150,7 @@ impl Drop for Running {
     }
 }
 
-/// The router, as one connection sees it.
+/// The router as a service of one connection.
 struct Connection {
     router: TowerToHyperService<Router>,
     client: Option<ClientCertificate>,

@@ -1,4 +1,4 @@
-//! The certificate that is shown, and the CAs of clients: from files, or made here.
+//! The serving certificate and the client CAs: read from files, or issued here.
 
 use std::fs;
 use std::path::Path;
@@ -15,27 +15,27 @@ use super::validity::{Trouble, Validity};
 use berth_config::Serving;
 use berth_kube_io::certificates::{Authority, Certificate, Issued, certificates_of};
 
-/// What is in use, and where it comes from.
+/// Certificate and CAs in use, and their source.
 pub(super) struct Material {
     config: Serving,
-    /// What was looked at last, usable or not: nothing is tried, or complained about, twice.
+    /// The contents read last, usable or not: no content is tried, or reported, twice.
     seen: Result<Contents, String>,
     shown: Issued,
     validity: Validity,
-    /// The CAs of clients in use, PEM.
+    /// The client CAs in use, PEM.
     clients: Option<String>,
-    /// Signs what is shown, when berth made it for this process alone.
+    /// Signs the serving certificate, if berth issues it for this process alone.
     authority: Option<Authority>,
 }
 
-/// What the files hold.
+/// Contents of the files.
 #[derive(Clone, PartialEq, Eq)]
 struct Contents {
     certificate: Option<Issued>,
     clients: Option<String>,
 }
 
-/// What a look at the files found.
+/// Result of a check of the files.
 pub(super) enum Seen {
     Same,
     New(Arc<ServerConfig>),
@@ -48,9 +48,9 @@ impl Material {
         let (shown, authority) = match &contents.certificate {
             Some(certificate) => (certificate.clone(), None),
             None => {
-                let authority = Authority::new(now).context("cannot make a CA")?;
+                let authority = Authority::new(now).context("cannot create a CA")?;
                 let issued = authority.issue(&config.names, now).context(
-                    "cannot make a certificate: serving.names must be DNS names, or give serving.certFile",
+                    "cannot issue a certificate: set serving.names to DNS names, or set serving.certFile",
                 )?;
                 (issued, Some(authority))
             }
@@ -64,19 +64,19 @@ impl Material {
         &self.shown
     }
 
-    /// When the certificate that is shown ends.
+    /// Returns the expiry of the serving certificate.
     pub fn expiry(&self) -> Timestamp {
         self.validity.end()
     }
 
-    /// What is to be told now of the certificate that is shown, and what to do about it.
+    /// Returns the trouble with the serving certificate that is due to be logged, and its remedy.
     pub fn trouble(&mut self, now: Timestamp) -> Option<(Trouble, &'static str)> {
         let remedy = if self.config.cert_file.is_some() {
             "replace serving.certFile and serving.keyFile; they are read again within ten seconds"
         } else if self.config.secret.is_empty() {
-            "it is renewed by itself: check the clock of this machine"
+            "it is renewed automatically: check the clock of this machine"
         } else {
-            "it is renewed in the Secret of serving.secret: warnings of this log say why that does not work"
+            "it is renewed in the Secret of serving.secret: see the warnings in this log for why the renewal fails"
         };
         self.validity.tell(now).map(|trouble| (trouble, remedy))
     }
@@ -87,7 +87,7 @@ impl Material {
         Ok(tls)
     }
 
-    /// Reads the files again, and renews what was made here.
+    /// Rereads the files, and renews a certificate issued here.
     pub fn look(&mut self, now: Timestamp) -> Seen {
         let found = Contents::read(&self.config).map_err(|error| format!("{error:#}"));
         let changed = found != self.seen;
@@ -117,7 +117,7 @@ impl Material {
         }
     }
 
-    /// Both or, if one of them cannot be used, neither.
+    /// Takes both or, if one of them is unusable, neither.
     fn take(&mut self, shown: Issued, clients: Option<String>) -> Result<Arc<ServerConfig>> {
         let (tls, validity) = usable(&shown, clients.as_deref())?;
         (self.shown, self.clients, self.validity) = (shown, clients, validity);
@@ -144,15 +144,15 @@ impl Contents {
     }
 }
 
-/// What rustls makes of a certificate and the CAs of clients, and when the certificate is valid.
+/// Builds the rustls configuration from a certificate and the client CAs, and returns the validity of the certificate.
 fn usable(shown: &Issued, clients: Option<&str>) -> Result<(Arc<ServerConfig>, Validity)> {
     let chain = CertificateDer::pem_slice_iter(shown.certificate.as_bytes())
         .collect::<Result<Vec<_>, _>>()
         .context("serving.certFile is not PEM")?;
     let leaf = chain.first().context("serving.certFile has no certificate")?;
-    let leaf =
-        Certificate::from_der(leaf).context("serving.certFile has something that is no certificate")?;
-    // Whatever the parser would say of a key stays out of the logs.
+    let leaf = Certificate::from_der(leaf)
+        .context("serving.certFile has a PEM section that is not an X.509 certificate")?;
+    // The parser's error is dropped: it could put parts of a key into the log.
     let key = PrivateKeyDer::from_pem_slice(shown.key.as_bytes())
         .map_err(|_| anyhow::anyhow!("serving.keyFile has no private key in PEM"))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -162,15 +162,15 @@ fn usable(shown: &Issued, clients: Option<&str>) -> Result<(Arc<ServerConfig>, V
         None => builder.with_no_client_auth(),
         Some(clients) => {
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(clients)?), provider);
-            // Prometheus and the API server mostly have none: what a request may do is decided by its route.
+            // Prometheus and the API server mostly have no certificate: each route decides what a request may do.
             builder.with_client_cert_verifier(verifier.allow_unauthenticated().build()?)
         }
     };
     let mut tls = builder.with_single_cert(chain, key).context(
-        "serving.certFile and serving.keyFile do not belong together, or are of a kind unknown here",
+        "serving.certFile and serving.keyFile do not belong together, or use an unsupported key type",
     )?;
     tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    // A resumed session would not look at the client's certificate again, which may have expired.
+    // A resumed session would not verify the client's certificate again, which may have expired.
     tls.session_storage = Arc::new(NoServerSessionStorage {});
     tls.send_tls13_tickets = 0;
     Ok((Arc::new(tls), Validity::of(&leaf)))

@@ -1,4 +1,4 @@
-//! From when to when the certificate that is shown is valid, and when that is worth a warning. Knows no clock.
+//! Validity of the serving certificate, and when to warn about it. Has no clock of its own.
 
 use std::time::Duration;
 
@@ -6,9 +6,9 @@ use jiff::Timestamp;
 
 use berth_kube_io::certificates::Certificate;
 
-/// Less time than this, or a tenth of the certificate's life, is little.
+/// Warns when less time than this, or than a tenth of the certificate's lifetime, is left.
 const LITTLE: Duration = Duration::from_secs(86_400);
-/// What stays wrong is told again after so long.
+/// Interval between repeated warnings.
 const TELL_EVERY: Duration = Duration::from_secs(3_600);
 
 #[derive(Debug, Clone)]
@@ -18,7 +18,7 @@ pub(super) struct Validity {
     told: Option<(Trouble, Timestamp)>,
 }
 
-/// Why clients do not accept the certificate, or soon will not.
+/// Why clients refuse the certificate, or will soon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trouble {
     Ended,
@@ -27,17 +27,15 @@ pub(super) enum Trouble {
 }
 
 impl Trouble {
-    /// For a person.
+    /// Text for the log.
     pub fn text(self) -> &'static str {
         match self {
             Trouble::Ended => {
-                "the certificate of HTTPS has ended: API servers do not call berth's webhooks any more, and pods are created as \
-                 they are"
+                "the serving certificate has expired: API servers no longer call berth's webhooks, and pods are created \
+                 unchanged"
             }
-            Trouble::NotYet => {
-                "the certificate of HTTPS is not valid yet: is the clock of this machine right?"
-            }
-            Trouble::EndsSoon => "the certificate of HTTPS ends soon",
+            Trouble::NotYet => "the serving certificate is not valid yet: check the clock of this machine",
+            Trouble::EndsSoon => "the serving certificate expires soon",
         }
     }
 }
@@ -51,7 +49,7 @@ impl Validity {
         self.to
     }
 
-    /// What is to be told now: what is new, and what was told long ago.
+    /// Returns the trouble to log now: a new one, or one that was last logged an interval ago.
     pub fn tell(&mut self, now: Timestamp) -> Option<Trouble> {
         let trouble = self.trouble(now);
         let is_told = |(before, at): (Trouble, Timestamp)| {
@@ -96,7 +94,7 @@ mod tests {
             [None, Some(EndsSoon), None, Some(Ended)]
         );
         assert_eq!(told(36_000, &[36_000, 39_599, 39_600, 39_610]), [Some(Ended), None, Some(Ended), None]);
-        // A day at most.
+        // The warning starts a day before the end at most.
         let year = 365 * 86_400;
         assert_eq!(told(year, &[year - 86_400, year - 86_399]), [None, Some(EndsSoon)]);
         // The clock was set back.
