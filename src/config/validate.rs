@@ -1,25 +1,25 @@
-//! What a configuration must fulfil beyond its types.
+//! Validation of a configuration beyond its types.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::{Backoff, Config, ConfigDuration, LeaderElection};
 
-/// A field whose value is not allowed.
+/// A field with an invalid value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
 pub struct InvalidField {
-    /// The path of the field, `leaderElection.leaseDuration`.
+    /// Path of the field, such as `leaderElection.leaseDuration`.
     pub field: &'static str,
-    /// The value, and what is allowed.
+    /// The value, and the allowed values.
     pub problem: String,
 }
 
 impl Config {
-    /// Checks limits, and fields against each other.
+    /// Checks the limits of fields, and fields against each other.
     ///
     /// # Errors
-    /// The first field that is not allowed.
+    /// The first invalid field.
     pub fn validate(&self) -> Result<(), InvalidField> {
         scheduler_names(&self.scheduler_names)?;
         within("agents", self.agents, 0..=64)?;
@@ -43,7 +43,7 @@ impl Config {
         super::scaling::validate(self)?;
         match &self.estimator_file {
             Some(path) if path.as_os_str().is_empty() => {
-                refuse("estimatorFile", "it is empty; leave it out when nothing shall be kept")
+                refuse("estimatorFile", "it is empty; unset it to keep no latencies")
             }
             _ => Ok(()),
         }
@@ -65,21 +65,22 @@ impl Backoff {
 }
 
 impl LeaderElection {
-    /// Checked even when leader election is off, so that switching it on brings no surprise.
+    /// Validates even if leader election is disabled, so that enabling it later cannot fail.
     fn validate(&self) -> Result<(), InvalidField> {
         if !self.namespace.is_empty() && !is_dns_label(&self.namespace) {
             return refuse(
                 "leaderElection.namespace",
-                format!("`{}` is not a namespace's name", self.namespace),
+                format!("`{}` is not a valid namespace name", self.namespace),
             );
         }
         if self.name.len() > 253 || !self.name.split('.').all(is_dns_label_of_any_length) {
             return refuse(
                 "leaderElection.name",
-                format!("`{}` is not an object's name: lower case letters, digits, '-' and '.'", self.name),
+                format!("`{}` is not a valid object name: lower case letters, digits, '-' and '.'", self.name),
             );
         }
-        // The Lease object holds whole seconds: another process would wait for a shorter time than this one renews for.
+        // The Lease object holds whole seconds: with a fraction, other processes would wait for less time
+        // than this one renews for.
         lasts("leaderElection.leaseDuration", self.lease_duration, SECOND..=HOUR)?;
         if self.lease_duration.get().subsec_nanos() != 0 {
             return refuse(
@@ -138,8 +139,9 @@ pub(crate) fn lasts(
     refuse(field, format!("{value} is not from {} to {}", allowed.start(), allowed.end()))
 }
 
-/// The API server takes an event only when its reporting controller, which is the scheduler's name, is a qualified
-/// name (`ValidateQualifiedName` in pkg/apis/core/validation/events.go); the form with a prefix is left out here.
+/// The API server accepts an event only if its reporting controller, which is the scheduler name, is a
+/// qualified name (`ValidateQualifiedName` in pkg/apis/core/validation/events.go). The form with a prefix is
+/// not allowed here.
 fn scheduler_names(names: &[String]) -> Result<(), InvalidField> {
     const FIELD: &str = "schedulerNames";
     if names.is_empty() {
@@ -155,7 +157,7 @@ fn scheduler_names(names: &[String]) -> Result<(), InvalidField> {
             );
         }
         if names[..position].contains(name) {
-            return refuse(FIELD, format!("`{name}` is named twice"));
+            return refuse(FIELD, format!("`{name}` is listed twice"));
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Reading single values, so that a wrong one is answered with what is allowed and not with a Rust type.
+//! Deserializers of single values whose errors name the allowed values and not a Rust type.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 
-/// A `u32`; narrower limits are checked by `Config::validate`, which knows them.
+/// Reads a `u32`; `Config::validate` checks narrower limits.
 pub(crate) fn whole_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     struct WholeNumber;
 
@@ -25,7 +25,7 @@ pub(crate) fn whole_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result
     deserializer.deserialize_any(WholeNumber)
 }
 
-/// A list of texts.
+/// Reads a list of strings.
 pub(super) fn names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     struct Names;
 
@@ -48,7 +48,7 @@ pub(super) fn names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<St
     deserializer.deserialize_any(Names)
 }
 
-/// An IP address with a port.
+/// Reads an IP address with a port.
 pub(super) fn socket_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
     let text = String::deserialize(deserializer)?;
     text.parse().map_err(|_| {
@@ -56,7 +56,7 @@ pub(super) fn socket_address<'de, D: Deserializer<'de>>(deserializer: D) -> Resu
     })
 }
 
-/// An IP address with a port, or null.
+/// Reads an IP address with a port, or null.
 pub(super) fn optional_socket_address<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<SocketAddr>, D::Error> {
