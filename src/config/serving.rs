@@ -129,22 +129,13 @@ pub(super) fn validate(config: &Config) -> Result<(), InvalidField> {
         return refuse("serving.certFile", "set both certFile and keyFile, or neither");
     }
     if serving.cert_file.is_some() && !serving.secret.is_empty() {
-        return refuse(
-            "serving.secret",
-            "only for certificates that berth issues: unset it or certFile",
-        );
+        return refuse("serving.secret", "only for certificates that berth issues: unset it or certFile");
     }
     if !serving.webhook_configuration.is_empty() && serving.secret.is_empty() {
-        return refuse(
-            "serving.webhookConfiguration",
-            "set serving.secret, which keeps the CA",
-        );
+        return refuse("serving.webhookConfiguration", "set serving.secret, which keeps the CA");
     }
     if !serving.mutating_webhook_configuration.is_empty() && serving.secret.is_empty() {
-        return refuse(
-            "serving.mutatingWebhookConfiguration",
-            "set serving.secret, which keeps the CA",
-        );
+        return refuse("serving.mutatingWebhookConfiguration", "set serving.secret, which keeps the CA");
     }
     within("serving.maxConnections", serving.max_connections, 1..=65_536)?;
     within("extender.maxBodyBytes", extender.max_body_bytes, 1 << 20..=1 << 30)?;

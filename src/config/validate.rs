@@ -76,7 +76,10 @@ impl LeaderElection {
         if self.name.len() > 253 || !self.name.split('.').all(is_dns_label_of_any_length) {
             return refuse(
                 "leaderElection.name",
-                format!("`{}` is not a valid object name: lower case letters, digits, '-' and '.'", self.name),
+                format!(
+                    "`{}` is not a valid object name: lower case letters, digits, '-' and '.'",
+                    self.name
+                ),
             );
         }
         // The Lease object holds whole seconds: with a fraction, other processes would wait for less time

@@ -104,7 +104,10 @@ pub(super) fn validate(config: &Config) -> Result<(), InvalidField> {
     lasts("recommender.apply.evictAfterOomThreshold", apply.evict_after_oom_threshold, SECOND..=DAY)?;
     if !is_dns_label(&apply.upstream_namespace) {
         let name = &apply.upstream_namespace;
-        return refuse("recommender.apply.upstreamNamespace", format!("`{name}` is not a valid namespace name"));
+        return refuse(
+            "recommender.apply.upstreamNamespace",
+            format!("`{name}` is not a valid namespace name"),
+        );
     }
     Ok(())
 }

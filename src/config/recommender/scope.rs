@@ -36,7 +36,10 @@ pub(super) fn validate(config: &Recommender) -> Result<(), InvalidField> {
         }
     }
     if !config.namespaces.is_empty() && !config.ignored_namespaces.is_empty() {
-        return refuse("recommender.ignoredNamespaces", "set either namespaces or ignoredNamespaces, not both");
+        return refuse(
+            "recommender.ignoredNamespaces",
+            "set either namespaces or ignoredNamespaces, not both",
+        );
     }
     if !is_label_key(&config.auto_create.label) {
         let label = &config.auto_create.label;
