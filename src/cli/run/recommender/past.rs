@@ -1,7 +1,7 @@
 //! Past usage: checkpoints, or the history of Prometheus.
 //!
-//! It is read once for each VPA, when it is first seen. Until then nothing is fed, recommended or saved for it, so that what is
-//! known of it is never replaced by less.
+//! It is loaded once for each VPA, when the VPA is first seen. Until then nothing is sampled, recommended or
+//! saved for it, so that saved data is never replaced by less data.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -114,7 +114,7 @@ impl Scaler {
             // Deleted or recreated.
             Err(ApiError::NotFound(_) | ApiError::Conflict(_)) => {}
             Err(error) => {
-                tracing::warn!(namespace = &*service.namespace, scaler = &*service.name, %error, "cannot write the status of a ServiceScaler");
+                tracing::warn!(namespace = &*service.namespace, scaler = &*service.name, %error, "cannot write a status");
             }
         }
     }
@@ -209,7 +209,7 @@ impl Told {
                 "Limited",
                 limited.is_some(),
                 if limited.is_some() { "Held" } else { "Free" },
-                limited.unwrap_or("the service has its target size"),
+                limited.unwrap_or("nothing limits the service"),
             ),
         ];
         let container =
