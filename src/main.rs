@@ -18,7 +18,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // The whole chain in one line: what was tried, and why it did not work.
+            // The whole chain in one line: the failed operation and its cause.
             eprintln!("berth: {error:#}");
             ExitCode::FAILURE
         }

@@ -1,7 +1,7 @@
-//! `berth demo`: a control plane on this machine, nodes and pods of several classes on it, and berth at work.
+//! `berth demo`: a control plane on this machine, nodes and pods of several classes, and a berth process.
 //!
-//! The demo is a client like any other: what it says about berth it has seen in its own watch, read from berth's
-//! `/metrics` and from /proc, and checked with a fresh list at the end.
+//! The demo is an ordinary client: its figures come from its own watch, from berth's `/metrics` and from
+//! /proc, and it verifies the result with a fresh list at the end.
 
 mod child;
 mod observer;
@@ -36,30 +36,30 @@ use berth_testenv::{ControlPlane, Options};
 /// Options of `berth demo`.
 #[derive(Debug, Clone, Args)]
 pub struct DemoOptions {
-    /// Nodes to create.
+    /// Number of nodes to create.
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub nodes: usize,
-    /// Pods to create: at most 10 a node.
+    /// Number of pods to create: at most 10 per node.
     #[arg(long, value_name = "N", default_value_t = 5000)]
     pub pods: usize,
-    /// Leave everything running until Ctrl-C, and say how to play with it.
+    /// Leave everything running until Ctrl-C, and print commands to try.
     #[arg(long)]
     pub keep: bool,
-    /// How to print the result; progress goes to standard error.
+    /// Format of the result; progress goes to standard error.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub output: Output,
 }
 
-/// More do not make an API server on the same machine faster.
+/// Maximum number of concurrent create requests; more do not make a local API server faster.
 const CREATIONS_IN_FLIGHT: usize = 48;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// When nothing has moved for so long, nothing will.
+/// Time without progress after which the demo fails.
 const STALL_MAX: Duration = Duration::from_secs(30);
 
-/// Runs to the end, or until SIGINT or SIGTERM; then whatever it started has ended.
+/// Runs the demo; ends all its processes at the end, or on SIGINT or SIGTERM.
 ///
 /// # Errors
-/// When the control plane or berth cannot be started, and when anything the demo claims turns out not to be so.
+/// The control plane or berth cannot be started, or a check of the demo fails.
 pub fn demo(options: DemoOptions) -> Result<()> {
     let workload = Workload { nodes: options.nodes, pods: options.pods };
     workload.check().map_err(anyhow::Error::msg)?;
@@ -75,20 +75,20 @@ pub fn demo(options: DemoOptions) -> Result<()> {
         });
         let mut demo = tokio::select! {
             demo = run(workload, &options) => demo?,
-            // What had been started was dropped, and thereby ended.
-            () = &mut stop => bail!("interrupted before the demo was over"),
+            // Everything that was started has been dropped, which ends it.
+            () = &mut stop => bail!("interrupted"),
         };
         if options.keep {
             demo.keep_until(stop).await?;
         }
         demo.verdict()
     });
-    // Go may be building the control plane on a thread; it gets its own Ctrl-C.
+    // Go may be building the control plane on a thread; it receives Ctrl-C itself.
     runtime.shutdown_background();
     result
 }
 
-/// A demo that has done its work. Dropping it ends all processes.
+/// A finished demo. Dropping it ends all processes.
 struct Demo {
     // In this order: berth ends before its API server.
     berth: Berth,
@@ -110,7 +110,7 @@ async fn run(workload: Workload, options: &DemoOptions) -> Result<Demo> {
     };
     create(&client, NODES, workload.first_nodes(), count_node).await?;
 
-    let folder = kubeconfig.parent().context("a file lies in a folder")?;
+    let folder = kubeconfig.parent().context("the kubeconfig has no parent folder")?;
     let mut berth = Berth::start(&kubeconfig, folder).await?;
     let observer = Observer::new(workload);
     let mut watches = tokio::task::JoinSet::new();
@@ -166,7 +166,7 @@ async fn run(workload: Workload, options: &DemoOptions) -> Result<Demo> {
 const NODES: &str = "/api/v1/nodes";
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
-/// Creates the objects; `created` is called with the name of each as its answer comes in.
+/// Creates the objects; calls `created` with the name of each when its response arrives.
 async fn create(
     client: &Client,
     url: &str,
@@ -189,10 +189,10 @@ async fn create(
         .await
 }
 
-/// Returns when the counts are these.
+/// Waits until the counts reach the goal.
 ///
 /// # Errors
-/// When berth ends, or nothing moves any more.
+/// berth exits, or there is no more progress.
 async fn await_counts(
     observer: &Observer,
     berth: &mut Berth,
@@ -212,7 +212,7 @@ async fn await_counts(
         berth.check_alive()?;
         ensure!(
             moved.elapsed() < STALL_MAX,
-            "nothing has moved for {} s: {} of {} pods are created, {} of {} bound, {} of {} that wait were told why; \
+            "no progress for {} s: {} of {} pods are created, {} of {} bound, {} of {} waiting pods have a condition; \
              the end of berth's log:\n{}",
             STALL_MAX.as_secs(),
             counts.created,
@@ -236,8 +236,8 @@ fn print(summary: &Summary, output: Output) -> Result<()> {
             if summary.problems.is_empty() {
                 writeln!(
                     stdout,
-                    "checked with a fresh list: no node is overcommitted, every pod that can be placed is, on a node of \
-                     its class, and those that wait were told why"
+                    "checked with a fresh list: no node is overcommitted, every pod that can be placed is bound to a node of \
+                     its class, and every waiting pod has a condition that says why"
                 )?;
             }
         }
@@ -246,10 +246,10 @@ fn print(summary: &Summary, output: Output) -> Result<()> {
 }
 
 impl Demo {
-    /// Tells how to play with what is there, and leaves it up until `stop` resolves.
+    /// Prints commands to try, and keeps everything running until `stop` resolves.
     ///
     /// # Errors
-    /// When berth ends before.
+    /// berth exits earlier.
     async fn keep_until(&mut self, stop: impl Future<Output = ()>) -> Result<()> {
         write_line(&invitation(&self.control_plane.kubeconfig()));
         tokio::select! {
@@ -265,7 +265,7 @@ impl Demo {
 
     fn verdict(&self) -> Result<()> {
         let problems = &self.summary.problems;
-        ensure!(problems.is_empty(), "the demo is not as it should be:\n{}", problems.join("\n"));
+        ensure!(problems.is_empty(), "checks of the demo failed:\n{}", problems.join("\n"));
         Ok(())
     }
 }

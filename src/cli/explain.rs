@@ -1,4 +1,4 @@
-//! `berth explain`: why pods wait, from a cluster or from a dump of one.
+//! `berth explain`: the reasons why pods wait, from a cluster or a dump of one.
 
 use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
@@ -23,56 +23,57 @@ use berth_kube_io::{
     LeanStatefulSet, LeanStorageClass, LeanVolumeAttachment, OptionalKind, list_all, list_version,
 };
 
-const EXIT_CODES: &str = "Exit codes: 0 everything is answered, also if nothing would help; 1 the API server or a file failed; 2 the options or \
-                          the input are wrong, there is no such pod or allocation or it does not wait, or single objects cannot be \
-                          read and are left out of the answer.";
+const EXIT_CODES: &str = "Exit codes: 0 complete answer, also if nothing would help; 1 the API server or a file failed; 2 the options or \
+                          the input are invalid, the pod or allocation does not exist or does not wait, or single objects cannot be \
+                          read and are missing in the answer.";
 
 /// Options of `berth explain`.
 #[derive(Debug, Clone, Default, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct ExplainOptions {
-    /// The pod to explain, as NAMESPACE/POD, whoever schedules it. Without it: all pods that wait for berth. With --what-if also
-    /// allocation/NAME or podgroup/NAME, in the namespace of --namespace.
+    /// Pod to explain, as NAMESPACE/POD, of any scheduler. Default: all pods that wait for berth. With
+    /// --what-if also allocation/NAME or podgroup/NAME, in the namespace of --namespace.
     #[arg(value_name = "NAMESPACE/POD", value_parser = pod_name, conflicts_with = "all_pending")]
     pub pod: Option<PodName>,
-    /// Read the cluster from this file, or from standard input if it is `-`: what `kubectl get
+    /// Read the cluster from this file, or from standard input if it is `-`: the output of `kubectl get
     /// nodes,pods,namespaces,pv,pvc,storageclasses,csinodes,csidrivers,csistoragecapacities,volumeattachments,services,replicationcontrollers,replicasets,statefulsets,poddisruptionbudgets,allocations
-    /// -A -o json` prints. Without it the cluster itself is asked.
+    /// -A -o json`. Default: read from the API server.
     #[arg(short, long, value_name = "FILE")]
     pub filename: Option<PathBuf>,
-    /// Tell which few pods could move to other nodes so that what waits has room: a waiting pod, an allocation, or all that
-    /// waits. Each move is proved on the cluster as it is, with every rule, and within disruption budgets; nothing is moved. Pods
-    /// stay that have no controller, belong to a DaemonSet, have local storage, or are annotated as not safe to evict.
+    /// Find a few pods whose move to other nodes makes room: for a waiting pod, an allocation, or all waiting
+    /// pods. Each move is checked against the current cluster, with every rule, and within disruption
+    /// budgets; nothing is moved. Pods are not moved if they have no controller, belong to a DaemonSet, have
+    /// local storage, or are annotated as not safe to evict.
     #[arg(long, conflicts_with = "all_pending")]
     pub what_if: bool,
-    /// The namespace of the allocation; `default` without it.
+    /// Namespace of the allocation. Default: `default`.
     #[arg(short, long, value_name = "NAMESPACE", requires = "what_if")]
     pub namespace: Option<String>,
-    /// Explain every pod that has no node, whoever schedules it.
+    /// Explain every pod that has no node, of any scheduler.
     #[arg(long)]
     pub all_pending: bool,
-    /// Pods that name this scheduler are those that wait for berth; may be given several times. Without it: what
-    /// --config says, else berth.
+    /// Name of a scheduler whose pods are explained; may be given several times. Default: the names in
+    /// --config, else berth.
     #[arg(long, value_name = "NAME")]
     pub scheduler_name: Vec<String>,
-    /// Name every node, and not only examples.
+    /// List every node instead of examples.
     #[arg(long)]
     pub all_nodes: bool,
-    /// `table` for people, `json` for programs.
+    /// Format: `table` for people, `json` for programs.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub output: Output,
-    /// The configuration file that berth runs with, for its preferences and default constraints.
+    /// Configuration file of berth, for its preferences and default constraints.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Kubeconfig file. Without it: $KUBECONFIG, ~/.kube/config, or the service account of the pod.
+    /// Kubeconfig file. Default: $KUBECONFIG, ~/.kube/config, or the service account of the pod.
     #[arg(long, value_name = "FILE", conflicts_with = "filename")]
     pub kubeconfig: Option<PathBuf>,
-    /// The context of the kubeconfig file to use.
+    /// Context of the kubeconfig file.
     #[arg(long, value_name = "NAME", conflicts_with = "filename")]
     pub context: Option<String>,
 }
 
-/// A pod by name.
+/// Name of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodName {
     pub namespace: String,
@@ -84,12 +85,12 @@ fn pod_name(text: &str) -> Result<PodName, String> {
         Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains('/') => {
             Ok(PodName { namespace: namespace.to_owned(), name: name.to_owned() })
         }
-        _ => Err("write the namespace and the name, such as default/web-0".to_owned()),
+        _ => Err("use NAMESPACE/NAME, such as default/web-0".to_owned()),
     }
 }
 
-/// Exit codes: 0 all is answered, 1 the API server or a file failed, 2 the input or the options are wrong. If single objects
-/// of the input cannot be read, the answer is given without them, and the code is 2.
+/// Exit codes: 0 complete answer, 1 the API server or a file failed, 2 the input or the options are invalid.
+/// If single objects of the input cannot be read, the answer is given without them, and the code is 2.
 pub fn explain(options: ExplainOptions) -> ExitCode {
     let (error, code) = match answer(&options) {
         Ok(true) => return ExitCode::SUCCESS,
@@ -100,7 +101,7 @@ pub fn explain(options: ExplainOptions) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Returns whether everything could be read.
+/// Prints the answer; returns whether everything could be read.
 fn answer(options: &ExplainOptions) -> Result<bool, Failure> {
     let settings = settings(options).map_err(Failure::Input)?;
     let which = match &options.pod {
@@ -118,7 +119,7 @@ fn answer(options: &ExplainOptions) -> Result<bool, Failure> {
         eprintln!("berth: {note}");
     }
     for bad in dump.bad() {
-        eprintln!("berth: cannot be read, and is left out: {bad}");
+        eprintln!("berth: skipped, cannot be read: {bad}");
     }
     let complete = dump.bad().is_empty();
     let schedulers = settings.scheduler_names.join(", ");
@@ -131,7 +132,7 @@ fn answer(options: &ExplainOptions) -> Result<bool, Failure> {
         match which {
             Which::Named { namespace, name } => {
                 return Err(Failure::Input(anyhow!(
-                    "there is no pod {namespace}/{name} that is not finished"
+                    "there is no pod {namespace}/{name}, or it has finished"
                 )));
             }
             Which::AllPending => eprintln!("berth: every pod has a node"),
@@ -146,18 +147,18 @@ fn answer(options: &ExplainOptions) -> Result<bool, Failure> {
     Ok(complete)
 }
 
-/// Writes the answer.
+/// Writes the answer to standard output.
 fn written(write: impl FnOnce(&mut BufWriter<io::StdoutLock>) -> io::Result<()>) -> Result<(), Failure> {
     let mut out = BufWriter::new(io::stdout().lock());
     match write(&mut out).and_then(|()| out.flush()) {
-        // Whoever reads has seen enough.
+        // The reader closed the pipe.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         Err(error) => Err(anyhow::Error::from(error).context("cannot write the answer").into()),
         Ok(()) => Ok(()),
     }
 }
 
-/// Which few pods could move.
+/// Prints a few pods whose move makes room.
 fn tell_moves(options: &ExplainOptions, world: &mut World, schedulers: &str) -> Result<(), Failure> {
     let subject = subject(options);
     let report = what_if(world, &subject).map_err(|error| Failure::Input(error.into()))?;
@@ -204,13 +205,13 @@ fn read(file: &Path) -> Result<Vec<u8>> {
     std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))
 }
 
-/// The width of the table: that of the terminal where the shell tells it.
+/// Returns the width of the table: the width of the terminal if the shell sets it.
 fn width() -> usize {
     const DEFAULT: usize = 110;
     std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).unwrap_or(DEFAULT)
 }
 
-/// Everything from the cluster.
+/// Lists everything from the cluster.
 fn list(options: &ExplainOptions) -> Result<Dump> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -229,7 +230,7 @@ fn list(options: &ExplainOptions) -> Result<Dump> {
         list_objects::<LeanCsiDriver>(&client, &mut dump, VOLUMES).await;
         list_objects::<LeanCsiStorageCapacity>(&client, &mut dump, VOLUMES).await;
         list_objects::<LeanVolumeAttachment>(&client, &mut dump, VOLUMES).await;
-        const SPREAD: &str = "default topology spread counts without them";
+        const SPREAD: &str = "default topology spread ignores them";
         list_objects::<LeanService>(&client, &mut dump, SPREAD).await;
         list_objects::<LeanReplicationController>(&client, &mut dump, SPREAD).await;
         list_objects::<LeanReplicaSet>(&client, &mut dump, SPREAD).await;
@@ -237,7 +238,7 @@ fn list(options: &ExplainOptions) -> Result<Dump> {
         list_ours::<LeanAllocationPolicy>(&client, &mut dump).await;
         list_ours::<LeanQuota>(&client, &mut dump).await;
         if options.what_if {
-            const MOVES: &str = "moves are advised as if there were none";
+            const MOVES: &str = "moves are advised as if none existed";
             list_objects::<LeanPodDisruptionBudget>(&client, &mut dump, MOVES).await;
             list_served::<LeanAllocation>(&client, &mut dump).await;
             list_served::<LeanPodGroup>(&client, &mut dump).await;
@@ -247,7 +248,7 @@ fn list(options: &ExplainOptions) -> Result<Dump> {
     })
 }
 
-/// A cluster need not know of kinds of ours.
+/// Lists a kind of berth, whose CRD may be missing in the cluster.
 async fn list_ours<K>(client: &Client, dump: &mut Dump)
 where
     K: LeanObject + kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
@@ -262,7 +263,7 @@ where
     }
 }
 
-/// A kind that a cluster need not have, in the best version that it has.
+/// Lists a kind that may be missing in the cluster, in the best served version.
 async fn list_served<K>(client: &Client, dump: &mut Dump)
 where
     K: OptionalKind
@@ -279,13 +280,13 @@ where
             Ok(()) => return,
             Err(error) => {
                 let (kind, error) = (K::plural(version), anyhow::Error::from(error));
-                return eprintln!("berth: cannot list {kind}, pods are judged one by one: {error:#}");
+                return eprintln!("berth: cannot list {kind}, pods are judged individually: {error:#}");
             }
         }
     }
 }
 
-/// Without these most answers are right, too.
+/// Lists a kind without which most answers are still correct.
 async fn list_objects<K>(client: &Client, dump: &mut Dump, without: &str)
 where
     K: LeanObject + kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
@@ -307,7 +308,7 @@ async fn client(options: &ExplainOptions) -> Result<Client> {
         None => match kube::Config::from_kubeconfig(&chosen).await {
             Ok(config) => config,
             Err(error) => kube::Config::incluster().map_err(|_| error).context(
-                "there is no cluster to ask: give --kubeconfig FILE, or -f FILE with a dump of the cluster",
+                "no cluster configured: give --kubeconfig FILE, or -f FILE with a dump of the cluster",
             )?,
         },
     };

@@ -1,10 +1,10 @@
-//! Why a command has no answer, and the exit code that tells programs.
+//! Failure of a command, with its exit code.
 
-/// Why there is no answer.
+/// Failure of a command.
 pub enum Failure {
-    /// What was given is wrong: exit code 2, as for wrong options.
+    /// Invalid input: exit code 2, as for invalid options.
     Input(anyhow::Error),
-    /// Something could not be read, or the output failed: exit code 1.
+    /// A read or the output failed: exit code 1.
     Other(anyhow::Error),
 }
 
@@ -15,7 +15,7 @@ impl From<anyhow::Error> for Failure {
 }
 
 impl Failure {
-    /// What to say, and the exit code.
+    /// Returns the error and the exit code.
     pub fn with_code(self) -> (anyhow::Error, u8) {
         match self {
             Failure::Input(error) => (error, 2),

@@ -1,13 +1,13 @@
-//! Log lines go to standard error; `RUST_LOG` sets what is told.
+//! Log lines on standard error; `RUST_LOG` sets the filter.
 
 use tracing_subscriber::EnvFilter;
 
 use berth_config::LogFormat;
 
-/// Quiet by default: what berth decides about itself, and what a person should look at.
+/// Quiet by default: decisions of berth, and problems that need attention.
 const DEFAULT: &str = "warn,berth=info";
 
-/// Does nothing when logging is set up already, as in tests.
+/// Does nothing if logging is initialised already, as in tests.
 pub(super) fn init(format: LogFormat) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT));
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);

@@ -1,4 +1,4 @@
-//! The command line: one file a subcommand.
+//! Command line: one file per subcommand.
 
 mod crds;
 mod demo;
@@ -31,20 +31,21 @@ pub struct Cli {
 pub enum Command {
     /// Schedule the pods that name berth as their scheduler.
     Run(RunOptions),
-    /// Print the definitions of berth's own kinds as YAML: berth crds | kubectl apply --server-side -f -
+    /// Print the CustomResourceDefinitions of berth as YAML: berth crds | kubectl apply --server-side -f -
     Crds,
     /// Start a control plane on this machine, and watch berth schedule 5,000 pods on 1,000 nodes.
     Demo(DemoOptions),
-    /// Tell where waiting pods could go, why they wait, and what would help. Installed under the name kubectl-berth this is
-    /// `kubectl berth explain`.
+    /// Explain why pods wait, where they could be placed, and what would help. Installed under the name
+    /// kubectl-berth, this is `kubectl berth explain`.
     Explain(ExplainOptions),
-    /// Tell what containers should request by what they use, from a Prometheus alone; or try estimators on recorded usage.
+    /// Recommend requests of containers from their usage in Prometheus; or backtest estimators on recorded
+    /// usage.
     Recommend(RecommendOptions),
-    /// Compare dispatchers on a trace, or on a made-up workload, on a virtual clock.
+    /// Compare dispatchers on a trace or on a synthetic workload, on a virtual clock.
     Simulate(SimulateOptions),
 }
 
-/// The form of the answer.
+/// Format of the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Output {
     #[default]
@@ -52,8 +53,9 @@ pub enum Output {
     Json,
 }
 
-/// To be called before any connection is made: with one provider installed, no library has to guess.
+/// Installs the TLS provider, before any connection is made: with one provider installed, no library has to
+/// guess.
 pub fn install_tls_provider() {
-    // `Err` means that there is one already, which is as good.
+    // `Err`: a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }

@@ -1,4 +1,4 @@
-//! How far the demo is: bars on a terminal, a line now and then elsewhere. On standard error.
+//! Progress of long commands on standard error: bars on a terminal, else a line from time to time.
 
 use std::fmt;
 use std::io::{IsTerminal, Write};
@@ -8,12 +8,12 @@ use indicatif::{HumanCount, MultiProgress, ProgressBar, ProgressState, ProgressS
 
 const LINE_EVERY: Duration = Duration::from_secs(2);
 
-/// Where all bars stand.
+/// Container of all bars.
 pub struct Progress {
     bars: Option<MultiProgress>,
 }
 
-/// One thing that is counted up to a total.
+/// A count up to a total.
 pub struct Stage {
     what: &'static str,
     total: usize,
@@ -30,7 +30,7 @@ impl Progress {
 
     pub fn say(&self, line: &str) {
         match &self.bars {
-            // Above the bars; a terminal that is gone is no reason to stop.
+            // Above the bars. Errors of a closed terminal are ignored.
             Some(bars) => drop(bars.println(line)),
             None => write_line(line),
         }
@@ -39,7 +39,7 @@ impl Progress {
     pub fn stage(&self, what: &'static str, total: usize) -> Stage {
         let template = "{msg:14} {bar:40} {human_pos:>7}/{human_len} {rate}";
         let style = ProgressStyle::with_template(template).map(|style| {
-            // indicatif's own `per_sec` has four decimals.
+            // `per_sec` of indicatif has four decimals.
             style.with_key("rate", |state: &ProgressState, to: &mut dyn fmt::Write| {
                 let _ = write!(to, "{}/s", HumanCount(state.per_sec() as u64));
             })
@@ -82,7 +82,7 @@ impl Stage {
     }
 }
 
-/// Not `eprintln!`, which panics when nobody listens any more.
+/// Writes a line. Not `eprintln!`, which panics if standard error is closed.
 pub fn write_line(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }

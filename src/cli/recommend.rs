@@ -1,4 +1,4 @@
-//! `berth recommend`: what containers should request, from the usage that a Prometheus has; and backtests on recorded usage.
+//! `berth recommend`: requests of containers from their usage in Prometheus, and backtests on recorded usage.
 
 mod backtest;
 mod prometheus;
@@ -27,83 +27,84 @@ use values::{cpu, duration, memory, positive, timestamp};
 /// Options of `berth recommend`.
 #[derive(Debug, Clone, Args)]
 pub struct RecommendOptions {
-    /// The Prometheus (or Thanos, Mimir, VictoriaMetrics) that has the usage of containers: its address without /api/v1,
-    /// such as http://localhost:9090.
+    /// Address of the Prometheus (or Thanos, Mimir, VictoriaMetrics) with the usage of containers, without
+    /// /api/v1, such as http://localhost:9090.
     #[arg(long, value_name = "URL", required_unless_present = "backtest")]
     pub prometheus: Option<String>,
-    /// Containers of these namespaces only, separated by commas.
+    /// Only containers of these namespaces, separated by commas.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', requires = "prometheus")]
     pub namespace: Vec<String>,
-    /// How far back usage is read.
+    /// Length of the history of usage to read.
     #[arg(long, value_name = "DURATION", default_value = "8d", value_parser = duration)]
     pub history: ConfigDuration,
-    /// Time between two samples of usage, and the window of CPU rates.
+    /// Time between two samples of usage, and window of CPU rates.
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration)]
     pub resolution: ConfigDuration,
-    /// The end of the history, such as 2026-01-31T12:00:00Z. Without it: now.
+    /// End of the history, such as 2026-01-31T12:00:00Z. Default: now.
     #[arg(long, value_name = "TIME", value_parser = timestamp, requires = "prometheus")]
     pub at: Option<Timestamp>,
-    /// The labels that name a container. Without it: those that there are.
+    /// Labels that identify a container. Default: detected.
     #[arg(long, value_name = "SET", requires = "prometheus")]
     pub label_set: Option<LabelSet>,
-    /// Send the token in this file to Prometheus.
+    /// File of the bearer token for Prometheus.
     #[arg(long, value_name = "FILE", requires = "prometheus")]
     pub bearer_token_file: Option<PathBuf>,
-    /// Send this user's name to Prometheus, with the password in --password-file.
+    /// User name for Prometheus, with the password in --password-file.
     #[arg(long, value_name = "NAME", requires_all = ["prometheus", "password_file"], conflicts_with = "bearer_token_file")]
     pub user: Option<String>,
-    /// The file of the password of --user.
+    /// File of the password of --user.
     #[arg(long, value_name = "FILE", requires = "user")]
     pub password_file: Option<PathBuf>,
-    /// PEM file of the CAs that the certificate of Prometheus may be of. Without it: those that this machine trusts.
+    /// PEM file of the CAs that may sign the certificate of Prometheus. Default: the CAs that this machine
+    /// trusts.
     #[arg(long, value_name = "FILE", requires = "prometheus")]
     pub ca_file: Option<PathBuf>,
-    /// How long Prometheus may take for one query.
+    /// Timeout of one query.
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
     pub query_timeout: ConfigDuration,
-    /// The form of the answer; of a backtest, table or json.
+    /// Format of the answer; for a backtest, table or json.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub output: Format,
-    /// Only containers that are so far off, or more.
+    /// Only containers of this severity or more.
     #[arg(long, value_name = "SEVERITY", default_value = "unknown")]
     pub min_severity: Severity,
-    /// Also containers that do not run any more.
+    /// Also containers that no longer run.
     #[arg(long)]
     pub all: bool,
-    /// The least CPU for all containers of a pod together.
+    /// Minimum CPU of all containers of a pod together.
     #[arg(long, value_name = "QUANTITY", default_value = "25m", value_parser = cpu)]
     pub pod_min_cpu: Amount,
-    /// The least memory for all containers of a pod together.
+    /// Minimum memory of all containers of a pod together.
     #[arg(long, value_name = "QUANTITY", default_value = "250Mi", value_parser = memory)]
     pub pod_min_memory: Amount,
-    /// Replay recorded usage, and tell how well each estimator would have done: of these files (comma-separated values
-    /// with a header, plain or gzip: a column ts, timestamp or time, and one with the usage), or of --prometheus.
+    /// Replay recorded usage and compare the estimators: from these files (comma-separated values with a
+    /// header, plain or gzip: a column ts, timestamp or time, and one with the usage), or from --prometheus.
     #[arg(long, value_name = "FILE", num_args = 0..)]
     pub backtest: Option<Vec<PathBuf>>,
-    /// The column with CPU usage in cores. Without this and --memory-column: `value`.
+    /// Column with CPU usage in cores. Default, if --memory-column is unset too: `value`.
     #[arg(long, value_name = "COLUMN", requires = "backtest")]
     pub cpu_column: Vec<String>,
-    /// The column with memory usage in bytes.
+    /// Column with memory usage in bytes.
     #[arg(long, value_name = "COLUMN", requires = "backtest")]
     pub memory_column: Vec<String>,
-    /// What CPU columns are multiplied with to be cores: 0.01 for percent of a core.
+    /// Factor from CPU columns to cores: 0.01 for percent of a core.
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = positive)]
     pub cpu_scale: f64,
-    /// What memory columns are multiplied with to be bytes.
+    /// Factor from memory columns to bytes.
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = positive)]
     pub memory_scale: f64,
     /// The estimators to try, separated by commas. Without it: all.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', requires = "backtest", value_parser = estimator())]
     pub estimators: Vec<EstimatorKind>,
-    /// In a backtest, time between two decisions.
+    /// Backtest: time between two decisions.
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration)]
     pub step: ConfigDuration,
-    /// In a backtest, the time at the beginning that is not measured.
+    /// Backtest: time at the beginning that is not measured.
     #[arg(long, value_name = "DURATION", default_value = "1d", value_parser = duration)]
     pub warm_up: ConfigDuration,
 }
 
-/// Sets of labels.
+/// Names of the labels of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LabelSet {
     /// namespace, pod, container
@@ -112,29 +113,29 @@ pub enum LabelSet {
     Legacy,
 }
 
-/// The form of the answer.
+/// Format of the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// For people
     Table,
     /// All figures, in cores and bytes
     Json,
-    /// The same
+    /// As json, in YAML
     Yaml,
-    /// The same, a line for each container
+    /// As json, one line per container
     Csv,
-    /// A page that needs no network
+    /// A self-contained page
     Html,
 }
 
-/// An answer, and whether everything could be read for it.
+/// Answer, and whether everything could be read for it.
 struct Answer {
     text: String,
     complete: bool,
 }
 
-/// Exit codes: 0 all is answered; 1 Prometheus or a file could not be read, or the answer had to do without some of it, as the
-/// notes on standard error say; 2 the options or a file are wrong.
+/// Exit codes: 0 complete answer; 1 Prometheus or a file could not be read, or the answer lacks some of it,
+/// as the notes on standard error say; 2 the options or a file are invalid.
 pub fn recommend(options: RecommendOptions) -> ExitCode {
     let answer = match &options.backtest {
         Some(files) => backtest::answer(&options, files),
@@ -154,7 +155,7 @@ pub fn recommend(options: RecommendOptions) -> ExitCode {
 fn print(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        // Whoever reads has seen enough.
+        // The reader closed the pipe.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result.context("cannot write the answer"),
     }
@@ -164,7 +165,7 @@ fn note(text: &str) {
     write_line(&format!("berth: {text}"));
 }
 
-/// Upstream's defaults, and what the options say.
+/// Returns upstream's defaults with the values of the options.
 fn settings(options: &RecommendOptions) -> Settings {
     let mut settings = Settings::default();
     settings.cpu.pod_minimum = options.pod_min_cpu;

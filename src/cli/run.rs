@@ -47,36 +47,36 @@ use berth_telemetry::Health;
 use berth_telemetry::RecommenderMetrics;
 use evictions::{Order, carry_out_evictions};
 
-/// Options of `berth run`; each one given here wins over the configuration file.
+/// Options of `berth run`; they override the configuration file.
 #[derive(Debug, Clone, Default, Args)]
 pub struct RunOptions {
-    /// Kubeconfig file. Without it: $KUBECONFIG, else the service account of the pod berth runs in.
+    /// Kubeconfig file. Default: $KUBECONFIG, else the service account of the pod berth runs in.
     #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Configuration file (YAML). Without it every setting has its default.
+    /// Configuration file (YAML). Default: every setting has its default.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Run for a Lease, so that one of several processes schedules.
+    /// Use leader election, so that one of several processes schedules.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub leader_elect: Option<bool>,
-    /// Recommend requests in the status of VerticalPodAutoscalers. The flags of the upstream recommender are taken, too: --help
-    /// lists them.
+    /// Recommend requests in the status of VerticalPodAutoscalers. The flags of the upstream recommender are
+    /// accepted too: --help lists them.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub recommender: Option<bool>,
-    /// Address and port of /healthz and /readyz, and of /metrics when it is a loopback address.
+    /// Address and port of /healthz and /readyz, and of /metrics if it is a loopback address.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub health_address: Option<SocketAddr>,
     #[command(flatten)]
     pub upstream: upstream::UpstreamFlags,
 }
 
-/// Pods are told of a new diagnosis of their class at most this often.
+/// Minimum interval between two reports of a class's diagnosis to its pods.
 const REFRESH: Duration = Duration::from_secs(60);
-/// What only time moves is looked at this often.
+/// Interval of checks that depend on time only.
 const TICK: Duration = Duration::from_millis(50);
 const CLAIMS_IN_FLIGHT: usize = 16;
 const SAVE_ESTIMATES: Duration = Duration::from_secs(60);
-/// At the end: how long binds in flight may take to settle, and reports to be sent.
+/// Shutdown: time for binds in flight to settle and for reports to be sent.
 const SETTLE_MAX: Duration = Duration::from_secs(20);
 const FLUSH_MAX: Duration = Duration::from_secs(5);
 
@@ -106,8 +106,9 @@ pub fn run(options: RunOptions) -> Result<()> {
     })
 }
 
-/// The runtime of the I/O rooms. One thread carries some thousand binds a second; two that hand tasks to each other spend
-/// more time waking up than working, so a second one is only worth it where there are cores to spare.
+/// Returns the runtime of the I/O rooms. One thread carries a few thousand binds per second. Two threads that
+/// pass tasks to each other spend more time waking up than working, so a second thread is only worth it with
+/// spare cores.
 fn io_runtime(cores: usize) -> std::io::Result<tokio::runtime::Runtime> {
     let threads = (cores / 4).min(4);
     let mut builder = match threads {
@@ -120,7 +121,7 @@ fn io_runtime(cores: usize) -> std::io::Result<tokio::runtime::Runtime> {
 async fn cluster_config(kubeconfig: Option<&Path>) -> Result<kube::Config> {
     let Some(file) = kubeconfig else {
         return kube::Config::incluster()
-            .context("there is no cluster to connect to: give --kubeconfig FILE, set KUBECONFIG, or run berth in a pod");
+            .context("no cluster configured: give --kubeconfig FILE, set KUBECONFIG, or run berth in a pod");
     };
     let explain = || format!("cannot use the kubeconfig {}", file.display());
     let kubeconfig = Kubeconfig::read_from(file).with_context(explain)?;
@@ -129,7 +130,7 @@ async fn cluster_config(kubeconfig: Option<&Path>) -> Result<kube::Config> {
         .with_context(explain)
 }
 
-/// Where the engine's decisions go.
+/// Sink of the engine's decisions.
 struct ToCluster {
     binds: mpsc::UnboundedSender<(Binding, u64)>,
     claims: mpsc::UnboundedSender<ClaimOrder>,
@@ -144,7 +145,7 @@ struct ToCluster {
 impl Outlet for ToCluster {
     fn bind(&self, binding: Binding, term: u64) {
         self.reporter.withdraw(&binding.uid);
-        // The receiver is only gone when the process ends.
+        // The receiver is dropped only when the process ends.
         let _ = self.binds.send((binding, term));
     }
 
@@ -182,7 +183,7 @@ impl Outlet for ToCluster {
     }
 }
 
-/// Runs against this cluster until `stop` resolves, then ends in order.
+/// Runs against this cluster until `stop` resolves, then shuts down in order.
 pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<Output = ()>) -> Result<()> {
     let listener = listen(config.health_address, "healthAddress or --health-address").await?;
     let address = listener.local_addr()?;
@@ -224,7 +225,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         fragmentation: config.fragmentation.every().map(|_| Arc::default()),
     };
     let health = Health::default();
-    // Three stages of the end: stop deciding, then stop telling, then stop serving.
+    // Three stages of the shutdown: stop deciding, then stop reporting, then stop serving.
     let (stop_work, working) = watch::channel(true);
     let (stop_telling, telling) = watch::channel(true);
     let mut tasks = Tasks::default();
@@ -241,7 +242,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     if let Some((listener, secure)) = secure {
         follow_certificates(&mut tasks, &client, &config, &secure);
         let server = (listener, secure_routes(routes.clone(), &access));
-        // A review of a new pod does not wait for what else the process does.
+        // A review of a new pod does not wait for other work of the process.
         let own_thread = config.recommender.apply.webhook;
         serve_https(&mut tasks, server, secure, telling.clone(), own_thread)?;
     }
@@ -310,15 +311,15 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         async move { allocations.run(client, &host_name(), ended(working), FLUSH_MAX).await }
     };
     let (report, tell_allocations) = (tokio::spawn(report), tokio::spawn(tell_allocations));
-    tracing::info!(%address, agents = config.agent_count(cores()), schedulers = ?config.scheduler_names, "berth runs");
+    tracing::info!(%address, agents = config.agent_count(cores()), schedulers = ?config.scheduler_names, "berth started");
     if let Some(secure_address) = secure_address {
-        tracing::info!(%secure_address, "serves HTTPS");
+        tracing::info!(%secure_address, "HTTPS server started");
     }
 
     let result = tokio::select! {
         () = stop => Ok(()),
         why = tasks.first_end() => why,
-        () = agent_ends(&threads) => Err(anyhow::anyhow!("an agent's thread has ended: see the message of its panic above")),
+        () = agent_ends(&threads) => Err(anyhow::anyhow!("an agent thread panicked: see the panic message above")),
     };
     if result.is_err() {
         health.set_broken();
@@ -327,13 +328,13 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     if let Some(recommends) = recommends {
         recommends.finish().await;
     }
-    // What is asked of us from now on is another's to decide.
+    // From now on, another replica answers reviews.
     leadership.stop_deciding();
     engine.stop();
-    // Only when the agents have ended it is certain that no more binds come.
+    // Only after the agents have ended no more binds can arrive.
     let agents_ended = tokio::task::spawn_blocking(|| threads.join()).await?;
     leadership.keep_leases_if(!settle(&engine).await);
-    // Leadership is released only now that nothing of ours is on its way.
+    // Leadership is released only now that no request of this process is in flight.
     let _ = stop_work.send(false);
     let _ = tokio::join!(report, tell_allocations);
     estimates::save(config.estimator_file.as_deref(), &engine);
@@ -342,18 +343,18 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     if let Err(names) = agents_ended {
         bail!("these threads panicked: {}", names.join(", "));
     }
-    tracing::info!("berth has stopped");
+    tracing::info!("berth stopped");
     result
 }
 
-/// Where HTTPS is served, if it is.
+/// Returns the listener of HTTPS, if configured.
 async fn secure_listener(config: &Config) -> Result<Option<(TcpListener, Secure)>> {
     let Some(address) = config.serving.address else { return Ok(None) };
     let secure = Secure::new(&config.serving)?;
     Ok(Some((listen(address, "serving.address").await?, secure)))
 }
 
-/// Shows the certificate that the replicas share, if they do.
+/// Uses the certificate that the replicas share, if configured.
 fn follow_certificates(tasks: &mut Tasks, client: &Client, config: &Config, secure: &Secure) {
     if config.serving.secret.is_empty() {
         return;
@@ -475,8 +476,8 @@ fn keep_time(tasks: &mut Tasks, engine: &Engine, config: &Config) {
     });
 }
 
-/// Carries out binds, at most `in_flight` at a time. `leads` is asked before each request: whether we still lead in the term in
-/// which it was decided.
+/// Executes binds, at most `in_flight` at a time. `leads` is called before each request: whether this process
+/// still leads in the term of the decision.
 async fn carry_out_binds(
     engine: Engine,
     store: KubeStore,
@@ -501,7 +502,7 @@ async fn carry_out_binds(
     }
 }
 
-/// Asks for claims, for at most [`CLAIMS_IN_FLIGHT`] pods at a time. `leads` is asked before each request.
+/// Requests claims, for at most [`CLAIMS_IN_FLIGHT`] pods at a time. `leads` is called before each request.
 async fn carry_out_claims(
     engine: Engine,
     claims: KubeClaims,
@@ -523,7 +524,8 @@ async fn carry_out_claims(
     }
 }
 
-/// Waits until no bind is under way, ours or one that we allowed, within bounds. Returns whether that is so.
+/// Waits, with a timeout, until no bind is in flight: neither our own nor one that we allowed. Returns
+/// whether none is left.
 async fn settle(engine: &Engine) -> bool {
     let under_way = |engine: &Engine| engine.with(|scheduler, _| scheduler.binds_under_way());
     let settled = async {
@@ -536,7 +538,7 @@ async fn settle(engine: &Engine) -> bool {
         let binds = under_way(engine);
         tracing::warn!(
             binds,
-            "stopping with binds whose end is not known; the next start reads what became of them"
+            "stopping with binds whose result is unknown; the next start reads their results"
         );
     }
     settled

@@ -1,5 +1,5 @@
-//! `berth simulate`: dispatchers compared on a trace, or on a made-up workload, with berth's own code on a virtual clock.
-//! With `--scaling`: ways of scaling.
+//! `berth simulate`: comparison of dispatchers on a trace or on a synthetic workload, with berth's own code
+//! on a virtual clock. With `--scaling`: comparison of service scalers.
 
 mod compare;
 mod scaling;
@@ -28,72 +28,75 @@ use berth_simulator::{CacheSize, Costs, Experiment, Figures, Outcome, Workload, 
 /// Options of `berth simulate`.
 #[derive(Debug, Clone, Args)]
 pub struct SimulateOptions {
-    /// The trace to simulate, plain or compressed with gzip. Without it: a workload made up after published statistics.
+    /// Trace to simulate, plain or gzip. Default: a synthetic workload based on published statistics.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// How the trace is written. Without it: as its header says.
+    /// Format of the trace. Default: detected from its header.
     #[arg(long, value_name = "FORMAT", requires = "trace")]
     pub format: Option<Format>,
-    /// Give each pod of an azure-packing trace one of so many images by its tenant: more classes of pods.
+    /// Assign each pod of an azure-packing trace one of this number of images by its tenant, for more classes
+    /// of pods.
     #[arg(long, value_name = "N", default_value_t = 0, requires = "trace")]
     pub widen: u32,
-    /// Requests of a made-up workload.
+    /// Number of requests of a synthetic workload.
     #[arg(long, value_name = "N", default_value_t = 40_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000), conflicts_with = "trace")]
     pub requests: u32,
-    /// Kinds of requests in a made-up workload.
+    /// Number of request types in a synthetic workload.
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000), conflicts_with = "trace")]
     pub types: u32,
-    /// A list of nodes (openb: sn,cpu_milli,memory_mib,gpu,model), or how many of one kind. Without it: so many that the
-    /// workload's peak takes half of them.
+    /// A list of nodes (openb: sn,cpu_milli,memory_mib,gpu,model), or a number of equal nodes. Default:
+    /// enough that the workload's peak takes half of them.
     #[arg(long, value_name = "FILE|N")]
     pub nodes: Option<Nodes>,
-    /// Allocation agents.
+    /// Number of allocation agents.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=MOST_AGENTS as i64))]
     pub agents: u32,
-    /// Ranked lists that an agent may keep. Without it, and without --cache-mib: the fewest with which 78 % of the requests
-    /// find their list if each goes to any agent, so that Protean has the 80 % hits, give or take two, that it had in
-    /// the paper.
+    /// Maximum number of ranked lists of an agent. Default, if --cache-mib is unset too: the smallest number
+    /// with which 78 % of the requests find their list if each goes to any agent. Protean then has the 80 %
+    /// hits, give or take two, that it had in the paper.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "cache_mib")]
     pub cache_slots: Option<u32>,
     /// Memory of an agent's cache, in MiB.
     #[arg(long, value_name = "MIB", value_parser = positive)]
     pub cache_mib: Option<f64>,
-    /// Drop lists that were not used for so long on the virtual clock, such as 1600ms.
+    /// Drop lists that were unused for this time on the virtual clock, such as 1600ms.
     #[arg(long, value_name = "DURATION")]
     pub cache_age: Option<ConfigDuration>,
-    /// Requests come so many times as fast: arrival times are divided by it (Kamino: 1.25 to 2).
+    /// Arrival rate multiplier: arrival times are divided by it (Kamino: 1.25 to 2).
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = positive)]
     pub load: f64,
-    /// With --load 1, the share of the agents' time that the requests take when 80 % find their list: the times of the
-    /// workload are compressed to that. `none` leaves them as they are.
+    /// Share of the agents' time that the requests take with --load 1 if 80 % find their list; the times of
+    /// the workload are compressed to it. `none` keeps them.
     #[arg(long, value_name = "SHARE", default_value = "0.7", value_parser = base_load)]
     pub base_load: BaseLoad,
-    /// Whom to compare, the first with the others: names separated by commas, or `all`.
+    /// Dispatchers to compare, separated by commas, or `all`. The first is compared with each of the rest.
     #[arg(long, value_name = "NAME,...", default_value = "all", value_parser = dispatchers)]
     pub dispatcher: Dispatchers,
-    /// Run everything so often, each time with the next seed, and tell the 95 % confidence intervals.
+    /// Number of runs, each with the next seed; reports the 95 % confidence intervals.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: u32,
-    /// What agents' work costs: `azure` (14 ms for a hit, 88 ms for a miss), `azure-rules` (the same by rule), `berth` (its
-    /// own first guesses), or the file in which a running berth keeps what it measured (estimatorFile).
+    /// Costs of the agents' work: `azure` (14 ms for a hit, 88 ms for a miss), `azure-rules` (the same by
+    /// rule), `berth` (its initial estimates), or the file in which a running berth keeps its measurements
+    /// (estimatorFile).
     #[arg(long, value_name = "NAME|FILE", default_value = "azure")]
     pub costs: CostSource,
-    /// How much classes differ in what they take: the standard deviation of the logarithm. 0.35 is Azure's fivefold range.
+    /// Spread of costs between classes: the standard deviation of the logarithm. 0.35 is Azure's fivefold
+    /// range.
     #[arg(long, value_name = "SIGMA", default_value_t = 0.0, value_parser = spread)]
     pub class_spread: f64,
-    /// The same for single requests.
+    /// Spread of costs between single requests: the standard deviation of the logarithm.
     #[arg(long, value_name = "SIGMA", default_value_t = 0.0, value_parser = spread)]
     pub request_spread: f64,
     /// Changes of nodes per second of the virtual clock, besides pods that come and go.
     #[arg(long, value_name = "RATE", default_value_t = 1.0, value_parser = not_negative)]
     pub churn: f64,
-    /// Agents never run into each other's placements, as in Kamino's own simulation.
+    /// Let placements of agents never conflict, as in Kamino's own simulation.
     #[arg(long)]
     pub no_conflicts: bool,
-    /// All that is random comes from this.
+    /// Seed of all random numbers.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// `table` for people, `json` for programs.
+    /// Format: `table` for people, `json` for programs.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub output: Output,
     /// Write a page with plots to this file, with more runs that vary agents, load and cache size.
@@ -106,7 +109,7 @@ pub struct SimulateOptions {
 /// See [`SimulateOptions::cache_slots`].
 const HIT_RATE: f64 = 0.78;
 
-/// Where nodes come from.
+/// Source of the nodes.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Nodes {
     Count(usize),
@@ -120,13 +123,13 @@ impl FromStr for Nodes {
         const MOST: i64 = 1_000_000;
         match text.parse::<i64>() {
             Ok(count) if (1..=MOST).contains(&count) => Ok(Nodes::Count(count as usize)),
-            Ok(_) => Err(format!("a number of nodes is 1 to {MOST}")),
+            Ok(_) => Err(format!("the number of nodes must be 1 to {MOST}")),
             Err(_) => Ok(Nodes::File(text.into())),
         }
     }
 }
 
-/// Names, each once.
+/// Names of dispatchers, without duplicates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dispatchers(pub Vec<DispatcherKind>);
 
@@ -138,7 +141,7 @@ fn dispatchers(text: &str) -> Result<Dispatchers, String> {
     for name in text.split(',').map(str::trim) {
         let Some(kind) = DispatcherKind::ALL.into_iter().find(|kind| kind.name() == name) else {
             let names = DispatcherKind::ALL.map(DispatcherKind::name).join(", ");
-            return Err(format!("there is no dispatcher {name:?}; there are {names}, and all"));
+            return Err(format!("there is no dispatcher {name:?}; use all or some of {names}"));
         };
         if !kinds.contains(&kind) {
             kinds.push(kind);
@@ -175,7 +178,7 @@ fn spread(text: &str) -> Result<f64, String> {
     not_negative(text).and_then(|n| if n <= MOST { Ok(n) } else { Err(format!("must be at most {MOST}")) })
 }
 
-/// Where costs come from.
+/// Source of the costs.
 #[derive(Debug, Clone, PartialEq)]
 pub enum CostSource {
     Azure,
@@ -197,7 +200,7 @@ impl FromStr for CostSource {
     }
 }
 
-/// Exit codes: 0 all is done, 1 the result could not be written, 2 the input or the options are wrong.
+/// Exit codes: 0 success, 1 the result could not be written, 2 the input or the options are invalid.
 pub fn simulate(options: SimulateOptions) -> ExitCode {
     let fail = |error: anyhow::Error, code| {
         eprintln!("berth: {error:#}");
@@ -265,7 +268,7 @@ fn experiment(options: &SimulateOptions) -> Result<Experiment> {
         let list = experiment.bytes_per_list();
         ensure!(
             bytes >= list,
-            "--cache-mib: a ranked list of {} nodes takes {:.3} MiB, and the cache must hold one at least",
+            "--cache-mib: a ranked list of {} nodes takes {:.3} MiB, and the cache must hold at least one",
             experiment.nodes.len(),
             list as f64 / f64::from(1 << 20)
         );
@@ -277,7 +280,8 @@ fn workloads(options: &SimulateOptions) -> Result<Vec<Arc<Workload>>> {
     let seeds = (0..u64::from(options.repeat)).map(|at| options.seed.wrapping_add(at));
     let Some(file) = &options.trace else {
         let (requests, types) = (options.requests as usize, options.types as usize);
-        // More requests come for longer, and not faster: as many run at a time.
+        // More requests arrive over a longer time, at the same rate, so that the number of concurrent pods
+        // stays the same.
         let usual = Synthetic::default();
         let days = usual.days * requests as f64 / usual.requests as f64;
         let made = |seed| synthetic::generate(Synthetic { requests, types, seed, days });
@@ -296,11 +300,11 @@ fn costs(source: &CostSource) -> Result<Costs> {
         CostSource::File(file) => file,
     };
     let text = fs::read_to_string(file).with_context(|| {
-        format!("--costs: cannot read {}, and it is none of azure, azure-rules, berth", file.display())
+        format!("--costs: cannot read {}, and it is not azure, azure-rules or berth", file.display())
     })?;
     let estimator: Estimator = serde_json::from_str(&text).map_err(|error| {
         let (line, file) = (error.line(), file.display());
-        anyhow!("{file}:{line}: {error}: expected what berth run writes to its estimatorFile")
+        anyhow!("{file}:{line}: {error}: expected a file that berth run wrote (estimatorFile)")
     })?;
     let costs = Costs::measured(&estimator);
     if costs.list_hit.is_zero() || costs.list_miss.is_zero() {
@@ -314,7 +318,7 @@ fn carry_out(options: &SimulateOptions, experiment: &Experiment) -> Result<()> {
     let full = experiment.peak_share();
     if full > 0.9 {
         progress.say(&format!(
-            "the workload's peak takes {:.0} % of the nodes: requests will wait for room, and the simulation takes long; \
+            "the workload's peak takes {:.0} % of the nodes: requests will wait for capacity, and the simulation is slow; \
              give more --nodes",
             full * 100.0
         ));
@@ -325,7 +329,7 @@ fn carry_out(options: &SimulateOptions, experiment: &Experiment) -> Result<()> {
         let Figures { dispatcher, unplaced, .. } = &outcome.figures;
         if *unplaced > 0 {
             progress.say(&format!(
-                "{dispatcher}: {unplaced} requests found no node to the end, and are in no figure: give more --nodes"
+                "{dispatcher}: {unplaced} requests never found a node, and no figure includes them: give more --nodes"
             ));
         }
     }
@@ -349,7 +353,7 @@ fn print(output: Output, experiment: &Experiment, outcomes: &[Outcome]) -> Resul
 
 fn print_text(text: &str) -> Result<()> {
     match io::stdout().write_all(text.as_bytes()) {
-        // `berth simulate | head` is no failure.
+        // A reader that closes the pipe, as in `berth simulate | head`, is no failure.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result.context("cannot write to standard output"),
     }
@@ -370,7 +374,7 @@ fn page(
     render(&compare::report(experiment, outcomes.to_vec(), sweeps, (age, aged), command))
 }
 
-/// Shows how far `work` is.
+/// Shows the progress of `work`.
 fn with_progress<T>(
     progress: &Progress,
     what: &'static str,

@@ -139,7 +139,7 @@ async fn a_kept_demo_can_be_played_with_and_ends_with_all_its_processes_at_ctrl_
     let mut table = String::new();
     let stdout = running.0.stdout.as_mut().expect("piped");
     stdout.read_to_string(&mut table).expect("text");
-    assert!(table.contains("pods a second") && table.contains("checked with a fresh list"), "{table}");
+    assert!(table.contains("pods per second") && table.contains("checked with a fresh list"), "{table}");
     assert_eq!(processes_of(folder.path()), [""; 0]);
     assert!(is_empty(folder.path()));
 }

@@ -23,8 +23,8 @@ fn assert_up_to_date(file: PathBuf, expected: &str) {
 fn the_configuration_is_documented_as_it_is_read() {
     let mut text = String::from(
         "# The configuration file\n\n\
-         YAML, given with `berth run --config FILE`; the Helm chart writes it from its value `config`. A key that is left out has its\n\
-         default; an unknown key is refused. This page is made from the types that read the file.\n\n\
+         YAML, read by `berth run --config FILE`; the Helm chart writes it from its value `config`. An unset key has its default; an\n\
+         unknown key is rejected. This page is generated from the types that read the file.\n\n\
          | key | default | meaning |\n|---|---|---|\n",
     );
     let schema = berth_config::schema();

@@ -1,4 +1,5 @@
-//! What the recommender measures besides CPU and memory: presets for network and disk I/O, or any metric.
+//! Metrics that the recommender estimates besides CPU and memory: presets for network and disk I/O, or any
+//! metric.
 
 use berth_model::ConfigDuration;
 use berth_model::InvalidField;
@@ -18,56 +19,62 @@ use berth_rightsizing::recommend::dimension::{BUCKETS_MAX, DIMENSIONS_MAX};
 use berth_rightsizing::recommend::{self, ResourceSettings, time};
 use berth_rightsizing::usage::Scope;
 
-/// Something that is measured besides CPU and memory. Values are in the unit of its metric; of a counter, in that unit a second.
+/// A metric besides CPU and memory. Values are in the unit of the metric; for a counter, in that unit per
+/// second.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Dimension {
-    /// Its name in annotations and metrics. `networkReceive`, `networkTransmit`, `diskRead` and `diskWrite` need nothing else:
-    /// they are the metrics of cAdvisor, in bytes a second. Any other name needs a `metric`.
+    /// Name in annotations and metrics. `networkReceive`, `networkTransmit`, `diskRead` and `diskWrite` need
+    /// no other key: they are cAdvisor metrics, in bytes per second. Any other name needs a `metric`.
     #[schemars(regex(pattern = "^[A-Za-z][A-Za-z0-9-]{0,62}$"))]
     pub name: String,
-    /// The metric in Prometheus. Its series need the labels of a namespace and a pod, see `prometheus.labels`.
+    /// Name of the metric in Prometheus. Its series need the labels of a namespace and a pod, see
+    /// `prometheus.labels`.
     #[schemars(regex(pattern = "^[a-zA-Z_:][a-zA-Z0-9_:]*$"))]
     pub metric: Option<String>,
-    /// `rate` of a counter, `gauge` of a value. Left out: `rate` when the metric's name ends with `_total`, else `gauge`.
+    /// `rate` for a counter, `gauge` for a value. Default: `rate` if the name of the metric ends with
+    /// `_total`, else `gauge`.
     pub kind: Option<MetricKind>,
-    /// Whether each `container` is measured, or each `pod` as a whole. Left out: `container`.
+    /// `container`: each container is measured. `pod`: each pod as a whole. Default: `container`.
     pub scope: Option<Scope>,
-    /// Only series with these labels: `LABEL=VALUE`, `LABEL!=VALUE`, `LABEL=~EXPRESSION` or `LABEL!~EXPRESSION`, without quotes. One
-    /// of `job` stands for `prometheus.jobName`. A disk below another one, as with LVM, is counted with both unless one is
-    /// left out, as with `device!~/dev/dm-.*`.
+    /// Label matchers that select the series: `LABEL=VALUE`, `LABEL!=VALUE`, `LABEL=~EXPRESSION` or
+    /// `LABEL!~EXPRESSION`, without quotes. A matcher of `job` replaces `prometheus.jobName`. A disk on top
+    /// of another disk (LVM) is counted twice unless one of them is excluded, for example with
+    /// `device!~/dev/dm-.*`.
     #[schemars(length(max = 16), inner(length(min = 1, max = 253)))]
     pub matchers: Vec<String>,
-    /// Labels of the parts of a container or pod whose values are added up, such as `interface` or `device`. Of series that
-    /// differ in other labels, as when two jobs read the same, the largest one counts. Left out: none, but for the presets.
+    /// Labels of the parts of a container or pod whose values are summed, such as `interface` or `device`. If
+    /// series differ in other labels, for example because two jobs scrape the same target, the largest value
+    /// is used. Default: none, except for the presets.
     #[schemars(length(max = 4), inner(regex(pattern = "^[a-zA-Z_][a-zA-Z0-9_]*$")))]
     pub sum_over: Option<Vec<String>>,
-    /// Share of the usage that the target covers.
+    /// Percentile of the usage for the target, from 0 to 1.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub target_percentile: f64,
-    /// Share of the usage that the lower bound covers.
+    /// Percentile of the usage for the lower bound, from 0 to 1.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub lower_bound_percentile: f64,
-    /// Share of the usage that the upper bound covers.
+    /// Percentile of the usage for the upper bound, from 0 to 1.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub upper_bound_percentile: f64,
-    /// Share that is added to what was used.
+    /// Safety margin that is added to the estimate, as a fraction of it.
     #[schemars(range(min = 0.0, max = 10.0))]
     pub margin: f64,
-    /// Bounds are wide until there are samples of so long a time.
+    /// Duration of samples that narrow bounds need. Bounds are wider while there are fewer samples.
     pub confidence_interval: ConfigDuration,
-    /// A sample weighs half after so long.
+    /// Age at which a sample has half its weight.
     pub half_life: ConfigDuration,
-    /// What is smaller is not told apart.
+    /// Size of the first histogram bucket. Smaller values are not distinguished.
     #[schemars(range(min = 1e-9, max = 1e15))]
     pub first_bucket: f64,
-    /// What is larger is not told apart.
+    /// Largest value of the histogram. Larger values are not distinguished.
     #[schemars(range(min = 1e-9, max = 1e15))]
     pub largest_value: f64,
-    /// How much wider each bucket is than the one before: how exact estimates are. There may be 512 buckets.
+    /// Growth factor of the histogram buckets: the smaller it is, the more exact are the estimates. At most
+    /// 512 buckets are allowed.
     #[schemars(range(min = 1.001, max = 10.0))]
     pub bucket_ratio: f64,
-    /// What a sample weighs. A bucket with less than 0.0001 counts as empty.
+    /// Weight of a sample. A bucket with a weight below 0.0001 counts as empty.
     #[schemars(range(min = 0.001, max = 1000.0))]
     pub sample_weight: f64,
 }
@@ -95,7 +102,7 @@ impl Default for Dimension {
     }
 }
 
-/// What is known of a metric of cAdvisor's. They are counters of bytes.
+/// A metric of cAdvisor: a counter of bytes.
 struct Preset {
     name: &'static str,
     metric: &'static str,
@@ -103,7 +110,7 @@ struct Preset {
     part: &'static str,
 }
 
-/// Network interfaces belong to a pod; their series have no container, or that of its sandbox.
+/// Network interfaces belong to a pod: their series have no container, or the sandbox container.
 const PRESETS: [Preset; 4] = [
     Preset {
         name: "networkReceive",
@@ -140,10 +147,10 @@ pub(super) fn validate(config: &Recommender) -> Result<(), InvalidField> {
         return Ok(());
     }
     if all.len() > DIMENSIONS_MAX {
-        return refuse(FIELD, format!("there are {}, and at most {DIMENSIONS_MAX} may be", all.len()));
+        return refuse(FIELD, format!("there are {}; at most {DIMENSIONS_MAX} are allowed", all.len()));
     }
     let Some(prometheus) = &config.prometheus else {
-        return refuse(FIELD, "they are measured by Prometheus: they need recommender.prometheus");
+        return refuse(FIELD, "dimensions are read from Prometheus: set recommender.prometheus");
     };
     for (at, dimension) in all.iter().enumerate() {
         let labels = prometheus.labels.as_ref();
@@ -151,13 +158,13 @@ pub(super) fn validate(config: &Recommender) -> Result<(), InvalidField> {
             return refuse(FIELD, format!("`{}`: {problem}", dimension.name.escape_debug()));
         }
         if all[..at].iter().any(|other| other.name == dimension.name) {
-            return refuse(FIELD, format!("`{}`: there is another one of this name", dimension.name));
+            return refuse(FIELD, format!("`{}`: the name is used twice", dimension.name));
         }
     }
     Ok(())
 }
 
-/// A field's value out of its range, without the path of the field.
+/// Returns an error if the value is out of its range; the message lacks the path of the field.
 fn share(field: &str, value: f64, allowed: RangeInclusive<f64>) -> Result<(), String> {
     if allowed.contains(&value) {
         return Ok(());
@@ -177,10 +184,10 @@ impl Dimension {
         let metric = self.metric_name();
         if metric.is_empty() {
             let presets = PRESETS.map(|preset| preset.name).join(", ");
-            return Err(format!("metric is missing; only {presets} need none"));
+            return Err(format!("metric is missing; only {presets} have a default"));
         }
         if !is_name(metric, ":") {
-            return Err(format!("metric `{}` is not a metric's name", metric.escape_debug()));
+            return Err(format!("metric `{}` is not a valid metric name", metric.escape_debug()));
         }
         self.check_labels(labels)?;
         self.check_estimation()
@@ -188,7 +195,7 @@ impl Dimension {
 
     fn check_labels(&self, labels: Option<&LabelNames>) -> Result<(), String> {
         if self.matchers.len() > 16 {
-            return Err(format!("matchers: there are {}, and at most 16 may be", self.matchers.len()));
+            return Err(format!("matchers: there are {}; at most 16 are allowed", self.matchers.len()));
         }
         for matcher in &self.matchers {
             if matcher.len() > 253 {
@@ -200,21 +207,21 @@ impl Dimension {
         let known = labels.map_or_else(|| vec![&modern, &legacy], |labels| vec![labels]);
         let sum_over = self.sum_over.as_deref().unwrap_or_default();
         if sum_over.len() > 4 {
-            return Err(format!("sumOver: there are {}, and at most 4 may be", sum_over.len()));
+            return Err(format!("sumOver: there are {}; at most 4 are allowed", sum_over.len()));
         }
         for (at, label) in sum_over.iter().enumerate() {
             let names_the_whole =
                 |names: &&LabelNames| [&names.namespace, &names.pod, &names.container].contains(&label);
             if !is_name(label, "") {
-                return Err(format!("sumOver: `{}` is not a label's name", label.escape_debug()));
+                return Err(format!("sumOver: `{}` is not a valid label name", label.escape_debug()));
             }
             if known.iter().any(names_the_whole) {
                 return Err(format!(
-                    "sumOver: `{label}` is of the container or pod, and not of a part of it"
+                    "sumOver: `{label}` identifies the container or pod, not a part of it: remove it"
                 ));
             }
             if sum_over[..at].contains(label) {
-                return Err(format!("sumOver: `{label}` is there twice"));
+                return Err(format!("sumOver: `{label}` is listed twice"));
             }
         }
         Ok(())
@@ -239,7 +246,7 @@ impl Dimension {
         let buckets = self.resolve().0.buckets().map_err(|error| format!("bucketRatio: {error}"))?;
         if buckets.count() > BUCKETS_MAX {
             return Err(format!(
-                "bucketRatio {} makes {} buckets from firstBucket to largestValue, and at most {BUCKETS_MAX} may be",
+                "bucketRatio {} makes {} buckets from firstBucket to largestValue; at most {BUCKETS_MAX} are allowed",
                 self.bucket_ratio,
                 buckets.count()
             ));
@@ -251,13 +258,14 @@ impl Dimension {
         PRESETS.iter().find(|preset| preset.name == self.name)
     }
 
-    /// Empty: there is none.
+    /// Returns the name of the metric; empty if there is none.
     fn metric_name(&self) -> &str {
         let of_preset = self.preset().map_or("", |preset| preset.metric);
         self.metric.as_deref().unwrap_or(of_preset)
     }
 
-    /// How it is estimated, and what is asked of Prometheus. What is refused before is left out.
+    /// Returns the settings of the estimate and the metric to query in Prometheus. Skips matchers that do not
+    /// parse: validation rejects them.
     pub fn resolve(&self) -> (recommend::Dimension, Metric) {
         let (preset, name) = (self.preset(), self.metric_name());
         let is_counter = name.ends_with("_total");
@@ -295,12 +303,13 @@ impl Dimension {
 }
 
 impl Recommender {
-    /// What is measured besides CPU and memory: how it is estimated, and what is asked of Prometheus.
+    /// Returns the dimensions besides CPU and memory: the settings of each estimate, and the metric to query
+    /// in Prometheus.
     pub fn resolved_dimensions(&self) -> Vec<(recommend::Dimension, Metric)> {
         self.dimensions.iter().map(Dimension::resolve).collect()
     }
 
-    /// What got no samples for so long is forgotten.
+    /// Returns the time without samples after which a history expires, in nanoseconds.
     pub fn expiry_ns(&self) -> i64 {
         let windows = i64::from(self.memory_aggregation_interval_count);
         time::nanos(self.memory_aggregation_interval.get()).saturating_mul(windows)
@@ -370,8 +379,8 @@ mod tests {
             (|it| it.matchers = vec!["a=b".to_owned(); 17], "matchers: there are 17"),
             (|it| it.matchers = vec![format!("a={}", "b".repeat(300))], "matchers: one has more"),
             (|it| it.sum_over = Some(vec!["a-b".to_owned()]), "sumOver: `a-b` is not"),
-            (|it| it.sum_over = Some(vec!["pod_name".to_owned()]), "sumOver: `pod_name` is of"),
-            (|it| it.sum_over = Some(vec!["a".to_owned(), "a".to_owned()]), "sumOver: `a` is there twice"),
+            (|it| it.sum_over = Some(vec!["pod_name".to_owned()]), "sumOver: `pod_name` identifies"),
+            (|it| it.sum_over = Some(vec!["a".to_owned(), "a".to_owned()]), "sumOver: `a` is listed twice"),
             (|it| it.target_percentile = f64::NAN, "targetPercentile NaN is not from 0 to 1"),
             (|it| it.lower_bound_percentile = 0.95, "lowerBoundPercentile 0.95 is not from 0 to 0.9"),
             (|it| it.upper_bound_percentile = 0.8, "upperBoundPercentile 0.8 is not from 0.9 to 1"),
@@ -399,10 +408,10 @@ mod tests {
         without.recommender.prometheus = None;
         assert_eq!(
             refused(without),
-            "recommender.dimensions: they are measured by Prometheus: they need recommender.prometheus"
+            "recommender.dimensions: dimensions are read from Prometheus: set recommender.prometheus"
         );
         let twice = config(vec![named("diskRead"), named("diskRead")]);
-        assert!(refused(twice).contains("`diskRead`: there is another one"));
+        assert!(refused(twice).contains("`diskRead`: the name is used twice"));
         let many = (0..17).map(|n| Dimension { metric: Some("a".to_owned()), ..named(&format!("d{n}")) });
         assert!(refused(config(many.collect())).contains("there are 17"));
     }

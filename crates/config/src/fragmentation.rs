@@ -14,8 +14,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Fragmentation {
-    /// How often the leader looks, while something waits, for few pods that could move so that it has room. It moves nothing; it
-    /// tells of it in the status of allocations, at `/fragmentation` and in metrics. `0s`: never.
+    /// Interval at which the leader searches, while pods or allocations are pending, for a few pods whose
+    /// move makes room for them. berth moves no pod; it reports the result in the status of allocations, at
+    /// `/fragmentation` and in metrics. `0s` disables it.
     pub period: ConfigDuration,
 }
 
@@ -26,7 +27,7 @@ impl Default for Fragmentation {
 }
 
 impl Fragmentation {
-    /// `None`: it is switched off.
+    /// Returns the interval; `None` if disabled.
     pub fn every(self) -> Option<Duration> {
         Some(self.period.get()).filter(|period| !period.is_zero())
     }

@@ -1,8 +1,8 @@
 //! The configuration file of `berth run --config FILE`.
 //!
-//! YAML with camelCase keys; unknown keys are refused, a key that is left out has its default. The doc comment of a
-//! field is its documentation for users too: it goes into the JSON schema ([`schema`]) that the chart checks its
-//! values with. May not know: kube, tokio, agents.
+//! YAML with camelCase keys. Unknown keys are rejected; an unset key has its default. The doc comment of a
+//! field is also its user documentation: it becomes a description in the JSON schema ([`schema`]) that the
+//! chart validates its values with. May not know: kube, tokio, agents.
 
 mod dimension;
 mod fragmentation;
@@ -38,11 +38,12 @@ use berth_model::Packing;
 use berth_scheduler::dispatch::DispatcherKind;
 use berth_scheduler::rules::Placement;
 
-/// Everything that can be set in the file.
+/// All keys of the file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Config {
-    /// Pods whose `spec.schedulerName` is one of these names are scheduled; all other pods are only counted.
+    /// Pods whose `spec.schedulerName` is one of these names are scheduled; all other pods only count as
+    /// usage of their nodes.
     #[serde(deserialize_with = "values::names")]
     #[schemars(
         length(min = 1), extend("uniqueItems" = true),
@@ -50,91 +51,94 @@ pub struct Config {
     )]
     pub scheduler_names: Vec<String>,
 
-    /// Allocation agents: threads that choose nodes, each with caches of its own. 0 means automatic: one for each
-    /// available core, four at most.
+    /// Number of allocation agents: threads that choose nodes, each with its own caches. 0: one per available
+    /// core, at most four.
     #[serde(deserialize_with = "whole_number")]
     #[schemars(range(min = 0, max = 64))]
     pub agents: u32,
 
-    /// Memory for the ranked lists of one agent, in MiB. A list takes at most 24 bytes for each node; the lists used
-    /// longest ago go first.
+    /// Memory for the ranked lists of one agent, in MiB. A list takes at most 24 bytes per node; the least
+    /// recently used lists are evicted first.
     #[serde(rename = "cacheMemoryMiB", deserialize_with = "whole_number")]
     #[schemars(range(min = 16, max = 65536))]
     pub cache_memory_mib: u32,
 
-    /// A ranked list that was not used for so long is dropped, even when there is memory left.
+    /// Time since the last use after which a ranked list is dropped, even if there is free memory.
     pub cache_max_age: ConfigDuration,
 
-    /// Choose among so many of the best nodes, at random; 1 always takes the best one. A larger number makes two
-    /// agents run for the same node less often, and the choice a little worse.
+    /// Number of best nodes to choose from at random; 1 always takes the best node. A larger value causes
+    /// fewer conflicts between agents and slightly worse placements.
     #[serde(deserialize_with = "whole_number")]
     #[schemars(range(min = 1, max = 1000))]
     pub candidate_width: u32,
 
-    /// What pods get that have no topology spread constraints of their own.
+    /// Topology spread constraints of pods that have none of their own.
     pub pod_topology_spread: PodTopologySpread,
 
-    /// Which nodes to prefer by their requested share: `LeastAllocated` spreads pods, `MostAllocated` packs them.
+    /// Node preference by requested share: `LeastAllocated` spreads pods, `MostAllocated` packs them.
     pub packing: Packing,
 
-    /// How a waiting pod finds its agent. `latcache-priced` sends it where it is expected to be done first, given what
-    /// waits at each agent and what its caches will hold by then, and does not make a second copy of a ranked list in
-    /// a full cache for a gain smaller than the delay to later pods. `latcache-rule` is the same without foresight of
-    /// evictions and without that price: Kamino's algorithm. `latcache-request` does not count on parts of lists
-    /// (rule objects), and `latcache-naive` also neither on lists that waiting pods will bring nor on when an agent is
-    /// done with what it is doing. The others are there to compare with: `protean` has one queue, from which idle
-    /// agents take; `hash-stealing` keeps the pods of one class at one agent, and idle agents take from the longest
-    /// queue; `round-robin` and `random` do not look at pods or agents.
+    /// How a waiting pod is assigned to an agent. `latcache-priced` picks the agent with the earliest
+    /// expected completion, given the queue of each agent and the expected contents of its caches. It does
+    /// not put a second copy of a ranked list into a full cache if the gain is smaller than the delay of
+    /// later pods. `latcache-rule` (Kamino's algorithm) is the same without predicted evictions and without
+    /// that cost check. `latcache-request` also ignores parts of lists (rule objects). `latcache-naive` also
+    /// ignores lists that waiting pods will build, and the time until an agent finishes its current work. The
+    /// remaining values are for comparison: `protean` has one queue that idle agents take from;
+    /// `hash-stealing` keeps the pods of one class at one agent, and idle agents take from the longest queue;
+    /// `round-robin` and `random` ignore pods and agents.
     pub dispatcher: DispatcherKind,
 
-    /// Bind requests that are under way to the API server at the same time.
+    /// Maximum number of concurrent bind requests to the API server.
     #[serde(deserialize_with = "whole_number")]
     #[schemars(range(min = 1, max = 1024))]
     pub binds_in_flight: u32,
 
-    /// Placements that may wait for a free bind request; when there are more, agents pause.
+    /// Maximum number of placements that wait for a free bind request; agents pause while there are more.
     #[serde(deserialize_with = "whole_number")]
     #[schemars(range(min = 1, max = 65536))]
     pub max_waiting_binds: u32,
 
-    /// A pod whose placement met a conflict is tried again at once, so many times in all; then it backs off.
+    /// Placement attempts without backoff for a pod whose placements conflict. After that, the pod backs off.
     #[serde(deserialize_with = "whole_number")]
     #[schemars(range(min = 1, max = 100))]
     pub max_placement_tries: u32,
 
-    /// How long a pod waits after a failed try.
+    /// Backoff of a pod after a failed attempt.
     pub backoff: Backoff,
 
-    /// A pod that has fitted nowhere for so long gets room kept on one node, from more important pods, too, until it fits there: on a
-    /// hundredth of the nodes at most, for those that wait longest. So none waits for ever behind a stream of others. `0s`: never.
+    /// Time after which a pod that fits on no node gets a reservation on one node, also against pods with a
+    /// higher priority, until it fits there. At most 1 % of the nodes are reserved, for the pods that have
+    /// waited longest. This prevents starvation by a steady stream of other pods. `0s` disables it.
     pub reserve_after: ConfigDuration,
 
-    /// How long a pod that has its node waits for its claims to be bound, before it gives the node back and tries again.
+    /// Time that a pod with an assigned node waits for its claims to be bound. After that, it gives up the
+    /// node and is retried.
     pub volume_bind_timeout: ConfigDuration,
 
-    /// How often all that is known of pods and nodes is compared with the API server, and healed.
+    /// Interval at which the cached pods and nodes are compared with the API server and repaired.
     pub self_check_interval: ConfigDuration,
 
-    /// Which few pods could move so that what waits has room: looked for from time to time.
+    /// Advice on a few pods whose move makes room for pending pods and allocations.
     pub fragmentation: Fragmentation,
 
-    /// One of several berth processes schedules, the others wait to take over.
+    /// One of several berth processes schedules; the other replicas are on standby.
     pub leader_election: LeaderElection,
 
-    /// Address and port of `/healthz` and `/readyz`: plain HTTP without authentication. `/metrics`, `/explain` and
-    /// `/fragmentation` are there, too, as long as it is a loopback address. In a pod it must be `0.0.0.0:PORT` or `[::]:PORT` for the probes. Port 0
-    /// takes any free one.
+    /// Address and port of `/healthz` and `/readyz`: plain HTTP without authentication. On a loopback address
+    /// it also serves `/metrics`, `/explain` and `/fragmentation`. In a pod it must be `0.0.0.0:PORT` or
+    /// `[::]:PORT` for the probes. Port 0 takes any free port.
     #[serde(deserialize_with = "values::socket_address")]
     #[schemars(with = "String", regex(pattern = r"^([0-9.]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}$"))]
     pub health_address: SocketAddr,
 
-    /// What is served over HTTPS.
+    /// The HTTPS server.
     pub serving: Serving,
 
-    /// berth behind kube-scheduler, as its extender.
+    /// berth as an extender of kube-scheduler.
     pub extender: Extender,
 
-    /// The API server asks berth before it binds a pod, whoever sends the binding.
+    /// An admission webhook that checks every binding, from any scheduler, before the API server writes it.
     pub guard: Guard,
 
     /// Recommends requests in the status of VerticalPodAutoscalers.
@@ -143,15 +147,15 @@ pub struct Config {
     /// Scales the services that ServiceScalers name.
     pub scaling: Scaling,
 
-    /// Where the measured latencies of the dispatcher are kept over a restart. Without it they are measured anew,
-    /// which takes some thousand pods.
+    /// File that keeps the measured latencies of the dispatcher across restarts. If unset, they are measured
+    /// again after each start, which takes a few thousand pods.
     pub estimator_file: Option<PathBuf>,
 
-    /// The form of log lines on standard error: `text` for people, `json` for log pipelines.
+    /// Format of log lines on standard error: `text` for people, `json` for log pipelines.
     pub log_format: LogFormat,
 }
 
-/// The form of log lines.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
@@ -160,44 +164,46 @@ pub enum LogFormat {
     Json,
 }
 
-/// How long a pod waits after a failed try: `initial` after the first, twice as long after each further one, up to
-/// `max`.
+/// Backoff of a pod: `initial` after the first failed attempt, doubled after each further one, up to `max`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Backoff {
-    /// The wait after the first failed try.
+    /// Backoff after the first failed attempt.
     pub initial: ConfigDuration,
-    /// The longest wait.
+    /// Maximum backoff.
     pub max: ConfigDuration,
 }
 
-/// Leader election by a Lease object. `leaseDuration` > `renewDeadline` > `retryPeriod`.
+/// Leader election with a Lease object. `leaseDuration` > `renewDeadline` > `retryPeriod`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct LeaderElection {
-    /// Without it every process schedules: run only one.
+    /// Use leader election. If it is off, every process schedules: run only one.
     pub enabled: bool,
-    /// All replicas schedule, each the classes that fall to it by rendezvous hashing. The holder of the Lease is the guard of
-    /// all of them; each has a Lease of its own besides, `NAME-member-…`, which says that it is there.
+    /// All replicas schedule: rendezvous hashing assigns each class of pods to one replica. The holder of the
+    /// Lease is the guard of all replicas. Each replica also renews a Lease of its own, `NAME-member-…`, to
+    /// show that it is alive.
     pub active_active: bool,
-    /// The namespace of the Lease. Empty: the namespace that berth itself runs in, outside of a cluster `kube-system`.
+    /// Namespace of the Lease. Empty: the namespace that berth runs in, or `kube-system` outside of a
+    /// cluster.
     #[schemars(regex(pattern = "^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?$"))]
     pub namespace: String,
-    /// The name of the Lease. Two berths of one cluster with different `schedulerNames` need different names.
+    /// Name of the Lease. Two berth deployments in one cluster with different `schedulerNames` need different
+    /// names.
     #[schemars(length(max = 253), regex(pattern = "^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"))]
     pub name: String,
-    /// A lease that its holder did not renew for so long may be taken over. Whole seconds.
+    /// Time after which a Lease that its holder did not renew may be taken over. Whole seconds.
     pub lease_duration: ConfigDuration,
-    /// A leader that could not renew its lease for so long stops scheduling.
+    /// Time after which a leader that could not renew its Lease stops scheduling.
     pub renew_deadline: ConfigDuration,
-    /// Pause between two tries to take or to renew the lease.
+    /// Interval between two attempts to acquire or renew the Lease.
     pub retry_period: ConfigDuration,
 }
 
-/// Where a pod finds the name of its own namespace.
+/// File from which a pod reads the name of its namespace.
 pub const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 
-/// The most agents that `agents: 0` gives: more of them mostly compete for the ledger.
+/// Maximum number of agents that `agents: 0` gives: more agents mostly compete for the ledger.
 const AUTOMATIC_AGENTS_MAX: usize = 4;
 
 impl Default for Config {
@@ -253,11 +259,11 @@ impl Default for LeaderElection {
 }
 
 impl Config {
-    /// Reads and checks the file; the defaults when there is none.
+    /// Reads and validates the file; returns the defaults if `file` is `None`.
     ///
     /// # Errors
-    /// The file cannot be read, is not this YAML, or has a value out of its limits. The text says which file, line and
-    /// field, and what is allowed.
+    /// The file cannot be read, is not valid YAML for [`Config`], or has a value out of its limits. The
+    /// message names the file, the line, the field and the allowed values.
     pub fn load(file: Option<&Path>) -> Result<Self, ConfigError> {
         match file {
             Some(file) => load::read(file),
@@ -265,13 +271,13 @@ impl Config {
         }
     }
 
-    /// How pods are placed that no policy governs.
+    /// Returns the placement of pods that no policy selects.
     pub fn placement(&self) -> Placement {
         let candidate_width = self.candidate_width as usize;
         Placement { packing: self.packing, candidate_width, ..Placement::default() }
     }
 
-    /// How many agents to start on a machine with so many cores.
+    /// Returns the number of agents to start on a machine with `available_cores` cores.
     pub fn agent_count(&self, available_cores: usize) -> usize {
         match self.agents {
             0 => available_cores.clamp(1, AUTOMATIC_AGENTS_MAX),
@@ -281,8 +287,8 @@ impl Config {
 }
 
 impl LeaderElection {
-    /// The namespace of the Lease: the configured one, else what `namespace_file` says ([`NAMESPACE_FILE`], which only
-    /// a pod has), else `kube-system`.
+    /// Returns the namespace of the Lease: the configured one, else the content of `namespace_file`
+    /// ([`NAMESPACE_FILE`], which only a pod has), else `kube-system`.
     pub fn lease_namespace(&self, namespace_file: &Path) -> String {
         if !self.namespace.is_empty() {
             return self.namespace.clone();
@@ -295,7 +301,8 @@ impl LeaderElection {
     }
 }
 
-/// The JSON schema of [`Config`]: draft 7 and without references, so that every Helm 3 can check values with it.
+/// Returns the JSON schema of [`Config`]: draft 7 without references, so that every Helm 3 can validate
+/// values with it.
 pub fn schema() -> serde_json::Value {
     let settings = SchemaSettings::draft07().with(|settings| {
         settings.inline_subschemas = true;

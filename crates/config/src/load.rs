@@ -1,4 +1,4 @@
-//! From the file to a checked [`Config`], with errors that say where and what.
+//! Loading of the file into a validated [`Config`], with errors that name the line and the field.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use serde_saphyr::{Location, Spanned};
 
 use super::Config;
 
-/// Why there is no configuration.
+/// Error of loading the configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error("cannot read the configuration file {}", file.display())]
@@ -18,7 +18,7 @@ pub enum ConfigError {
         #[source]
         source: std::io::Error,
     },
-    /// `problem` names the field and what is allowed. The line is missing when the value is a default.
+    /// `problem` names the field and the allowed values. The line is `None` if the value is a default.
     #[error("{}{}: {problem}", file.display(), line.map(|line| format!(":{line}")).unwrap_or_default())]
     Invalid { file: PathBuf, line: Option<u64>, problem: String },
 }
@@ -29,7 +29,7 @@ pub(super) fn read(file: &Path) -> Result<Config, ConfigError> {
     parse(&text).map_err(|(line, problem)| ConfigError::Invalid { file: file.to_owned(), line, problem })
 }
 
-/// The error is a line, counted from 1, and what is wrong there.
+/// Parses and validates. The error is a line, counted from 1, and the problem there.
 fn parse(text: &str) -> Result<Config, (Option<u64>, String)> {
     let config: Config = serde_saphyr::from_str(text).map_err(|error| explain(text, &error))?;
     match config.validate() {
@@ -41,13 +41,13 @@ fn parse(text: &str) -> Result<Config, (Option<u64>, String)> {
     }
 }
 
-/// The parser knows the place of an error, but not the name of the field there.
+/// The parser knows the position of an error, but not the name of its field.
 fn explain(text: &str, error: &serde_saphyr::Error) -> (Option<u64>, String) {
     let plain = error.without_snippet().to_string();
     let Some(at) = error.location() else {
         return (None, plain);
     };
-    // Its place ends the parser's text; ours stands before it, as compilers do.
+    // The parser appends the position to its text; we put it in front, as compilers do.
     let suffix = format!(" at line {}, column {}", at.line(), at.column());
     let problem = plain.strip_suffix(&suffix).unwrap_or(&plain);
     let field = values(text)
@@ -65,7 +65,8 @@ struct Value {
     at: Location,
 }
 
-/// Every value of a YAML text with its path; empty when it is not YAML, which has been reported by then.
+/// Returns every value of a YAML text with its path; empty if the text is not YAML, which is reported
+/// earlier.
 fn values(text: &str) -> Vec<Value> {
     let mut found = Vec::new();
     if let Ok(Fields(fields)) = serde_saphyr::from_str(text) {
@@ -82,7 +83,7 @@ fn collect(parent: &str, fields: Vec<(String, Spanned<Fields>)>, found: &mut Vec
     }
 }
 
-/// The entries of a mapping; anything else has none.
+/// The entries of a mapping; empty for any other value.
 struct Fields(Vec<(String, Spanned<Fields>)>);
 
 impl<'de> Deserialize<'de> for Fields {

@@ -1,4 +1,4 @@
-//! The recommender: which VPAs it looks after, where usage comes from, and how requests are estimated.
+//! Configuration of the recommender: scope, source of usage, and estimation of requests.
 
 mod apply;
 mod scope;
@@ -27,96 +27,101 @@ use berth_rightsizing::recommend::post::Amounts;
 use berth_rightsizing::recommend::{ResourceSettings, Settings, Thresholds};
 pub use scope::AutoCreate;
 
-/// Recommends requests in the status of VerticalPodAutoscalers. Defaults are those of the upstream recommender.
+/// Recommends requests in the status of VerticalPodAutoscalers. The defaults are those of the upstream
+/// recommender.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Recommender {
-    /// Switch it on. Only the process that holds the Lease recommends.
+    /// Enable the recommender. Only the process that holds the Lease recommends.
     pub enabled: bool,
-    /// VPAs that name this in `spec.recommenders` are looked after. `default`: those that name none, too; no other recommender
-    /// of that name may run then.
+    /// VPAs with this name in `spec.recommenders` are processed. `default` also selects VPAs that name no
+    /// recommender; no other recommender with that name may run then.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
-    /// Look only after VPAs of these namespaces; nothing is read of others. Empty: all namespaces.
+    /// Process only VPAs of these namespaces; no objects of other namespaces are read. Empty: all namespaces.
     #[serde(deserialize_with = "names")]
     #[schemars(extend("uniqueItems" = true), inner(regex(pattern = "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")))]
     pub namespaces: Vec<String>,
-    /// Do not look after VPAs of these namespaces. Not together with `namespaces`.
+    /// Ignore VPAs of these namespaces. Excludes `namespaces`.
     #[serde(deserialize_with = "names")]
     #[schemars(extend("uniqueItems" = true), inner(regex(pattern = "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")))]
     pub ignored_namespaces: Vec<String>,
-    /// VPAs that are made for workloads that have none.
+    /// VPAs that berth creates for workloads that have none.
     pub auto_create: AutoCreate,
-    /// How often samples are taken and recommendations made.
+    /// Interval at which samples are taken and recommendations are made.
     pub interval: ConfigDuration,
-    /// Where usage before the start is read from: `checkpoint` (VerticalPodAutoscalerCheckpoint objects) or `prometheus`.
-    /// Checkpoints are written in any case.
+    /// Source of the usage before the start: `checkpoint` (VerticalPodAutoscalerCheckpoint objects) or
+    /// `prometheus`. Checkpoints are always written.
     pub storage: Storage,
-    /// A Prometheus that has the usage of containers. Without it samples come from `metrics.k8s.io`.
+    /// A Prometheus that has the usage of containers. If unset, samples come from `metrics.k8s.io`.
     pub prometheus: Option<PrometheusConfig>,
-    /// Smaller differences are not written.
+    /// Minimum changes of a recommendation; smaller changes are not written.
     pub status_thresholds: StatusThresholds,
-    /// Status and checkpoints that are written at the same time.
+    /// Maximum number of concurrent writes of status and checkpoints.
     #[serde(deserialize_with = "whole_number")]
     #[schemars(range(min = 1, max = 64))]
     pub update_workers: u32,
-    /// How often the checkpoints are written of containers that had new samples.
+    /// Interval at which the checkpoints of containers with new samples are written.
     pub checkpoints_interval: ConfigDuration,
-    /// How long writing checkpoints may take at a time; those that waited longest go first.
+    /// Timeout of one round of checkpoint writes; those that have waited longest are written first.
     pub checkpoints_timeout: ConfigDuration,
-    /// How often checkpoints that nobody needs any more are looked for. They are deleted when they are found twice.
+    /// Interval of the search for unused checkpoints. A checkpoint is deleted when two searches find it
+    /// unused.
     pub checkpoints_gc_interval: ConfigDuration,
-    /// How CPU is estimated.
+    /// Estimation of CPU.
     pub cpu: Estimation,
-    /// How memory is estimated.
+    /// Estimation of memory.
     pub memory: Estimation,
-    /// Share that is added to what was used.
+    /// Safety margin that is added to the estimate, as a fraction of it.
     #[schemars(range(min = 0.0, max = 10.0))]
     pub margin_fraction: f64,
-    /// The least that the containers of a pod get together, in thousandths of a core.
+    /// Minimum CPU of all containers of a pod together, in millicores.
     #[serde(deserialize_with = "whole_number")]
     #[schemars(range(min = 0, max = 1000000))]
     pub pod_min_cpu_millicores: u32,
-    /// The least that the containers of a pod get together, in MiB.
+    /// Minimum memory of all containers of a pod together, in MiB.
     #[serde(deserialize_with = "whole_number")]
     #[schemars(range(min = 0, max = 1048576))]
     pub pod_min_memory_mb: u32,
-    /// CPU recommendations are multiples of this, in thousandths of a core.
+    /// CPU recommendations are rounded up to multiples of this, in millicores.
     #[serde(deserialize_with = "whole_number")]
     #[schemars(range(min = 1, max = 1000000))]
     pub round_cpu_millicores: u32,
-    /// Memory recommendations are multiples of this, in bytes.
+    /// Memory recommendations are rounded up to multiples of this, in bytes.
     #[serde(deserialize_with = "whole_number")]
     #[schemars(range(min = 1, max = 1073741824))]
     pub round_memory_bytes: u32,
-    /// The most CPU for a container whose VPA sets no maximum, as in `4` or `1500m`.
+    /// Maximum CPU of a container whose VPA sets no maximum, such as `4` or `1500m`.
     pub max_allowed_cpu: Option<String>,
-    /// The most memory for a container whose VPA sets no maximum, as in `8Gi`.
+    /// Maximum memory of a container whose VPA sets no maximum, such as `8Gi`.
     pub max_allowed_memory: Option<String>,
-    /// Recommend to no pod more than some node that it may go to can hold. Switch it off where larger nodes can be added.
+    /// Cap recommendations so that each pod still fits on at least one node that it may run on. Disable it
+    /// where larger nodes can be added.
     pub cap_to_nodes: bool,
-    /// One peak of memory counts for each container and so long a time.
+    /// Aggregation interval of memory: one peak per container and interval is a sample.
     pub memory_aggregation_interval: ConfigDuration,
-    /// What was known of a container is forgotten after so many of these times without samples.
+    /// Number of memory aggregation intervals without samples after which the history of a container is
+    /// deleted.
     #[serde(deserialize_with = "whole_number")]
     #[schemars(range(min = 1, max = 1000))]
     pub memory_aggregation_interval_count: u32,
-    /// A container that was killed for want of memory needs so many times as much as it had.
+    /// Memory multiplier after an OOM kill.
     #[schemars(range(min = 1.0, max = 100.0))]
     pub oom_bump_up_ratio: f64,
-    /// And at least so many bytes more.
+    /// Minimum memory increase after an OOM kill, in bytes.
     #[serde(deserialize_with = "whole_number")]
     pub oom_min_bump_up_bytes: u32,
-    /// Keep those faults of upstream that change recommendations.
+    /// Reproduce the bugs of upstream that change recommendations.
     pub strict_upstream: bool,
-    /// What is measured besides CPU and memory, from `prometheus`, and told in the annotation `berth.dev/usage` of VPAs.
+    /// Metrics that are estimated besides CPU and memory. They are read from `prometheus` and reported in the
+    /// annotation `berth.dev/usage` of VPAs.
     #[schemars(length(max = 16))]
     pub dimensions: Vec<Dimension>,
-    /// Whether and how recommendations are applied to pods.
+    /// Application of recommendations to pods.
     pub apply: Apply,
 }
 
-/// Where the past is read from.
+/// Source of past usage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Storage {
@@ -125,35 +130,35 @@ pub enum Storage {
     Prometheus,
 }
 
-/// A recommendation is written when it differs by as much in any of its values. 0: every difference is written.
+/// A recommendation is written if any of its values changed by at least this. 0: every change is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct StatusThresholds {
-    /// Thousandths of a core.
+    /// CPU change, in millicores.
     #[serde(deserialize_with = "whole_number")]
     #[schemars(range(min = 0, max = 1000000))]
     pub cpu_milli: u32,
-    /// Bytes of memory.
+    /// Memory change, in bytes.
     #[serde(deserialize_with = "whole_number")]
     pub memory_bytes: u32,
 }
 
-/// How one resource is estimated.
+/// Estimation of one resource.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Estimation {
-    /// Share of the usage that the target covers.
+    /// Percentile of the usage for the target, from 0 to 1.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub target_percentile: f64,
-    /// Share of the usage that the lower bound covers.
+    /// Percentile of the usage for the lower bound, from 0 to 1.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub lower_bound_percentile: f64,
-    /// Share of the usage that the upper bound covers.
+    /// Percentile of the usage for the upper bound, from 0 to 1.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub upper_bound_percentile: f64,
-    /// Bounds are wide until there are samples of so long a time.
+    /// Duration of samples that narrow bounds need. Bounds are wider while there are fewer samples.
     pub confidence_interval: ConfigDuration,
-    /// A sample weighs half after so long.
+    /// Age at which a sample has half its weight.
     pub half_life: ConfigDuration,
 }
 
@@ -213,7 +218,7 @@ pub(super) fn validate(config: &Config) -> Result<(), InvalidField> {
     apply::validate(config)?;
     let it = &config.recommender;
     if it.name.is_empty() || it.name.len() > 253 || it.name.chars().any(char::is_control) {
-        return refuse("recommender.name", format!("`{}` is not a recommender's name", it.name));
+        return refuse("recommender.name", format!("`{}` is not a valid recommender name", it.name));
     }
     scope::validate(it)?;
     lasts("recommender.interval", it.interval, SECOND..=HOUR)?;
@@ -274,13 +279,13 @@ fn share(field: &'static str, value: f64, allowed: RangeInclusive<f64>) -> Resul
 fn amount(field: &'static str, text: Option<&str>) -> Result<(), InvalidField> {
     match text.map(Quantity::parse) {
         Some(Err(error)) => refuse(field, error.to_string()),
-        Some(Ok(quantity)) if quantity.milli_value() <= 0 => refuse(field, "it is not above 0"),
+        Some(Ok(quantity)) if quantity.milli_value() <= 0 => refuse(field, "must be greater than 0"),
         _ => Ok(()),
     }
 }
 
 impl Recommender {
-    /// What the estimates are made with.
+    /// Returns the settings of the estimates.
     pub fn settings(&self) -> Settings {
         let default = Settings::default();
         let resource = |from: &Estimation, base: ResourceSettings| ResourceSettings {
@@ -311,7 +316,8 @@ impl Recommender {
         }
     }
 
-    /// The most for containers whose VPA says nothing. Texts that are no quantities, which are refused before, count as none.
+    /// Returns the maxima of containers whose VPA sets none. Invalid quantities, which validation rejects,
+    /// count as unset.
     pub fn max_allowed(&self) -> Amounts {
         let read = |text: &Option<String>| Quantity::parse(text.as_deref()?).ok();
         PerResource {

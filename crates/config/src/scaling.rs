@@ -1,4 +1,4 @@
-//! Scaling of services.
+//! Configuration of the scaling of services.
 
 use berth_model::ConfigDuration;
 use berth_model::InvalidField;
@@ -12,26 +12,27 @@ use super::Config;
 
 const INTERVAL_MAX: ConfigDuration = ConfigDuration::from_secs(40);
 const HINTS_WINDOW_MAX: ConfigDuration = ConfigDuration::from_secs(600);
-/// Fewer samples in a window say nothing of a correlation.
+/// Minimum number of samples in a window; with fewer, a correlation means nothing.
 const SAMPLES_MIN: u32 = 15;
 
-/// Scaling of services that ServiceScalers name, from what `recommender.prometheus` has of them.
+/// Scales the services that ServiceScalers name, with metrics from `recommender.prometheus`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Scaling {
-    /// Switch it on. Only the process that holds the Lease scales. It needs `recommender.prometheus`, and does not need
-    /// `recommender.enabled`.
+    /// Enable scaling. Only the process that holds the Lease scales. It needs `recommender.prometheus`, but
+    /// not `recommender.enabled`.
     pub enabled: bool,
-    /// How often usage and signals are read, and decisions made.
+    /// Interval at which usage and signals are read and decisions are made.
     pub interval: ConfigDuration,
-    /// Keep services apart that need much at the same time, and bring together those that do not: preferences of berth's own, when
-    /// it places their pods.
+    /// Keep services apart that peak at the same time, and place services together that do not. berth applies
+    /// this as a preference to the pods that it places.
     pub hints: bool,
-    /// New pods that other schedulers place get the same as preferred pod affinity. It needs `recommender.apply.webhook`; templates stay
-    /// as they are, and so do pods that exist or say something of other pods themselves.
+    /// Add the same preferences, as preferred pod affinity, to new pods that other schedulers place. Needs
+    /// `recommender.apply.webhook`. Templates, existing pods, and pods with their own pod affinity are not
+    /// changed.
     pub hints_in_pods: bool,
-    /// Services are compared in windows of so long a time; what holds in three in a row becomes a preference. At least fifteen intervals,
-    /// and at most 10m.
+    /// Window in which services are compared; a result that holds in three consecutive windows becomes a
+    /// preference. At least 15 times `interval`, and at most 10m.
     pub hints_window: ConfigDuration,
 }
 
@@ -56,16 +57,16 @@ pub(super) fn validate(config: &Config) -> Result<(), InvalidField> {
     if config.scaling.hints_in_pods && !config.recommender.apply.webhook {
         return refuse(
             "scaling.hintsInPods",
-            "needs recommender.apply.webhook: it writes them into new pods",
+            "set recommender.apply.webhook, which writes the hints into new pods",
         );
     }
     if config.scaling.hints_in_pods && !config.scaling.hints {
-        return refuse("scaling.hintsInPods", "needs scaling.hints");
+        return refuse("scaling.hintsInPods", "set scaling.hints, which makes the hints");
     }
     if config.scaling.enabled && config.recommender.prometheus.is_none() {
         return refuse(
             "scaling.enabled",
-            "needs recommender.prometheus.url: usage and signals are read there",
+            "set recommender.prometheus.url: usage and signals are read from it",
         );
     }
     Ok(())

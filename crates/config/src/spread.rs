@@ -1,4 +1,4 @@
-//! Default topology spread, as upstream's `PodTopologySpreadArgs`.
+//! Default topology spread constraints, as in upstream's `PodTopologySpreadArgs`.
 
 use berth_model::InvalidField;
 use berth_model::validate::refuse;
@@ -9,19 +9,19 @@ use serde::{Deserialize, Serialize};
 use berth_model::{Spread, SpreadConstraint};
 use berth_scheduler::objects::{default_constraint, system_defaults};
 
-/// What pods get that have no topology spread constraints of their own. It applies to pods of a Service,
-/// ReplicationController, ReplicaSet or StatefulSet, whose selectors say which pods are counted.
+/// Topology spread constraints of pods that have none of their own. They apply to pods of a Service,
+/// ReplicationController, ReplicaSet or StatefulSet, whose selectors select the pods that are counted.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct PodTopologySpread {
-    /// `System` spreads pods softly over nodes (maxSkew 3) and zones (maxSkew 5); `List` as `defaultConstraints` says,
-    /// with an empty one not at all.
+    /// `System`: soft spreading over nodes (maxSkew 3) and zones (maxSkew 5). `List`: the
+    /// `defaultConstraints`; if they are empty, no spreading.
     pub defaulting_type: DefaultingType,
-    /// Constraints as in a pod's `topologySpreadConstraints`, without `labelSelector`; only with `List`.
+    /// Constraints as in a pod's `topologySpreadConstraints`, without `labelSelector`. Only with `List`.
     pub default_constraints: Vec<DefaultConstraint>,
 }
 
-/// Where the default constraints come from.
+/// Source of the default constraints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub enum DefaultingType {
     #[default]
@@ -33,16 +33,18 @@ pub enum DefaultingType {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DefaultConstraint {
-    /// How far the counts of two domains may differ.
+    /// Maximum difference between the counts of two domains.
     #[serde(deserialize_with = "whole_number")]
     #[schemars(range(min = 1, max = 2_147_483_647))]
     pub max_skew: u32,
-    /// The node label whose values are the domains.
+    /// Node label whose values are the domains.
     #[schemars(length(min = 1, max = 317))]
     pub topology_key: String,
-    /// `DoNotSchedule` lets a pod wait rather than break the constraint.
+    /// `DoNotSchedule`: a pod that would violate the constraint stays pending. `ScheduleAnyway`: the
+    /// constraint is a preference.
     pub when_unsatisfiable: WhenUnsatisfiable,
-    /// With fewer domains than this, the emptiest counts as empty; it means nothing with `ScheduleAnyway`.
+    /// Minimum number of domains: with fewer, the smallest count is 0. It has no effect with
+    /// `ScheduleAnyway`.
     #[serde(default = "one", deserialize_with = "whole_number")]
     #[schemars(range(min = 1, max = 2_147_483_647))]
     pub min_domains: u32,
@@ -54,14 +56,14 @@ pub struct DefaultConstraint {
     pub node_taints_policy: InclusionPolicy,
 }
 
-/// What becomes of a pod that would break the constraint.
+/// Handling of a pod that would violate the constraint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum WhenUnsatisfiable {
     DoNotSchedule,
     ScheduleAnyway,
 }
 
-/// Whether something of a node counts.
+/// Whether a property of a node is respected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum InclusionPolicy {
     Honor,
@@ -83,12 +85,12 @@ fn ignore() -> InclusionPolicy {
 const CONSTRAINTS: &str = "podTopologySpread.defaultConstraints";
 
 impl PodTopologySpread {
-    /// Whether any pod gets a constraint by default.
+    /// Returns whether any pod gets a constraint by default.
     pub fn adds_constraints(&self) -> bool {
         self.defaulting_type == DefaultingType::System || !self.default_constraints.is_empty()
     }
 
-    /// The constraints that pods get, without selectors.
+    /// Returns the constraints of pods, without selectors.
     pub fn defaults(&self) -> Spread {
         match self.defaulting_type {
             DefaultingType::System => system_defaults(),
@@ -99,7 +101,7 @@ impl PodTopologySpread {
         }
     }
 
-    /// Upstream: `ValidatePodTopologySpreadArgs`, and what it takes from the pod's validation.
+    /// Validates as upstream does: `ValidatePodTopologySpreadArgs`, and the checks it shares with pods.
     pub(super) fn validate(&self) -> Result<(), InvalidField> {
         if self.defaulting_type == DefaultingType::System && !self.default_constraints.is_empty() {
             let problem = "it is System while defaultConstraints is not empty; write defaultingType: List";
@@ -116,7 +118,7 @@ impl PodTopologySpread {
             if self.default_constraints[..at].iter().any(alike) {
                 let key = &constraint.topology_key;
                 let problem =
-                    format!("constraint {at}: `{key}` is there already with the same whenUnsatisfiable");
+                    format!("constraint {at}: `{key}` is listed twice with the same whenUnsatisfiable");
                 return refuse(CONSTRAINTS, problem);
             }
         }

@@ -11,7 +11,7 @@ fn load(text: &str) -> Result<Config, ConfigError> {
     Config::load(Some(file.path()))
 }
 
-/// The message after the name of the file.
+/// Returns the message after the name of the file.
 fn refusal(text: &str) -> String {
     let error = load(text).expect_err(text);
     let ConfigError::Invalid { file, .. } = &error else { panic!("{error}") };
@@ -249,7 +249,7 @@ fn a_bad_value_is_refused_with_its_line_its_field_and_what_is_allowed() {
         ("schedulerNames: berth", "a list of names such as [berth]"),
         ("schedulerNames: ['']", ":1: schedulerNames: `` is not 1 to 63 letters"),
         ("schedulerNames: [a/b]", ":1: schedulerNames: `a/b` is not 1 to 63 letters"),
-        ("schedulerNames: [a, b, a]", ":1: schedulerNames: `a` is named twice"),
+        ("schedulerNames: [a, b, a]", ":1: schedulerNames: `a` is listed twice"),
         ("agents: -1", "a whole number from 0 to 4294967295"),
         ("agents: 2.5", "a whole number from 0 to 4294967295"),
         ("agents: many", "a whole number from 0 to 4294967295"),
@@ -293,7 +293,7 @@ fn a_bad_value_is_refused_with_its_line_its_field_and_what_is_allowed() {
             &constraints(
                 "{maxSkew: 1, topologyKey: a, whenUnsatisfiable: DoNotSchedule}, {maxSkew: 2, topologyKey: a, whenUnsatisfiable: DoNotSchedule}",
             ),
-            ":3: podTopologySpread.defaultConstraints: constraint 1: `a` is there already with the same whenUnsatisfiable",
+            ":3: podTopologySpread.defaultConstraints: constraint 1: `a` is listed twice with the same whenUnsatisfiable",
         ),
         (
             "dispatcher: fastest",
@@ -311,9 +311,9 @@ fn a_bad_value_is_refused_with_its_line_its_field_and_what_is_allowed() {
         ("fragmentation: {period: 1ms}", ":1: fragmentation.period: 1ms is not from 1s to 24h"),
         (
             "leaderElection: {namespace: Berth}",
-            ":1: leaderElection.namespace: `Berth` is not a namespace's name",
+            ":1: leaderElection.namespace: `Berth` is not a valid namespace name",
         ),
-        ("leaderElection: {name: ''}", ":1: leaderElection.name: `` is not an object's name"),
+        ("leaderElection: {name: ''}", ":1: leaderElection.name: `` is not a valid object name"),
         ("leaderElection: {enabled: 3}", ":1: leaderElection.enabled: "),
         (
             "leaderElection:\n  retryPeriod: 1s\n  leaseDuration: 10s",
@@ -393,7 +393,7 @@ fn the_lease_lies_in_the_configured_namespace_else_in_our_own_else_in_kube_syste
     assert_eq!(election.lease_namespace(file.path()), "elsewhere");
 }
 
-/// The limits stand twice, in the schema for people and tools and in `validate`.
+/// The limits are both in the schema, for people and tools, and in `validate`.
 #[test]
 fn the_limits_of_the_schema_are_the_limits_of_the_check() {
     let schema = schema();

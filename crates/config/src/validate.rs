@@ -1,4 +1,4 @@
-//! What a configuration must fulfil beyond its types.
+//! Validation of a configuration beyond its types.
 
 use berth_model::InvalidField;
 use berth_model::validate::DAY;
@@ -12,10 +12,10 @@ use berth_model::validate::within;
 use super::{Backoff, Config, LeaderElection};
 
 impl Config {
-    /// Checks limits, and fields against each other.
+    /// Checks the limits of fields, and fields against each other.
     ///
     /// # Errors
-    /// The first field that is not allowed.
+    /// The first invalid field.
     pub fn validate(&self) -> Result<(), InvalidField> {
         scheduler_names(&self.scheduler_names)?;
         within("agents", self.agents, 0..=64)?;
@@ -39,7 +39,7 @@ impl Config {
         super::scaling::validate(self)?;
         match &self.estimator_file {
             Some(path) if path.as_os_str().is_empty() => {
-                refuse("estimatorFile", "it is empty; leave it out when nothing shall be kept")
+                refuse("estimatorFile", "it is empty; unset it to keep no latencies")
             }
             _ => Ok(()),
         }
@@ -61,21 +61,25 @@ impl Backoff {
 }
 
 impl LeaderElection {
-    /// Checked even when leader election is off, so that switching it on brings no surprise.
+    /// Validates even if leader election is disabled, so that enabling it later cannot fail.
     fn validate(&self) -> Result<(), InvalidField> {
         if !self.namespace.is_empty() && !is_dns_label(&self.namespace) {
             return refuse(
                 "leaderElection.namespace",
-                format!("`{}` is not a namespace's name", self.namespace),
+                format!("`{}` is not a valid namespace name", self.namespace),
             );
         }
         if self.name.len() > 253 || !self.name.split('.').all(is_dns_label_of_any_length) {
             return refuse(
                 "leaderElection.name",
-                format!("`{}` is not an object's name: lower case letters, digits, '-' and '.'", self.name),
+                format!(
+                    "`{}` is not a valid object name: lower case letters, digits, '-' and '.'",
+                    self.name
+                ),
             );
         }
-        // The Lease object holds whole seconds: another process would wait for a shorter time than this one renews for.
+        // The Lease object holds whole seconds: with a fraction, other processes would wait for less time
+        // than this one renews for.
         lasts("leaderElection.leaseDuration", self.lease_duration, SECOND..=HOUR)?;
         if self.lease_duration.get().subsec_nanos() != 0 {
             return refuse(
@@ -120,7 +124,7 @@ fn scheduler_names(names: &[String]) -> Result<(), InvalidField> {
             );
         }
         if names[..position].contains(name) {
-            return refuse(FIELD, format!("`{name}` is named twice"));
+            return refuse(FIELD, format!("`{name}` is listed twice"));
         }
     }
     Ok(())

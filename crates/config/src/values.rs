@@ -1,4 +1,4 @@
-//! Reading single values, so that a wrong one is answered with what is allowed and not with a Rust type.
+//! Deserializers of single values whose errors name the allowed values and not a Rust type.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -29,7 +29,7 @@ pub(super) fn names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<St
     deserializer.deserialize_any(Names)
 }
 
-/// An IP address with a port.
+/// Reads an IP address with a port.
 pub(super) fn socket_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
     let text = String::deserialize(deserializer)?;
     text.parse().map_err(|_| {
@@ -37,7 +37,7 @@ pub(super) fn socket_address<'de, D: Deserializer<'de>>(deserializer: D) -> Resu
     })
 }
 
-/// An IP address with a port, or null.
+/// Reads an IP address with a port, or null.
 pub(super) fn optional_socket_address<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<SocketAddr>, D::Error> {

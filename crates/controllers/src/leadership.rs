@@ -1,4 +1,4 @@
-//! Which processes place pods, and which one decides about the binds of all: by leases.
+//! Leadership by leases: which processes place pods, and which one decides about the binds of all.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
@@ -23,52 +23,53 @@ use berth_scheduler::engine::Engine;
 use berth_scheduler::scheduler::Share;
 use berth_telemetry::Health;
 
-/// The term of a process that leads without an election.
+/// Term of a process that leads without an election.
 const ONLY_TERM: u64 = 1;
 
-/// Where this process stands. Cheap to clone.
+/// Leadership state of this process. Cheap to clone.
 #[derive(Clone)]
 pub struct Leadership {
-    /// This process places pods, as far as its lease says.
+    /// Whether this process places pods, according to its lease.
     places: watch::Receiver<bool>,
     deadline: Option<Deadline>,
-    /// For the requests that only a process may send that places pods.
+    /// Fence for requests that only a process that places pods may send.
     pub fence: Option<Fence>,
     decides: Decides,
-    /// Who decides.
+    /// The replica that decides.
     pub holder: watch::Receiver<Option<Holder>>,
-    /// Of each lease: that it shall be left to expire.
+    /// For each lease: whether to let it expire instead of releasing it.
     keep: Arc<[Arc<AtomicBool>]>,
 }
 
-/// Whether this process decides about the binds of all: it holds the Lease, and has seen what was bound before.
+/// Whether this process decides about the binds of all: it holds the Lease and has read the existing binds.
 #[derive(Clone)]
 struct Decides {
-    /// The term for which it has seen that.
+    /// Term for which the existing binds have been read.
     ready: Arc<Mutex<Option<u64>>>,
     deadline: Option<Deadline>,
     stopping: Arc<AtomicBool>,
 }
 
 impl Leadership {
-    /// The term in which this process places pods now. To be asked right before a bind.
+    /// Returns the term in which this process places pods now. To be called right before a bind.
     pub fn term(&self) -> Option<u64> {
         term_of(self.deadline.as_ref()).filter(|_| *self.places.borrow())
     }
 
-    /// The term in which this process decides about the binds of others now. To be asked before anything is said about one.
+    /// Returns the term in which this process decides about the binds of all replicas now. To be called
+    /// before each answer about a bind.
     pub fn decides(&self) -> Option<u64> {
         let Decides { ready, deadline, stopping } = &self.decides;
         let term = term_of(deadline.as_ref());
         term.filter(|_| !stopping.load(Ordering::Acquire) && *ready.lock() == term)
     }
 
-    /// Nothing is decided from now on.
+    /// Stops all decisions.
     pub fn stop_deciding(&self) {
         self.decides.stopping.store(true, Ordering::Release);
     }
 
-    /// At the end the leases are released only if nothing of ours can have an effect any more.
+    /// At the end, the leases are released only if no request of this process can take effect any more.
     pub fn keep_leases_if(&self, keep: bool) {
         for lease in &*self.keep {
             lease.store(keep, Ordering::Release);
@@ -76,12 +77,13 @@ impl Leadership {
     }
 }
 
-/// The term that a lease with this deadline is in; without a lease there is only one.
+/// Returns the term of a lease with this deadline; without a lease there is only one term.
 fn term_of(deadline: Option<&Deadline>) -> Option<u64> {
     deadline.map_or(Some(ONLY_TERM), Deadline::term)
 }
 
-/// Where another replica reaches our HTTPS: the address of our pod, or the one that is configured if it is one.
+/// Returns the address at which other replicas reach our HTTPS: the address of our pod, or the configured
+/// address if it is specific.
 fn advertised(serving: Option<SocketAddr>) -> Option<SocketAddr> {
     let serving = serving?;
     let pod = std::env::var("POD_IP").ok().and_then(|ip| ip.parse().ok());
@@ -89,15 +91,15 @@ fn advertised(serving: Option<SocketAddr>) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip, serving.port()))
 }
 
-/// Where this process stands for election.
+/// Context of the election.
 pub struct Place<'a> {
     pub cluster: &'a kube::Config,
     pub config: &'a Config,
-    /// The address of HTTPS.
+    /// Address of HTTPS.
     pub serving: Option<SocketAddr>,
 }
 
-/// Runs for the leases that the configuration asks for, and lets the engine follow.
+/// Takes part in the elections of the configuration, and passes the results to the engine.
 pub fn lead(
     tasks: &mut Tasks,
     engine: &Engine,
@@ -108,7 +110,7 @@ pub fn lead(
     let election = &config.leader_election;
     let client = without_retries(cluster.clone())?;
     if !election.enabled {
-        // Receivers keep their last value when the sender is gone.
+        // Receivers keep their last value when the sender is dropped.
         let (places, holder) = (watch::channel(true).1, watch::channel(None).1);
         let decides = Decides { ready: Arc::default(), deadline: None, stopping: Arc::default() };
         let (to, ready) = (engine.clone(), decides.ready.clone());
@@ -121,7 +123,8 @@ pub fn lead(
         return Ok(Leadership { places, deadline: None, fence: None, decides, holder, keep: Arc::default() });
     }
     let host = host_name();
-    // A container that starts again has the name and the process id of the one before, whose requests may not be over.
+    // A restarted container has the name and process id of its predecessor, whose requests may still be in
+    // flight.
     let run = RandomState::new().hash_one(std::process::id()) as u32;
     let identity = format!("{host}_{}_{run:08x}", std::process::id());
     let lease = LeaseConfig {
@@ -155,7 +158,7 @@ pub fn lead(
         let before = std::mem::replace(&mut *ready.lock(), term);
         if before != term {
             let decides = term.is_some();
-            tracing::info!(decides, "whether this process decides about the binds of all replicas");
+            tracing::info!(decides, "guard role changed");
         }
     });
     let member = LeaseConfig {
@@ -176,11 +179,11 @@ pub fn lead(
     Ok(Leadership { places, deadline: Some(deadline), fence, decides, holder, keep })
 }
 
-/// The name of the lease that says that the process with this identity is there.
+/// Returns the name of the member Lease of the process with this identity.
 fn member_name(group: &str, identity: &str) -> String {
     let safe = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let identity: String = identity.chars().map(safe).collect();
-    // The end tells processes apart.
+    // The suffix makes names unique.
     let from = identity.len().saturating_sub(100);
     format!("{group}-member-{}", identity[from..].trim_matches('-'))
 }
@@ -199,13 +202,13 @@ fn set(engine: &Engine, decides: Option<&Mutex<Option<u64>>>, term: Option<u64>)
     }
     match (before, term.is_some()) {
         (false, true) => tracing::info!("this process schedules"),
-        (true, false) => tracing::warn!("leadership is lost: this process places nothing more"),
+        (true, false) => tracing::warn!("leadership lost, scheduling stopped"),
         _ => {}
     }
 }
 
-/// Tells `apply` when a term begins, once we have seen what was bound before that, and at once when leadership ends. `leading`: a
-/// flag, and the term.
+/// Calls `apply` when a term begins, after the existing binds have been read, and immediately when leadership
+/// ends. `leading`: a flag, and the term.
 fn follow(
     tasks: &mut Tasks,
     engine: &Engine,
@@ -225,14 +228,14 @@ fn follow(
                 },
             }
             if leading.changed().await.is_err() {
-                // Nobody can take it away: there is no election, or the elector has said its last word.
+                // The value is final: there is no election, or the elector has ended.
                 std::future::pending::<()>().await;
             }
         }
     });
 }
 
-/// Resolves when the flag is lowered; never when nobody is left who could.
+/// Resolves when the flag becomes false; never if the sender is dropped.
 async fn lost(mut leading: watch::Receiver<bool>) {
     if leading.wait_for(|leads| !leads).await.is_err() {
         std::future::pending::<()>().await;
@@ -240,12 +243,12 @@ async fn lost(mut leading: watch::Receiver<bool>) {
 }
 
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
-/// Longer than a watch needs to tell of a change.
+/// Longer than a watch needs to deliver a change.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 const PAGE_SIZE: u32 = 5_000;
 
-/// Waits until our view has every bind that was carried out before this call: our watch may not have told yet of pods that
-/// whoever led before has bound, nor even that they exist.
+/// Waits until our view contains every bind that was executed before this call: our watch may still lack pods
+/// that the previous leader has bound, and even their creation.
 async fn see_what_is_bound(engine: &Engine, client: &Client) {
     let began = Instant::now();
     while !engine.with(|scheduler, _| scheduler.synced()) {
@@ -255,7 +258,7 @@ async fn see_what_is_bound(engine: &Engine, client: &Client) {
         let mut missing = match list_bound(client).await {
             Ok(bound) => bound,
             Err(error) => {
-                tracing::warn!(%error, "cannot read which pods are bound, trying again");
+                tracing::warn!(%error, "cannot list bound pods, retrying");
                 tokio::time::sleep(ASK_AGAIN / 10).await;
                 continue;
             }
@@ -267,16 +270,16 @@ async fn see_what_is_bound(engine: &Engine, client: &Client) {
                 tokio::time::sleep(LOOK_AGAIN).await;
             }
         }
-        // Those that are gone meanwhile, of which the watch may never tell, are not in the next list.
+        // Pods deleted meanwhile, which the watch may never deliver, are missing in the next list.
         if missing.is_empty() {
             break;
         }
-        tracing::debug!(pods = missing.len(), "the watch has not told of these yet");
+        tracing::debug!(pods = missing.len(), "waiting for the watch to deliver bound pods");
     }
-    tracing::debug!(took = ?began.elapsed(), "seen what is bound");
+    tracing::debug!(took = ?began.elapsed(), "existing binds are known");
 }
 
-/// The uids of all pods that hold something of a node: a consistent read.
+/// Returns the uids of all pods that occupy resources of a node, with a consistent read.
 async fn list_bound(client: &Client) -> kube::Result<Vec<String>> {
     let api: Api<Pod> = Api::all(client.clone());
     let fields = format!("spec.nodeName!=,{LIVE_PODS}");

@@ -1,9 +1,10 @@
-//! The recommender: reads VPAs, pods and usage again and again, and writes what it recommends.
+//! The recommender: in each round it reads VPAs, pods and usage, and writes recommendations.
 //!
-//! A round is: what is there (`world.rs`), VPAs for workloads that have none (`create.rs`), what was known before (`past.rs`), what
-//! is used now (`samples.rs`, `evictions.rs`), statuses (`publish.rs`), other things than CPU and memory (`dimensions.rs`),
-//! checkpoints (`keep.rs`). A round that fails in part leaves what it could not see as it was. All decisions are in `recommend`;
-//! only the process that holds the Lease has any of this state.
+//! Steps of a round: read the existing objects (`world.rs`), create VPAs for workloads that have none
+//! (`create.rs`), load the past (`past.rs`), take samples (`samples.rs`, `evictions.rs`), write statuses
+//! (`publish.rs`), estimate further dimensions (`dimensions.rs`), and save checkpoints (`keep.rs`). If a read
+//! fails, the affected state stays unchanged. All decisions are in `recommend`; only the process that holds
+//! the Lease has this state.
 
 mod create;
 mod dimensions;
@@ -38,12 +39,12 @@ use berth_telemetry::RecommenderMetrics;
 use dimensions::Dimensions;
 use world::World;
 
-/// How often a process that does not lead looks whether it does.
+/// Interval at which a process that does not lead checks its leadership.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
-/// At the end: how long checkpoints may take.
+/// Shutdown: time for the last checkpoints.
 const LAST_SAVE_MAX: Duration = Duration::from_secs(3);
 
-/// Everything that the recommender depends on.
+/// Dependencies of the recommender.
 #[derive(Clone)]
 struct Place {
     config: Arc<config::Recommender>,
@@ -54,21 +55,21 @@ struct Place {
     metrics: Arc<RecommenderMetrics>,
 }
 
-/// Ends the recommender in order.
+/// Shuts the recommender down in order.
 pub struct Handle {
     stop: watch::Sender<bool>,
     ended: watch::Receiver<bool>,
 }
 
 impl Handle {
-    /// Saves what is known, while this process still leads. Takes some seconds at most.
+    /// Saves all checkpoints while this process still leads. Takes a few seconds at most.
     pub async fn finish(mut self) {
         let _ = self.stop.send(true);
         let _ = tokio::time::timeout(LAST_SAVE_MAX, self.ended.wait_for(|ended| *ended)).await;
     }
 }
 
-/// Starts it, if it is switched on.
+/// Starts the recommender, if it is enabled.
 pub fn recommend(
     tasks: &mut Tasks,
     cluster: &kube::Config,
@@ -88,7 +89,7 @@ pub fn recommend(
         leadership: leadership.clone(),
         metrics,
     };
-    // Buckets that cannot be are refused when the configuration is read.
+    // Invalid buckets are rejected when the configuration is read.
     Store::new(config.settings())?;
     Dimensions::new(config)?;
     let ((stop, stopping), (end, ended)) = (watch::channel(false), watch::channel(false));
@@ -106,7 +107,7 @@ impl Place {
         self.leadership.decides() == Some(term)
     }
 
-    /// Recommends whenever this process leads, until it is told to stop.
+    /// Makes recommendations while this process leads, until it is stopped.
     async fn run(&self, mut stopping: watch::Receiver<bool>) {
         loop {
             let Some(term) = self.leadership.decides() else {
@@ -115,7 +116,7 @@ impl Place {
                     () = told(&mut stopping) => return,
                 }
             };
-            // Another process may have written meanwhile: everything is read anew.
+            // Another process may have written meanwhile: all state is read again.
             let Ok(store) = Store::new(self.config.settings()) else { return };
             let Ok(dimensions) = Dimensions::new(&self.config) else { return };
             let mut recommender = Recommender::new(self.clone(), store, dimensions, term);
@@ -138,33 +139,33 @@ impl Place {
     }
 }
 
-/// What is known while this process leads.
+/// State while this process leads.
 struct Recommender {
     place: Place,
     term: u64,
     store: Store,
-    /// What is measured besides CPU and memory.
+    /// Metrics besides CPU and memory.
     dimensions: Dimensions,
     owners: Owners,
-    /// VPAs of which the past has been read, by uid, with the workload that it was read for.
+    /// VPAs whose past has been loaded, by uid, with the workload it was loaded for.
     known: BTreeMap<String, Workload>,
-    /// Pods that were seen, by uid.
+    /// Pods of the last round, by uid.
     pods: BTreeMap<Arc<str>, samples::SeenPod>,
-    /// Statuses that were just written, by uid of the VPA: what was there, and what is there now.
+    /// Statuses that were just written, by uid of the VPA: the previous and the written one.
     written: BTreeMap<String, (Status, Status)>,
-    /// Checkpoints as far as they are known, by namespace and name.
+    /// Known checkpoints, by namespace and name.
     kept: BTreeMap<(String, String), keep::Kept>,
-    /// Checkpoints that seemed to be of no use the last time.
+    /// Checkpoints that were unused at the last search.
     suspects: BTreeSet<(String, String)>,
-    /// VPAs that are made for workloads that have none.
+    /// Creation of VPAs for workloads that have none.
     making: create::Making,
-    /// For the metrics of quality.
+    /// Last recommendations, for the metrics of quality.
     recommended: quality::Recommended,
-    /// Events of evictions that were counted, or are not ours.
+    /// Events of evictions that were counted or are of other pods.
     heard: evictions::Heard,
     saved_at: Option<Instant>,
     collected_at: Option<Instant>,
-    /// The last world that was seen whole, for what is saved at the end.
+    /// The last complete world, for the checkpoints at shutdown.
     world: World,
     complaints: Complaints,
 }
@@ -192,7 +193,7 @@ impl Recommender {
         }
     }
 
-    /// One look at everything, and what follows from it.
+    /// Runs one round.
     async fn round(&mut self) {
         let metrics = self.place.metrics.clone();
         let whole = Instant::now();
@@ -202,8 +203,7 @@ impl Recommender {
             Err(error) => {
                 let error = match error {
                     ApiError::NotFound(_) => {
-                        "there are no VerticalPodAutoscalers in this cluster, their CRDs must be installed"
-                            .to_owned()
+                        "no VerticalPodAutoscalers in this cluster: install their CRDs".to_owned()
                     }
                     error => error.to_string(),
                 };
@@ -250,13 +250,13 @@ impl Recommender {
         self.place.leads(self.term)
     }
 
-    /// The nodes of the cluster.
+    /// Returns the nodes of the cluster.
     fn nodes(&self) -> Vec<Arc<Node>> {
         self.place.engine.with(|scheduler, _| scheduler.inventory().nodes().cloned().collect())
     }
 }
 
-/// Resolves when the flag is raised, or nobody is left who could.
+/// Resolves when the flag becomes true or its sender is dropped.
 async fn told(stopping: &mut watch::Receiver<bool>) {
     let _ = stopping.wait_for(|stop| *stop).await;
 }
@@ -266,7 +266,7 @@ fn now() -> UnixNanos {
     UnixNanos::try_from(Timestamp::now().as_nanosecond()).unwrap_or(UnixNanos::MAX)
 }
 
-/// Says once that something fails, and once that it works again.
+/// Logs a failure once, and its recovery once.
 #[derive(Default)]
 struct Complaints(BTreeMap<String, String>);
 
@@ -284,7 +284,7 @@ impl Complaints {
             }
             Err(error) => {
                 if !self.0.contains_key(topic) {
-                    tracing::warn!(%error, "recommender: cannot read {what}, trying again every round");
+                    tracing::warn!(%error, "recommender: cannot read {what}, retrying every round");
                 }
                 self.0.insert(topic.to_owned(), error);
             }

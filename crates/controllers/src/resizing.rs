@@ -1,4 +1,5 @@
-//! Resizing one pod in place: the room first, then the request. For whoever decides that a pod shall have another size.
+//! In-place resize of one pod: reserves the capacity, then sends the request. Used by all rooms that change
+//! sizes of pods.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,30 +13,30 @@ use berth_rightsizing::apply::{Pod, Resources, patch};
 use berth_scheduler::engine::Engine;
 use berth_scheduler::scheduler::Growth;
 
-/// What became of it.
+/// Result of a resize.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Resized {
-    /// The pod's spec says it. Its kubelet may still put it off.
+    /// The spec of the pod has the new size. The kubelet may still defer it.
     Asked,
-    /// Its node has no room; nothing was sent.
+    /// The node lacks capacity; no request was sent.
     NoRoom(String),
-    /// It is gone, or another one has its name.
+    /// The pod is deleted, or replaced by one with the same name.
     Gone,
-    /// The API server does not allow it.
+    /// The API server refused the resize.
     Refused(String),
-    /// Whether it was carried out is seen when the pod is read again.
+    /// Unknown whether it was applied; the next read of the pod shows it.
     Unknown(String),
 }
 
-/// Pods of which it is not known whether they were resized, at most; more are forgotten, and their room is given back when a watch
-/// tells of them.
+/// Maximum number of pods with an unknown resize result; more are dropped, and a watch event of the pod then
+/// releases the reservation.
 const UNSETTLED_MAX: usize = 10_000;
 
-/// A resize of which nobody knows whether it was carried out.
+/// A resize with an unknown result.
 struct Unsettled {
-    /// What is charged for it.
+    /// Reservation for it.
     growth: Growth,
-    /// What the pod asked for before.
+    /// Requests of the pod before.
     before: Vec<Resources>,
 }
 
@@ -52,9 +53,10 @@ impl Resizer {
         Resizer { engine, writer, unsettled: Mutex::default() }
     }
 
-    /// Gives the containers of a running pod these requests and limits, if its node has room for what they request more. The room is
-    /// charged before the request is sent, and given back when nothing comes of it. The caller must lead, have read the pod since it
-    /// was resized last, and see to budgets and to the pod's QoS class ([`berth_rightsizing::apply::qos::is_kept`]).
+    /// Sets requests and limits of the containers of a running pod, if its node has capacity for the growth.
+    /// The growth is reserved before the request is sent, and released if the resize fails. The caller must
+    /// lead, must have read the pod since its last resize, and must check disruption budgets and the QoS
+    /// class ([`berth_rightsizing::apply::qos::is_kept`]).
     pub async fn resize(&self, pod: &Pod, changes: &[Change]) -> Resized {
         let grown = match self.grow(pod, growth(pod, changes)) {
             Ok(grown) => grown,
@@ -65,7 +67,7 @@ impl Resizer {
             Ok(()) => return Resized::Asked,
             Err(ResizeError::Gone) => Resized::Gone,
             Err(ResizeError::Refused(why)) => Resized::Refused(why),
-            // The room stays taken until a watch tells the truth, or the pod is resized again.
+            // The reservation stays until a watch event shows the result, or the pod is resized again.
             Err(ResizeError::Unknown(why)) => {
                 let mut unsettled = self.unsettled.lock();
                 if unsettled.len() >= UNSETTLED_MAX {
@@ -81,7 +83,7 @@ impl Resizer {
 
     fn grow(&self, pod: &Pod, more: NodeSize) -> Result<Growth, String> {
         let unsettled = self.unsettled.lock().remove(&pod.uid);
-        // When it asks for something else by now, the charge is the truth.
+        // If its requests have changed meanwhile, the charge is correct.
         let undone = unsettled.filter(|unsettled| unsettled.before == asked(pod));
         self.engine.with(|scheduler, _| match &undone {
             Some(undone) => scheduler.grow_instead(&pod.uid, &undone.growth, more),
@@ -105,7 +107,7 @@ mod tests {
     use berth_rightsizing::apply::Container;
     use berth_scheduler::testing::with_engine;
 
-    /// The pod, when it requests so much.
+    /// Returns the pod, with this request.
     fn pod(cpu: i64) -> Pod {
         let requests = PerResource { cpu: Some(cpu), memory: None };
         let wanted = Resources { requests, ..Resources::default() };
@@ -151,7 +153,7 @@ mod tests {
                 assert!(matches!(resized, Resized::Unknown(_)), "{resized:?}");
                 assert_eq!(taken(), wanted);
             }
-            // It was carried out, as the pod says now.
+            // The resize was applied, as the pod now shows.
             engine.with(|scheduler, now| scheduler.apply_pod(on_node(500), now));
             runtime.block_on(resizer.resize(&pod(500), &to(600)));
             assert_eq!(taken(), 600);

@@ -1,7 +1,9 @@
-//! The scaler: reads ServiceScalers, what their services use and how well they serve, again and again, and scales them.
+//! The scaler: in each round it reads ServiceScalers, the usage and the signals of their services, and scales
+//! them.
 //!
-//! A round is: what is there (`look.rs`), what to do (`settle.rs`, which asks `scaling`), doing it (`act.rs`), and telling of it
-//! (`tell.rs`). Only the process that holds the Lease has any of this state; what must outlive it is in the statuses. What a round
+//! Steps of a round: read the existing objects and metrics (`look.rs`), decide (`settle.rs`, which calls
+//! `scaling`), act (`act.rs`), and report (`tell.rs`). Only the process that holds the Lease has this state;
+//! state that must survive it is in the statuses. If a read fails, the affected state stays unchanged.
 //! cannot see stays as it was.
 
 mod act;
@@ -34,18 +36,18 @@ use berth_telemetry::ScalerMetrics;
 use hints::Affinity;
 use settle::Remembered;
 
-/// How often a process that does not lead looks whether it does.
+/// Interval at which a process that does not lead checks its leadership.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
-/// Services that are looked at at the same time.
+/// Maximum number of services processed concurrently.
 const LOOKS_IN_FLIGHT: usize = 8;
-/// Services that are scaled, at most: the first ones by namespace and name.
+/// Maximum number of scaled services: the first ones by namespace and name.
 const SERVICES_MAX: usize = 2_000;
 
-/// Everything that the scaler depends on.
+/// Dependencies of the scaler.
 #[derive(Clone)]
 struct Place {
     interval: Duration,
-    /// Windows in which services are compared; `None`: they are not.
+    /// Windows in which services are compared; `None`: disabled.
     hints_window: Option<Duration>,
     api: Recommending,
     resizer: Arc<Resizer>,
@@ -56,7 +58,7 @@ struct Place {
     metrics: Arc<ScalerMetrics>,
 }
 
-/// Starts it, if it is switched on.
+/// Starts the scaler, if it is enabled.
 pub fn scale(
     tasks: &mut Tasks,
     cluster: &kube::Config,
@@ -66,7 +68,7 @@ pub fn scale(
 ) -> Result<()> {
     let Some(metrics) = metrics else { return Ok(()) };
     let prometheus = config.recommender.prometheus.clone();
-    // A process that was frozen past its lease scales nothing when it goes on.
+    // A process that was frozen past its lease must not scale when it resumes.
     let client = match &leadership.fence {
         Some(fence) => fence.client(cluster.clone())?,
         None => without_retries(cluster.clone())?,
@@ -86,7 +88,7 @@ pub fn scale(
 }
 
 impl Place {
-    /// Scales whenever this process leads. Never returns.
+    /// Scales services while this process leads. Never returns.
     async fn run(&self) {
         loop {
             let Some(term) = self.leadership.decides() else {
@@ -116,7 +118,7 @@ impl Place {
     }
 }
 
-/// What one leader knows of services.
+/// State of services while this process leads.
 struct Scaler {
     place: Place,
     term: u64,
@@ -125,7 +127,7 @@ struct Scaler {
     affinity: Option<Affinity>,
     /// By uid of the ServiceScaler.
     remembered: BTreeMap<String, Remembered>,
-    /// Services by why they are scaled or not, in this round.
+    /// Number of services by condition reason, in this round.
     standings: BTreeMap<&'static str, usize>,
 }
 
@@ -153,7 +155,7 @@ impl Scaler {
         let mut services = match self.place.api.services().await {
             Ok(services) => services,
             Err(ApiError::NotFound(_)) => {
-                tracing::debug!("the cluster has no ServiceScalers: apply the CRDs of berth to have them");
+                tracing::debug!("no ServiceScalers in this cluster: apply the CRDs of berth");
                 return Ok(());
             }
             Err(error) => return Err(error),
@@ -164,7 +166,7 @@ impl Scaler {
             tracing::warn!(
                 left_out,
                 most = SERVICES_MAX,
-                "there are more ServiceScalers than can be looked after"
+                "too many ServiceScalers, only the first ones are scaled"
             );
             services.truncate(SERVICES_MAX);
         }
@@ -181,9 +183,9 @@ impl Scaler {
         if self.affinity.is_some() {
             let names: Vec<String> = namespaces.iter().map(|name| name.to_string()).collect();
             if let Err(error) = self.read_network(&names, now).await {
-                tracing::debug!(error, "what pods send and receive is not known");
+                tracing::debug!(error, "network usage of pods is unknown");
             }
-            // Of two for one target the second would peak with the first.
+            // Of two services with one target, the second would peak with the first.
             let counts = services.iter().zip(&in_the_way).map(|(service, in_the_way)| {
                 in_the_way.is_ok() && service.plan.as_ref().is_ok_and(|plan| !plan.dry_run)
             });
@@ -200,16 +202,16 @@ impl Scaler {
     }
 }
 
-/// Who else decides about a service.
+/// Other controllers of a service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct InTheWay {
     replicas: Option<String>,
     sizes: Option<String>,
-    /// It is not known: they could not be read.
+    /// Whether they are unknown because they could not be read.
     perhaps: bool,
 }
 
-/// Who else decides about a service. `Err`: an older ServiceScaler decides about all of it.
+/// Returns the other controllers of a service. `Err`: an older ServiceScaler controls it completely.
 fn in_the_way(
     service: &Service,
     services: &[Service],
@@ -232,7 +234,7 @@ fn in_the_way(
             Ok(InTheWay { replicas: of(false), sizes: of(true), perhaps: false })
         }
         Some(Err(error)) => {
-            let unknown = Some(format!("an autoscaler, perhaps ({error})"));
+            let unknown = Some(format!("an unknown autoscaler ({error})"));
             Ok(InTheWay { replicas: unknown.clone(), sizes: unknown, perhaps: true })
         }
         None => Ok(InTheWay::default()),

@@ -1,4 +1,4 @@
-//! The tasks of the process, supervised.
+//! Supervised tasks of the process.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// The tasks of the process: none of them ends before it does.
+/// The tasks of the process: none of them ends before the process does.
 #[derive(Default)]
 pub struct Tasks(JoinSet<&'static str>);
 
@@ -18,7 +18,7 @@ impl Tasks {
         });
     }
 
-    /// Waits until one has ended, which is an error.
+    /// Waits until a task has ended, which is an error.
     pub async fn first_end(&mut self) -> Result<()> {
         match self.0.join_next().await {
             Some(Ok(name)) => bail!("the task '{name}' has ended"),
@@ -27,7 +27,7 @@ impl Tasks {
         }
     }
 
-    /// Gives tasks that end by themselves a moment, and aborts the others.
+    /// Gives tasks that end by themselves a moment, and aborts the rest.
     pub async fn finish(mut self) {
         let all = async { while self.0.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(Duration::from_secs(1), all).await;

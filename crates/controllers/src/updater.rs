@@ -1,5 +1,5 @@
-//! The updater: looks at the pods of VPAs again and again, and resizes or evicts those that are not as recommended. What is done with
-//! which pod is decided in `apply/update.rs`; only the process that holds the Lease does anything.
+//! The updater: in each round it checks the pods of VPAs, and resizes or evicts those that differ from the
+//! recommendation. `apply/update.rs` decides what is done; only the process that holds the Lease acts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use berth_rightsizing::apply::{Hold, Index, Memory, Mode, Pod, Ranges, Round, Ru
 use berth_rightsizing::recommend::{Owner, UnixNanos, Vpa};
 use berth_telemetry::UpdaterMetrics;
 
-/// How often a process that does not lead looks whether it does.
+/// Interval at which a process that does not lead checks its leadership.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
-/// Events about pods that stay as they are, in one round.
+/// Maximum number of events about unchanged pods, per round.
 const TOLD_MAX: usize = 100;
-/// The Leases of upstream's components.
+/// Leases of upstream's components.
 const UPSTREAM_UPDATER: &str = "vpa-updater";
 const UPSTREAM_WEBHOOK: &str = "vpa-admission-controller";
 
@@ -43,13 +43,13 @@ pub struct Updater {
     pub metrics: Arc<UpdaterMetrics>,
 }
 
-/// What is known while this process leads.
+/// State while this process leads.
 #[derive(Default)]
 struct Known {
     memory: Memory,
-    /// Why pods stay as they are, as their events have told; by uid.
+    /// Reported reasons why pods stay unchanged; by uid.
     told: BTreeMap<Arc<str>, Hold>,
-    /// What was last complained about.
+    /// The last logged problem.
     complaint: Option<String>,
 }
 
@@ -60,7 +60,7 @@ struct Group {
     pods: Vec<Pod>,
 }
 
-/// What one round comes to.
+/// Result of one round.
 #[derive(Default)]
 struct Tally {
     held: BTreeMap<&'static str, usize>,
@@ -72,7 +72,7 @@ impl Updater {
         self.leadership.decides() == Some(term)
     }
 
-    /// Updates whenever this process leads. Never returns.
+    /// Updates pods while this process leads. Never returns.
     pub async fn run(self) {
         loop {
             let Some(term) = self.leadership.decides() else {
@@ -99,7 +99,7 @@ impl Updater {
         let complaint = result.err();
         if complaint != known.complaint {
             match &complaint {
-                Some(why) => tracing::warn!(why, "updater: pods stay as they are, trying again every round"),
+                Some(why) => tracing::warn!(why, "updater: pods are not updated, retrying every round"),
                 None => tracing::info!("updater: pods are updated again"),
             }
         }
@@ -107,7 +107,7 @@ impl Updater {
     }
 
     /// # Errors
-    /// Why not all that should be was looked at.
+    /// The reason why not all pods were checked.
     async fn update(&self, term: u64, known: &mut Known, tally: &mut Tally) -> Result<(), String> {
         let rules = self.rules().await?;
         known.memory.without_the_future(now());
@@ -118,7 +118,7 @@ impl Updater {
             let groups = match self.groups(namespace).await {
                 Ok(groups) => groups,
                 Err(error) => {
-                    failed = Err(format!("the pods of namespace {namespace} cannot be read: {error}"));
+                    failed = Err(format!("cannot read the pods of namespace {namespace}: {error}"));
                     continue;
                 }
             };
@@ -131,7 +131,7 @@ impl Updater {
                 }
             }
         }
-        // What could not be seen is not gone.
+        // Pods that could not be read may still exist.
         if failed.is_ok() {
             known.memory.retain(&uids, &vpas);
             known.told.retain(|uid, _| uids.contains(uid));
@@ -139,18 +139,18 @@ impl Updater {
         failed
     }
 
-    /// How pods may be disturbed now.
+    /// Returns the rules for disruptions now.
     async fn rules(&self) -> Result<Rules, String> {
         let apply = &self.config.apply;
         let namespace = &apply.upstream_namespace;
         let explain = |error: ApiError| {
-            format!("cannot tell whether the upstream updater or admission controller runs: {error}")
+            format!("cannot check whether the upstream updater or admission controller runs: {error}")
         };
         let updater = self.api.lease_holder(namespace, UPSTREAM_UPDATER).await.map_err(explain)?;
         if let Some(holder) = updater {
             return Err(format!(
-                "the upstream updater runs: {holder} holds the Lease {namespace}/{UPSTREAM_UPDATER}; stop it, or switch \
-                 recommender.apply.updater off"
+                "the upstream updater runs: {holder} holds the Lease {namespace}/{UPSTREAM_UPDATER}; stop it, or set \
+                 recommender.apply.updater to false"
             ));
         }
         let is_refused = !(self.certificate)(Timestamp::now());
@@ -159,7 +159,7 @@ impl Updater {
         Ok(apply.rules(has_webhook))
     }
 
-    /// Those with VPAs that update pods.
+    /// Returns the namespaces with VPAs that update pods.
     fn namespaces(&self) -> Result<BTreeSet<Arc<str>>, String> {
         let index = self.index.read();
         if !index.is_complete() {
@@ -173,7 +173,7 @@ impl Updater {
         Ok(index.vpas().filter(updates).map(|vpa| vpa.namespace.clone()).collect())
     }
 
-    /// The VPAs of a namespace that update pods, with their pods.
+    /// Returns the VPAs of a namespace that update pods, with their pods.
     async fn groups(&self, namespace: &Arc<str>) -> Result<Vec<Group>, ApiError> {
         let pods = self.api.running_pods(namespace).await?;
         let index = self.index.read();
@@ -231,7 +231,7 @@ impl Updater {
         known.memory = memory;
     }
 
-    /// What these controllers want, as far as it can be told.
+    /// Returns the desired replicas of these controllers, as far as they can be read.
     async fn replicas(&self, group: &Group, owners: &BTreeSet<Owner>) -> BTreeMap<Owner, usize> {
         let mut replicas = BTreeMap::new();
         for owner in owners {
@@ -241,7 +241,7 @@ impl Updater {
                 Ok(Replicas::AsTheyAre) => there(),
                 Ok(Replicas::Unknown) => continue,
                 Err(error) => {
-                    tracing::debug!(%error, owner = owner.name, "updater: cannot read how many pods it wants");
+                    tracing::debug!(%error, owner = owner.name, "updater: cannot read the desired replicas");
                     continue;
                 }
             };
@@ -250,7 +250,8 @@ impl Updater {
         replicas
     }
 
-    /// Resizes a pod in place, if its node has the room. Returns what follows, and more about why it is held.
+    /// Resizes a pod in place, if its node has capacity. Returns the next step, and details of why it is
+    /// held.
     async fn resize(
         &self,
         pod: &Pod,
@@ -262,7 +263,7 @@ impl Updater {
         if let Resized::Refused(error) | Resized::Unknown(error) = &resized {
             tracing::warn!(
                 error, namespace = %pod.namespace, pod = %pod.name,
-                "a pod could not be resized in place; if it was forbidden, berth's ClusterRole has to allow: patch pods/resize"
+                "cannot resize a pod in place; if the request was forbidden, the ClusterRole of berth must allow: patch pods/resize"
             );
             self.metrics.update("resize_failed");
         }
@@ -287,7 +288,7 @@ impl Updater {
     async fn evict(&self, pod: &Pod, vpa: &Vpa, candidate: &Candidate, round: &mut Round<'_>) -> Step {
         match self.resizer.writer.evict(id(pod)).await {
             Evicted::Yes => {
-                tracing::info!(namespace = %pod.namespace, pod = %pod.name, vpa = %vpa.name, "evicted a pod to apply what is recommended");
+                tracing::info!(namespace = %pod.namespace, pod = %pod.name, vpa = %vpa.name, "evicted a pod to apply its recommendation");
                 self.metrics.update("evicted");
                 round.evicted(candidate);
                 self.resizer.writer.tell(PodEvent::evicted(id(pod), &vpa.name)).await;
@@ -298,7 +299,7 @@ impl Updater {
                 Step::Evict
             }
             Evicted::Kept(why) => {
-                tracing::info!(namespace = %pod.namespace, pod = %pod.name, why, "an eviction was refused");
+                tracing::info!(namespace = %pod.namespace, pod = %pod.name, why, "the API server refused an eviction");
                 self.metrics.update("eviction_refused");
                 round.eviction_refused();
                 Step::Hold(Hold::DisruptionBudget)
@@ -306,7 +307,7 @@ impl Updater {
             Evicted::Failed(error) => {
                 tracing::warn!(
                     error, namespace = %pod.namespace, pod = %pod.name,
-                    "a pod could not be evicted; if it was forbidden, berth's ClusterRole has to allow: create pods/eviction"
+                    "cannot evict a pod; if the request was forbidden, the ClusterRole of berth must allow: create pods/eviction"
                 );
                 self.metrics.update("eviction_failed");
                 round.eviction_refused();
@@ -315,7 +316,7 @@ impl Updater {
         }
     }
 
-    /// The pod stays as it is: an event says so when the reason is new.
+    /// Keeps the pod unchanged; writes an event if the reason is new.
     async fn hold(
         &self,
         pod: &Pod,

@@ -1,4 +1,4 @@
-//! Durations as Kubernetes writes them: `15s`, `500ms`, `1h30m`.
+//! Durations in the format of Kubernetes: `15s`, `500ms`, `1h30m`.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,12 +9,12 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde::{Serialize, Serializer};
 
-/// A duration in the text form of Go's `time.Duration`: numbers with a unit, one after the other. Not negative, at
-/// most a year.
+/// A duration in the format of Go's `time.Duration`: numbers with a unit, concatenated. Not negative, at most
+/// a year.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConfigDuration(Duration);
 
-/// Longest unit first, which is also the order in which they are written.
+/// Longest unit first, which is also the order of the output.
 const UNITS: [(&str, u64); 6] = [
     ("h", 3_600_000_000_000),
     ("m", 60_000_000_000),
@@ -26,7 +26,7 @@ const UNITS: [(&str, u64); 6] = [
 const NANOS_MAX: u64 = 365 * 24 * UNITS[0].1;
 const PATTERN: &str = r"^([0-9]+(\.[0-9]+)?(h|m|s|ms|us|ns))+$";
 
-/// Why a text is not a duration.
+/// Error of parsing a duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a duration: {problem}, write for example 15s, 500ms or 1h30m")]
 pub struct DurationError {
@@ -35,7 +35,7 @@ pub struct DurationError {
 }
 
 impl ConfigDuration {
-    /// At most a year: longer ones could not be written in the file.
+    /// At most a year: longer durations are invalid in the file.
     pub const fn new(duration: Duration) -> Self {
         Self(duration)
     }
@@ -90,7 +90,7 @@ fn parse_nanos(text: &str) -> Result<u64, &'static str> {
     Ok(nanos)
 }
 
-/// `number`, digits with at most one point, times `unit_nanos`; what is below a nanosecond is cut off.
+/// Returns `number` (digits with at most one point) times `unit_nanos`, truncated to whole nanoseconds.
 fn times(number: &str, unit_nanos: u64) -> Result<u64, &'static str> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
     if whole.is_empty() || fraction.is_empty() || fraction.contains('.') {
@@ -100,7 +100,7 @@ fn times(number: &str, unit_nanos: u64) -> Result<u64, &'static str> {
     let mut digit_nanos = unit_nanos;
     let mut fraction_nanos = 0;
     for digit in fraction.bytes() {
-        // Hours have 36 * 10^11 ns: dividing digit by digit stays exact as long as there is something left to divide.
+        // Hours have 36 * 10^11 ns: dividing digit by digit is exact while the remainder is not 0.
         fraction_nanos += digit_nanos * u64::from(digit - b'0') / 10;
         digit_nanos /= 10;
     }
@@ -148,7 +148,7 @@ impl<'de> Deserialize<'de> for ConfigDuration {
                 text.parse().map_err(E::custom)
             }
 
-            // A bare number is the usual mistake: it gets the message about the missing unit.
+            // A bare number is the usual mistake: the message is about the missing unit.
             fn visit_u64<E: de::Error>(self, number: u64) -> Result<ConfigDuration, E> {
                 self.visit_str(&number.to_string())
             }

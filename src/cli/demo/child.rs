@@ -1,4 +1,4 @@
-//! berth itself, as a process of its own, so that its CPU time and memory are only its own.
+//! berth as a separate process, so that its CPU time and memory are measured alone.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
@@ -12,7 +12,7 @@ use berth_testenv::Process;
 const READY_LIMIT: Duration = Duration::from_secs(30);
 const SCRAPE_LIMIT: Duration = Duration::from_secs(10);
 
-/// A running `berth run` of this same program. Dropping it ends it.
+/// A running `berth run` of this program. Dropping it ends the process.
 pub struct Berth {
     process: Process,
     address: SocketAddr,
@@ -20,16 +20,16 @@ pub struct Berth {
 }
 
 impl Berth {
-    /// Starts it, and returns when it has seen all pods and nodes. Its log goes to `folder`.
+    /// Starts berth, and returns when it has read all pods and nodes. Its log goes to `folder`.
     pub async fn start(kubeconfig: &Path, folder: &Path) -> Result<Self> {
-        let program = std::env::current_exe().context("cannot find out where this program lies")?;
+        let program = std::env::current_exe().context("cannot find the path of this program")?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free port on 127.0.0.1")?;
         let address = listener.local_addr()?;
         drop(listener);
         let kubeconfig = kubeconfig.to_str().context("the temporary folder's path is not UTF-8")?;
         let program = program.to_str().context("the path of this program is not UTF-8")?;
         let metrics = format!("--health-address={address}");
-        // The API server is on this machine: the environment's proxy is not for it.
+        // The API server is on this machine: proxies of the environment are not used.
         let args = [
             "-u",
             "HTTPS_PROXY",
@@ -53,10 +53,10 @@ impl Berth {
     }
 
     /// # Errors
-    /// When it has ended; the message has the end of its log.
+    /// berth has exited; the message has the end of its log.
     pub fn check_alive(&mut self) -> Result<()> {
         if self.process.has_exited() {
-            bail!("berth has ended; its log:\n{}", self.process.log().tail());
+            bail!("berth exited; its log:\n{}", self.process.log().tail());
         }
         Ok(())
     }
@@ -66,7 +66,8 @@ impl Berth {
     }
 
     pub fn usage(&self) -> Result<Usage> {
-        usage_of(&self.process.pid().to_string()).context("cannot read what berth uses from /proc")
+        usage_of(&self.process.pid().to_string())
+            .context("cannot read the resource usage of berth from /proc")
     }
 
     pub async fn scrape(&self) -> Result<Metrics> {
@@ -77,16 +78,16 @@ impl Berth {
     }
 }
 
-/// The text of a scrape.
+/// Text of a scrape.
 pub struct Metrics(String);
 
 impl Metrics {
-    /// The value of a metric, by its name with labels as it stands in the text.
+    /// Returns the value of a metric, by its name with labels as in the text.
     pub fn get(&self, name: &str) -> Result<u64> {
         let lines = &mut self.0.lines();
         let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         let value = value.with_context(|| format!("berth has no metric {name}"))?;
-        value.parse().with_context(|| format!("{name} is {value:?}, which is no number"))
+        value.parse().with_context(|| format!("{name} is {value:?}, which is not a number"))
     }
 }
 

@@ -1,4 +1,4 @@
-//! When each pod was created, bound, and told why it waits, as a client of the API server sees it.
+//! Times of creation and bind of each pod, and its condition, as seen by a client of the API server.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use super::workload::{Class, Fate, Workload};
 use berth_kube_io::{Change, ClusterSink, LIVE_PODS, LeanPod, PodIndex, WatchCounters, watch};
 use berth_model::{Node, Pod};
 
-/// What was seen of one pod.
+/// Observations of one pod.
 #[derive(Debug, Clone)]
 struct Seen {
     fate: Fate,
-    /// Our create call was answered.
+    /// Time of the response to our create request.
     created: Option<Instant>,
-    /// Our watch saw it with a node.
+    /// Time at which our watch saw it with a node.
     bound: Option<Instant>,
-    /// It carried a condition that says why it waits.
+    /// Whether it has a condition with the reason why it is unschedulable.
     told: bool,
 }
 
@@ -29,16 +29,16 @@ struct Record {
     counts: Counts,
 }
 
-/// How many pods have come how far.
+/// Number of pods in each stage.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     pub created: usize,
     pub bound: usize,
-    /// Of the pods that cannot be placed yet or never, those that were told why.
+    /// Pods that cannot be placed, now or ever, and have a condition with the reason.
     pub told: usize,
 }
 
-/// Clones share what they have seen.
+/// Record of observations; clones share it.
 #[derive(Clone)]
 pub struct Observer(Arc<Mutex<Record>>);
 
@@ -70,7 +70,7 @@ impl Observer {
         self.0.lock().counts
     }
 
-    /// From the first creation to the last bind of the pods that could be placed at once.
+    /// Returns the time from the first creation to the last bind of the pods that could be placed at once.
     pub fn span(&self) -> Duration {
         let record = self.0.lock();
         let at_once = || record.pods.values().filter(|seen| seen.fate == Fate::Placed);
@@ -79,18 +79,18 @@ impl Observer {
         first.zip(last).map_or(Duration::ZERO, |(first, last)| last.duration_since(first))
     }
 
-    /// From creation to bind, of the pods that could be placed at once; ascending.
+    /// Returns the times from creation to bind of the pods that could be placed at once, ascending.
     pub fn latencies(&self) -> Vec<Duration> {
         let record = self.0.lock();
         let at_once = record.pods.values().filter(|seen| seen.fate == Fate::Placed);
-        // A bind that was seen before the answer to the creation took no time.
+        // A bind that was seen before the response to the creation took no time.
         let latency = |seen: &Seen| Some(seen.bound?.saturating_duration_since(seen.created?));
         let mut latencies: Vec<Duration> = at_once.filter_map(latency).collect();
         latencies.sort_unstable();
         latencies
     }
 
-    /// The last bind of the pods that could be placed late, counted from `start`.
+    /// Returns the time from `start` to the last bind of the pods that could be placed late.
     pub fn late_bind(&self, start: Instant) -> Duration {
         let record = self.0.lock();
         let late = record.pods.values().filter(|seen| seen.fate == Fate::PlacedLate);
@@ -118,7 +118,7 @@ impl ClusterSink for Observer {
         }
     }
 
-    // What happened once has happened: only the pods' ways to a node are of interest.
+    // Deletions are ignored: observations of a pod stay valid.
     fn delete_pod(&mut self, _: &Arc<str>) {}
     fn retain_pods(&mut self, _: &HashSet<Arc<str>>) {}
     fn apply_node(&mut self, _: Node) {}

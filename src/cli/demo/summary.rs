@@ -1,4 +1,4 @@
-//! What the demo found out: as a table for people, as JSON for programs.
+//! Result of the demo: a table for people, JSON for programs.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -13,30 +13,30 @@ use berth_model::Pod;
 
 #[derive(Debug, Serialize)]
 pub struct Summary {
-    /// Those that were there from the start.
+    /// Nodes created at the start.
     pub nodes: usize,
     pub pods: usize,
     pub bound: usize,
     pub waiting: usize,
-    /// Of the pods that could be placed at once, from the first creation to the last bind.
+    /// Rate of the pods that could be placed at once, from the first creation to the last bind.
     pub pods_per_second: f64,
     pub latency_ms: Latency,
-    /// From the creation of the nodes that the class `late` waits for until its last pod was bound.
+    /// Time from the creation of the nodes for the class `late` to the bind of its last pod.
     pub late_ms: f64,
     pub list_hits: u64,
     pub list_misses: u64,
     pub conflicts: u64,
-    /// CPU time of berth from the first pod to the last, divided by all bound pods.
+    /// CPU time of berth from the first pod to the last, per bound pod.
     pub cpu_us_per_pod: f64,
     pub peak_memory_bytes: u64,
     pub classes: Vec<ClassSummary>,
-    /// What of the demo's claims does not hold.
+    /// Failed checks.
     pub problems: Vec<String>,
-    /// While the control plane is kept up.
+    /// Set while the control plane is kept running.
     pub kubeconfig: Option<PathBuf>,
 }
 
-/// From the answer to the create call until the demo's own watch saw the pod with a node.
+/// Latency from the response to the create request until the demo's watch saw the pod with a node.
 #[derive(Debug, Serialize)]
 pub struct Latency {
     pub p50: f64,
@@ -50,15 +50,15 @@ pub struct ClassSummary {
     pub about: &'static str,
     pub pods: usize,
     pub bound: usize,
-    /// Of one pod that waits: reason and message of its condition.
+    /// Reason and message of the condition of one waiting pod.
     pub reason: Option<String>,
     pub message: Option<String>,
 }
 
 impl Latency {
-    /// `ascending` are the times of single pods.
+    /// `ascending`: times of single pods.
     pub fn of(ascending: &[Duration]) -> Self {
-        // Nearest rank: the smallest time that this share of the pods does not exceed.
+        // Nearest rank: the smallest time that is at least as long as this share of the times.
         let percentile = |percent: usize| {
             let rank = (ascending.len() * percent).div_ceil(100).max(1);
             milliseconds(ascending.get(rank - 1).copied().unwrap_or_default())
@@ -71,7 +71,7 @@ pub fn milliseconds(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 1e5).round() / 100.0
 }
 
-/// In the order of the workload's table.
+/// Returns a row for each class, in the order of the workload.
 pub fn by_class(pods: &[Pod]) -> Vec<ClassSummary> {
     let summary = |class: &'static super::workload::Class| {
         let of_class =
@@ -114,26 +114,30 @@ impl fmt::Display for Summary {
         writeln!(f)?;
         let mut row = |name: &str, value: String, note: &str| writeln!(f, "{name:<22} {value:>26}  {note}");
         row(
-            "pods a second",
+            "pods per second",
             HumanCount(self.pods_per_second.round() as u64).to_string(),
             "from the first creation to the last bind",
         )?;
         row(
             "latency p50, p99, max",
             format!("{p50:.1}, {p99:.1}, {max:.1} ms"),
-            "from the answer to our create call until our watch saw the pod's node",
+            "from the create response until the watch saw the pod's node",
         )?;
-        row("late class", format!("{:.1} ms", self.late_ms), "from its nodes' creation to its last bind")?;
+        row(
+            "late class",
+            format!("{:.1} ms", self.late_ms),
+            "from the creation of its nodes to its last bind",
+        )?;
         row(
             "ranked-list hits",
             format!("{} of {} ({share:.1} %)", HumanCount(self.list_hits), HumanCount(lookups)),
-            "an agent had the class's list and only repaired it",
+            "the agent had a list of the class and only repaired it",
         )?;
-        row("conflicts", HumanCount(self.conflicts).to_string(), "choices that no longer fitted at commit")?;
+        row("conflicts", HumanCount(self.conflicts).to_string(), "placements that no longer fit at commit")?;
         row(
-            "CPU time a bound pod",
+            "CPU time per bound pod",
             format!("{:.0} us", self.cpu_us_per_pod),
-            "of berth alone, requests to the API server included",
+            "of berth alone, including requests to the API server",
         )?;
         row("peak memory", HumanBytes(self.peak_memory_bytes).to_string(), "of berth alone")
     }

@@ -1,11 +1,11 @@
-//! Whether the cluster is as the demo says, from a fresh list, counted from the workload's own table.
+//! Verification of the cluster against the workload, from a fresh list.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::workload::{CLASS_LABEL, CLASSES, Class, Fate, GPU};
 use berth_model::{Effect, Node, Pod};
 
-/// Enough to see what is wrong.
+/// Maximum number of reported problems.
 const PROBLEMS_MAX: usize = 10;
 
 #[derive(Default)]
@@ -17,19 +17,20 @@ struct Used {
     ports: BTreeSet<u16>,
 }
 
-/// What of the demo's claims does not hold: every pod is there; those that can be placed are, on nodes that their class
-/// may use; no node has more than it holds, no port twice; those that wait were told why. Empty when all is well.
+/// Returns the failed checks: every pod exists; pods that can be placed are bound to nodes that their class
+/// may use; no node is overcommitted and no host port used twice; waiting pods have a condition with the
+/// reason. Empty if all pass.
 pub fn problems(pods_expected: usize, pods: &[Pod], nodes: &[Node]) -> Vec<String> {
     let mut problems = Vec::new();
     if pods.len() != pods_expected {
-        problems.push(format!("{} pods are there, not {pods_expected}", pods.len()));
+        problems.push(format!("there are {} pods, not {pods_expected}", pods.len()));
     }
     let nodes: BTreeMap<&str, &Node> = nodes.iter().map(|node| (&*node.name, node)).collect();
     let mut used: BTreeMap<&str, Used> = BTreeMap::new();
     for pod in pods {
         let class = class_of(pod);
         let Some(class) = class else {
-            problems.push(format!("pod {} is none of the demo's", pod.name));
+            problems.push(format!("pod {} does not belong to the demo", pod.name));
             continue;
         };
         match &pod.node_name {
@@ -40,7 +41,8 @@ pub fn problems(pods_expected: usize, pods: &[Pod], nodes: &[Node]) -> Vec<Strin
                     problems.extend(problem_of_bound(pod, class, node));
                     let is_new = used.entry(name).or_default().add(class);
                     if !is_new {
-                        problems.push(format!("pod {} has a port of {name} that another has too", pod.name));
+                        problems
+                            .push(format!("pod {} has a host port on {name} that is used twice", pod.name));
                     }
                 }
             },
@@ -55,7 +57,7 @@ pub fn problems(pods_expected: usize, pods: &[Pod], nodes: &[Node]) -> Vec<Strin
             && used.gpus <= node.extended.get(GPU);
         if !fits {
             problems.push(format!(
-                "node {name} is overcommitted: {} pods ask for {}m CPU",
+                "node {name} is overcommitted: {} pods request {}m CPU",
                 used.pods, used.cpu_milli
             ));
         }
@@ -76,7 +78,7 @@ fn problem_of_waiting(pod: &Pod, class: &Class) -> Option<String> {
     let is_told = pod.scheduled.as_ref().is_some_and(|condition| {
         !condition.status && &*condition.reason == "Unschedulable" && !condition.message.is_empty()
     });
-    (!is_told).then(|| format!("pod {} waits and was not told why", pod.name))
+    (!is_told).then(|| format!("pod {} waits without a condition that says why", pod.name))
 }
 
 fn problem_of_bound(pod: &Pod, class: &Class, node: &Node) -> Option<String> {
@@ -88,7 +90,7 @@ fn problem_of_bound(pod: &Pod, class: &Class, node: &Node) -> Option<String> {
 }
 
 impl Used {
-    /// Whether its port was free.
+    /// Adds a pod; returns whether its port was free.
     fn add(&mut self, class: &Class) -> bool {
         self.cpu_milli += class.cpu_milli;
         self.memory += class.memory_mib << 20;
@@ -118,7 +120,7 @@ mod tests {
         nodes.collect()
     }
 
-    /// All pods, bound as they should be, each class's in turn over the nodes it may use.
+    /// Returns all pods, bound correctly: the pods of each class in turn over its nodes.
     fn pods() -> Vec<Pod> {
         let (mut interner, nodes) = (Interner::default(), nodes());
         assert_eq!(nodes.len(), NODES);
@@ -164,9 +166,11 @@ mod tests {
 
     #[test]
     fn every_broken_promise_is_told() {
-        assert!(only_problem(|pods| drop(pods.pop())).contains("99 pods are there, not 100"));
+        assert!(only_problem(|pods| drop(pods.pop())).contains("there are 99 pods, not 100"));
         assert!(only_problem(|pods| first(pods, "web").node_name = None).contains("is not bound"));
-        assert!(only_problem(|pods| first(pods, "giant").scheduled = None).contains("was not told why"));
+        assert!(
+            only_problem(|pods| first(pods, "giant").scheduled = None).contains("waits without a condition")
+        );
         assert!(
             only_problem(|pods| first(pods, "web").node_name = Some("x".into())).contains("does not exist")
         );
@@ -190,6 +194,8 @@ mod tests {
         }
         let problems = problems(100, &pods, &nodes());
         assert!(problems.iter().any(|problem| problem.contains("node-4 is overcommitted")), "{problems:?}");
-        assert!(problems.iter().any(|problem| problem.contains("has a port of node-4 that another has too")));
+        assert!(
+            problems.iter().any(|problem| problem.contains("has a host port on node-4 that is used twice"))
+        );
     }
 }

@@ -1,14 +1,14 @@
-//! What the demo makes: kinds of nodes, classes of pods, and how many of each.
+//! Workload of the demo: kinds of nodes and classes of pods, with their shares.
 
 use serde_json::{Value, json};
 
-/// So many nodes hold every kind in its share.
+/// Minimum number of nodes: contains every kind in its share.
 const NODES_MIN: usize = 20;
-/// Every hundred pods hold every class in its share.
+/// Minimum number of pods: every hundred pods contain every class in its share.
 const PODS_MIN: usize = 100;
-/// Up to here all pods that can be placed fit, whatever the order: `every_class_has_room` below.
+/// Up to this number, all pods that can be placed fit, in any order: `every_class_has_room` below.
 const PODS_PER_NODE_MAX: usize = 10;
-/// A label of every pod: the name of its class.
+/// Label of every pod with the name of its class.
 pub const CLASS_LABEL: &str = "class";
 
 const POOL: &str = "pool";
@@ -18,33 +18,33 @@ pub const GPU: &str = "nvidia.com/gpu";
 const ZONES: [&str; 3] = ["zone-a", "zone-b", "zone-c"];
 const PODS_PER_LATE_NODE: usize = 100;
 
-/// What becomes of the pods of a class.
+/// Expected result for the pods of a class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     Placed,
     /// Waits until the demo adds its nodes.
     PlacedLate,
-    /// Asks for what no node has.
+    /// Requests that no node satisfies.
     Waits,
 }
 
-/// Pods that are alike but for their names.
+/// Pods that differ only in their names.
 #[derive(Debug, Clone, Copy)]
 pub struct Class {
     pub name: &'static str,
     pub about: &'static str,
-    /// Of all pods.
+    /// Share of all pods, in percent.
     pub percent: usize,
     pub fate: Fate,
     pub cpu_milli: i64,
     pub memory_mib: i64,
     pub gpus: i64,
     pub host_port: Option<u16>,
-    /// A label that its nodes must have.
+    /// Required label of its nodes.
     pub requires: Option<(&'static str, &'static str)>,
-    /// Whether that is asked for by node affinity, not by `nodeSelector`.
+    /// Whether the label is required by node affinity, not by `nodeSelector`.
     pub by_affinity: bool,
-    /// The key of a taint.
+    /// Key of a tolerated taint.
     pub tolerates: Option<&'static str>,
 }
 
@@ -101,7 +101,7 @@ pub const CLASSES: [Class; 10] = [
     },
     Class {
         name: "hostport",
-        about: "port 9100, so one on a node",
+        about: "port 9100, so one per node",
         percent: 3,
         host_port: Some(9100),
         ..PLAIN
@@ -132,7 +132,7 @@ pub const CLASSES: [Class; 10] = [
     },
 ];
 
-/// How much the demo makes.
+/// Size of the demo.
 #[derive(Debug, Clone, Copy)]
 pub struct Workload {
     pub nodes: usize,
@@ -140,26 +140,26 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// Why the demo could not keep its promises with these numbers.
+    /// Checks that the demo can place its pods with these numbers.
     pub fn check(self) -> Result<(), String> {
         let Workload { nodes, pods } = self;
         if nodes < NODES_MIN {
-            return Err(format!("--nodes {nodes} is too few: every kind of node is there from {NODES_MIN}"));
+            return Err(format!("--nodes {nodes} is too few: every kind of node needs at least {NODES_MIN}"));
         }
         if pods < PODS_MIN {
-            return Err(format!("--pods {pods} is too few: every class is there from {PODS_MIN}"));
+            return Err(format!("--pods {pods} is too few: every class needs at least {PODS_MIN}"));
         }
         if pods > nodes * PODS_PER_NODE_MAX {
             return Err(format!(
-                "--pods {pods} is too many for {nodes} nodes: all have room up to {PODS_PER_NODE_MAX} pods a node"
+                "--pods {pods} is too many for {nodes} nodes: all fit up to {PODS_PER_NODE_MAX} pods per node"
             ));
         }
         Ok(())
     }
 
-    /// The class of every pod, in the order of creation: well mixed, as in a cluster.
+    /// Returns the class of every pod, in the order of creation: well mixed, as in a cluster.
     pub fn classes(self) -> impl Iterator<Item = &'static Class> {
-        // 37 and 100 have no common factor: a hundred pods in a row meet every percent once.
+        // 37 and 100 are coprime: a hundred pods in a row contain every percent once.
         (0..self.pods).map(|index| class_of_percent(index * 37 % 100))
     }
 
@@ -167,7 +167,7 @@ impl Workload {
         self.classes().filter(|class| is_counted(class)).count()
     }
 
-    /// Names and objects of all pods, in the order of creation.
+    /// Returns names and objects of all pods, in the order of creation.
     pub fn pods(self) -> impl Iterator<Item = (String, Value)> {
         self.classes().enumerate().map(|(index, class)| {
             let name = format!("{}-{index}", class.name);
@@ -180,7 +180,7 @@ impl Workload {
         (0..self.nodes).map(|index| kind_of_node(index).node(format!("node-{index}"), index))
     }
 
-    /// The nodes that the class `late` waits for.
+    /// Returns the nodes that the class `late` waits for.
     pub fn late_nodes(self) -> impl Iterator<Item = (String, Value)> {
         let late = self.count(|class| class.fate == Fate::PlacedLate);
         (0..late.div_ceil(PODS_PER_LATE_NODE)).map(|index| LATE.node(format!("late-node-{index}"), index))
@@ -228,7 +228,7 @@ impl Class {
     }
 }
 
-/// Nodes that are alike but for their names and zones.
+/// Nodes that differ only in their names and zones.
 struct NodeKind {
     pool: &'static str,
     instance_type: &'static str,
@@ -244,7 +244,7 @@ const WITH_GPUS: NodeKind =
     NodeKind { pool: "gpu", instance_type: "g4", gpus: 8, taint: Some(GPU), ..GENERAL };
 const LATE: NodeKind = NodeKind { pool: "late", instance_type: "m16", cpus: 16, ..GENERAL };
 
-/// The rarest come first, so that a number that is no multiple never has too few of them.
+/// The rarest kinds come first, so that a number that is not a multiple never has too few of them.
 fn kind_of_node(index: usize) -> &'static NodeKind {
     match index % NODES_MIN {
         0 => &COMPUTE,
@@ -294,7 +294,7 @@ mod tests {
         }
     }
 
-    /// At the most pods a node, what each class asks for is there, whatever number of nodes it is.
+    /// With the maximum of pods per node, the requests of each class fit, for any number of nodes.
     #[test]
     fn every_class_has_room() {
         for nodes in NODES_MIN..200 {
@@ -311,8 +311,8 @@ mod tests {
             assert!(asked("ingest") <= has("ingest"));
             let gpus: i64 = kinds().map(|kind| kind.gpus).sum();
             assert!(workload.count(|class| class.gpus > 0) as i64 <= gpus);
-            // These share the nodes without a taint. A fifth is left for what does not divide, and no class that can
-            // use only some of them asks for more than half of those.
+            // These classes share the untainted nodes. A fifth is left for fragments, and no class that can
+            // use only some of these nodes requests more than half of them.
             let open = has("general") + has("compute");
             let shared = ["web", "batch", "zonal", "compute", "hostport"].map(asked);
             assert!(shared.iter().sum::<i64>() * 5 <= open * 4);
@@ -326,9 +326,9 @@ mod tests {
     #[test]
     fn numbers_that_break_the_promise_are_refused_with_the_limit() {
         let refusal = |nodes, pods| Workload { nodes, pods }.check().unwrap_err();
-        assert!(refusal(10, 300).contains("from 20"));
-        assert!(refusal(100, 50).contains("from 100"));
-        assert!(refusal(100, 1001).contains("up to 10 pods a node"));
+        assert!(refusal(10, 300).contains("at least 20"));
+        assert!(refusal(100, 50).contains("at least 100"));
+        assert!(refusal(100, 1001).contains("up to 10 pods per node"));
         assert!(Workload { nodes: 100, pods: 1000 }.check().is_ok());
     }
 }

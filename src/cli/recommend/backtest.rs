@@ -1,4 +1,4 @@
-//! Backtests: of files, or of what a Prometheus has.
+//! Backtests on files or on the usage in Prometheus.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ use berth_simulator::trace::TraceError;
 
 pub fn answer(options: &RecommendOptions, files: &[PathBuf]) -> Result<Answer, Failure> {
     if !matches!(options.output, Format::Table | Format::Json) {
-        return Err(Failure::Input(anyhow!("a backtest is written as table or json")));
+        return Err(Failure::Input(anyhow!("--output: a backtest supports table or json")));
     }
     let (recorded, complete) = match (&options.prometheus, files) {
         (None, []) => {
@@ -56,12 +56,12 @@ fn outcomes(options: &RecommendOptions, recorded: &[Recorded]) -> Result<Vec<Out
         outcomes.extend(of);
     }
     let (warm_up, step) = (shown(options.warm_up), shown(options.step));
-    let advice = format!("shorter than --warm-up ({warm_up}) and --step ({step}): give shorter ones");
+    let advice = format!("shorter than --warm-up ({warm_up}) plus --step ({step}): give shorter ones");
     if outcomes.is_empty() {
         return Err(Failure::Input(anyhow!("nothing can be measured, all recorded usage is {advice}")));
     }
     if let Some(first) = short.first() {
-        note(&format!("{} series are left out, such as {first}: they are {advice}", short.len()));
+        note(&format!("skipped {} series, such as {first}: they are {advice}", short.len()));
     }
     Ok(outcomes)
 }
@@ -84,7 +84,7 @@ fn from_files(options: &RecommendOptions, files: &[PathBuf]) -> Result<Vec<Recor
         let Recording { recorded: of, out_of_order } = read?;
         if out_of_order > 0 {
             let file = file.display();
-            note(&format!("{file}: {out_of_order} rows are not later than one before, and are left out"));
+            note(&format!("{file}: skipped {out_of_order} rows whose time is not after the previous one"));
         }
         recorded.extend(of.into_iter().filter(|each| each.pods.iter().any(|samples| !samples.is_empty())));
     }

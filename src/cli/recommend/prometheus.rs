@@ -1,4 +1,4 @@
-//! Advice from a Prometheus: reads everything, and hands it to the collector.
+//! Advice from a Prometheus: reads all data and passes it to the collector.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -19,12 +19,12 @@ use berth_prometheus::{
 use berth_rightsizing::recommend::time::nanos;
 use berth_rightsizing::usage::UsageKind;
 
-/// A Prometheus, and what is asked of it.
+/// A Prometheus and the queried range.
 pub struct Asked<'a> {
     options: &'a RecommendOptions,
     source: PrometheusSource,
     now: Timestamp,
-    /// What the reader should know.
+    /// Notes for the user.
     pub notes: Vec<String>,
     /// Whether everything could be read.
     pub complete: bool,
@@ -52,7 +52,7 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     Ok(runtime.context("cannot start the runtime")?)
 }
 
-/// The width of the table: that of the terminal where the shell tells it.
+/// Returns the width of the table: the width of the terminal if the shell sets it.
 fn width() -> usize {
     const DEFAULT: usize = 120;
     std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).unwrap_or(DEFAULT)
@@ -63,12 +63,12 @@ async fn report(asked: &mut Asked<'_>) -> Result<Report, Failure> {
     let owners = asked.owners().await?;
     let workloads_from =
         if owners.is_empty() { WorkloadsFrom::PodNames } else { WorkloadsFrom::KubeStateMetrics };
-    let now = i64::try_from(asked.now.as_nanosecond()).context("--at: a time that cannot be worked with")?;
+    let now = i64::try_from(asked.now.as_nanosecond()).context("--at: the time is out of range")?;
     let mut collector = Collector::new(settings(options), owners, now).map_err(anyhow::Error::from)?;
     asked.history(|kind, series| collector.usage(kind, &series)).await?;
     if collector.refused() > 0 {
         let refused = collector.refused();
-        asked.notes.push(format!("{refused} samples are negative or from the future, and are left out"));
+        asked.notes.push(format!("skipped {refused} samples that are negative or in the future"));
     }
     for fact in [Fact::Request, Fact::Limit].into_iter().flat_map(|fact| UsageKind::ALL.map(fact)) {
         asked.facts(fact, &mut collector, |collector, told| collector.told(fact, told)).await;
@@ -111,7 +111,8 @@ impl<'a> Asked<'a> {
         }
     }
 
-    /// Who owns pods. Without kube-state-metrics nothing is known, which is no failure; no Prometheus is one.
+    /// Returns the owners of pods. Without kube-state-metrics the result is empty, which is no failure; an
+    /// unreachable Prometheus is.
     pub async fn owners(&mut self) -> Result<Owners, Failure> {
         self.source.check(self.now).await.map_err(failure)?;
         let mut owners = Owners::default();
@@ -124,7 +125,7 @@ impl<'a> Asked<'a> {
         Ok(owners)
     }
 
-    /// Reads one fact. The answer can do without, but says so.
+    /// Reads one fact. On failure the answer does without it, and a note says so.
     async fn facts<T: Send>(
         &mut self,
         fact: Fact,
@@ -137,7 +138,7 @@ impl<'a> Asked<'a> {
             Err(error) => {
                 self.complete = false;
                 let error = as_options(&with_causes(&error));
-                self.notes.push(format!("{fact:?} could not be read, the answer does without: {error}"));
+                self.notes.push(format!("{fact:?} could not be read and is missing in the answer: {error}"));
             }
         }
     }
@@ -158,7 +159,7 @@ impl<'a> Asked<'a> {
         for reason in Skip::ALL {
             let count = summary.skipped.get(reason);
             if count > 0 {
-                self.notes.push(format!("left out: {count} {}", reason.name().replace('_', " ")));
+                self.notes.push(format!("skipped: {count} {}", reason.name().replace('_', " ")));
             }
         }
         if summary.samples == 0 {
@@ -170,7 +171,7 @@ impl<'a> Asked<'a> {
     fn warnings(&mut self, summary: &Summary) {
         for warning in &summary.warnings {
             self.complete = false;
-            let text = format!("Prometheus warns, something may be missing: {warning}");
+            let text = format!("Prometheus returned a warning, data may be missing: {warning}");
             if !self.notes.contains(&text) {
                 self.notes.push(text);
             }
@@ -180,11 +181,10 @@ impl<'a> Asked<'a> {
     fn tell_of(&mut self, left: Left) {
         let Left { ended, less_severe } = left;
         if ended > 0 {
-            self.notes
-                .push(format!("{ended} containers that do not run any more are left out; --all shows them"));
+            self.notes.push(format!("{ended} containers that no longer run are hidden; --all shows them"));
         }
         if less_severe > 0 {
-            self.notes.push(format!("{less_severe} containers that are less far off are left out"));
+            self.notes.push(format!("{less_severe} containers of lower severity are hidden"));
         }
     }
 
@@ -193,18 +193,16 @@ impl<'a> Asked<'a> {
         let (metric, url, history) = (&config.memory_metric, &config.url, shown(self.options.history));
         Ok(match self.source.missing(self.now).await.map_err(failure)? {
             Missing::Metric => anyhow!(
-                "Prometheus at {url} has no {metric} of the last {history}: let it scrape the kubelets' /metrics/cadvisor, or \
+                "Prometheus at {url} has no {metric} in the last {history}: let it scrape the kubelets' /metrics/cadvisor, or \
                  give the address of the one that does"
             ),
             Missing::Labels { legacy } => {
                 let set = if legacy { "legacy" } else { "modern" };
-                anyhow!(
-                    "{metric} at {url} has other labels than these: use --label-set {set}, or leave --label-set out"
-                )
+                anyhow!("{metric} at {url} has other labels: use --label-set {set}, or remove --label-set")
             }
             Missing::AnyLabels => anyhow!(
                 "{metric} at {url} has neither the labels namespace, pod and container nor namespace, pod_name and \
-                 container_name: see what drops or renames them (metric_relabel_configs)"
+                 container_name: check whether metric_relabel_configs drops or renames them"
             ),
             Missing::Namespaces if !self.options.namespace.is_empty() => anyhow!(
                 "Prometheus at {url} has no usage of containers in --namespace {} in the last {history}",
@@ -220,7 +218,7 @@ impl<'a> Asked<'a> {
 }
 
 fn config(options: &RecommendOptions) -> PrometheusConfig {
-    // Prometheus gives at most 11,000 points of a series at once.
+    // Prometheus returns at most 11,000 points of a series per query.
     const POINTS: u64 = 10_000;
     let usual = PrometheusConfig::default().slice.get().as_secs();
     let resolution = options.resolution.get().as_secs();
@@ -254,7 +252,7 @@ fn failure(error: SourceError) -> Failure {
     }
 }
 
-/// The same advice in the words of this command: messages name fields of the configuration file.
+/// Rewrites advice that names fields of the configuration file to options of this command.
 pub fn as_options(text: &str) -> String {
     const WORDS: [(&str, &str); 17] = [
         ("use prometheus.basicAuth", "give --user and --password-file instead"),
@@ -287,7 +285,7 @@ pub fn as_options(text: &str) -> String {
     WORDS.into_iter().fold(text.to_owned(), |text, (field, option)| text.replace(field, option))
 }
 
-/// How many hours of history have been read, for people who wait at a terminal.
+/// Hours of history that have been read; shown on a terminal.
 struct Hours {
     stage: Option<Stage>,
     start_s: f64,
@@ -305,7 +303,7 @@ impl Hours {
     fn reached(&mut self, at_s: f64) {
         if let Some(stage) = &mut self.stage {
             let hours = ((at_s - self.start_s) / 3_600.0).max(0.0) as usize;
-            // The end is told when the last answer has come.
+            // The last hour is counted after the last response.
             stage.set(hours.min(self.total.saturating_sub(1)));
         }
     }

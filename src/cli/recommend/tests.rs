@@ -1,4 +1,4 @@
-//! The command against a made-up Prometheus.
+//! Tests of the command against a fake Prometheus.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn options(url: &str, more: &[&str]) -> RecommendOptions {
     options
 }
 
-/// Runs it as the command does, with its own runtime.
+/// Runs as the command does, with its own runtime.
 async fn answer(url: &str, more: &[&str]) -> Result<Answer, Failure> {
     install_provider();
     let options = options(url, more);
@@ -34,7 +34,7 @@ async fn answer(url: &str, more: &[&str]) -> Result<Answer, Failure> {
     tokio::task::spawn_blocking(run).await.expect("it ends")
 }
 
-/// The exit code, and what is said.
+/// Returns the exit code and the message.
 fn refusal(answer: Result<Answer, Failure>) -> (u8, String) {
     match answer {
         Ok(answer) => panic!("an answer: {}", answer.text),
@@ -53,7 +53,7 @@ fn usage(asked: &Asked) -> String {
     ))
 }
 
-/// What kube-state-metrics would tell.
+/// Series of kube-state-metrics.
 fn facts(asked: &Asked) -> String {
     let query = asked.query();
     let one = |labels: &str, value: f64| {
@@ -133,7 +133,7 @@ async fn namespaces_tokens_and_labels_are_as_the_options_say() {
     assert!(table.contains("deploy/web") && table.contains("2 -> 4"), "{table}");
     for asked in fake.asked() {
         assert_eq!(asked.authorization.as_deref(), Some("Bearer secret"));
-        // The first one asks whether there is a Prometheus at all.
+        // The first request checks that there is a Prometheus at all.
         let query = asked.query();
         assert!(query == "vector(1)" || query.contains(r#"namespace=~"bank|shop""#), "{query}");
     }
@@ -161,7 +161,7 @@ async fn without_kube_state_metrics_workloads_are_guessed_and_requests_unknown()
     let fake = Fake::start(|_, asked| respond(asked, |_| vector("").into_response())).await;
     let Answer { text, complete } = answer(&fake.url, &["-o", "json"]).await.ok().expect("an answer");
     let json: Value = serde_json::from_str(&text).expect("JSON");
-    // It was asked, and has nothing: that is not a failure.
+    // The query succeeded with an empty result: not a failure.
     assert!(complete);
     assert_eq!(json["workloadsFrom"], "pod-names");
     let web = &json["containers"][0];
@@ -205,7 +205,7 @@ async fn what_is_wrong_with_an_address_or_its_answers_is_told_in_the_words_of_th
     assert!(code == 1 && said.contains("which --bearer-token-file names"), "{said}");
 }
 
-/// A Prometheus without usage; `has` says for which selectors there are series all the same.
+/// A Prometheus without usage; `has` selects the selectors that have series.
 async fn without_usage(has: fn(&str) -> bool, more: &[&str]) -> String {
     let fake = Fake::start(move |_, asked| match asked {
         _ if is_usage(asked) => matrix(""),

@@ -1,4 +1,4 @@
-//! Values of options.
+//! Parsers of option values.
 
 use jiff::Timestamp;
 
@@ -6,7 +6,7 @@ use berth_model::ConfigDuration;
 use berth_model::Quantity;
 use berth_rightsizing::recommend::{AMOUNT_MAX, Amount};
 
-/// As in the configuration file, or in whole days such as `8d`.
+/// Parses a duration as in the configuration file, or in whole days such as `8d`.
 pub fn duration(text: &str) -> Result<ConfigDuration, String> {
     const DAY_SECS: u64 = 86_400;
     const DAYS_MAX: u64 = 365;
@@ -22,7 +22,7 @@ pub fn duration(text: &str) -> Result<ConfigDuration, String> {
     }
 }
 
-/// A duration as people say it.
+/// Returns a duration in words.
 pub fn shown(duration: ConfigDuration) -> String {
     let seconds = duration.get().as_secs();
     match (seconds / 86_400, seconds % 86_400) {
@@ -33,7 +33,7 @@ pub fn shown(duration: ConfigDuration) -> String {
 }
 
 pub fn timestamp(text: &str) -> Result<Timestamp, String> {
-    text.parse().map_err(|_| "write a date, a time and an offset, such as 2026-01-31T12:00:00Z".to_owned())
+    text.parse().map_err(|_| "use a date, a time and an offset, such as 2026-01-31T12:00:00Z".to_owned())
 }
 
 pub fn cpu(text: &str) -> Result<Amount, String> {
@@ -48,7 +48,7 @@ fn amount(text: &str, unit: fn(Quantity) -> i64) -> Result<Amount, String> {
     let quantity = Quantity::parse(text).map_err(|error| error.to_string())?;
     match unit(quantity) {
         amount if (0..=AMOUNT_MAX).contains(&amount) => Ok(amount),
-        _ => Err("it is negative, or more than any machine has".to_owned()),
+        _ => Err("it is negative or too large".to_owned()),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Applying recommendations: what is watched for it, the webhook, and the updater.
+//! Application of recommendations: its watches, the webhook, and the updater.
 
 use std::sync::Arc;
 
@@ -21,7 +21,8 @@ use berth_scheduler::hints::Hints;
 use berth_server::metrics::{Histograms, Sources};
 use berth_server::mutate::{Mutate, Placing};
 
-/// Follows what decides about pods, and returns the webhook if it is switched on. Every replica has this.
+/// Watches the objects that decide about pods, and returns the webhook if it is enabled. Runs in every
+/// replica.
 pub(super) fn webhook(
     tasks: &mut Tasks,
     config: &Config,
@@ -45,7 +46,7 @@ pub(super) fn webhook(
     (Some(index), mutate)
 }
 
-/// Starts the updater, if it is switched on.
+/// Starts the updater, if it is enabled.
 pub(super) fn update(
     tasks: &mut Tasks,
     config: &Config,
@@ -56,7 +57,7 @@ pub(super) fn update(
 ) -> Result<()> {
     let (Some(index), Some(metrics)) = (index, sources.updater.clone()) else { return Ok(()) };
     let client = without_retries(cluster.clone())?;
-    // A process that was frozen past its lease resizes and evicts nothing when it goes on.
+    // A process that was frozen past its lease must not resize or evict when it resumes.
     let fenced = match &leadership.fence {
         Some(fence) => fence.client(cluster.clone())?,
         None => client.clone(),

@@ -1,4 +1,4 @@
-//! The measured latencies of the dispatcher, kept over a restart.
+//! Measured latencies of the dispatcher, kept across restarts.
 
 use std::path::Path;
 
@@ -11,18 +11,18 @@ pub(super) fn read(file: Option<&Path>) -> Estimator {
     };
     match std::fs::read_to_string(file) {
         Ok(text) => serde_json::from_str(&text).unwrap_or_else(|error| {
-            tracing::warn!(file = %file.display(), %error, "the estimator file cannot be used; latencies are measured anew");
+            tracing::warn!(file = %file.display(), %error, "invalid estimator file, measuring latencies from scratch");
             Estimator::default()
         }),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Estimator::default(),
         Err(error) => {
-            tracing::warn!(file = %file.display(), %error, "the estimator file cannot be read; latencies are measured anew");
+            tracing::warn!(file = %file.display(), %error, "cannot read the estimator file, measuring latencies from scratch");
             Estimator::default()
         }
     }
 }
 
-/// Written whole or not at all.
+/// Writes the file atomically.
 pub(super) fn save(file: Option<&Path>, engine: &Engine) {
     let Some(file) = file else { return };
     let estimator = engine.with(|scheduler, _| scheduler.estimator().clone());
@@ -32,6 +32,6 @@ pub(super) fn save(file: Option<&Path>, engine: &Engine) {
         .and_then(|text| std::fs::write(&fresh, text))
         .and_then(|()| std::fs::rename(&fresh, file));
     if let Err(error) = written {
-        tracing::warn!(file = %file.display(), %error, "the measured latencies could not be saved");
+        tracing::warn!(file = %file.display(), %error, "cannot save the measured latencies");
     }
 }

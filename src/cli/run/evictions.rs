@@ -1,4 +1,4 @@
-//! Carrying out what preemption decided: evictions, and what pods are told of their nomination.
+//! Execution of preemption decisions: evictions, and nominated node names of pods.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -12,20 +12,21 @@ use berth_model::{PodRef, Report};
 use berth_scheduler::engine::Engine;
 use berth_scheduler::scheduler::Eviction;
 
-/// Evictions and nominations in flight, at most of each.
+/// Maximum number of evictions in flight, and of nominations.
 const IN_FLIGHT_MAX: usize = 16;
 
-/// What is to be done, as was decided in this term.
+/// A request to send, as decided in this term.
 #[derive(Debug)]
 pub(super) enum Order {
     Evict(Eviction, u64),
     Nominate(PodRef, Option<Arc<str>>, u64),
 }
 
-/// A pod, its node, and the term in which that was decided.
+/// A pod, its nominated node, and the term of the decision.
 type Nomination = (PodRef, Option<Arc<str>>, u64);
 
-/// What waits. A pod has at most one nomination waiting, the latest, and none while one of it is in flight.
+/// Queued orders. A pod has at most one queued nomination, the latest, and none is taken while another one of
+/// the pod is in flight.
 #[derive(Debug, Default)]
 struct Orders {
     evictions: VecDeque<(Eviction, u64)>,
@@ -51,7 +52,7 @@ impl Orders {
         }
     }
 
-    /// The next that may be carried out now.
+    /// Returns the next order that may be executed now.
     fn take(&mut self) -> Option<Order> {
         if self.nominating.len() < IN_FLIGHT_MAX {
             let free = self.nominations.keys().find(|uid| !self.nominating.contains(*uid)).cloned();
@@ -78,7 +79,7 @@ impl Orders {
     }
 }
 
-/// Carries out orders for as long as the process decides anything. `leads` is asked before each request.
+/// Executes orders while the process decides. `leads` is called before each request.
 pub(super) async fn carry_out_evictions(
     engine: Engine,
     evictor: Evictor,
@@ -117,7 +118,7 @@ async fn carry_out(
                 Ok(false) => {}
                 Err(error) => tracing::warn!(
                     namespace = %victim.namespace, pod = %victim.name, %node, error,
-                    "a pod could not be preempted; if it was forbidden, berth's ClusterRole has to allow: patch \
+                    "cannot preempt a pod; if the request was forbidden, the ClusterRole of berth must allow: patch \
                      pods/status, delete pods"
                 ),
             }
@@ -128,7 +129,7 @@ async fn carry_out(
             if let Err(error) = evictor.nominate(&pod, node.as_ref(), || leads(term)).await {
                 tracing::warn!(
                     namespace = %pod.namespace, pod = %pod.name, error,
-                    "the nominated node of a pod could not be written; if it was forbidden, berth's ClusterRole has to \
+                    "cannot write the nominated node of a pod; if the request was forbidden, the ClusterRole of berth must \
                      allow: patch pods/status"
                 );
             }

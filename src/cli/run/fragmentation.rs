@@ -1,7 +1,8 @@
-//! The periodic report on fragmentation: which few pods could move so that what waits has room.
+//! Periodic fragmentation report: a few pods whose move makes room for pending pods and allocations.
 //!
-//! A pass runs on a thread of its own, with an agent of its own that lives as long as the pass. The scheduler's lock is held to copy
-//! the rows and what waits (once), for the pods of one node at a time, and for the class of one pod at a time.
+//! A pass runs on its own thread, with its own agent that lives as long as the pass. The scheduler's lock is
+//! held to copy the rows and the pending pods (once), for the pods of one node at a time, and for the class
+//! of one pod at a time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,13 +16,13 @@ use berth_scheduler::inventory::{NodeId, Revision};
 use berth_scheduler::repack::{Case, Entry, Repacker, Report, Resident, Residents, Waits};
 use berth_server::fragmentation::{Latest, Pass};
 
-/// How often it is looked whether something waits, and a pass is due.
+/// Interval of the check whether anything is pending and a pass is due.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// A pass ends after so long, whatever it has found.
+/// Time limit of a pass.
 const LONGEST_PASS: Duration = Duration::from_secs(5);
-/// Waiting classes and allocations that one pass looks at.
+/// Maximum number of pending classes and allocations in one pass.
 const MOST_CASES: usize = 64;
-/// Of the agent's lists.
+/// Size of the agent's cache.
 const CACHE_BYTES: usize = 64 << 20;
 
 pub(super) fn report(tasks: &mut Tasks, engine: &Engine, every: Duration, latest: Arc<Latest>) {
@@ -40,13 +41,13 @@ pub(super) fn report(tasks: &mut Tasks, engine: &Engine, every: Duration, latest
             match pass {
                 Ok(true) => last = Some(Instant::now()),
                 Ok(false) => {}
-                Err(error) => tracing::error!(%error, "the report on fragmentation failed"),
+                Err(error) => tracing::error!(%error, "the fragmentation report failed"),
             }
         }
     });
 }
 
-/// Returns whether something waits, so that a pass was made.
+/// Returns whether a pass was made because something is pending.
 fn look(engine: &Engine, latest: &Latest) -> bool {
     let began = Instant::now();
     let mut agent = Agent::new(AgentConfig {
@@ -104,7 +105,7 @@ fn look(engine: &Engine, latest: &Latest) -> bool {
         nodes = report.nodes().len(),
         ?took,
         ?locked,
-        "looked for pods that could move so that what waits has room"
+        "searched for pods whose move makes room"
     );
     latest.set(Pass { report, took });
     true
@@ -119,7 +120,7 @@ fn helps(cases: &[Case], report: &Report) -> BTreeMap<berth_scheduler::gang::All
     told.filter_map(of_allocation).collect()
 }
 
-/// The pods of the scheduler, asked node by node.
+/// The pods of the scheduler, read node by node.
 struct Live<'a> {
     engine: &'a Engine,
 }

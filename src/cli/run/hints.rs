@@ -1,5 +1,5 @@
-//! What the statuses of ServiceScalers say of where pods had better be, told to the scheduler and to the webhook. In every process;
-//! the scaler writes it, wherever it runs.
+//! Placement hints from the statuses of ServiceScalers, passed to the scheduler and to the webhook. Runs in
+//! every process; the scaler writes the statuses, in any process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,22 +17,22 @@ use berth_scheduler::engine::Engine;
 use berth_scheduler::hints::{Hint, Hints};
 use berth_server::metrics::Sources;
 
-/// The statuses of many services change at once, when a window ends.
+/// Batching interval: the statuses of many services change at once when a window ends.
 const GATHER: Duration = Duration::from_secs(1);
 
 /// Namespace and name of a ServiceScaler.
 type Name = (Arc<str>, Arc<str>);
 
-/// The hints of each ServiceScaler that has some.
+/// The hints of each ServiceScaler that has any.
 #[derive(Debug, Default)]
 struct Known {
     of: BTreeMap<Name, Vec<Hint>>,
-    /// What the list that is being read has told of.
+    /// The objects seen so far in the current list.
     listing: Option<BTreeSet<Name>>,
 }
 
 impl Known {
-    /// Whether anything is different now.
+    /// Applies a change; returns whether the hints changed.
     fn take(&mut self, change: Change<LeanServiceScaler>) -> bool {
         match change {
             Change::ListBegins => {
@@ -78,7 +78,7 @@ fn name_of(namespace: Option<&str>, name: Option<&str>) -> Name {
     (namespace.unwrap_or_default().into(), name.unwrap_or_default().into())
 }
 
-/// Follows them, if they are switched on.
+/// Watches ServiceScalers, if hints are enabled.
 pub(super) fn follow(
     tasks: &mut Tasks,
     client: &Client,
@@ -107,7 +107,7 @@ pub(super) fn follow(
                 in_force = taken.in_force,
                 refused = taken.refused,
                 concerned = taken.concerned,
-                "pods are placed by what services peak together"
+                "placement hints of services changed"
             );
         }
     });

@@ -1,4 +1,4 @@
-//! The self-check: everything known is compared with the API server from time to time.
+//! Periodic self-check: compares the cached state with the API server.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,10 +13,10 @@ use berth_scheduler::engine::Engine;
 use berth_scheduler::scheduler::Difference;
 use berth_server::metrics::SelfCheckCounters;
 
-/// A difference that a self-check found must still be there this much later: watches lag.
+/// Time for which a difference must persist: watches lag.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// Compares with the API server from time to time. What differs twice is mended and logged.
+/// Compares with the API server periodically. Persistent differences are repaired and logged.
 pub(super) fn self_check(
     tasks: &mut Tasks,
     engine: &Engine,
@@ -34,30 +34,30 @@ pub(super) fn self_check(
                     if mended > 0 {
                         tracing::error!(
                             mended,
-                            "berth's view of the cluster was wrong and has been mended; please report this"
+                            "the cached cluster state was wrong and has been repaired; please report this"
                         );
                     }
                 }
                 Err(error) => {
                     counters.failed.fetch_add(1, Relaxed);
-                    tracing::warn!(%error, "the self-check could not list the cluster");
+                    tracing::warn!(%error, "self-check: cannot list the cluster");
                 }
             }
         }
     });
 }
 
-/// One comparison. Returns how many differences were mended.
+/// Compares once. Returns the number of repaired differences.
 async fn check_once(engine: &Engine, client: &Client) -> kube::Result<usize> {
     if !engine.with(|scheduler, _| scheduler.synced()) {
         return Ok(0);
     }
     for violation in engine.with(|scheduler, _| scheduler.check()) {
-        tracing::error!(%violation, "berth is not as it should be; please report this");
+        tracing::error!(%violation, "invariant violated; please report this");
     }
     let recounted = engine.with(|scheduler, _| scheduler.heal());
     for wrong in &recounted {
-        tracing::error!(node = %wrong.node, counted = wrong.counted, recounted = wrong.recounted, "a node's sums were wrong");
+        tracing::error!(node = %wrong.node, counted = wrong.counted, recounted = wrong.recounted, "the resource sums of a node were wrong");
     }
     let find = |pods: &[_], nodes: &[_]| engine.with(|scheduler, _| scheduler.differences(pods, nodes));
     let (pods, nodes) = list_cluster(client).await?;
@@ -71,7 +71,7 @@ async fn check_once(engine: &Engine, client: &Client) -> kube::Result<usize> {
     let mut found = find(&pods, &nodes);
     found.retain(|difference: &Difference| suspicions.binary_search(difference).is_ok());
     for difference in &found {
-        tracing::error!(?difference, "berth has an object otherwise than the API server");
+        tracing::error!(?difference, "cached object differs from the API server");
     }
     Ok(recounted.len() + engine.with(|scheduler, now| scheduler.mend(&found, &pods, &nodes, now)))
 }

@@ -1,4 +1,4 @@
-//! What is served, as configured.
+//! HTTP handlers according to the configuration.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use berth_server::metrics::{Histograms, Metrics, Sources};
 use berth_server::{Secure, Served};
 use berth_telemetry::Health;
 
-/// What answers depend on.
+/// Dependencies of the handlers.
 pub(super) struct Asked<'a> {
     pub engine: &'a Engine,
     pub cluster: &'a kube::Config,
@@ -29,14 +29,15 @@ pub(super) struct Asked<'a> {
     pub leadership: &'a Leadership,
 }
 
-/// Seeds the agent that only judges; the others have their numbers.
+/// Seed of the agent that only answers requests; the scheduling agents use their numbers.
 const JUDGE: u64 = 1 << 32;
 
-/// Lists that are kept for what others ask about. With few nodes a list is small beside what is known of its class, so that a limit
-/// in bytes alone would let whoever asks about ever new classes fill the memory.
+/// Maximum number of cached lists for external requests. With few nodes a list is small compared with the
+/// data of its class, so that with a limit in bytes alone, clients that ask about ever new classes could fill
+/// the memory.
 const JUDGED_CLASSES: usize = 10_000;
 
-/// The handlers of everything that is configured.
+/// Returns the handlers of everything that is configured.
 pub(super) fn routes(
     tasks: &mut Tasks,
     config: &Config,
@@ -73,7 +74,7 @@ pub(super) fn routes(
     Ok(Served { metrics, health, judge, extender, guard, mutate: None, fragmentation })
 }
 
-/// How replicas know each other: by the CA of the certificate that they share.
+/// Returns how replicas authenticate each other: by the CA of the certificate that they share.
 pub(super) fn trust(config: &Config, secure: Option<Secure>) -> Trust {
     let file = config.serving.ca_file.clone();
     let ca = move || match &file {
@@ -84,6 +85,6 @@ pub(super) fn trust(config: &Config, secure: Option<Secure>) -> Trust {
     Trust { ca: Box::new(ca), name, token_file: TOKEN_FILE.exists().then(|| TOKEN_FILE.to_path_buf()) }
 }
 
-/// Where a pod has the token of its service account.
+/// File with the service account token of a pod.
 static TOKEN_FILE: std::sync::LazyLock<PathBuf> =
     std::sync::LazyLock::new(|| PathBuf::from("/var/run/secrets/kubernetes.io/serviceaccount/token"));

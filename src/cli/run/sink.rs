@@ -1,4 +1,4 @@
-//! The watches, and how what they see reaches the scheduler.
+//! Watches, and the delivery of their events to the scheduler.
 
 use std::collections::HashSet;
 use std::fmt::Debug;
@@ -23,7 +23,7 @@ use berth_scheduler::objects::{Kind, Object, ObjectName};
 use berth_server::metrics::Sources;
 use berth_telemetry::Health;
 
-/// Passes on to the scheduler what the watches see.
+/// Passes watch events to the scheduler.
 struct ToScheduler<'a>(&'a Engine, &'a Health);
 
 impl ToScheduler<'_> {
@@ -54,7 +54,7 @@ impl ClusterSink for ToScheduler<'_> {
 
     fn apply_node(&mut self, node: Node) {
         for problem in &node.problems {
-            tracing::warn!(node = %node.name, problem, "a part of a node cannot be understood and counts as nothing");
+            tracing::warn!(node = %node.name, problem, "a field of a node is invalid and ignored");
         }
         self.0.with(|scheduler, _| scheduler.apply_node(node));
     }
@@ -106,7 +106,7 @@ where
     });
 }
 
-/// Watches one kind that the cluster need not have. `chosen` is told the version that is read.
+/// Watches one kind that may be missing in the cluster. `chosen` receives the version that is read.
 fn watch_optional<K>(
     tasks: &mut Tasks,
     engine: &Engine,

@@ -1,8 +1,9 @@
-//! The flags of the upstream VPA recommender, so that its arguments can be kept.
+//! Flags of the upstream VPA recommender, so that its arguments can be kept.
 //!
-//! Upstream: `pkg/recommender/config/config.go`, `common/flags.go`, and what klog and leader election add. One table says of every
-//! flag what it sets here, or why it has no meaning. None of them switches the recommender on: `berth run` is a scheduler first,
-//! and arguments that are carried over must not make a second recommender of a name.
+//! Upstream: `pkg/recommender/config/config.go`, `common/flags.go`, and the flags that klog and leader
+//! election add. One table maps each flag to the setting that it changes, or to the reason why it has no
+//! meaning. No flag enables the recommender: `berth run` is a scheduler first, and copied arguments must not
+//! start a second recommender with the same name.
 
 mod table;
 #[cfg(test)]
@@ -17,10 +18,10 @@ use berth_config::{Config, LeaderElection, Recommender, Storage};
 use berth_prometheus::{BasicAuth, PrometheusConfig, Secret};
 use table::FLAGS;
 
-/// A flag of upstream's.
+/// A flag of upstream.
 struct Flag {
     name: &'static str,
-    /// It may stand without a value, which is `true` then.
+    /// Whether it may be given without a value, which means `true`.
     is_bool: bool,
     effect: Effect,
 }
@@ -30,25 +31,25 @@ type Set<T> = fn(&mut T, &str) -> Result<(), String>;
 enum Effect {
     /// Sets this field of the configuration.
     Recommender(&'static str, Set<Recommender>),
-    /// The same, where a Prometheus is asked.
+    /// Sets this field if a Prometheus is queried.
     Prometheus(&'static str, Set<PrometheusConfig>),
-    /// The same, in place of all credentials of the file.
+    /// Sets this field if a Prometheus is queried, and replaces all credentials of the file.
     Credentials(&'static str, Set<PrometheusConfig>),
     LeaderElection(&'static str, Set<LeaderElection>),
-    /// It can be left out, for this reason.
+    /// It has no effect, for this reason.
     Needless(&'static str),
-    /// What it asks for is not done: this is what to do instead. `false` asks for nothing.
+    /// Its effect is not supported; the text is the alternative. `false` requests nothing.
     Refused(&'static str),
 }
 
-/// The flags that were given, with their values.
+/// The given flags with their values.
 #[derive(Clone, Default)]
 pub struct UpstreamFlags {
     given: Vec<(&'static str, String)>,
 }
 
 impl fmt::Debug for UpstreamFlags {
-    /// Values may be passwords.
+    /// Omits values: they may be passwords.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.given.iter().map(|(name, _)| name)).finish()
     }
@@ -84,7 +85,7 @@ impl Flag {
             | Effect::Credentials(field, _)
             | Effect::LeaderElection(field, _) => format!("Sets {field}"),
             Effect::Needless(why) => format!("Has no effect: {why}"),
-            Effect::Refused(why) => format!("Not taken: {why}"),
+            Effect::Refused(why) => format!("Not supported: {why}"),
         };
         let arg = Arg::new(self.name)
             .long(self.name)
@@ -93,7 +94,7 @@ impl Flag {
             .hide_short_help(true)
             .value_name("VALUE")
             .action(ArgAction::Set)
-            // As upstream, the last one counts.
+            // As upstream, the last value wins.
             .overrides_with(self.name);
         let arg = if self.name.len() == 1 { arg.short('v') } else { arg };
         match self.is_bool {
@@ -118,18 +119,18 @@ impl Flag {
 }
 
 impl UpstreamFlags {
-    /// Writes what they say over what the file says, and returns what should be known about it. `env` is the environment:
-    /// upstream takes PROMETHEUS_USERNAME and PROMETHEUS_PASSWORD from it.
+    /// Overrides the values of the file with the flags, and returns notes for the user. `env` is the
+    /// environment: upstream reads PROMETHEUS_USERNAME and PROMETHEUS_PASSWORD from it.
     ///
     /// # Errors
-    /// A flag's value cannot be used, or what it asks for is not done. The text names the flag.
+    /// The value of a flag is invalid, or its effect is not supported. The text names the flag.
     pub(super) fn apply(
         &self,
         config: &mut Config,
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<Vec<String>> {
         let mut notes = Vec::new();
-        // The storage decides whether a Prometheus is asked at all, so it comes first in the table.
+        // The storage decides whether a Prometheus is queried, so it comes first in the table.
         for (flag, value) in self.with_flags() {
             let result = match &flag.effect {
                 Effect::Recommender(_, set) => set(&mut config.recommender, value),
@@ -149,7 +150,7 @@ impl UpstreamFlags {
         self.apply_prometheus(&mut config.recommender, env, &mut notes)?;
         if !config.recommender.enabled && self.with_flags().any(|(flag, _)| flag.is_recommenders()) {
             notes.push(
-                "flags of the recommender have no effect while it is off: give --recommender, or set recommender.enabled"
+                "flags of the recommender have no effect while it is disabled: give --recommender, or set recommender.enabled"
                     .to_owned(),
             );
         }
@@ -162,7 +163,7 @@ impl UpstreamFlags {
         self.given.iter().filter_map(move |(name, value)| Some((find(name)?, value.as_str())))
     }
 
-    /// Upstream asks a Prometheus for history alone, and only with `--storage=prometheus`.
+    /// Upstream queries a Prometheus for history only, and only with `--storage=prometheus`.
     fn apply_prometheus(
         &self,
         config: &mut Recommender,
@@ -206,7 +207,7 @@ impl UpstreamFlags {
         Ok(())
     }
 
-    /// A field that is not allowed, by the name of the flag that set it.
+    /// Returns the error with the name of the flag that set the field.
     fn explain(&self, invalid: &berth_model::InvalidField) -> anyhow::Error {
         let ends_so = |field: &str| field == invalid.field || field.ends_with(&format!(".{}", invalid.field));
         let flag = self.with_flags().find(|(flag, _)| flag.field().is_some_and(ends_so));

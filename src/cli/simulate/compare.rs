@@ -1,4 +1,4 @@
-//! The report: our figures beside those of the paper, and what differs.
+//! Report: measured figures beside those of the paper, and the differences of the setups.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use super::{BaseLoad, CostSource, Nodes, SimulateOptions};
 use berth_scheduler::dispatch::DispatcherKind;
 use berth_simulator::{Compared, Experiment, Figures, Outcome, Report, Sweep};
 
-/// An age limit that is short enough to matter: the time in which two requests arrive for each list that all agents may
-/// keep.
+/// Returns an age limit that is short enough to matter: the time in which two requests arrive for each list
+/// that all agents may keep.
 pub fn short_age(experiment: &Experiment) -> Duration {
     experiment.time_of((2 * experiment.agents * experiment.slots()) as f64)
 }
 
-/// Puts everything together. `aged`: Protean, LatCache and the default with this age limit.
+/// Returns the report. `aged`: Protean, LatCache and the default with this age limit.
 pub fn report(
     experiment: &Experiment,
     outcomes: Vec<Outcome>,
@@ -23,10 +23,10 @@ pub fn report(
     let workload = &experiment.workloads[0];
     let mut setup = vec![
         ("requests", format!("{} of {} kinds", workload.arrivals.len(), workload.kinds())),
-        ("on nodes before", workload.running.len().to_string()),
+        ("running at the start", workload.running.len().to_string()),
         ("nodes", experiment.nodes.len().to_string()),
         ("agents", experiment.agents.to_string()),
-        ("lists an agent", experiment.slots().to_string()),
+        ("lists per agent", experiment.slots().to_string()),
         (
             "costs",
             format!(
@@ -46,7 +46,7 @@ pub fn report(
     let mut notes = workload.notes.clone();
     notes.extend(differences(experiment));
     notes.push(format!(
-        "The memory with an age limit is that of runs in which lists leave after {:.1} s without use.",
+        "The memory with an age limit is from runs that drop lists after {:.1} s without use.",
         aged.0.as_secs_f64()
     ));
     Report {
@@ -64,18 +64,18 @@ fn differences(experiment: &Experiment) -> Vec<String> {
     let mut all = vec![
         format!(
             "Kamino's traces had 500 to 1,700 request types at rates that are not published; this workload has {}. Its \
-             number of cache slots is not published either: here it is set by Protean's hit rate. The plot over the cache \
-             size shows how much depends on it: with larger caches hits rise and the differences shrink.",
+             number of cache slots is not published either: here it follows from Protean's hit rate. The plot over the cache \
+             size shows how much depends on it: with larger caches the hit rate rises and the differences shrink.",
             experiment.workloads[0].kinds()
         ),
-        "Kamino replays measured times that differ up to five times between types; here they are as --costs, \
-         --class-spread and --request-spread say. The more they differ from the averages that LatCache keeps, the \
-         less often it finds the best agent."
+        "Kamino replays measured times that differ up to fivefold between types; here --costs, --class-spread and \
+         --request-spread set them. The more they differ from the averages that LatCache keeps, the less often it \
+         finds the best agent."
             .to_owned(),
     ];
     if experiment.conflicts {
         all.push(
-            "Conflicts and retries are simulated, which Kamino's simulation left out; --no-conflicts leaves them out here, \
+            "Conflicts and retries are simulated; Kamino's simulation does not include them. --no-conflicts disables them here, \
              too."
                 .to_owned(),
         );
@@ -83,7 +83,7 @@ fn differences(experiment: &Experiment) -> Vec<String> {
     all
 }
 
-/// The published figures of latcache-rule against Protean, and ours.
+/// Returns the published figures of latcache-rule against Protean, and the measured ones.
 fn compared(outcomes: &[Outcome], aged: &[Figures]) -> Vec<Compared> {
     let of = |kind: DispatcherKind| {
         outcomes.iter().map(|outcome| &outcome.figures).find(|figures| figures.dispatcher == kind.name())
@@ -122,7 +122,7 @@ fn compared(outcomes: &[Outcome], aged: &[Figures]) -> Vec<Compared> {
     all
 }
 
-/// The command that makes the same figures; without where results go.
+/// Returns the command that makes the same figures, without output options.
 pub fn command(options: &SimulateOptions) -> String {
     let mut words = vec!["berth simulate".to_owned()];
     let mut add = |word: String| words.push(word);

@@ -1,4 +1,4 @@
-//! `berth simulate --scaling`.
+//! `berth simulate --scaling`: comparison of service scalers.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -18,7 +18,8 @@ use berth_simulator::scaling::{Figures, Load, Outcome, ScalerKind, Scenario, Syn
 /// Options of `berth simulate --scaling`.
 #[derive(Debug, Clone, Args)]
 pub struct ScalingOptions {
-    /// Compare ways of scaling (SHOWAR, VPA with HPA, Autopilot, none) instead of dispatchers, on a model of services.
+    /// Compare scalers (SHOWAR, VPA with HPA, Autopilot, none) instead of dispatchers, on a model of
+    /// services.
     #[arg(
         long,
         conflicts_with_all = [
@@ -27,46 +28,46 @@ pub struct ScalingOptions {
         ]
     )]
     pub scaling: bool,
-    /// Requests/s of services, a line a second: timestamp,<service>,... It begins anew when it ends. Without it: a load
-    /// made up after Wikipedia's.
+    /// Requests/s of services, one line per second: timestamp,<service>,... It restarts at its end. Default:
+    /// a synthetic load based on Wikipedia's.
     #[arg(long, value_name = "FILE", requires = "scaling")]
     pub scaling_trace: Option<PathBuf>,
-    /// Services of a made-up load.
+    /// Number of services of a synthetic load.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=200), requires = "scaling", conflicts_with = "scaling_trace")]
     pub services: u32,
-    /// Hours that are measured.
+    /// Number of measured hours.
     #[arg(long, value_name = "HOURS", default_value_t = 24.0, value_parser = hours, requires = "scaling")]
     pub hours: f64,
-    /// Hours before that, in which scalers that need a history get one.
+    /// Hours before the measurement, as history for the scalers.
     #[arg(long, value_name = "HOURS", default_value_t = 24.0, value_parser = hours, requires = "scaling")]
     pub warm_up_hours: f64,
-    /// Whom to compare: names separated by commas.
+    /// Scalers to compare: names separated by commas.
     #[arg(long, value_name = "NAME,...", default_value = "showar,vpa-hpa,hpa-vpa-memory,autopilot,static", value_parser = scalers, requires = "scaling")]
     pub scalers: Scalers,
-    /// What a request may take, in milliseconds.
+    /// Latency objective of a request, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 200.0, value_parser = positive, requires = "scaling")]
     pub slo_ms: f64,
-    /// showar: how long requests should wait for CPU, the 95th percentile as a multiple of the CPU time of a request.
+    /// showar: target of the wait for CPU: its 95th percentile, as a multiple of the CPU time of a request.
     #[arg(long, value_name = "FACTOR", default_value_t = 5.0, value_parser = positive, requires = "scaling")]
     pub setpoint: f64,
-    /// showar: window of the vertical half, in seconds.
+    /// showar: window of the vertical scaler, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u32).range(30..=86_400), requires = "scaling")]
     pub window: u32,
-    /// vpa-hpa, hpa-vpa-memory: share of the request that pods should use.
+    /// vpa-hpa, hpa-vpa-memory: target utilisation, as a fraction of the request.
     #[arg(long, value_name = "SHARE", default_value_t = 0.8, value_parser = positive, requires = "scaling")]
     pub hpa_target: f64,
     /// Seconds until a new replica serves.
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(0..=3_600), requires = "scaling")]
     pub startup: u32,
-    /// Seconds until a new size is there.
+    /// Seconds until a resize takes effect.
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=3_600), requires = "scaling")]
     pub resize: u32,
-    /// CPU limits are so many times the requests.
+    /// CPU limits as a multiple of the requests.
     #[arg(long, value_name = "FACTOR", default_value_t = 2.0, value_parser = burst, requires = "scaling")]
     pub burst: f64,
 }
 
-/// Names, each once.
+/// Names of scalers, without duplicates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scalers(pub Vec<ScalerKind>);
 
@@ -75,7 +76,7 @@ fn scalers(text: &str) -> Result<Scalers, String> {
     for name in text.split(',').map(str::trim) {
         let Some(kind) = ScalerKind::ALL.into_iter().find(|kind| kind.name() == name) else {
             let names = ScalerKind::ALL.map(ScalerKind::name).join(", ");
-            return Err(format!("there is no scaler {name:?}; there are {names}"));
+            return Err(format!("there is no scaler {name:?}; use some of {names}"));
         };
         if !kinds.contains(&kind) {
             kinds.push(kind);
@@ -94,10 +95,10 @@ fn hours(text: &str) -> Result<f64, String> {
     positive(text).and_then(|n| if n <= MOST { Ok(n) } else { Err(format!("must be at most {MOST}")) })
 }
 
-/// A scenario for each repetition.
+/// Returns a scenario for each repetition.
 ///
 /// # Errors
-/// The trace cannot be used.
+/// The trace cannot be read.
 pub fn scenarios(options: &SimulateOptions) -> Result<Vec<Scenario>> {
     let scaling = &options.scaling;
     let seconds = |hours: f64| (hours * 3_600.0).ceil() as u32;
@@ -129,7 +130,7 @@ pub fn scenarios(options: &SimulateOptions) -> Result<Vec<Scenario>> {
     Ok((0..u64::from(options.repeat)).map(|at| scenario(options.seed.wrapping_add(at))).collect())
 }
 
-/// Runs, prints, and writes the report.
+/// Runs the comparison, prints it, and writes the report.
 ///
 /// # Errors
 /// The result cannot be written.
@@ -167,7 +168,7 @@ fn work(scenarios: &[Scenario]) -> u64 {
     scenarios.iter().map(one).sum()
 }
 
-/// Each scaler's figures, the means over scenarios; its timeline is that of the first.
+/// Returns the mean figures of each scaler over the scenarios; its timeline is that of the first scenario.
 fn compare(scenarios: &[Scenario], kinds: &[ScalerKind], advance: &(dyn Fn(u64) + Sync)) -> Vec<Outcome> {
     let tasks: Vec<_> =
         kinds.iter().flat_map(|kind| scenarios.iter().map(move |each| (*kind, each))).collect();
@@ -179,7 +180,7 @@ fn compare(scenarios: &[Scenario], kinds: &[ScalerKind], advance: &(dyn Fn(u64) 
     done.chunks(scenarios.len()).map(merged).collect()
 }
 
-/// On all cores; the results are in the order of the tasks.
+/// Runs the tasks on all cores; the results are in the order of the tasks.
 fn in_parallel<T: Sync, R: Send>(tasks: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get()).min(tasks.len().max(1));
@@ -200,7 +201,7 @@ fn in_parallel<T: Sync, R: Send>(tasks: &[T], work: impl Fn(&T) -> R + Sync) -> 
     all.into_iter().map(|(_, result)| result).collect()
 }
 
-/// What decides: the targets that people set, and how fast replicas and sizes are there.
+/// Returns sweeps over what influences the result most: targets, startup time and limits.
 fn sweeps(scenarios: &[Scenario], progress: &Progress) -> Vec<Sweep> {
     let all = &[ScalerKind::Showar, ScalerKind::VpaHpa, ScalerKind::HpaVpaMemory][..];
     let (showar, hpas) = all.split_at(1);
@@ -246,13 +247,13 @@ fn setup(options: &SimulateOptions, scenarios: &[Scenario]) -> Vec<(&'static str
 const NOTES: [&str; 4] = [
     "The model: a fluid queue in steps of a second before the replicas of each service, and a queue's formula within the \
      second. Requests do not depend on other services.",
-    "A file has no CPU times: a request takes 5 to 20 ms in the mean, by service.",
-    "All scalers begin with what a person would set who knows the peak, half a core for each replica, and see the same \
-     samples every 15 s; limits are the requests.",
+    "A file has no CPU times: a request takes 5 to 20 ms on average, by service.",
+    "All scalers start with sizes that fit the peak, half a core for each replica, and see the same samples every 15 s; \
+     limits are the requests.",
     "docs/scaling-simulation.md names all assumptions.",
 ];
 
-/// The command that makes the same figures; without where results go.
+/// Returns the command that makes the same figures, without output options.
 fn command(options: &SimulateOptions) -> String {
     let scaling = &options.scaling;
     let mut text = "berth simulate --scaling".to_owned();
@@ -281,13 +282,14 @@ fn command(options: &SimulateOptions) -> String {
     text
 }
 
-/// Two lines that say what was simulated, and a line for each scaler. Differences are those of the first to the others.
+/// Returns two lines that describe the simulation, and a line for each scaler. Differences are of the first
+/// scaler to each.
 fn table(scenarios: &[Scenario], outcomes: &[Outcome]) -> String {
     let Scenario { load, warm_up_s, measured_s, slo_ms, tuning, seed } = &scenarios[0];
     let hours = |seconds: u32| f64::from(seconds) / 3_600.0;
     let mut text = format!(
         "{}: {:.1} h of {} services after {:.1} h, {} runs from seed {seed}\nobjective {slo_ms} ms, showar at {}, HPA at \
-         {:.0} %, a replica starts in {} s, a size in {} s; changes, reversals and kills are for a service and day\n\n",
+         {:.0} %, replica startup {} s, resize {} s; changes, reversals and OOM kills are per service and day\n\n",
         load.source,
         hours(*measured_s),
         load.services.len(),
@@ -335,7 +337,7 @@ const HEADER: [&str; 18] = [
 ];
 
 fn row(figures: &Figures, first: &Figures) -> Vec<String> {
-    // What the first has more or less than this one.
+    // Relative difference of the first scaler to this one.
     let change = |ours: f64, theirs: f64| match std::ptr::eq(figures, first) || theirs == 0.0 {
         true => String::new(),
         false => format!("{:+.1}%", (ours / theirs - 1.0) * 100.0),

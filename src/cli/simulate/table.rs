@@ -1,16 +1,17 @@
-//! The table of figures.
+//! Table of figures.
 
 use std::fmt::Write;
 
 use berth_simulator::{Experiment, Figures, Outcome};
 
-/// What was simulated in two lines, and a line for each dispatcher. Differences are those to the first.
+/// Returns two lines that describe the simulation, and a line for each dispatcher. Differences are relative
+/// to the first.
 pub fn table(experiment: &Experiment, outcomes: &[Outcome]) -> String {
     let workload = &experiment.workloads[0];
     let load =
         experiment.load.map_or("its own times".to_owned(), |load| format!("load {load:.3} at 80 % hits"));
     let mut text = format!(
-        "{}: {} requests of {} kinds, {} on nodes before\n{} nodes, {} agents with {} lists each, {load}, seed {}{}\n\n",
+        "{}: {} requests of {} kinds, {} running at the start\n{} nodes, {} agents with {} lists each, {load}, seed {}{}\n\n",
         workload.source,
         workload.arrivals.len(),
         workload.kinds(),
@@ -110,7 +111,7 @@ fn row(figures: &Figures, first: &Figures) -> Vec<String> {
     ]
 }
 
-/// With as many digits as tell something.
+/// Formats milliseconds with as many digits as are significant.
 fn milliseconds(ms: f64) -> String {
     match ms {
         ms if ms >= 10.0 => format!("{ms:.1}"),

@@ -76,7 +76,7 @@ fn nodes_that_are_none_or_wrong_are_refused() {
 fn a_cache_too_small_for_one_class_is_refused() {
     let said = refused(b"", &["--cache-mib", "0.001", "--nodes", "1000"]);
     assert!(
-        said.contains("a ranked list of 1000 nodes takes 0.0") && said.contains("must hold one"),
+        said.contains("a ranked list of 1000 nodes takes 0.0") && said.contains("must hold at least one"),
         "{said}"
     );
     assert!(refused(b"", &["--cache-slots", "0"]).contains("0 is not in 1.."));

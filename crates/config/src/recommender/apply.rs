@@ -1,4 +1,4 @@
-//! Whether and how recommendations are applied to pods.
+//! Configuration of the application of recommendations to pods.
 
 use berth_model::InvalidField;
 use berth_model::validate::DAY;
@@ -17,36 +17,38 @@ use berth_model::ConfigDuration;
 use berth_rightsizing::apply::Rules;
 use berth_rightsizing::recommend::time::nanos;
 
-/// Applies what VPAs of any recommender recommend to pods, in place of upstream's updater and admission controller or beside one of
-/// them. It works without `recommender.enabled`. Defaults are those of upstream.
+/// Applies the recommendations of VPAs, from any recommender, to pods. It replaces upstream's updater and
+/// admission controller, or runs beside one of them. It does not need `recommender.enabled`. The defaults are
+/// those of upstream.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Apply {
-    /// Serve `/mutate-pods`, which gives pods what is recommended when they are created. A MutatingWebhookConfiguration must send
-    /// them there.
+    /// Serve `/mutate-pods`, which sets the recommended requests when pods are created. A
+    /// MutatingWebhookConfiguration must call it.
     pub webhook: bool,
-    /// Update pods that run: in place where the VPA's mode says so, else by evicting them. Only the process that holds the Lease
-    /// does, and not while upstream's updater holds its Lease. Nothing is evicted without `webhook`, or upstream's admission controller.
+    /// Update running pods: in place if the mode of the VPA allows it, else by eviction. Only the process
+    /// that holds the Lease does so, and not while upstream's updater holds its Lease. Evictions need
+    /// `webhook` or upstream's admission controller.
     pub updater: bool,
-    /// How often pods are looked at.
+    /// Interval between two checks of the pods.
     pub interval: ConfigDuration,
-    /// Pods of controllers that have fewer are left alone, when their VPA does not say otherwise.
+    /// Minimum number of replicas of a controller whose pods are updated, unless the VPA sets its own.
     #[serde(deserialize_with = "whole_number")]
     #[schemars(range(min = 1, max = 1000))]
     pub min_replicas: u32,
-    /// The share of a controller's pods that may be missing at a time.
+    /// Fraction of a controller's pods that may be unavailable at the same time.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub eviction_tolerance: f64,
-    /// Pods within the recommended bounds are updated when they are off by this share,
+    /// Minimum relative difference from the recommendation before a pod within its bounds is updated.
     #[schemars(range(min = 0.0, max = 10.0))]
     pub pod_update_threshold: f64,
-    /// and this old.
+    /// Minimum age before a pod within its bounds is updated.
     pub lifetime_threshold: ConfigDuration,
-    /// A pod with a container that was killed for want of memory within so long is updated at once.
+    /// A pod with a container that was OOM killed within this time after its start is updated immediately.
     pub evict_after_oom_threshold: ConfigDuration,
-    /// Resizes in place that restart no container need not leave `evictionTolerance`.
+    /// In-place resizes that restart no container may exceed `evictionTolerance`.
     pub in_place_skip_disruption_budget: bool,
-    /// The namespace in which upstream's updater and admission controller have their Leases.
+    /// Namespace of the Leases of upstream's updater and admission controller.
     #[schemars(regex(pattern = "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"))]
     pub upstream_namespace: String,
 }
@@ -69,12 +71,12 @@ impl Default for Apply {
 }
 
 impl Apply {
-    /// Whether anything is applied.
+    /// Returns whether the webhook or the updater is enabled.
     pub fn is_on(&self) -> bool {
         self.webhook || self.updater
     }
 
-    /// `has_webhook`: some webhook gives new pods what is recommended.
+    /// Returns the rules of updates. `has_webhook`: a webhook sets the recommended requests of new pods.
     pub fn rules(&self, has_webhook: bool) -> Rules {
         Rules {
             min_replicas: i64::from(self.min_replicas),
@@ -99,17 +101,20 @@ pub(super) fn validate(config: &Config) -> Result<(), InvalidField> {
     lasts("recommender.apply.interval", apply.interval, SECOND..=ConfigDuration::from_secs(3_600))?;
     within("recommender.apply.minReplicas", apply.min_replicas, 1..=1_000)?;
     if !(0.0..=1.0).contains(&apply.eviction_tolerance) {
-        return refuse("recommender.apply.evictionTolerance", "it is a share from 0 to 1");
+        return refuse("recommender.apply.evictionTolerance", "must be a fraction from 0 to 1");
     }
     if !(0.0..=10.0).contains(&apply.pod_update_threshold) {
-        return refuse("recommender.apply.podUpdateThreshold", "it is a share from 0 to 10");
+        return refuse("recommender.apply.podUpdateThreshold", "must be a fraction from 0 to 10");
     }
     let month = ConfigDuration::from_secs(30 * 86_400);
     lasts("recommender.apply.lifetimeThreshold", apply.lifetime_threshold, SECOND..=month)?;
     lasts("recommender.apply.evictAfterOomThreshold", apply.evict_after_oom_threshold, SECOND..=DAY)?;
     if !is_dns_label(&apply.upstream_namespace) {
         let name = &apply.upstream_namespace;
-        return refuse("recommender.apply.upstreamNamespace", format!("`{name}` is not a namespace's name"));
+        return refuse(
+            "recommender.apply.upstreamNamespace",
+            format!("`{name}` is not a valid namespace name"),
+        );
     }
     Ok(())
 }

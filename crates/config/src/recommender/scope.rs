@@ -1,4 +1,4 @@
-//! Which namespaces the recommender looks after, and where it makes VPAs itself.
+//! Namespaces that the recommender processes, and namespaces where it creates VPAs.
 
 use berth_model::InvalidField;
 use berth_model::validate::refuse;
@@ -8,14 +8,16 @@ use serde::{Deserialize, Serialize};
 use super::Recommender;
 use crate::validate::{is_dns_label, is_qualified_name};
 
-/// VPAs in mode `Off` for every workload of the namespaces that ask for it, as Goldilocks makes them. They are deleted when the
-/// namespace does not ask any more, or somebody else makes one for the workload; one that somebody changed stays.
+/// Creates VPAs in mode `Off` for all workloads of the namespaces that request it, as Goldilocks does. A VPA
+/// is deleted when its namespace no longer requests it, or when there is another VPA for the workload. VPAs
+/// edited by a user are never deleted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct AutoCreate {
-    /// Make them. Those that were made stay when it is switched off.
+    /// Create VPAs. Created VPAs stay when this is disabled.
     pub enabled: bool,
-    /// Namespaces with this label set to `true` ask for them; a workload of theirs with it set to `false` gets none.
+    /// Label of the namespaces that request VPAs, with the value `true`. A workload with this label set to
+    /// `false` gets none.
     #[schemars(length(min = 1, max = 317))]
     pub label: String,
 }
@@ -32,17 +34,20 @@ pub(super) fn validate(config: &Recommender) -> Result<(), InvalidField> {
         ("recommender.ignoredNamespaces", &config.ignored_namespaces),
     ] {
         if let Some(name) = names.iter().find(|name| !is_dns_label(name)) {
-            return refuse(field, format!("`{name}` is not a namespace's name"));
+            return refuse(field, format!("`{name}` is not a valid namespace name"));
         }
     }
     if !config.namespaces.is_empty() && !config.ignored_namespaces.is_empty() {
-        return refuse("recommender.ignoredNamespaces", "namespaces says already which ones: leave one out");
+        return refuse(
+            "recommender.ignoredNamespaces",
+            "set either namespaces or ignoredNamespaces, not both",
+        );
     }
     if !is_label_key(&config.auto_create.label) {
         let label = &config.auto_create.label;
         return refuse(
             "recommender.autoCreate.label",
-            format!("`{label}` is not a label's name such as berth.dev/recommend"),
+            format!("`{label}` is not a valid label key, such as berth.dev/recommend"),
         );
     }
     Ok(())
@@ -58,13 +63,13 @@ fn is_label_key(text: &str) -> bool {
 }
 
 impl Recommender {
-    /// Whether VPAs of this namespace are looked after.
+    /// Returns whether VPAs of this namespace are processed.
     pub fn covers(&self, namespace: &str) -> bool {
         let is_in = |names: &[String]| names.iter().any(|name| name == namespace);
         (self.namespaces.is_empty() || is_in(&self.namespaces)) && !is_in(&self.ignored_namespaces)
     }
 
-    /// The namespaces to ask for objects, one list each; `None`: one list of all namespaces.
+    /// Returns the namespaces to list, one list request each; `None`: one list of all namespaces.
     pub fn lists(&self) -> impl Iterator<Item = Option<&str>> {
         let all = self.namespaces.is_empty().then_some(None);
         all.into_iter().chain(self.namespaces.iter().map(|name| Some(name.as_str())))

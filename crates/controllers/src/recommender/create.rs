@@ -1,4 +1,5 @@
-//! VPAs are made for the workloads of namespaces that ask for it. `recommend::create` decides which ones.
+//! Creation of VPAs for the workloads of namespaces that request it. `recommend::create` selects the
+//! workloads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,29 +12,30 @@ use berth_kube_io::vpa::ApiError;
 use berth_rightsizing::recommend::create::{self, Asked, Candidate, plan};
 use berth_rightsizing::recommend::{Owner, Vpa};
 
-/// So many in one round; the others follow in the next ones.
+/// Maximum number of VPAs created in one round; the rest follow in the next rounds.
 const CREATED_MAX: usize = 100;
-/// One that was refused is tried again after so many rounds, so that it does not stand in the way of others.
+/// Rounds before a refused VPA is retried, so that it does not block the rest.
 const ROUNDS_REFUSED: u32 = 10;
 
-/// What is remembered between rounds.
+/// State between rounds.
 #[derive(Default)]
 pub(super) struct Making {
-    /// VPAs that nobody seemed to need the last time, by uid: a list may be older than what it is compared with.
+    /// VPAs that were unused in the last round, by uid: a list may be older than the objects it is compared
+    /// with.
     suspects: BTreeSet<String>,
-    /// Those that the API server did not take, by namespace and name, and for how many rounds they wait.
+    /// VPAs that the API server refused, by namespace and name, with the remaining rounds before a retry.
     refused: BTreeMap<(Arc<str>, String), u32>,
 }
 
 impl Place {
-    /// The label of namespaces that ask, and of workloads that do not want; `None`: nothing is made.
+    /// Returns the label of namespaces that request VPAs, and of workloads that opt out; `None` if disabled.
     pub(super) fn label(&self) -> Option<String> {
         self.config.auto_create.enabled.then(|| self.config.auto_create.label.clone())
     }
 }
 
 impl Recommender {
-    /// The namespaces that ask for VPAs; `None` when nothing is made, or it cannot be told now.
+    /// Returns the namespaces that request VPAs; `None` if disabled or currently unknown.
     pub(super) async fn asking_namespaces(&mut self) -> Option<Asked> {
         let label = self.place.label()?;
         let found = self.place.api.namespaces_with(&label).await;
@@ -44,7 +46,7 @@ impl Recommender {
         Some(Asked { namespaces, candidates: BTreeMap::new() })
     }
 
-    /// A workload that was found at the top of a pod's owners.
+    /// Records a workload at the top of a pod's owners.
     pub(super) fn candidate(&self, namespace: &Arc<str>, owner: Owner) -> Option<Candidate> {
         let (uid, label) = self.owners.about(namespace, &owner)?;
         let (uid, is_excluded) = (uid.to_owned(), label == Some("false"));
@@ -77,7 +79,7 @@ impl Recommender {
         let written: Vec<_> = stream::iter(writes).buffer_unordered(workers).collect().await;
         for (candidate, error) in written.into_iter().flatten() {
             let (namespace, name) = key(&candidate);
-            tracing::warn!(%error, %namespace, vpa = name, "a VPA could not be made for its workload");
+            tracing::warn!(%error, %namespace, vpa = name, "cannot create a VPA for a workload");
             self.making.refused.insert((namespace, name), ROUNDS_REFUSED);
         }
     }
@@ -96,19 +98,19 @@ impl Recommender {
             self.place.metrics.vpa_deleted(deleted.is_ok());
             match deleted {
                 Ok(()) => {
-                    tracing::info!(namespace = %vpa.namespace, vpa = %vpa.name, "deleted a VPA that nobody needs");
+                    tracing::info!(namespace = %vpa.namespace, vpa = %vpa.name, "deleted an unused VPA");
                 }
-                // It was changed: the next round sees by whom.
+                // It was changed meanwhile: the next round reads it.
                 Err(ApiError::Conflict(_)) => drop(self.making.suspects.insert(vpa.uid.clone())),
                 Err(error) => {
-                    tracing::warn!(%error, namespace = %vpa.namespace, vpa = %vpa.name, "a VPA could not be deleted");
+                    tracing::warn!(%error, namespace = %vpa.namespace, vpa = %vpa.name, "cannot delete a VPA");
                 }
             }
         }
     }
 }
 
-/// Why it could not be made, if it could not.
+/// Creates a VPA; returns the error, if any.
 async fn write(place: Place, term: u64, candidate: Candidate) -> Option<(Candidate, ApiError)> {
     if !place.leads(term) {
         return None;

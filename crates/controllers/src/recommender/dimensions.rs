@@ -1,7 +1,8 @@
-//! What is measured besides CPU and memory: read from Prometheus dimension by dimension, so that one that cannot be read
-//! costs only itself, told in the annotation `berth.dev/usage` of VPAs, and kept with their checkpoints.
+//! Estimation of metrics besides CPU and memory: read from Prometheus dimension by dimension, so that a
+//! failed read affects one dimension only, reported in the annotation `berth.dev/usage` of VPAs, and saved
+//! with their checkpoints.
 //!
-//! What is known of pods as a whole is kept with the first container, by name, that has a checkpoint.
+//! The data of a pod as a whole is saved with its first container, by name, that has a checkpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,32 +27,32 @@ use berth_rightsizing::recommend::{DimensionStore, UnixNanos, Vpa};
 use berth_rightsizing::usage::Scope;
 use berth_telemetry::DimensionRead;
 
-/// A history that could not be read is asked for again after so long: it may have taken Prometheus minutes to fail.
+/// Retry interval of a history that could not be read: the failed query may have taken Prometheus minutes.
 const HISTORY_AGAIN: Duration = Duration::from_secs(600);
 
-/// Dimensions, and what is known of them while this process leads.
+/// Dimensions and their state while this process leads.
 pub(super) struct Dimensions {
     pub store: DimensionStore,
-    /// What is asked of Prometheus, by place in the store's list.
+    /// Queried metrics, by index in the store's list.
     metrics: Vec<Metric>,
-    /// By place in the list.
+    /// By index in the list.
     histories: Vec<History>,
-    /// When the newest samples were read, in seconds since 1970: they are of that time.
+    /// Time of the newest samples, in seconds since 1970.
     read_at: i64,
-    /// Annotations that were just written, by uid of the VPA: what was there, and what is there now.
+    /// Annotations that were just written, by uid of the VPA: the previous and the written one.
     written: BTreeMap<String, (Option<Box<str>>, Box<str>)>,
-    /// VPAs, by uid, of which it was said that not all fits into the annotation.
+    /// VPAs, by uid, whose truncated annotation was logged.
     truncated: BTreeSet<String>,
 }
 
-/// What is not known yet of one dimension. Until then nothing of it is measured there.
+/// Pending history of one dimension. Nothing of it is sampled for a workload until its history is loaded.
 #[derive(Default)]
 struct History {
     awaited: BTreeSet<Workload>,
     not_before: Option<Instant>,
 }
 
-/// How many samples were taken, and refused.
+/// Number of samples taken and refused.
 #[derive(Default)]
 struct Tally {
     taken: u64,
@@ -78,7 +79,7 @@ impl Dimensions {
         self.metrics.is_empty()
     }
 
-    /// All other workloads are not looked after any more.
+    /// Drops all other workloads.
     pub fn retain(&mut self, keeps: impl Fn(&Workload) -> bool) {
         self.store.retain(&keeps);
         for history in &mut self.histories {
@@ -86,7 +87,7 @@ impl Dimensions {
         }
     }
 
-    /// The history of a workload is to be read.
+    /// Requests the history of a workload.
     pub fn await_history(&mut self, workload: &Workload) {
         for (place, history) in self.histories.iter_mut().enumerate() {
             self.store.forget(place, workload);
@@ -98,7 +99,7 @@ impl Dimensions {
         self.store.dimensions()[place].name.clone()
     }
 
-    /// Hands the series of a container or pod of a workload to the store.
+    /// Feeds the series of a container or pod of a workload to the store.
     fn feed(&mut self, place: usize, workload: &Workload, series: &Series<'_>, now: UnixNanos) -> Tally {
         let mut tally = Tally::default();
         for sample in series.samples {
@@ -120,7 +121,7 @@ impl Tally {
 }
 
 impl Recommender {
-    /// Takes what a checkpoint has of dimensions.
+    /// Loads the dimensions of a checkpoint.
     pub(super) fn load_dimensions(&mut self, workload: &Workload, label: &Label, text: &str) {
         if self.dimensions.is_empty() {
             return;
@@ -130,17 +131,17 @@ impl Recommender {
             let error = with_causes(&error);
             tracing::warn!(
                 %error, namespace = %workload.namespace, checkpoint = %label.name,
-                "what a checkpoint has of a dimension cannot be used; it is measured anew"
+                "a dimension of a checkpoint is invalid, measuring it from scratch"
             );
         }
     }
 
-    /// What is to be kept with the checkpoint of a container.
+    /// Returns the data to save with the checkpoint of a container.
     pub(super) fn kept_dimensions(&self, workload: &Workload, container: &str) -> Option<String> {
         self.dimensions.store.save(workload, container, self.keeps_pod(workload, container))
     }
 
-    /// How many samples that has.
+    /// Returns the number of samples in that data.
     pub(super) fn kept_samples(&self, workload: &Workload, container: &str) -> u64 {
         match self.dimensions.is_empty() {
             true => 0,
@@ -148,16 +149,16 @@ impl Recommender {
         }
     }
 
-    /// Whether what is known of pods as a whole is kept with this container.
+    /// Returns whether the data of the pod as a whole is saved with this container.
     fn keeps_pod(&self, workload: &Workload, container: &str) -> bool {
         let mut kept = self.store.containers(workload).filter(|(_, aggregate)| has_samples(aggregate));
         kept.next().is_some_and(|(first, _)| **first == *container)
     }
 
-    /// Reads what is not known of the past, and the newest samples.
+    /// Reads missing histories, and the newest samples.
     pub(super) async fn measure_dimensions(&mut self, world: &World) {
         let Some(source) = self.place.source.clone() else { return };
-        // A Prometheus that did not tell CPU and memory just now is not asked for more.
+        // A Prometheus that just failed to return CPU and memory is not queried further.
         if self.complaints.has("samples") {
             return;
         }
@@ -174,7 +175,7 @@ impl Recommender {
         let now = Timestamp::now();
         let namespaces: BTreeSet<&str> = pods.keys().map(|(namespace, _)| *namespace).collect();
         let namespaces: Vec<String> = namespaces.into_iter().map(str::to_owned).collect();
-        // Two readings in one second would be the same one twice.
+        // Two reads in one second would return the same samples.
         if namespaces.is_empty() || now.as_second() <= self.dimensions.read_at {
             return;
         }
@@ -214,7 +215,7 @@ impl Recommender {
         match &read {
             Ok(_) => self.dimensions.histories[place] = History::default(),
             Err(_) => {
-                // Who reads again begins anew.
+                // A read that is repeated starts from scratch.
                 for workload in &awaited {
                     self.dimensions.store.forget(place, workload);
                 }
@@ -229,7 +230,7 @@ impl Recommender {
         };
         let said = read.map(drop).map_err(|error| with_causes(&error));
         if is_read {
-            tracing::info!(dimension = %self.dimensions.name(place), samples = tally.taken, "its history has been read");
+            tracing::info!(dimension = %self.dimensions.name(place), samples = tally.taken, "history loaded");
         }
         self.complaints.say(&topic, &what, said);
     }
@@ -257,7 +258,7 @@ impl Recommender {
         let name = self.dimensions.name(place);
         let said = match read {
             Ok(Summary { series: 0, .. }) => Err(format!(
-                "Prometheus has no series of {} for these pods: nobody scrapes it, or it has other labels",
+                "Prometheus has no series of {} for these pods: scrape it, or check its labels",
                 metric.name
             )),
             Ok(_) => Ok(()),
@@ -276,7 +277,7 @@ impl Recommender {
         self.place.metrics.dimensions.read(&name, result, tally.taken, tally.refused);
     }
 
-    /// Writes what is known into the annotations of VPAs, where it is new.
+    /// Writes changed usage into the annotations of VPAs.
     pub(super) async fn tell_dimensions(&mut self, world: &World) {
         let mut due = Vec::new();
         for target in &world.targets {
@@ -286,12 +287,13 @@ impl Recommender {
                 continue;
             }
             let running = world.requests(workload);
-            // As with recommendations: what runs, or all that is known when nothing does, and not what is off.
+            // As with recommendations: running containers, or all known ones if none runs, except containers
+            // in mode `Off`.
             let is_told = |name: &str| {
                 (running.is_empty() || running.contains_key(name)) && vpa.controlled(name).is_some()
             };
             let report = self.dimensions.store.report(workload, is_told);
-            // A list may be of just before our last write.
+            // A list may be older than our last write.
             let written = match self.dimensions.written.get(&vpa.uid) {
                 Some((before, after)) if *before == vpa.usage => Some(&**after),
                 _ => vpa.usage.as_deref(),
@@ -321,13 +323,13 @@ impl Recommender {
         } else if self.dimensions.truncated.insert(uid.clone()) {
             tracing::warn!(
                 %namespace, vpa = %name, left_out,
-                "not all dimensions of all containers fit into the annotation of a VPA"
+                "the annotation of a VPA is full, some dimensions or containers are missing"
             );
         }
     }
 }
 
-/// What is to be written into the annotation of one VPA.
+/// An annotation to write.
 struct Told {
     namespace: Arc<str>,
     name: Arc<str>,
@@ -350,7 +352,7 @@ impl Told {
     }
 }
 
-/// What was written: the uid of the VPA, what was there when it was read, and what is there now.
+/// A write: the uid of the VPA, the annotation that was read, and the written one.
 type Write = (String, (Option<Box<str>>, Box<str>));
 
 async fn write(place: Place, term: u64, told: Told) -> Option<Write> {
@@ -362,10 +364,10 @@ async fn write(place: Place, term: u64, told: Told) -> Option<Write> {
     place.metrics.dimensions.usage_written(written.is_ok(), left_out == 0);
     match written {
         Ok(()) => Some((uid, (before, text))),
-        // Deleted, or made anew: the next round sees what is there.
+        // Deleted or recreated: the next round reads it again.
         Err(ApiError::NotFound(_) | ApiError::Conflict(_)) => None,
         Err(error) => {
-            tracing::warn!(%error, %namespace, vpa = %name, "the usage of a VPA could not be written");
+            tracing::warn!(%error, %namespace, vpa = %name, "cannot write the usage of a VPA");
             None
         }
     }

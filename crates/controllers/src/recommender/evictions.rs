@@ -1,4 +1,4 @@
-//! Containers whose pod was evicted for want of memory, which counts as a kill, as upstream.
+//! Containers whose pod was evicted because of memory pressure, which counts as an OOM kill, as upstream.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,28 +13,30 @@ use berth_rightsizing::recommend::saved;
 use berth_rightsizing::recommend::store::Workload;
 use berth_rightsizing::recommend::time::NEVER;
 
-/// Owners of pods that are not known are asked for in a round for so many; the others wait for the next one.
+/// Maximum number of owner look-ups of unknown pods per round; the rest wait for the next round.
 const LOOKED_UP_MAX: usize = 50;
 
-/// Events that need not be looked at again, by uid, of each namespace. As many as the API server has.
+/// Events that need not be processed again, by uid, for each namespace. At most as many as the API server
+/// has.
 pub(super) type Heard = BTreeMap<Arc<str>, BTreeSet<String>>;
 
-/// Whose pod it was.
+/// Owner of an evicted pod.
 enum Whose {
     Ours(Workload),
     Nobodys,
-    /// Not asked yet.
+    /// Not looked up yet.
     Later,
 }
 
 impl Recommender {
-    /// To be called before pods that ended are forgotten: an evicted pod has ended.
+    /// Counts evictions. To be called before ended pods are forgotten: an evicted pod has ended.
     pub(super) async fn hear_of_evictions(&mut self, world: &World) {
         let namespaces: BTreeSet<Arc<str>> = self.known.values().map(|of| of.namespace.clone()).collect();
         let (mut heard, mut result) = (Heard::new(), Ok(()));
         let mut look_ups = LOOKED_UP_MAX;
         for namespace in namespaces {
-            // An eviction of a workload whose past is not read yet is heard of when it is: Events live for an hour.
+            // An eviction of a workload whose past is not loaded yet is counted after that: Events live for
+            // an hour.
             if !self.knows_past(world, &namespace) {
                 continue;
             }
@@ -89,7 +91,8 @@ impl Recommender {
         heard
     }
 
-    /// A pod that ran in the last round is known. Another one is asked for its owner, and if it is gone, its name tells.
+    /// Returns the workload of an evicted pod. A pod that ran in the last round is known. For other pods the
+    /// owner is read; if the pod is deleted, the name of the pod decides.
     async fn whose(&mut self, namespace: &Arc<str>, eviction: &Eviction, look_ups: &mut usize) -> Whose {
         let too_old = eviction.time < super::now().saturating_sub(SEEN_LATE_NS);
         let known: BTreeSet<&Workload> =
@@ -119,7 +122,7 @@ impl Recommender {
         workload.filter(is_known).map_or(Whose::Nobodys, Whose::Ours)
     }
 
-    /// What an earlier process heard of is in the checkpoint that it wrote after it.
+    /// Evictions counted by an earlier process are in the checkpoint that it wrote afterwards.
     fn count_eviction(&mut self, world: &World, workload: &Workload, eviction: &Eviction) {
         let now = super::now();
         if eviction.time < now.saturating_sub(SEEN_LATE_NS) {

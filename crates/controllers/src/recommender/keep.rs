@@ -1,4 +1,4 @@
-//! Checkpoints: written for what is new, deleted when nobody needs them.
+//! Checkpoints: written for new samples, deleted when unused.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -14,20 +14,20 @@ use berth_rightsizing::recommend::time::NEVER;
 use berth_rightsizing::recommend::vpa::DEFAULT_RECOMMENDER;
 use berth_rightsizing::recommend::{Aggregate, Span, UnixNanos, Vpa};
 
-/// The samples of CPU and memory of a container, and how many there are of its dimensions.
+/// The samples of CPU and memory of a container, and the number of samples of its dimensions.
 pub(super) type Spans = (Span, Span, u64);
 
-/// What is known of one checkpoint.
+/// State of one checkpoint.
 pub(super) struct Kept {
-    /// When it was written.
+    /// Time of the last write by this process.
     pub saved_at: UnixNanos,
-    /// When it had been written before this process read it.
+    /// Time of the write that this process loaded.
     pub loaded_at: UnixNanos,
-    /// The samples that it has.
+    /// The samples that it contains.
     pub spans: Option<Spans>,
-    /// It is not ours to write.
+    /// Whether berth must not write it.
     pub is_foreign: bool,
-    /// Annotations of others.
+    /// Annotations of other clients.
     pub annotations: BTreeMap<String, String>,
 }
 
@@ -43,7 +43,7 @@ impl Default for Kept {
     }
 }
 
-/// A checkpoint that is to be written. In the order of names.
+/// A checkpoint to write. Ordered by name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Due {
     namespace: String,
@@ -74,13 +74,14 @@ impl Recommender {
         }
     }
 
-    /// Everything that is not saved yet, at the end.
+    /// Saves all unsaved checkpoints, at shutdown.
     pub(super) async fn save_all(&mut self) {
         let world = std::mem::take(&mut self.world);
         self.save(&world, super::LAST_SAVE_MAX).await;
     }
 
-    /// Writes the checkpoints of containers that had new samples, for so long. At least some are written, however short that is.
+    /// Writes the checkpoints of containers with new samples, until the timeout. At least some are written,
+    /// however short it is.
     async fn save(&mut self, world: &World, budget: Duration) {
         let due = saved::oldest_first(self.due(world));
         let began = Instant::now();
@@ -90,7 +91,7 @@ impl Recommender {
             if began.elapsed() > budget {
                 tracing::warn!(
                     checkpoints = due.len(),
-                    "not all checkpoints could be written in time; the others go first the next time"
+                    "timeout of checkpoint writes, the rest is written first in the next round"
                 );
                 return;
             }
@@ -124,7 +125,7 @@ impl Recommender {
         due
     }
 
-    /// The samples that the checkpoint of a container has when it is written now.
+    /// Returns the samples of a container's checkpoint if it is written now.
     pub(super) fn spans(&self, workload: &Workload, container: &str) -> Option<Spans> {
         let aggregate = self.store.aggregate(workload, container)?;
         Some((aggregate.cpu_span, aggregate.memory_span, self.kept_samples(workload, container)))
@@ -161,17 +162,18 @@ impl Recommender {
                     (kept.saved_at, kept.spans) = (now, Some(spans));
                 }
                 Ok(Written::NameTaken) => {
-                    tracing::warn!(%namespace, checkpoint, "a checkpoint's name is taken by one of another VPA; this one is not kept");
+                    tracing::warn!(%namespace, checkpoint, "the name of a checkpoint is used by another VPA, checkpoint not saved");
                     self.kept.entry(due.key()).or_default().is_foreign = true;
                 }
                 Err(error) => {
-                    tracing::warn!(%namespace, checkpoint, %error, "a checkpoint could not be written")
+                    tracing::warn!(%namespace, checkpoint, %error, "cannot write a checkpoint")
                 }
             }
         }
     }
 
-    /// Deletes what nobody needs, when it was found so twice: a list may be older than what it is compared with.
+    /// Deletes checkpoints that two searches found unused: a list may be older than the objects it is
+    /// compared with.
     async fn collect_garbage(&mut self, world: &World) {
         let keepers = self.keepers(world);
         let config = self.place.config.clone();
@@ -185,7 +187,7 @@ impl Recommender {
             }
             there.insert((found.namespace.clone(), found.label.name.clone()));
             if saved::is_garbage(&found.label, keepers.get(&found.namespace).unwrap_or(&none), takes_over) {
-                // The content is not needed, and large.
+                // The content is large and not needed.
                 found.content = Err(String::new());
                 garbage.push(found);
             }
@@ -200,7 +202,7 @@ impl Recommender {
         if failed {
             return;
         }
-        // One that somebody else deleted is written again.
+        // A checkpoint that another client deleted is written again.
         self.kept.retain(|key, kept| kept.is_foreign || there.contains(key));
         let before = std::mem::take(&mut self.suspects);
         for found in garbage {
@@ -214,18 +216,18 @@ impl Recommender {
             }
             match self.place.api.delete_checkpoint(&found.namespace, &found.label.name, &found.uid).await {
                 Ok(()) => {
-                    tracing::info!(namespace = %found.namespace, checkpoint = %found.label.name, "deleted a checkpoint that nobody needs");
+                    tracing::info!(namespace = %found.namespace, checkpoint = %found.label.name, "deleted an unused checkpoint");
                     self.kept.remove(&key);
                     self.forget_container(world, &found);
                 }
                 Err(error) => {
-                    tracing::warn!(namespace = %found.namespace, checkpoint = %found.label.name, %error, "a checkpoint could not be deleted");
+                    tracing::warn!(namespace = %found.namespace, checkpoint = %found.label.name, %error, "cannot delete a checkpoint");
                 }
             }
         }
     }
 
-    /// What is remembered of a container that does not exist any more would be saved again.
+    /// Drops the state of a container that no longer exists: it would be saved again.
     fn forget_container(&mut self, world: &World, found: &FoundCheckpoint) {
         let vpa = world
             .targets
@@ -237,7 +239,7 @@ impl Recommender {
         }
     }
 
-    /// By namespace and name of the VPA, who needs its checkpoints.
+    /// Returns the users of checkpoints, by namespace and name of the VPA.
     fn keepers(&self, world: &World) -> BTreeMap<String, BTreeMap<String, Keeper>> {
         let mut keepers: BTreeMap<String, BTreeMap<String, Keeper>> = BTreeMap::new();
         for Vpa { namespace, name, .. } in &world.others {
@@ -249,7 +251,7 @@ impl Recommender {
                 State::Controls(workload) if self.known.get(&vpa.uid) == Some(workload) => {
                     let running: BTreeSet<String> = world.requests(workload).into_keys().collect();
                     match running.is_empty() {
-                        // Scaled to nothing: it may come back as it was.
+                        // Scaled to 0: it may come back unchanged.
                         true => Keeper::Unknown,
                         false => Keeper::Containers(running.into_iter().collect()),
                     }
@@ -262,12 +264,12 @@ impl Recommender {
     }
 }
 
-/// A container of which nothing was ever measured has no checkpoint.
+/// A container without any sample has no checkpoint.
 pub(super) fn has_samples(aggregate: &Aggregate) -> bool {
     (aggregate.cpu_span, aggregate.memory_span) != (Span::EMPTY, Span::EMPTY)
 }
 
-/// What was written, with the samples that it has.
+/// A finished write, with the samples it contains.
 type Write = (Due, Spans, Result<Written, ApiError>);
 
 async fn write(place: Place, term: u64, due: Due, spans: Spans, saved: Saved) -> Option<Write> {

@@ -1,7 +1,7 @@
-//! What was known before: checkpoints, or the history that Prometheus has.
+//! Past usage: checkpoints, or the history of Prometheus.
 //!
-//! It is read once for each VPA, when it is first seen. Until then nothing is fed, recommended or saved for it, so that what is
-//! known of it is never replaced by less.
+//! It is loaded once for each VPA, when the VPA is first seen. Until then nothing is sampled, recommended or
+//! saved for it, so that saved data is never replaced by less data.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use berth_rightsizing::recommend::feed::feed;
 use berth_rightsizing::recommend::store::Workload;
 use berth_rightsizing::recommend::{CheckpointError, saved};
 
-/// A VPA whose past is to be read.
+/// A VPA whose past must be loaded.
 struct New<'a> {
     uid: &'a str,
     vpa: &'a str,
@@ -88,7 +88,7 @@ impl Recommender {
             kept.saved_at = status.last_update_time.min(now);
             kept.loaded_at = kept.saved_at;
             let loaded = self.store.load(new.workload, &label.container, &status, &windows, now);
-            // Of a version that is newer than ours, perhaps: not ours to write over.
+            // Perhaps of a newer version: berth must not overwrite it.
             kept.is_foreign =
                 matches!(&loaded, Err(CheckpointError::Version(version)) if !version.is_empty());
             loaded.map_err(|error| berth_model::with_causes(&error))
@@ -103,7 +103,7 @@ impl Recommender {
         if let Err(error) = loaded {
             tracing::warn!(
                 %error, %namespace, checkpoint = %label.name,
-                "a checkpoint cannot be used; its container is measured anew"
+                "invalid checkpoint, measuring its container from scratch"
             );
         }
         self.kept.insert((namespace, label.name), kept);
@@ -127,7 +127,7 @@ impl Recommender {
             let (uid, workload) = match live.get(&(series.namespace, series.pod)) {
                 Some((uid, of)) => ((*uid).clone(), *of),
                 None => match by_pod_name(series.pod, workloads.iter().copied()) {
-                    // It is gone, or its uid is not known: its name stands in.
+                    // The pod is deleted, or its uid is unknown: its name is used instead.
                     Some(of) => (format!("{}/{}", series.namespace, series.pod).into(), of),
                     None => return,
                 },
@@ -151,14 +151,14 @@ impl Recommender {
                     self.dimensions.await_history(new.workload);
                     self.known.insert(new.uid.to_owned(), new.workload.clone());
                 }
-                // Who reads again begins anew.
+                // A read that is repeated starts from scratch.
                 Err(_) => self.store.forget(new.workload, |_| false),
             }
         }
         if let Ok(summary) = &read {
             tracing::info!(
                 series = summary.series, samples = summary.samples, warnings = ?summary.warnings,
-                "the history of usage has been read"
+                "history of usage loaded"
             );
         }
         let read = read.map(drop).map_err(|error| berth_model::with_causes(&error));

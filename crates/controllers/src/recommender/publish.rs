@@ -1,4 +1,4 @@
-//! What is recommended is written into the status of VPAs, where it is new.
+//! Writes changed recommendations into the status of VPAs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ impl Recommender {
         let mut recommended = Vec::new();
         for target in &world.targets {
             let vpa = &target.vpa;
-            // A list may be of just before our last write.
+            // A list may be older than our last write.
             let old = match self.written.get(&vpa.uid) {
                 Some((before, after)) if *before == vpa.status => after.clone(),
                 _ => vpa.status.clone(),
@@ -54,7 +54,7 @@ impl Recommender {
         self.written = written.into_iter().flatten().collect();
     }
 
-    /// What was found out about a VPA; `None` when that is not enough to say anything now.
+    /// Returns the findings about a VPA; `None` if too little is known now.
     fn findings(&self, target: &Target, world: &World, nodes: &[Arc<Node>]) -> Option<Findings> {
         let unsupported = |why: &str| Findings { unsupported: Some(why.to_owned()), ..Findings::default() };
         match &target.state {
@@ -89,7 +89,7 @@ impl Recommender {
         let max_allowed = self.place.config.max_allowed();
         let proposal =
             propose(vpa, &self.store, workload, &running, max_allowed, || sizes(nodes, spec.as_deref()));
-        // Those that are off get nothing, also not what they once got.
+        // Containers in mode `Off` get no recommendation, and lose an earlier one.
         let containers = running.into_keys().filter(|name| vpa.controlled(name).is_some());
         Findings {
             pods,
@@ -102,7 +102,7 @@ impl Recommender {
     }
 }
 
-/// What was written: the uid of the VPA, what was there when it was read, and what is there now.
+/// A write: the uid of the VPA, the status that was read, and the written one.
 type Write = (String, (Status, Status));
 
 async fn write(place: Place, term: u64, vpa: Vpa, old: Status, status: Status) -> Option<Write> {
@@ -118,16 +118,16 @@ async fn write(place: Place, term: u64, vpa: Vpa, old: Status, status: Status) -
             }
             Some((vpa.uid, (vpa.status, status)))
         }
-        // Deleted, or made anew: the next round sees what is there.
+        // Deleted or recreated: the next round reads it again.
         Err(ApiError::NotFound(_) | ApiError::Conflict(_)) => None,
         Err(error) => {
-            tracing::warn!(%error, namespace = %vpa.namespace, vpa = %vpa.name, "a status could not be written");
+            tracing::warn!(%error, namespace = %vpa.namespace, vpa = %vpa.name, "cannot write the status of a VPA");
             None
         }
     }
 }
 
-/// The nodes that a pod may go to; all of them when nothing is known of what it asks.
+/// Returns the nodes that a pod may run on; all nodes if its spec is unknown.
 fn sizes<'a>(nodes: &'a [Arc<Node>], spec: Option<&'a PodSpec>) -> impl Iterator<Item = NodeSize> {
     let may = move |node: &&Arc<Node>| spec.is_none_or(|spec| may_run_on(spec, node));
     let size =

@@ -1,4 +1,4 @@
-//! Samples held against recommendations, for the metrics of quality.
+//! Comparison of samples with recommendations, for the metrics of quality.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use berth_rightsizing::recommend::{Amount, Recommendation, Vpa};
 use berth_rightsizing::usage::UsageKind;
 use berth_telemetry::{RecommenderMetrics, Resource, Usage};
 
-/// What was recommended last to the containers of each workload, before anything capped it.
+/// The last uncapped recommendation for the containers of each workload.
 pub(super) type Recommended = BTreeMap<Workload, BTreeMap<String, Amounts>>;
 
-/// Holds samples against recommendations.
+/// Compares samples with recommendations.
 pub(super) struct Judge<'a> {
     vpas: BTreeMap<&'a Workload, &'a Vpa>,
     recommended: &'a Recommended,
@@ -27,7 +27,7 @@ impl<'a> Judge<'a> {
         Self { vpas: vpas.collect(), recommended, metrics }
     }
 
-    /// Millicores or bytes, which the store took.
+    /// Counts a sample that the store accepted, in millicores or bytes.
     pub fn sample(&self, of: Option<&Workload>, container: &str, kind: UsageKind, amount: Amount) {
         if kind == UsageKind::Cpu {
             self.judge(of, container, Resource::Cpu, amount, false);
@@ -36,7 +36,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// A container was killed, and needs so many bytes.
+    /// Counts an OOM kill of a container, which needs `needed` bytes.
     pub fn kill(&self, of: &Workload, container: &str, needed: Amount) {
         self.judge(Some(of), container, Resource::Memory, needed, true);
     }
@@ -68,7 +68,7 @@ impl<'a> Judge<'a> {
 }
 
 impl Recommender {
-    /// Takes down what is recommended from now on.
+    /// Records the current recommendations.
     pub(super) fn note_recommended(
         &mut self,
         world: &World,

@@ -1,4 +1,4 @@
-//! What is used now, and who was killed for want of memory.
+//! Samples of current usage, and OOM kills.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use berth_rightsizing::recommend::feed::{self, feed};
 use berth_rightsizing::recommend::{Refused, UnixNanos};
 use berth_rightsizing::usage::UsageKind;
 
-/// Kills before the first look at a pod count when they are not older than this: nobody may have been there to see them. One
-/// that was seen by an earlier process is in its checkpoint, and counts once.
+/// Maximum age of OOM kills that happened before the first look at a pod, in nanoseconds: berth may not have
+/// been running. A kill that an earlier process saw is in its checkpoint, and counts once.
 pub(super) const SEEN_LATE_NS: i64 = 900 * 1_000_000_000;
 
-/// A pod that was seen in the last round.
+/// A pod of the last round.
 pub(super) struct SeenPod {
     namespace: Arc<str>,
-    /// The last kill of each of its containers.
+    /// Time of the last OOM kill of each of its containers.
     kills: BTreeMap<String, UnixNanos>,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct SeenPod {
 type ByName<'a> = BTreeMap<(&'a str, &'a str), &'a Arc<str>>;
 
 impl Recommender {
-    /// Tells the store which pods run, and of kills.
+    /// Updates the store with running pods and OOM kills.
     pub(super) fn follow_pods(&mut self, world: &World) {
         let now = super::now();
         let known: BTreeSet<_> = self.known.values().cloned().collect();
@@ -61,7 +61,7 @@ impl Recommender {
                 seen.insert(pod.uid.clone(), SeenPod { namespace: workload.namespace.clone(), kills });
             }
         }
-        // Those of namespaces that could not be read are there as far as we know.
+        // Pods of namespaces that could not be read are assumed to exist.
         let namespaces: BTreeSet<&Arc<str>> = known.iter().map(|workload| &workload.namespace).collect();
         let unread =
             |pod: &SeenPod| namespaces.contains(&pod.namespace) && !world.pods.contains_key(&pod.namespace);
@@ -149,7 +149,7 @@ impl Recommender {
                         if taken.is_ok() {
                             judge.sample(self.store.workload_of(uid), name, UsageKind::Cpu, millicores);
                         }
-                        // The memory of the same moment was counted with it.
+                        // The memory sample of the same time has been counted with it.
                         if taken == Err(Refused::Stale) {
                             continue;
                         }

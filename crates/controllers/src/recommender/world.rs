@@ -1,4 +1,4 @@
-//! What is there: our VPAs, who controls what, and the pods of their targets.
+//! Existing objects: the VPAs of this recommender, the controllers of pods, and the pods of their targets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,35 +12,35 @@ use berth_rightsizing::recommend::propose::Requests;
 use berth_rightsizing::recommend::store::Workload;
 use berth_rightsizing::recommend::{Owner, Vpa};
 
-/// What one round has seen.
+/// Objects seen in one round.
 #[derive(Default)]
 pub(super) struct World {
-    /// Our VPAs.
+    /// VPAs of this recommender.
     pub targets: Vec<Target>,
     /// VPAs of other recommenders.
     pub others: Vec<Vpa>,
-    /// Where VPAs are to be made; `None`: nowhere, or that is not known.
+    /// Where VPAs are to be created; `None`: nowhere, or unknown.
     pub asked: Option<Asked>,
-    /// The pods of controlled workloads, for each namespace whose pods could be read.
+    /// Pods of controlled workloads, for each namespace whose pods could be read.
     pub pods: BTreeMap<Arc<str>, PodsOf>,
 }
 
 /// The running pods of each workload that has any.
 pub(super) type PodsOf = BTreeMap<Workload, Vec<OwnedPod>>;
 
-/// One of our VPAs.
+/// A VPA of this recommender.
 pub(super) struct Target {
     pub vpa: Vpa,
     pub state: State,
 }
 
 pub(super) enum State {
-    /// It looks after this workload.
+    /// It controls this workload.
     Controls(Workload),
-    /// Another VPA does; this is why.
+    /// Another VPA controls the workload, for this reason.
     Shadowed(String),
     Unsupported(String),
-    /// The API server did not say.
+    /// The API server did not answer.
     Unknown,
 }
 
@@ -54,13 +54,13 @@ impl Target {
 }
 
 impl World {
-    /// The running pods of a workload; `None` when the pods of its namespace could not be read.
+    /// Returns the running pods of a workload; `None` if the pods of its namespace could not be read.
     pub fn pods_of(&self, workload: &Workload) -> Option<&[OwnedPod]> {
         let pods = self.pods.get(&workload.namespace)?;
         Some(pods.get(workload).map_or(&[], Vec::as_slice))
     }
 
-    /// The containers that these pods have, and what they request at most.
+    /// Returns the containers of these pods with their highest requests.
     pub fn requests(&self, workload: &Workload) -> Requests {
         let mut requests = Requests::new();
         for container in self.pods_of(workload).into_iter().flatten().flat_map(|pod| &pod.containers) {
@@ -99,7 +99,7 @@ impl Recommender {
         let targets: Vec<Target> =
             ours.into_iter().zip(states).map(|(vpa, state)| Target { vpa, state }).collect();
         let mut wanted: BTreeSet<Workload> = targets.iter().filter_map(Target::controls).cloned().collect();
-        // Those whose VPA cannot be judged now go on being followed.
+        // Workloads whose VPA is currently unknown are still followed.
         wanted.extend(targets.iter().filter_map(|target| self.known.get(&target.vpa.uid)).cloned());
         let namespaces: BTreeSet<&Arc<str>> = wanted.iter().map(|workload| &workload.namespace).collect();
         let mut asked = self.asking_namespaces().await;
@@ -127,7 +127,7 @@ impl Recommender {
         ours: &[Vpa],
     ) -> State {
         let (Some(target), Some(workload)) = (&vpa.target, vpa.workload()) else {
-            return State::Unsupported("it has no targetRef with a kind and a name".to_owned());
+            return State::Unsupported("spec.targetRef has no kind or no name".to_owned());
         };
         let found = self.owners.top(&vpa.namespace, target).await;
         let topic = format!("the target of {}/{}", vpa.namespace, vpa.name);
@@ -150,14 +150,15 @@ impl Recommender {
         match controllers.get(&workload).map(|controller| (controller, &ours[*controller])) {
             Some((controller, _)) if *controller == index => State::Controls(workload),
             Some((_, other)) => State::Shadowed(format!(
-                "{} {} is looked after by the older VPA {}",
+                "{} {} is controlled by the older VPA {}",
                 target.kind, target.name, other.name
             )),
             None => State::Unknown,
         }
     }
 
-    /// The pods of a namespace that belong to one of the workloads. All workloads that have pods are noted in `asked`.
+    /// Returns the pods of a namespace that belong to one of the workloads. Adds all workloads that have pods
+    /// to `asked`.
     async fn owned_pods(
         &mut self,
         namespace: &Arc<str>,
@@ -185,7 +186,7 @@ impl Recommender {
         Ok(owned)
     }
 
-    /// Workloads that no VPA of ours names any more, and VPAs that are gone.
+    /// Drops workloads that no VPA of this recommender names any more, and deleted VPAs.
     pub(super) fn forget_what_is_gone(&mut self, world: &World) {
         let named: BTreeSet<Workload> =
             world.targets.iter().filter_map(|target| target.vpa.workload()).collect();
@@ -199,7 +200,8 @@ impl Recommender {
         self.known.retain(|uid, _| uids.contains(uid.as_str()));
     }
 
-    /// Which estimators VPAs ask for, once their past has been read: it comes pod by pod, and other estimators want time to go on.
+    /// Applies the estimators of VPAs after their past has been loaded: the past arrives pod by pod, and
+    /// other estimators need ascending times.
     pub(super) fn apply_methods(&mut self, world: &World) {
         for target in &world.targets {
             let Some(workload) = target.controls() else { continue };
@@ -222,7 +224,7 @@ impl Recommender {
         }
     }
 
-    /// What VPAs say of windows and kills, for containers of which there are or will be samples.
+    /// Applies the windows and OOM settings of VPAs to containers that have or will have samples.
     pub(super) fn apply_rules(&mut self, world: &World) {
         let default = self.store.settings().memory_rules();
         let now = super::now();

@@ -1,4 +1,4 @@
-//! Doing what was decided: replicas through the `scale` of the workload, sizes in place.
+//! Execution of decisions: replicas with the `scale` subresource of the workload, sizes in place.
 
 use jiff::Timestamp;
 
@@ -8,12 +8,12 @@ use super::settle::{Remembered, Settled};
 use crate::resizing::Resized;
 use berth_kube_io::scaling::Change;
 
-/// What was done, and what could not be.
+/// Results: what was done, and what failed.
 #[derive(Default)]
 pub(super) struct Done {
     pub replicas: u32,
     pub resized: usize,
-    /// Pods that did not get their size, and the first reason.
+    /// Number of pods that did not get their size, and the first reason.
     pub held: usize,
     pub because: Option<String>,
     pub changes: Vec<(Change, String)>,
@@ -40,7 +40,7 @@ impl Place {
                         .push((change, format!("{from} -> {to} replicas: {}", settled.decision.reason)));
                 }
                 Err(error) => {
-                    done.changes.push((Change::Failed, format!("{to} replicas could not be set: {error}")))
+                    done.changes.push((Change::Failed, format!("cannot set {to} replicas: {error}")))
                 }
             }
         }

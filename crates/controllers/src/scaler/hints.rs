@@ -1,4 +1,4 @@
-//! Which services peak together: their usage, window after window, and what their statuses say of it.
+//! Services that peak together: their usage, window by window, and the hints in their statuses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,25 +14,25 @@ use berth_rightsizing::correlate::{Correlations, Direction, Hint, Resource, Sett
 use berth_rightsizing::scaling::Kind;
 use berth_rightsizing::usage::Scope;
 
-/// Points of a window are not closer than this.
+/// Minimum step between the points of a window, in seconds.
 const STEP_S_MIN: i64 = 3;
 
-/// What is known of services that peak together. What is in force stands in the statuses of ServiceScalers: every process that
-/// schedules reads it there, and so does the next leader.
+/// State of services that peak together. The hints in force are in the statuses of ServiceScalers: every
+/// scheduling process reads them there, and so does the next leader.
 pub(super) struct Affinity {
     window_s: i64,
     step_s: i64,
     correlations: Correlations,
-    /// When the window that is open ends.
+    /// End of the open window.
     ends_s: i64,
-    /// The selectors of services that hints are about.
+    /// Selectors of services that hints refer to.
     selectors: BTreeMap<Arc<str>, String>,
-    /// The hints of each service that has some.
+    /// Hints of each service that has any.
     in_force: BTreeMap<Arc<str>, Vec<HintStatus>>,
 }
 
 impl Affinity {
-    /// With windows of so many seconds, and samples so often.
+    /// `window_s`: length of windows; `interval_s`: interval of samples.
     pub fn new(window_s: i64, interval_s: i64) -> Self {
         Affinity {
             window_s: window_s.max(1),
@@ -48,10 +48,10 @@ impl Affinity {
         self.ends_s == i64::MIN
     }
 
-    /// Whether a window ends now; the next one begins.
+    /// Returns whether a window ends now; if so, the next one begins.
     fn ends(&mut self, now_s: i64) -> bool {
         let first = self.is_new();
-        // A clock that was set back begins anew.
+        // If the clock was set back, a new window begins.
         if !first && now_s < self.ends_s && now_s >= self.ends_s - self.window_s {
             return false;
         }
@@ -59,7 +59,7 @@ impl Affinity {
         !first
     }
 
-    /// Goes on from what another process wrote to the statuses.
+    /// Resumes from the statuses that another process wrote.
     fn resume(&mut self, services: &[Service]) {
         let mut known = Vec::new();
         for service in services {
@@ -88,7 +88,7 @@ impl Affinity {
         self.correlations = Correlations::resumed(Settings::default(), known);
     }
 
-    /// What the correlations say now, as the statuses have it.
+    /// Updates the hints from the correlations, in the format of the statuses.
     fn tell(&mut self, seen: &[(Arc<str>, &Service, &Look)]) {
         let hints = self.correlations.hints();
         let about: BTreeSet<&Arc<str>> = hints.iter().map(|hint| &hint.other).collect();
@@ -122,13 +122,13 @@ impl Affinity {
     }
 }
 
-/// As hints name it.
+/// Returns the name of a service in hints.
 fn name_of(service: &Service) -> Arc<str> {
     format!("{}/{}", service.namespace, service.name).into()
 }
 
 impl Scaler {
-    /// Adds what pods send and receive to the windows.
+    /// Adds the network usage of pods to the windows.
     pub(super) async fn read_network(&mut self, namespaces: &[String], now: Timestamp) -> Result<(), String> {
         let windows = &mut self.windows;
         for metric in [network("receive"), network("transmit")] {
@@ -142,7 +142,8 @@ impl Scaler {
         Ok(())
     }
 
-    /// When a window ends: looks which services peaked together in it. `counts`: which of them are looked at.
+    /// At the end of a window: compares the usage of the services in it. `counts`: which services are
+    /// included.
     pub(super) fn correlate(
         &mut self,
         services: &[Service],
@@ -191,7 +192,7 @@ impl Scaler {
                 pairs = pass.in_force,
                 new = pass.entered,
                 gone = pass.left,
-                "services peak together, or in turn"
+                "hints of services changed"
             ),
             Ok(_) => {}
             Err(error) => return tracing::warn!(%error, "services are not compared"),
@@ -252,7 +253,7 @@ mod tests {
         affinity.resume(&services);
         let found = || services.iter().map(|it| affinity.of(it)).collect::<Vec<_>>();
         assert_eq!(found(), [of_db, Vec::new(), of_web]);
-        // Nothing was compared yet: that says the same, with the selectors that were known.
+        // Nothing was compared yet: the hints stay the same, with the known selectors.
         let before = found();
         affinity.tell(&[]);
         assert_eq!(services.iter().map(|it| affinity.of(it)).collect::<Vec<_>>(), before);

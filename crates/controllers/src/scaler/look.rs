@@ -1,4 +1,4 @@
-//! What is there: usage and signals from Prometheus, workloads and their pods from the API server.
+//! Reads usage and signals from Prometheus, and workloads and their pods from the API server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use berth_rightsizing::recommend::Owner;
 use berth_rightsizing::scaling::{Kind, Measured, Point};
 use berth_rightsizing::usage::UsageKind;
 
-/// One service as it was seen.
+/// Data of one service.
 pub(super) struct Look {
     pub scale: Scale,
     pub pods: Vec<Pod>,
-    /// `None`: none is wanted, or Prometheus has none.
+    /// `None`: no signal is configured, or Prometheus has none.
     pub signal: Result<Option<Measured>, String>,
     pub success: Result<Option<Measured>, String>,
 }
@@ -47,7 +47,7 @@ impl Scaler {
         read
     }
 
-    /// Who else scales in these namespaces.
+    /// Reads the other autoscalers of these namespaces.
     pub(super) async fn read_others(
         &self,
         namespaces: &BTreeSet<Arc<str>>,
@@ -61,7 +61,7 @@ impl Scaler {
         futures::stream::iter(asked).buffer_unordered(LOOKS_IN_FLIGHT).collect().await
     }
 
-    /// Looks at some services, several at a time.
+    /// Reads services, several concurrently.
     pub(super) async fn look_at(
         &mut self,
         services: &[Service],
@@ -88,7 +88,7 @@ impl Scaler {
         let target = |error: String| format!("{kind} {name}: {error}");
         let scale = api.scale(&path?).await.map_err(|error| target(error.to_string()))?;
         if scale.selector.is_empty() {
-            return Err(target("its scale has no selector of its pods".to_owned()));
+            return Err(target("its scale subresource has no pod selector".to_owned()));
         }
         let pods = api.service_pods(&service.namespace, &scale.selector).await;
         let pods = pods.map_err(|error| format!("the pods of {kind} {name}: {error}"))?;

@@ -1,12 +1,12 @@
-//! Resizes that the API server did not accept are asked for again, but later and later, not in every round.
+//! Backoff of resizes that the API server refused.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The longest pause between two tries.
+/// Maximum backoff, in seconds.
 const PAUSE_S_MAX: i64 = 300;
 
-/// By uid of the pod; `T` is what was asked for.
+/// By uid of the pod; `T` is the requested size.
 #[derive(Debug, Clone)]
 pub(super) struct Refusals<T>(BTreeMap<Arc<str>, Refusal<T>>);
 
@@ -25,7 +25,7 @@ impl<T> Default for Refusals<T> {
 }
 
 impl<T: PartialEq> Refusals<T> {
-    /// Why a pod is not to be asked for the same yet; `None`: it is.
+    /// Returns the error that blocks the same request for now; `None`: it may be sent.
     pub fn pause(&self, uid: &str, asked: &T, now_s: i64) -> Option<&str> {
         let refusal = self.0.get(uid)?;
         (refusal.asked == *asked && now_s < refusal.again_s).then_some(refusal.why.as_str())
@@ -39,7 +39,7 @@ impl<T: PartialEq> Refusals<T> {
         self.0.insert(uid.clone(), Refusal { asked, why, tries, again_s });
     }
 
-    /// Forgets the other pods: they are gone, or need no resize any more.
+    /// Drops all other pods: they are deleted, or need no resize any more.
     pub fn keep(&mut self, is_wanted: impl Fn(&str) -> bool) {
         self.0.retain(|uid, _| is_wanted(uid));
     }

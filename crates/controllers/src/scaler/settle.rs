@@ -1,4 +1,4 @@
-//! What to do about one service, from what was seen of it. No I/O.
+//! Decision about one service from its data. No I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,61 +25,61 @@ use berth_scheduler::rules::hash_of;
 
 const SECOND_NS: i64 = 1_000_000_000;
 
-/// What is remembered of a service from round to round, and over a restart in its status.
+/// State of a service between rounds; its status keeps it across restarts.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Remembered {
     pub memory: Memory,
     pub history: History,
-    /// What was decided last, by container.
+    /// Last decided sizes, by container.
     pub sizes: BTreeMap<String, Size>,
-    /// Kills for want of memory up to this time were counted.
+    /// OOM kills up to this time were counted.
     pub killed_until: Option<UnixNanos>,
-    /// When each container of each pod was last killed, as it was seen in the round before.
+    /// Time of the last OOM kill of each container of each pod, as of the last round.
     #[serde(skip)]
     killed: BTreeMap<(Arc<str>, String), Option<UnixNanos>>,
-    /// By container, for another estimator than SHOWAR's.
+    /// By container, for estimators other than SHOWAR's.
     #[serde(skip)]
     estimates: BTreeMap<String, Estimate>,
     #[serde(skip)]
     pub refusals: Refusals<Vec<Change>>,
-    /// What could not be done in the last round: it is told once.
+    /// Failure of the last round: it is reported once.
     #[serde(skip)]
     pub failed: Option<String>,
-    /// When the status was written last.
+    /// Time of the last write of the status.
     #[serde(skip)]
     pub told_at: Option<Timestamp>,
 }
 
-/// What another estimator knows of one container.
+/// State of another estimator for one container.
 #[derive(Debug, Clone)]
 struct Estimate {
     sizes: Sizes,
-    /// It has the samples up to this time.
+    /// Time of its newest sample.
     seen_s: i64,
 }
 
-/// What is to be done.
+/// A decision to execute.
 pub(super) struct Settled {
     pub decision: Decision,
     pub allowed: Allowed,
-    /// What pods should have from now on; 0 where that is not ours to say.
+    /// Target sizes of the pods; 0 for resources that berth does not control.
     pub sizes: BTreeMap<String, Size>,
     pub resizes: Vec<Resize>,
-    /// Why some pods do not get what they should, for people.
+    /// Message: why some pods do not get their size.
     pub held: Option<String>,
 }
 
-/// What one pod should request from now on.
+/// Target requests of one pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Resize {
-    /// Its place among the pods that were seen.
+    /// Index of the pod in the data.
     pub pod: usize,
     pub changes: Vec<Change>,
 }
 
 impl Remembered {
-    /// What a status says that another process wrote; what cannot be read is forgotten.
+    /// Returns the state that another process wrote into the status; unreadable parts are dropped.
     pub fn of(service: &Service) -> Self {
         let text = service.known.as_ref().and_then(|status| status.memory.as_deref());
         text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
@@ -97,7 +97,7 @@ impl Remembered {
         let (now_s, replicas) = (now.as_second(), look.scale.replicas);
         let pods: Vec<&Pod> = look.pods.iter().filter(|pod| !pod.is_deleting).collect();
         let settings = settings_of(plan, others);
-        // What somebody else sizes meanwhile will be another size when it is ours again.
+        // A size that another controller sets meanwhile will differ when berth controls it again.
         if plan.dry_run || (others.sizes.is_some() && !others.perhaps) {
             self.sizes.clear();
         }
@@ -144,12 +144,12 @@ impl Remembered {
         let decision = decide(&settings, &mut self.memory, &seen, now_s);
         self.history.tidy(now_s);
         let allowed = plan.behavior.allow(&self.history, now_s, replicas, decision.replicas);
-        // What is set is what counts; `act` says when it was changed.
+        // The replicas that are set count; `act` records when they were changed.
         self.memory.replicas = (replicas > 0).then_some(replicas);
         let sizes: BTreeMap<String, Size> =
             decision.sizes.iter().map(|(name, size)| (name.clone(), only(*size, ours(name)))).collect();
         let (mut resizes, mut reasons) = (Vec::new(), BTreeMap::new());
-        // Those of a service that is switched off are on their way out.
+        // The pods of a service with 0 replicas are terminating.
         let is_ours = |pod: &Pod| replicas > 0 && !plan.dry_run && !pod.is_deleting;
         for (index, pod) in look.pods.iter().enumerate().filter(|(_, pod)| is_ours(pod)) {
             match resize(pod, &sizes) {
@@ -158,7 +158,7 @@ impl Remembered {
                 Err(why) => *reasons.entry(why.why()).or_default() += 1,
             }
         }
-        // Without pods, or while it is not known who else decides, what was decided stays.
+        // If there are no pods, or other controllers are unknown, the last decision stays.
         if !plan.dry_run && others.sizes.is_none() && !names.is_empty() {
             self.sizes = sizes.clone();
         }
@@ -166,7 +166,8 @@ impl Remembered {
         Settled { decision, allowed, sizes, resizes, held: held(&pods, reasons) }
     }
 
-    /// What another estimator would give a container. It shrinks nothing before it has seen a day.
+    /// Returns the size of another estimator for a container. It shrinks nothing before it has a day of
+    /// samples.
     fn estimate(
         &mut self,
         (method, current): (Method, Size),
@@ -203,8 +204,8 @@ impl Remembered {
         })
     }
 
-    /// Kills since the last round, by container. Their times are those of nodes' clocks, which may be wrong: a kill of a container
-    /// that was seen before is new when its time is another one.
+    /// Returns the OOM kills since the last round, by container. Their times are from the clocks of nodes,
+    /// which may be wrong: a kill of a known container is new if its time differs.
     fn new_kills<'a>(&mut self, pods: &[&'a Pod], now: Timestamp) -> BTreeMap<&'a str, u32> {
         let now = UnixNanos::try_from(now.as_nanosecond()).unwrap_or(UnixNanos::MAX);
         let until = self.killed_until.replace(now);
@@ -225,7 +226,8 @@ impl Remembered {
         kills
     }
 
-    /// What the container has: what was decided last, as far as it is ours to decide, or what most of its pods request.
+    /// Returns the size of the container: the last decision for the resources that berth controls, else what
+    /// most of its pods request.
     fn size_of(&self, name: &str, pods: &[&Pod], ours: PerResource<bool>) -> Size {
         let decided = only(self.sizes.get(name).copied().unwrap_or_default(), ours);
         let containers =
@@ -244,7 +246,7 @@ impl Remembered {
     }
 }
 
-/// What is asked for, less what somebody else does.
+/// Returns the settings of the plan, without the parts that other controllers own.
 fn settings_of(plan: &Plan, others: &InTheWay) -> Settings {
     let settings = plan.settings.clone();
     if others.sizes.is_none() {
@@ -254,7 +256,7 @@ fn settings_of(plan: &Plan, others: &InTheWay) -> Settings {
     Settings { vertical, containers: BTreeMap::new(), ..settings }
 }
 
-/// The part of a size that is ours to decide; the rest is 0.
+/// Returns the part of a size that berth controls; the rest is 0.
 fn only(size: Size, ours: PerResource<bool>) -> Size {
     Size {
         cpu_milli: if ours.cpu { size.cpu_milli } else { 0 },
@@ -262,7 +264,7 @@ fn only(size: Size, ours: PerResource<bool>) -> Size {
     }
 }
 
-/// Ready pods with a container of which no sample came lately.
+/// Returns the number of ready pods with a container that has no recent sample.
 fn unheard((namespace, name): (&str, &str), pods: &[&Pod], windows: &Windows, now: i64) -> PerResource<u32> {
     let since = now.saturating_sub(Vertical::default().stale_s);
     let has_it = |pod: &Pod| pod.containers.iter().any(|container| container.name == name);
@@ -275,14 +277,14 @@ fn unheard((namespace, name): (&str, &str), pods: &[&Pod], windows: &Windows, no
     PerResource { cpu: count(Kind::Cpu), memory: count(Kind::Memory) }
 }
 
-/// Why pods do not get what they should, for people.
+/// Returns a message: why pods do not get their size.
 fn held(pods: &[&Pod], others: BTreeMap<&'static str, usize>) -> Option<String> {
     let mut reasons = others;
     for pod in pods {
         let why = match pod.resize {
-            Some(Resizing::Infeasible) => "their nodes can never give them their size (Infeasible)",
-            Some(Resizing::Deferred) => "their nodes have no room for their size now (Deferred)",
-            Some(Resizing::Error) => "their kubelets fail to resize them (Error)",
+            Some(Resizing::Infeasible) => "their nodes can never fit their size (Infeasible)",
+            Some(Resizing::Deferred) => "their nodes cannot fit their size now (Deferred)",
+            Some(Resizing::Error) => "their kubelets failed to resize them (Error)",
             Some(Resizing::Unknown) => "their kubelets have not resized them",
             Some(Resizing::InProgress) | None => continue,
         };
@@ -292,17 +294,17 @@ fn held(pods: &[&Pod], others: BTreeMap<&'static str, usize>) -> Option<String> 
     (!reasons.is_empty()).then(|| reasons.into_iter().map(text).collect::<Vec<_>>().join("; "))
 }
 
-/// What differs between what a pod requests and what it should; nothing for one that waits for a node, and for one whose kubelet
-/// could not do the last resize, unless it is to have less of something.
+/// Returns the changes from the requests of a pod to its target size. Empty for a pending pod, and for a pod
+/// whose kubelet could not do the last resize, unless a resource shrinks.
 ///
 /// # Errors
-/// Why it cannot be done in place.
+/// The reason why it cannot be done in place.
 fn resize(pod: &Pod, sizes: &BTreeMap<String, Size>) -> Result<Vec<Change>, Hold> {
     let of = |(index, container): (usize, &apply::Container)| {
         let size = sizes.get(&container.name)?;
         let (has, limits) = (container.wanted.requests, container.wanted.limits);
         let wanted = PerResource { cpu: size.cpu_milli, memory: size.memory_bytes };
-        // Without a request there is nothing to size, and nothing is restarted for its size.
+        // A container without a request has nothing to size, and is not restarted for its size.
         let requests = wanted.zip(has).zip(container.restarts).map(|((wanted, has), restarts)| {
             Some(wanted).filter(|_| wanted > 0 && !restarts && has.is_some_and(|has| has != wanted))
         });

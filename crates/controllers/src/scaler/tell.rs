@@ -1,4 +1,4 @@
-//! Looking after one service from end to end, and telling of it: its status, and events when something changed.
+//! Processing of one service from end to end, and its reports: the status, and events for changes.
 
 use std::collections::BTreeMap;
 
@@ -14,33 +14,33 @@ use berth_kube_io::scaling::{Change, Plan, Service};
 use berth_kube_io::vpa::ApiError;
 use berth_rightsizing::scaling::Size;
 
-/// What is remembered is written so often at least, while nothing else is to be told.
+/// Maximum interval between two writes of the state, while nothing else is to be reported.
 const REMEMBERED_EVERY_S: i64 = 60;
-/// More than this is not written; the next leader begins anew.
+/// Maximum size of the state; a larger state is not written, and the next leader starts from scratch.
 const REMEMBERED_BYTES_MAX: usize = 64 << 10;
 
-/// What is said of one service.
+/// Report of one service.
 struct Told {
-    /// Whether it is scaled, why, in a word and for people.
+    /// Whether it is scaled: the status, the reason and the message of the condition.
     active: (bool, &'static str, String),
-    /// What decisions need and could not be read.
+    /// Missing input of decisions.
     missing: Option<String>,
-    /// What keeps it from what would be right.
+    /// Limits that keep it from its target.
     limited: Option<String>,
     replicas: Option<u32>,
     desired: Option<u32>,
-    /// `None`: as they were.
+    /// `None`: unchanged.
     sizes: Option<BTreeMap<String, Size>>,
-    /// Of its pods, when it is known.
+    /// Selector of its pods, if known.
     selector: Option<String>,
     hints: Vec<HintStatus>,
-    /// `None`: nothing new was decided.
+    /// `None`: no new decision.
     decision: Option<String>,
     changes: Vec<(Change, String)>,
 }
 
 impl Scaler {
-    /// Looks at a service, decides, acts, and tells. `in_the_way`: who else decides about it.
+    /// Reads the data of a service, decides, acts, and reports. `in_the_way`: its other controllers.
     pub(super) async fn look_after(
         &mut self,
         service: &Service,
@@ -87,14 +87,14 @@ impl Scaler {
                 scaler = &*service.name,
                 ?change,
                 note,
-                "a service was scaled"
+                "scaled a service"
             );
-            // The time is a part of its name.
+            // The time is a part of the event's name.
             let time = now.saturating_add(SignedDuration::from_micros(at as i64)).unwrap_or(now);
             let event = (time, &*self.place.instance);
             self.place.metrics.change(change.reason());
             if let Err(error) = api.tell_change(service, *change, note, event).await {
-                tracing::warn!(scaler = &*service.name, %error, "an event cannot be written");
+                tracing::warn!(scaler = &*service.name, %error, "cannot write an event");
             }
         }
         let before = service.known.clone().unwrap_or_default();
@@ -111,18 +111,18 @@ impl Scaler {
         }
         match api.write_service_status(service, &status).await {
             Ok(()) => remembered.told_at = Some(now),
-            // It is gone, or was made anew.
+            // Deleted or recreated.
             Err(ApiError::NotFound(_) | ApiError::Conflict(_)) => {}
             Err(error) => {
-                tracing::warn!(namespace = &*service.namespace, scaler = &*service.name, %error, "a status cannot be written");
+                tracing::warn!(namespace = &*service.namespace, scaler = &*service.name, %error, "cannot write a status");
             }
         }
     }
 }
 
-/// What a decision would need that could not be read.
+/// Returns the missing input of a decision.
 fn missing(plan: &Plan, look: &Look, usage_error: Option<&str>) -> Option<String> {
-    let none = |what: &str| Some(format!("Prometheus has no {what} of this service now"));
+    let none = |what: &str| Some(format!("Prometheus has no current {what} of this service"));
     let of = |what: &str, wanted: bool, measured: &Result<_, String>| match measured {
         _ if !wanted => None,
         Ok(Some(_)) => None,
@@ -139,7 +139,7 @@ fn missing(plan: &Plan, look: &Look, usage_error: Option<&str>) -> Option<String
 impl Told {
     fn not_scaled(reason: &'static str, why: String) -> Told {
         Told {
-            decision: Some(format!("nothing is changed: {why}")),
+            decision: Some(format!("unchanged: {why}")),
             active: (false, reason, why),
             missing: None,
             limited: None,
@@ -156,22 +156,21 @@ impl Told {
         let Settled { decision, allowed, sizes, held, .. } = settled;
         let active = match others {
             InTheWay { replicas: Some(replicas), sizes: Some(sizes), .. } => {
-                let why = format!(
-                    "{replicas} decides about the replicas and {sizes} about the sizes: nothing is left"
-                );
+                let why =
+                    format!("{replicas} controls the replicas and {sizes} the sizes: nothing left to scale");
                 (false, "Conflict", why)
             }
             InTheWay { replicas: Some(owner), .. } => (
                 plan.settings.vertical.memory,
                 "Conflict",
-                format!("{owner} decides about the replicas: they and the CPU size are left alone"),
+                format!("{owner} controls the replicas: they and the CPU size are unchanged"),
             ),
             InTheWay { sizes: Some(owner), .. } => (
                 plan.settings.horizontal.is_some(),
                 "Conflict",
-                format!("{owner} decides about the sizes: they are left alone"),
+                format!("{owner} controls the sizes: they are unchanged"),
             ),
-            _ if plan.dry_run => (false, "DryRun", "nothing is changed: spec.dryRun".to_owned()),
+            _ if plan.dry_run => (false, "DryRun", "dry run: spec.dryRun is true".to_owned()),
             _ if decision.replicas == 0 => (false, "SwitchedOff", "the target has 0 replicas".to_owned()),
             _ => (true, "Scaling", "the service is scaled".to_owned()),
         };
@@ -204,13 +203,13 @@ impl Told {
                 "MetricsAvailable",
                 missing.is_none(),
                 if missing.is_none() { "Read" } else { "Missing" },
-                missing.unwrap_or("what decisions need can be read"),
+                missing.unwrap_or("all inputs are available"),
             ),
             (
                 "Limited",
                 limited.is_some(),
                 if limited.is_some() { "Held" } else { "Free" },
-                limited.unwrap_or("nothing keeps the service from what it should be"),
+                limited.unwrap_or("nothing limits the service"),
             ),
         ];
         let container =
@@ -235,13 +234,13 @@ impl Told {
     }
 }
 
-/// What was decided while the service was scaled.
+/// Returns the last decision while the service was scaled.
 fn last_decision(before: &ServiceScalerStatus) -> String {
     let scaled = before.desired_replicas.is_some() && !before.decision.is_empty();
-    if scaled { before.decision.clone() } else { "all is as it should be".to_owned() }
+    if scaled { before.decision.clone() } else { "no change needed".to_owned() }
 }
 
-/// As people write it; what is not set is left out.
+/// Formats a size as quantities; omits unset values.
 fn target(size: Size) -> BTreeMap<String, String> {
     let cpu = (size.cpu_milli > 0).then(|| ("cpu".to_owned(), format!("{}m", size.cpu_milli)));
     let memory = (size.memory_bytes > 0).then(|| ("memory".to_owned(), size.memory_bytes.to_string()));

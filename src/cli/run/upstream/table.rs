@@ -1,4 +1,4 @@
-//! Every flag of the upstream recommender 1.8.1 but `--kubeconfig` and `--leader-elect`, which are berth's own, too.
+//! Flags of the upstream recommender 1.8.1, except `--kubeconfig` and `--leader-elect`, which berth has too.
 
 use super::Effect::{Credentials, LeaderElection, Needless, Prometheus, Recommender, Refused};
 use super::{Effect, Flag};
@@ -15,11 +15,12 @@ const fn switch(name: &'static str, effect: Effect) -> Flag {
 }
 
 const LOGS: &str =
-    "berth logs to standard error; RUST_LOG=berth=debug tells more, and logFormat sets the form";
+    "berth logs to standard error; RUST_LOG=berth=debug logs more, and logFormat sets the format";
 const RATE: &str =
-    "berth asks for what it needs each round and no more; recommender.updateWorkers bounds its writes";
-const OWNERS: &str = "whose pods they are is known by their owners and not by labels in Prometheus";
-const EXTERNAL: &str = "there is no client of external metrics; let recommender.prometheus name the metrics (cpuMetric, memoryMetric)";
+    "berth sends only the requests that a round needs; recommender.updateWorkers limits its writes";
+const OWNERS: &str = "pods are assigned by their owners and not by labels in Prometheus";
+const EXTERNAL: &str =
+    "external metrics are not supported; set the metrics in recommender.prometheus (cpuMetric, memoryMetric)";
 
 /// In the order in which they are applied.
 pub(super) const FLAGS: &[Flag] = &[
@@ -271,7 +272,7 @@ pub(super) const FLAGS: &[Flag] = &[
         "leader-elect-resource-lock",
         LeaderElection("leaderElection", |_, text| match text {
             "leases" => Ok(()),
-            other => Err(format!("`{other}` is not leases, which is the only kind of lock")),
+            other => Err(format!("`{other}` is not supported, the only lock is leases")),
         }),
     ),
     flag(
@@ -282,18 +283,18 @@ pub(super) const FLAGS: &[Flag] = &[
     flag("external-metrics-cpu-metric", Refused(EXTERNAL)),
     flag("external-metrics-memory-metric", Refused(EXTERNAL)),
     switch("humanize-memory", Refused("it is deprecated upstream; round with --round-memory-bytes")),
-    switch("profiling", Refused("there is no endpoint for profiles")),
+    switch("profiling", Refused("profiling is not supported")),
     flag("kube-api-qps", Needless(RATE)),
     flag("kube-api-burst", Needless(RATE)),
-    switch("memory-saver", Needless("only pods of workloads that have a VPA are ever followed")),
-    flag("min-checkpoints", Needless("it has none upstream either")),
+    switch("memory-saver", Needless("only pods of workloads with a VPA are watched")),
+    flag("min-checkpoints", Needless("it has no effect upstream either")),
     switch(
         "cpu-integer-post-processor-enabled",
         Needless(
-            "a VPA's annotation vpa-post-processor.kubernetes.io/CONTAINER_integerCPU is always followed",
+            "a VPA's annotation vpa-post-processor.kubernetes.io/CONTAINER_integerCPU is always respected",
         ),
     ),
-    flag("feature-gates", Needless("what a VPA sets for itself (PerVPAConfig) is always followed")),
+    flag("feature-gates", Needless("settings in a VPA (PerVPAConfig) are always respected")),
     flag("metric-for-pod-labels", Needless(OWNERS)),
     flag("pod-label-prefix", Needless(OWNERS)),
     flag("pod-name-label", Needless(OWNERS)),
@@ -352,7 +353,7 @@ fn number(text: &str) -> Result<f64, String> {
     text.parse().map_err(|_| format!("`{text}` is not a number"))
 }
 
-/// Upstream takes some of these as fractions, and writes large ones as `1.048576e+08`.
+/// Parses a whole number. Upstream has some of these as fractions, and writes large ones as `1.048576e+08`.
 fn whole(text: &str) -> Result<u32, String> {
     let number = number(text)?;
     match number.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&number) {
@@ -365,7 +366,7 @@ fn duration(text: &str) -> Result<ConfigDuration, String> {
     text.parse().map_err(|error: berth_model::DurationError| error.to_string())
 }
 
-/// A duration as Prometheus writes it, `1w2d12h`, which has longer units than Go's.
+/// Parses a duration of Prometheus, `1w2d12h`, which has longer units than Go's.
 fn long(text: &str) -> Result<ConfigDuration, String> {
     const HOURS: [(char, u64); 3] = [('y', 365 * 24), ('w', 7 * 24), ('d', 24)];
     let (mut rest, mut hours) = (text, 0_u64);
@@ -382,7 +383,7 @@ fn long(text: &str) -> Result<ConfigDuration, String> {
     }
 }
 
-/// Upstream's, where nothing else is said.
+/// Returns the label names; upstream's by default.
 fn labels(config: &mut PrometheusConfig) -> &mut LabelNames {
     config.labels.get_or_insert_with(|| LabelNames {
         namespace: "namespace".to_owned(),

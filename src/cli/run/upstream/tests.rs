@@ -1,4 +1,4 @@
-//! What upstream's flags become.
+//! Tests of the upstream flags.
 
 use clap::Parser;
 
@@ -29,7 +29,7 @@ const UPSTREAM: &str = "\
     target-memory-percentile update-worker-count use-external-metrics username v vmodule \
     vpa-object-namespace";
 
-/// berth's own flags of the same name and meaning.
+/// Flags of berth with the same name and meaning.
 const OWN: [&str; 2] = ["kubeconfig", "leader-elect"];
 
 #[derive(Debug, Parser)]
@@ -78,7 +78,7 @@ fn the_fields_that_flags_name_are_fields_of_the_configuration() {
         let Some(field) = flag.field() else { continue };
         let mut at = &schema;
         for part in field.split('.') {
-            // What may be left out is one of several forms.
+            // An optional value is one of several forms.
             let forms = [at].into_iter().chain(at["anyOf"].as_array().into_iter().flatten());
             let found = forms.map(|form| &form["properties"][part]).find(|found| found.is_object());
             at = found.unwrap_or_else(|| panic!("{}: there is no {field}", flag.name));
@@ -175,11 +175,11 @@ fn a_wrong_value_is_refused_with_the_name_of_its_flag() {
         ("--pod-recommendation-min-cpu-millicores=2.5", "`2.5` is not a whole number"),
         ("--round-memory-bytes=0", "--round-memory-bytes: 0 is not from 1"),
         ("--container-recommendation-max-allowed-cpu=lots", "--container-recommendation-max-allowed-cpu: "),
-        ("--vpa-object-namespace=a/b", "--vpa-object-namespace: `a/b` is not a namespace's name"),
-        ("--leader-elect-resource-lock=endpoints", "`endpoints` is not leases"),
+        ("--vpa-object-namespace=a/b", "--vpa-object-namespace: `a/b` is not a valid namespace name"),
+        ("--leader-elect-resource-lock=endpoints", "`endpoints` is not supported"),
         ("--leader-elect-lease-duration=1s", "--leader-elect-lease-duration: "),
         ("--address=:8942", "--address: metrics are served at healthAddress"),
-        ("--use-external-metrics", "--use-external-metrics: there is no client of external metrics"),
+        ("--use-external-metrics", "--use-external-metrics: external metrics are not supported"),
     ] {
         let problem = refused(&[argument]);
         assert!(problem.contains(expected), "{argument}: {problem}");
@@ -191,7 +191,7 @@ fn a_wrong_value_is_refused_with_the_name_of_its_flag() {
         assert!(problem.starts_with("--history-length: "), "{wrong}: {problem}");
     }
     let both = refused(&["--vpa-object-namespace=a", "--ignored-vpa-object-namespaces=b,c"]);
-    assert!(both.contains("leave one out"), "{both}");
+    assert!(both.contains("not both"), "{both}");
 }
 
 #[test]

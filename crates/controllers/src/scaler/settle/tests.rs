@@ -59,7 +59,7 @@ fn a_container_is_never_restarted_for_its_size() {
 fn what_cannot_be_in_place_is_held_with_its_reason() {
     let whole = Pod { is_sized_as_a_whole: true, ..pod(Some(200), None) };
     assert_eq!(resize(&whole, &sizes(300)), Err(Hold::PodLevelResources));
-    // Its limit, and so its request, would become 1m of the 1m that it has.
+    // Its limit, and so its request, would become 1m, which it already has.
     let mut odd = pod(Some(2), Some(3));
     odd.containers[0].wanted.limits.memory = Some(1 << 30);
     assert_eq!(resize(&odd, &sizes(1)), Err(Hold::QosClass));
@@ -85,7 +85,7 @@ fn a_kill_counts_once_and_not_when_it_was_before_us() {
     let killed = killed_at("2026-11-22T10:00:30Z");
     assert_eq!(remembered.new_kills(&[&killed], at("2026-11-22T10:01:00Z")).get("app"), Some(&1));
     assert!(remembered.new_kills(&[&killed], at("2026-11-22T10:02:00Z")).is_empty());
-    // Over a restart.
+    // Across a restart.
     let mut next = Remembered { killed_until: remembered.killed_until, ..Remembered::default() };
     assert!(next.new_kills(&[&killed], at("2026-11-22T10:03:00Z")).is_empty());
     let again = killed_at("2026-11-22T10:03:30Z");
@@ -115,14 +115,14 @@ fn the_size_is_what_was_decided_or_what_most_pods_have() {
     assert_eq!(remembered.size_of("app", &pods, ours), Size { cpu_milli: 200, memory_bytes: 1 });
 }
 
-/// A service, its pods and what they use, from round to round.
+/// A service, its pods and their usage, across rounds.
 struct Bench {
     plan: Plan,
     pods: Vec<Pod>,
     others: InTheWay,
     remembered: Remembered,
     windows: Windows,
-    /// What each uses, in bytes.
+    /// Usage of each pod, in bytes.
     memory: f64,
     now: i64,
 }
@@ -152,7 +152,7 @@ impl Bench {
         }
     }
 
-    /// Two minutes in which the first pods use so much.
+    /// Two minutes of this CPU usage of the first `pods` pods.
     fn use_cpu(&mut self, pods: usize, milli: f64) {
         for _ in 0..8 {
             self.now += 15;
@@ -187,7 +187,7 @@ impl Bench {
         self.remembered.settle(plan, &look, &self.others, &self.windows, now)
     }
 
-    /// One round; what comes of it is carried out.
+    /// Runs one round and executes its decision.
     fn round(&mut self) -> Settled {
         let settled = self.settle(self.pods.len().try_into().unwrap(), None);
         for resize in &settled.resizes {
@@ -197,7 +197,7 @@ impl Bench {
         settled
     }
 
-    /// As somebody else sets it.
+    /// Sets the CPU request, as another client would.
     fn set_cpu(&mut self, milli: Amount) {
         self.pods.iter_mut().for_each(|pod| pod.containers[0].wanted.requests.cpu = Some(milli));
     }
@@ -244,11 +244,11 @@ fn sizes_from_before_somebody_else_had_them_do_not_come_back() {
     bench.set_cpu(2_000);
     bench.round();
     bench.others.sizes = None;
-    // Nothing was heard since.
+    // No samples since then.
     bench.now += 3_600;
     let settled = bench.round();
     assert_eq!(bench.cpu(), [2_000, 2_000], "{}", settled.decision.reason);
-    // That it could not be read for once forgets nothing.
+    // One failed read drops nothing.
     bench.use_cpu(2, 400.0);
     bench.round();
     bench.others =
@@ -267,7 +267,7 @@ fn nothing_shrinks_by_the_samples_of_some_of_the_pods() {
     assert_eq!(bench.cpu(), [900; 4]);
     assert!(settled.decision.reason.contains("nothing was heard of 1 of 4"), "{}", settled.decision.reason);
     assert!(settled.decision.reason.contains("memory of app stays"), "{}", settled.decision.reason);
-    // More is needed whatever the last one does.
+    // More is needed regardless of the last decision.
     let mut bench = Bench::new(4);
     bench.set_cpu(500);
     bench.use_cpu(3, 800.0);
@@ -337,8 +337,8 @@ mod garbage {
     }
 
     proptest! {
-        /// Whatever stands in a status, in pods and in samples: replicas stay between what is there and their bounds, never become
-        /// 0, and pods are asked only for sizes within bounds.
+        /// With any status, pods and samples: replicas stay within their bounds or the existing number, never
+        /// become 0, and pods are resized only within bounds.
         #[test]
         fn no_status_and_no_pod_brings_a_service_beyond_its_bounds(
             text in any_text(),
