@@ -141,7 +141,7 @@ fn questions_that_have_no_answer_are_refused_with_what_is_wrong() {
         (&["podgroup/ring"], "berth: there is no PodGroup default/ring\n"),
         (
             &["allocation/ring"],
-            "berth: Allocation default/ring is not tried yet: Allocation default/ring has 1 of 3 members\n",
+            "berth: Allocation default/ring has not been tried yet: Allocation default/ring has 1 of 3 members\n",
         ),
         (&["default/none"], "berth: there is no pod default/none that is not finished\n"),
         (&["default/alone-a"], "berth: pod default/alone-a is on node a already\n"),
