@@ -44,7 +44,7 @@ fn assert_golden(name: &str, text: &str) {
         std::fs::write(&file, text).expect("the golden file is written");
     }
     let golden = std::fs::read_to_string(&file).expect("a golden file: make it with UPDATE=1");
-    assert_eq!(text, golden, "{name} is not what it was; if that is meant, UPDATE=1 writes it anew");
+    assert_eq!(text, golden, "{name} differs from the golden file; run with UPDATE=1 to accept the change");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What berth does: [`crate::scaling`] itself, with its defaults.
+//! berth's scaler: [`crate::scaling`] itself, with its defaults.
 
 use std::collections::VecDeque;
 
