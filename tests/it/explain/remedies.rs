@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The changes that are told of the only waiting pod, each way as one text, with the nodes where it fits then.
+/// Returns the remedies of the only waiting pod, each as one text, with the nodes where it then fits.
 fn remedies(cluster: &Cluster) -> Vec<(String, Vec<String>)> {
     let answers = cluster.explain(&["default/new"]);
     let remedies = answers[0].get("remedies").and_then(Value::as_array).cloned().unwrap_or_default();

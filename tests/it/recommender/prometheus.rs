@@ -1,4 +1,4 @@
-//! History and samples from Prometheus, which the test plays.
+//! History and samples from a fake Prometheus.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

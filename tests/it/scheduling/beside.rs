@@ -1,16 +1,16 @@
-//! berth beside a real kube-scheduler: two schedulers, one set of nodes.
+//! berth next to a real kube-scheduler: two schedulers, one set of nodes.
 
 use super::*;
 
 const NODES: usize = 20;
 /// Pods of 100 milli CPU that fit on one node of 4 CPUs.
 const SLOTS: usize = 40;
-/// By now, what was bound has arrived at every watch. Ten times what a busy test machine needs.
+/// After this, every watch has received every bind. Ten times what a busy test machine needs.
 const SEEN_BY_ALL: Duration = Duration::from_secs(3);
 
 async fn create_small_pods(client: &Client, prefix: &'static str, scheduler: &'static str, count: usize) {
     let pods = Pods { prefix, count, scheduler, requests: json!({"cpu": "100m"}), ..Pods::default() };
-    // As the pods of a Deployment look.
+    // Like the pods of a Deployment.
     create_pods(client, &pods, |_, pod| {
         pod["metadata"]["labels"] = json!({"app": prefix, "pod-template-hash": "5d4f8c7b9"});
     })
@@ -18,7 +18,7 @@ async fn create_small_pods(client: &Client, prefix: &'static str, scheduler: &'s
 }
 
 /// Panics if berth put a pod on a node that was full as far as berth could know: with its own pods, which it always
-/// knows, and those of others that every watch had seen.
+/// knows, and pods of other schedulers that every watch had received.
 fn assert_berth_never_overcommits_what_it_can_see(log: &BindLog) {
     let binds = log.binds();
     for (at, bind) in binds.iter().enumerate().filter(|(_, bind)| bind.scheduler == "berth") {
@@ -79,7 +79,7 @@ async fn nodes_shared_with_kube_scheduler_are_filled_to_the_brim_and_never_overc
         "0/{NODES} nodes are available: {NODES} Insufficient cpu. no new claims to deallocate, preemption: 0/{NODES} nodes are available: \
          {NODES} No preemption victims found for incoming pod."
     );
-    await_until(SOON, "all pods that are left over are told why", async || {
+    await_until(SOON, "all remaining pods have their condition", async || {
         let told = |pod: &Pod| scheduled_condition(pod).is_some_and(|(_, _, told)| told == message);
         let pods = all_pods(&client).await;
         pods.iter().filter(|pod| name_of(pod).starts_with("rest-") && told(pod)).count() == left_over
@@ -88,10 +88,10 @@ async fn nodes_shared_with_kube_scheduler_are_filled_to_the_brim_and_never_overc
     assert_no_overcommit(&client).await;
     assert_berth_never_overcommits_what_it_can_see(&log);
 
-    // What others free is filled again, by as many.
+    // Room freed by pods of the other scheduler is filled again, by the same number.
     delete_pods(&client, (0..30).map(|at| format!("theirs-{at}"))).await;
     log.await_len(SOON, slots + 30).await;
-    await_until(SOON, "as many pods as were deleted are not parked any more", async || {
+    await_until(SOON, "one parked pod per deleted pod is placed", async || {
         berth.metric(parked).await == (left_over - 30) as f64
     })
     .await;
