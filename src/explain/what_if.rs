@@ -1,4 +1,4 @@
-//! What-if query: a few pod moves that would make room for waiting pods.
+//! Hypothetical pod moves: a few moves that would make room for waiting pods.
 
 use std::sync::Arc;
 

@@ -212,9 +212,10 @@ async fn berth_fills_the_status_of_vpas_and_remembers_usage_over_a_restart() {
     assert!((250..400).contains(&cpu), "{web}");
     assert!((300 * MI..450 * MI).contains(&memory), "{web}");
     assert!(is_true(&web, "LowConfidence"), "{web}");
-    let others = condition(&status(&client, "web-young").await, "ConfigUnsupported").expect("it is told");
+    let others =
+        condition(&status(&client, "web-young").await, "ConfigUnsupported").expect("the condition is set");
     assert!(others.1.contains("older VPA web"), "{others:?}");
-    let lost = condition(&status(&client, "lost").await, "ConfigUnsupported").expect("it is told");
+    let lost = condition(&status(&client, "lost").await, "ConfigUnsupported").expect("the condition is set");
     assert!(lost.1.contains("there is no Deployment nowhere"), "{lost:?}");
     assert!(is_true(&status(&client, "idle").await, "NoPodsMatched"));
     assert_eq!(status(&client, "foreign").await, Value::Null, "it is another's");

@@ -62,7 +62,7 @@ async fn a_job_of_32_waits_for_a_zone_with_room_for_all_and_shares_it() {
     assert!(message.contains("zone-b") && message.contains("there are 28"), "{message}");
     assert!(all_pods(&client).await.iter().all(|pod| node_of(pod).is_none()), "nothing is half placed");
     let pod = &all_pods(&client).await[0];
-    let (status, reason, told) = scheduled_condition(pod).expect("members are told");
+    let (status, reason, told) = scheduled_condition(pod).expect("members have the condition");
     assert_eq!((&*status, &*reason), ("False", "Unschedulable"));
     assert!(told.starts_with("0/7 nodes are available: 7 Insufficient cpu."), "{told}");
 

@@ -85,7 +85,7 @@ async fn new_pods_have_the_size_and_the_place_that_their_service_scaler_knows_al
         let pod = all_pods(&client).await.into_iter().find(|pod| name_of(pod) == name)?;
         serde_json::to_value(pod.spec?.affinity?).ok()
     };
-    let told = affinity("web-5d4f8-0").await.expect("whoever places it is told");
+    let told = affinity("web-5d4f8-0").await.expect("the hint is in the pod");
     let terms = &told["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"];
     assert_eq!(terms[0]["weight"], 90);
     assert_eq!(terms[0]["podAffinityTerm"]["labelSelector"]["matchExpressions"][0]["values"], json!(["db"]));

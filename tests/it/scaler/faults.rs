@@ -139,7 +139,7 @@ async fn what_goes_wrong_leaves_a_service_as_it_is_and_is_said() {
     stays("a service that is switched off is scaled", async || replicas(client).await).await;
     load.set("web", 0.2);
     set_replicas(client, 1).await;
-    await_until(SOON, "there are as many as there must be", async || replicas(client).await == 2).await;
+    await_until(SOON, "the minimum is running", async || replicas(client).await == 2).await;
     set_replicas(client, 4).await;
     await_until(SOON, "the status reports the external change", async || {
         status(client).await.decision.contains("by somebody else")

@@ -30,15 +30,15 @@ fn assert_berth_never_overcommits_what_it_can_see(log: &BindLog) {
     }
 }
 
-/// There is no commit point that two schedulers share: the API server does not look at capacity, so two schedulers that
-/// place at the same moment can overcommit a node, whoever they are. What is certain, and asserted here:
+/// Two schedulers share no commit point: the API server does not check capacity, so any two schedulers that place at the
+/// same moment can overcommit a node. The guarantees asserted here:
 ///
-/// 1. While both place at once, each prefers the emptiest node of its view, which always has its own pods. Were each
-///    wholly blind for the other, it would give every node its own even share, 12 pods; 24 are far below the 40 that fit.
-///    A view that is partly behind is off by the other's pods in flight, which are fewer.
+/// 1. While both place at once, each prefers the emptiest node of its view, which always has its own pods. Even
+///    if each saw none of the other's pods, it would give every node its own even share, 12 pods; 24 are far below the 40
+///    that fit. A partly stale view misses only the other's pods in flight, which are fewer.
 /// 2. When kube-scheduler has settled, berth fills the rest exactly to the brim, not one pod more or less, while
-///    kube-scheduler is kept busy with pods that fit nowhere.
-/// 3. No single placement of berth overcommits a node by what was there to be seen.
+///    kube-scheduler is kept busy with unschedulable pods.
+/// 3. No single placement of berth overcommits a node according to the pods visible at that time.
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_shared_with_kube_scheduler_are_filled_to_the_brim_and_never_overcommitted() {
     let cluster = start_control_plane().await;
