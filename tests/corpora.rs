@@ -1,4 +1,4 @@
-//! What the fuzzers have found worth keeping is tried again in every test run (`docs/fuzzing.md`).
+//! Fuzzing corpora: inputs found by the fuzzers are replayed in every test run (`docs/fuzzing.md`).
 
 #[path = "../fuzz/targets/mod.rs"]
 mod targets;
@@ -6,7 +6,7 @@ mod targets;
 use std::fs;
 use std::path::Path;
 
-/// More is for the fuzzer, not for every test run.
+/// Larger corpora are for the fuzzer, not for every test run.
 const FILES_MAX: usize = 100;
 const BYTES_MAX: usize = 4096;
 

@@ -1,5 +1,5 @@
-//! Commit and fencing as a model: every order of events within a bound is tried. What is modelled, how large each bound is,
-//! and what the model found: `docs/model.md`.
+//! Model of commit and fencing: every order of events within a bound is explored. Its scope, the sizes of the bounds,
+//! and its findings are in `docs/model.md`.
 //!
 //! `cargo test --test model -- --nocapture` prints the number of states of each bound; `--ignored` explores larger ones.
 
@@ -45,9 +45,9 @@ const PAIR: Bound = Bound {
     repeats: true,
     troubles: QUIET,
 };
-/// The pods want the same place.
+/// The pods compete for the same place.
 const RIVALS: Bound = Bound { rooms: [1, 0], ..PAIR };
-/// A pod that is deleted and made again under its name, while messages are lost and repeated.
+/// A pod that is deleted and recreated under its name, while messages are lost and repeated.
 const AGAIN: Bound =
     Bound { two_names: false, recreates: true, troubles: Troubles { network: 1, ..DELETION }, ..RIVALS };
 /// One replica, whose requests are never answered.
@@ -64,7 +64,7 @@ fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// No state within the bound breaks an invariant, and some state is as each of `reached` says.
+/// Asserts that no state within the bound breaks an invariant, and that each of `reached` is reachable.
 fn holds(what: &str, bound: Bound, reached: &[&'static str]) {
     let began = Instant::now();
     let checker = Protocol::new(bound, Safeguards::ALL).checker().threads(threads()).spawn_bfs().join();
@@ -80,7 +80,7 @@ fn holds(what: &str, bound: Bound, reached: &[&'static str]) {
     }
 }
 
-/// Without this safeguard the invariant breaks.
+/// Asserts that the invariant breaks without this safeguard.
 fn breaks(what: &str, bound: Bound, safe: Safeguards, invariant: &'static str) {
     let enough = HasDiscoveries::AnyOf([invariant].into());
     let checker =

@@ -1,4 +1,4 @@
-//! What is said of one container, and how far off its requests are.
+//! Advice for one container, and the severity of its deviation.
 
 use std::cmp::Reverse;
 
@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 use berth_model::PerResource;
 use berth_rightsizing::recommend::{Amount, amount};
 
-/// How far off a request is. The limits are those that people know from KRR: a difference, up or down, of
+/// Deviation of a request from its target. The limits are those of KRR: an absolute difference of at least
 ///
 /// | | CPU | memory |
 /// |---|---:|---:|
@@ -15,17 +15,17 @@ use berth_rightsizing::recommend::{Amount, amount};
 /// | warning | 250m | 250Mi |
 /// | ok | 100m | 100Mi |
 ///
-/// or more; below that it is good. A request that is not set is a warning. The worse of CPU and memory counts.
+/// Below that it is good. An unset request is a warning. The worse of CPU and memory counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// The current request or the usage is not known
+    /// The current request or the usage is unknown
     Unknown,
     /// Less than 100m and 100Mi off
     Good,
     /// 100m or 100Mi off, or more
     Ok,
-    /// 250m or 250Mi off, or more; or a request is not set
+    /// 250m or 250Mi off, or more; or a request is unset
     Warning,
     /// 500m or 500Mi off, or more
     Critical,
@@ -45,7 +45,7 @@ impl Severity {
         }
     }
 
-    /// Of one request. `unit` is a hundredth of the limits: a millicore or a MiB.
+    /// Rates one request. `unit` is a hundredth of the limits: a millicore or a MiB.
     fn of(request: Current, target: Option<Amount>, unit: Amount) -> Self {
         let (Some(target), Current::Set(request)) = (target, request) else {
             let unset = target.is_some() && request == Current::Unset;
@@ -60,13 +60,13 @@ impl Severity {
     }
 }
 
-/// What a container requests, or is limited to.
+/// Current request or limit of a container.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Current {
-    /// Nobody told.
+    /// Not reported.
     #[default]
     Unknown,
-    /// It requests nothing, or is not limited.
+    /// No request, or no limit.
     Unset,
     /// Millicores or bytes.
     Set(Amount),
@@ -78,14 +78,14 @@ pub struct Size {
     pub severity: Severity,
     pub request: Current,
     pub limit: Current,
-    /// `None`, as the bounds, when no usage is known.
+    /// `None` if no usage is known; the same holds for the bounds.
     pub target: Option<Amount>,
     pub lower: Option<Amount>,
     pub upper: Option<Amount>,
 }
 
 impl Size {
-    /// How much less each pod would request; less than 0: so much more.
+    /// Returns the reduction of each pod's request; negative for an increase.
     pub fn saved(&self) -> Option<Amount> {
         match (self.request, self.target) {
             (Current::Set(request), Some(target)) => Some(request - target),
@@ -101,23 +101,24 @@ pub struct Advice {
     pub namespace: String,
     pub kind: String,
     pub workload: String,
-    /// Kind and name of the workload are guessed from names of pods.
+    /// Kind and name of the workload are guessed from pod names.
     pub guessed: bool,
     pub container: String,
-    /// Pods that ran at the end of the history.
+    /// Number of pods running at the end of the history.
     pub pods: u32,
-    /// All pods that ever ran in it.
+    /// Number of all pods of the history.
     pub pods_seen: u32,
     pub size: PerResource<Size>,
-    /// From the first to the last sample.
+    /// Days from the first to the last sample.
     pub days: f64,
     pub samples: u64,
-    /// As the VPA has it: 1 after a day with a sample a minute, or after as many samples otherwise.
+    /// Same as VPA confidence: 1 after a day with a sample per minute, or after the same number of samples at another
+    /// interval.
     pub confidence: f64,
 }
 
 impl Advice {
-    /// Judges: `size.severity` and `severity` are calculated.
+    /// Sets `size.severity` and `severity`.
     pub fn judged(mut self) -> Self {
         const MILLICORE: Amount = 1;
         const MIB: Amount = 1 << 20;
@@ -129,17 +130,17 @@ impl Advice {
         self
     }
 
-    /// What all pods would request less, in bytes, a core being as dear as [`BYTES_PER_CORE`].
+    /// Returns the total reduction of all pods' requests, in bytes; a core counts as [`BYTES_PER_CORE`].
     fn saved(&self) -> i128 {
         let of = |size: &Size| i128::from(size.saved().unwrap_or(0)) * i128::from(self.pods);
         of(&self.size.cpu) * i128::from(BYTES_PER_CORE) / 1000 + of(&self.size.memory)
     }
 }
 
-/// Clouds charge about as much for a core as for so much memory.
+/// Memory that costs about as much as a core in public clouds.
 const BYTES_PER_CORE: i64 = 8 << 30;
 
-/// The worst first; of equally bad ones those that would save most, then by name.
+/// Sorts by severity, worst first, then by the largest savings, then by name.
 pub fn sort(advice: &mut [Advice]) {
     advice.sort_by_cached_key(|each| {
         let names = [&each.namespace, &each.kind, &each.workload, &each.container].map(String::clone);
@@ -147,7 +148,7 @@ pub fn sort(advice: &mut [Advice]) {
     });
 }
 
-/// How it is known which workloads there are.
+/// Source of the workloads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WorkloadsFrom {
@@ -155,23 +156,23 @@ pub enum WorkloadsFrom {
     PodNames,
 }
 
-/// All that is said.
+/// All advice of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
-    /// The address of the Prometheus.
+    /// The Prometheus URL.
     pub source: String,
     /// The end of the history, RFC 3339.
     pub at: String,
-    /// The length of the history as it was asked for.
+    /// The requested length of the history.
     pub history: String,
     pub workloads_from: WorkloadsFrom,
     /// Sorted.
     pub advice: Vec<Advice>,
-    /// What the reader should know about what was read.
+    /// Notes for the reader about the input.
     pub notes: Vec<String>,
 }
 
-/// What all running pods request together, of those containers whose requests are known: now, and as advised.
+/// Returns the total requests of all running pods whose requests are known: current, and as advised.
 pub fn totals(advice: &[Advice]) -> PerResource<Option<(Amount, Amount)>> {
     let total = |of: fn(&PerResource<Size>) -> &Size| {
         let mut known = advice.iter().filter_map(|each| {
@@ -186,7 +187,7 @@ pub fn totals(advice: &[Advice]) -> PerResource<Option<(Amount, Amount)>> {
     PerResource { cpu: total(|size| &size.cpu), memory: total(|size| &size.memory) }
 }
 
-/// As programs read it: cores and bytes; `null` is "not set", and `"?"` not known.
+/// JSON in base units: cores and bytes; `null` is unset, `"?"` is unknown.
 impl Serialize for Advice {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]

@@ -1,4 +1,4 @@
-//! Takes usage and what else is known in, and makes advice of it.
+//! Collector of usage, requests and limits, from which advice is computed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use berth_rightsizing::recommend::time::{UnixNanos, nanos};
 use berth_rightsizing::recommend::{Aggregate, Amount, Store, Workload, amount};
 use berth_rightsizing::usage::UsageKind;
 
-/// Takes in the usage of all containers; memory grows with containers, not with samples.
+/// Collects the usage of all containers; memory grows with the number of containers, not samples.
 pub struct Collector {
     store: Store,
     owners: Owners,
     now: UnixNanos,
-    /// By namespace and name, as one text.
+    /// Keyed by namespace and name, as one string.
     pods: BTreeMap<Arc<str>, Pod>,
     refused: u64,
-    /// Whether anything was told of any request or limit.
+    /// Whether any request or limit was reported.
     has_requests: bool,
 }
 
@@ -41,17 +41,17 @@ struct Container {
     limit: PerResource<Option<Amount>>,
 }
 
-/// Which containers are advised on.
+/// Selection of containers to advise on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Choice {
-    /// What had no sample for so long before the end of the history does not run any more.
+    /// A container without samples for this long before the end of the history is no longer running.
     pub ended_after_ns: i64,
-    /// Also workloads and containers that do not run any more. Those of CronJobs and Jobs are always advised on.
+    /// Include workloads and containers that are no longer running. Those of CronJobs and Jobs are always included.
     pub all: bool,
     pub severity_min: Severity,
 }
 
-/// How many containers are not advised on.
+/// Number of containers left out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Left {
     pub ended: usize,
@@ -60,7 +60,7 @@ pub struct Left {
 
 impl Collector {
     /// # Errors
-    /// The settings make no histograms.
+    /// The settings define no valid histogram.
     pub fn new(
         settings: Settings,
         owners: Owners,
@@ -70,7 +70,7 @@ impl Collector {
         Ok(Self { store, owners, now, pods: BTreeMap::new(), refused: 0, has_requests: false })
     }
 
-    /// Takes some samples of a container. For each container and kind, time never goes back.
+    /// Adds samples of a container. For each container and kind, timestamps must not decrease.
     pub fn usage(&mut self, kind: UsageKind, series: &Series<'_>) {
         let key = key(series.namespace, series.pod);
         if !self.pods.contains_key(&*key) {
@@ -88,7 +88,7 @@ impl Collector {
         });
     }
 
-    /// Samples that no usage can have: negative ones, or from the future.
+    /// Returns the number of invalid samples: negative, or from the future.
     pub fn refused(&self) -> u64 {
         self.refused
     }
@@ -97,7 +97,7 @@ impl Collector {
         self.pods.is_empty()
     }
 
-    /// What a container requests or is limited to; what is told of others is ignored. After all usage.
+    /// Adds a request or limit of a known container; others are ignored. Call after all usage is added.
     pub fn told(&mut self, fact: Fact, told: Told<'_>) {
         let (Fact::Request(kind) | Fact::Limit(kind)) = fact else { return };
         self.has_requests = true;
@@ -111,7 +111,7 @@ impl Collector {
             _ => &mut container.request,
         };
         match kind {
-            // Exact: such values are millicores to begin with.
+            // Exact: such values are whole millicores.
             UsageKind::Cpu => amounts.cpu = Some(amount::from_float((told.value * 1000.0).round())),
             UsageKind::Memory => amounts.memory = Some(amount::from_float(told.value)),
         }
@@ -125,7 +125,7 @@ impl Collector {
         &self.owners
     }
 
-    /// Advice on the chosen containers, sorted.
+    /// Returns sorted advice for the selected containers.
     pub fn advice(&self, choice: Choice) -> (Vec<Advice>, Left) {
         let mut workloads: BTreeMap<&Workload, Vec<&Pod>> = BTreeMap::new();
         for pod in self.pods.values() {
@@ -134,7 +134,7 @@ impl Collector {
         let mut left = Left::default();
         let mut all = Vec::new();
         for (workload, pods) in workloads {
-            // The newest pod has the containers and requests that the workload has now.
+            // The newest pod has the workload's current containers and requests.
             let Some(newest) = pods.iter().max_by_key(|pod| (pod.first(), pod.last())) else { continue };
             for (name, aggregate) in self.store.containers(workload) {
                 let of: Vec<_> = pods.iter().filter_map(|pod| pod.container(name)).collect();
@@ -154,7 +154,7 @@ impl Collector {
         (all, left)
     }
 
-    /// `of`: the containers of this name in all pods of the workload.
+    /// Returns advice for one container. `of`: the containers of this name in all pods of the workload.
     fn one(
         &self,
         workload: &Workload,
@@ -198,10 +198,10 @@ impl Collector {
         advice.judged()
     }
 
-    /// The request and the limit of a container of this pod.
+    /// Returns the request and the limit of a container of this pod.
     fn current(&self, pod: &Pod, name: &str) -> PerResource<(Current, Current)> {
         let container = pod.container(name);
-        // Who knows the pod, and tells of requests at all, would tell of it.
+        // A source that knows the pod and reports requests would report this one.
         let unset = self.has_requests && pod.knows_owner && container.is_some();
         let current = |amount: Option<Amount>| match (amount, unset) {
             (Some(amount), _) => Current::Set(amount),

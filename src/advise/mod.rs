@@ -1,8 +1,8 @@
-//! Advice for people: what the containers of a cluster request, what they should, and what to look at first.
+//! Resource advice for operators: current and recommended requests of all containers, most urgent first.
 //!
-//! `workloads.rs` finds whose pods they are, `collect.rs` takes the usage in, `advice.rs` judges, `show/` writes it for people
-//! and programs. For backtests, `recorder.rs` keeps usage, and `recording.rs` reads it from files. No I/O but that of files. May
-//! not know: kube, tokio, clocks; nothing here changes a cluster.
+//! `workloads.rs` maps pods to workloads, `collect.rs` collects usage, `advice.rs` rates requests, `show/` formats
+//! the result as text, HTML, JSON and CSV. For backtests, `recorder.rs` keeps usage, and `recording.rs` reads it from
+//! files. No I/O except files. May not know: kube, tokio, clocks; nothing here changes a cluster.
 
 mod advice;
 mod collect;

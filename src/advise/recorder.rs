@@ -1,4 +1,4 @@
-//! Keeps all usage as it comes, for a backtest. Memory grows with samples.
+//! Recorder of all usage samples for a backtest. Memory grows with the number of samples.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use berth_rightsizing::recommend::backtest::{Recorded, Resource, Sample};
 use berth_rightsizing::recommend::feed::{amount, time};
 use berth_rightsizing::usage::UsageKind;
 
-/// Takes in the usage of all containers.
+/// Records the usage of all containers.
 #[derive(Debug, Default)]
 pub struct Recorder {
     owners: Owners,
@@ -21,7 +21,7 @@ impl Recorder {
         Self { owners, series: BTreeMap::new() }
     }
 
-    /// Takes some samples of a container. For each container and kind, time never goes back.
+    /// Adds samples of a container. For each container and kind, timestamps must not decrease.
     pub fn usage(&mut self, kind: UsageKind, series: &Series<'_>) {
         let workload = self.owners.workload(series.namespace, series.pod);
         let name = format!("{}/{}/{}", series.namespace, workload.name, series.container);
@@ -35,7 +35,7 @@ impl Recorder {
         samples.extend(series.samples.iter().filter_map(taken));
     }
 
-    /// All of it, by name.
+    /// Returns all series, sorted by name.
     pub fn recorded(self) -> Vec<Recorded> {
         let recorded = |((name, resource), pods): ((String, Resource), BTreeMap<String, Vec<Sample>>)| {
             Recorded { name, resource, pods: pods.into_values().collect() }

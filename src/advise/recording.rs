@@ -1,7 +1,7 @@
-//! Recorded usage in files: comma-separated values with a header, plain or compressed with gzip, for a backtest.
+//! Usage recordings for a backtest: comma-separated files with a header, plain or gzip.
 //!
-//! One column is the time (`ts`, `timestamp` or `time`: seconds or milliseconds since 1970, or a date and time, in UTC when it
-//! does not say), another the usage. Other columns are ignored. Input is not trusted: what is wrong is told with its line.
+//! One column is the time (`ts`, `timestamp` or `time`: seconds or milliseconds since 1970, or a date and time, in
+//! UTC if it has no zone), another the usage. Other columns are ignored. Input is not trusted: errors name the line.
 
 use std::path::Path;
 
@@ -16,33 +16,33 @@ use berth_simulator::trace::TraceError;
 use berth_simulator::trace::lines::{Lines, shown, values};
 
 const TIME_COLUMNS: [&str; 3] = ["ts", "timestamp", "time"];
-/// The column that is meant when none is named.
+/// The default usage column.
 pub const VALUE_COLUMN: &str = "value";
-/// From here on a number is milliseconds: as seconds it would be after the year 5000.
+/// A larger number is milliseconds: as seconds it would be after the year 5000.
 const MILLISECONDS_FROM: f64 = 1e11;
 
-/// Which column is the usage of what.
+/// A usage column and its unit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Column {
     pub name: String,
     pub resource: Resource,
-    /// Times this, the column is cores or bytes.
+    /// Factor from the column's unit to cores or bytes.
     pub scale: f64,
 }
 
-/// What was read of a file.
+/// The content of a file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recording {
-    /// One for each of the columns that were asked for.
+    /// One per requested column.
     pub recorded: Vec<Recorded>,
-    /// Rows that are not later than one before, and were left out.
+    /// Number of rows dropped because they are not later than the row before.
     pub out_of_order: u64,
 }
 
 /// Reads the series of a file.
 ///
 /// # Errors
-/// The file cannot be read, has no such column, or something in it is no time or usage.
+/// The file cannot be read, a column is missing, or a time or usage is invalid.
 pub fn read(file: &Path, columns: &[Column]) -> Result<Recording, TraceError> {
     let mut lines = Lines::open(file)?;
     if !lines.read()? {
@@ -72,7 +72,7 @@ pub fn read(file: &Path, columns: &[Column]) -> Result<Recording, TraceError> {
         }
         latest = time;
         for ((column, at), samples) in columns.iter().zip(&value_at).zip(&mut series) {
-            // Nothing was measured.
+            // No measurement.
             if row[*at].is_empty() {
                 continue;
             }
@@ -99,7 +99,7 @@ pub fn read(file: &Path, columns: &[Column]) -> Result<Recording, TraceError> {
     Ok(Recording { recorded: recorded.collect(), out_of_order })
 }
 
-/// Of the time, and of each column.
+/// Returns the indexes of the time column and of each usage column.
 fn positions(header: &[String], columns: &[Column]) -> Result<(usize, Vec<usize>), String> {
     let of = |name: &str| header.iter().position(|column| column == name);
     let has = || header.iter().map(|name| shown(name)).collect::<Vec<_>>().join(",");
@@ -122,7 +122,7 @@ fn positions(header: &[String], columns: &[Column]) -> Result<(usize, Vec<usize>
 fn time(text: &str) -> Option<UnixNanos> {
     if let Ok(number) = text.parse::<f64>() {
         let seconds = if number.abs() < MILLISECONDS_FROM { number } else { number / 1000.0 };
-        // As far as nanoseconds in an i64 reach.
+        // The range of nanoseconds in an i64.
         return (seconds.abs() < 9e9).then_some((seconds * 1e9) as UnixNanos);
     }
     let timestamp = match text.parse::<Timestamp>() {

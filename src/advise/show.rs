@@ -1,4 +1,4 @@
-//! Advice and backtests, for people and for programs.
+//! Output of advice and backtests, as text, HTML and JSON.
 
 mod backtests;
 mod data;

@@ -1,4 +1,5 @@
-//! Advice on a made-up cluster, and how it is written. Golden texts are in full: who changes them shall see them.
+//! Advice on a made-up cluster, and its output. Golden files hold the full text, so that a change shows up in the
+//! diff.
 
 mod collecting;
 mod owners;

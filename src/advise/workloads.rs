@@ -1,4 +1,4 @@
-//! Which workload a pod belongs to: from what kube-state-metrics tells of owners, else guessed from the pod's name.
+//! Mapping from pods to workloads: from the owners that kube-state-metrics reports, or guessed from the pod's name.
 
 use std::collections::BTreeMap;
 
@@ -22,12 +22,12 @@ pub struct Owners {
 pub struct Found {
     pub kind: String,
     pub name: String,
-    /// From the pod's name: it may be wrong.
+    /// Guessed from the pod's name; it may be wrong.
     pub guessed: bool,
 }
 
 impl Owners {
-    /// Takes an answer to a question for owners; all others are ignored.
+    /// Adds a result of an owner query; results of other queries are ignored.
     pub fn add(&mut self, fact: Fact, told: Told<'_>) {
         let map = match fact {
             Fact::PodOwner => &mut self.pods,
@@ -42,23 +42,23 @@ impl Owners {
             false => (kind.to_owned(), name.to_owned()),
         };
         let objects = map.entry(told.namespace.to_owned()).or_default();
-        // A pod that was there twice in the history: any owner says more than none.
+        // The history has two pods of this name: a named owner is better than none.
         if !owner.0.is_empty() || !objects.contains_key(told.object) {
             objects.insert(told.object.to_owned(), owner);
         }
     }
 
-    /// Whether nothing is known of any pod.
+    /// Returns whether no pod is known.
     pub fn is_empty(&self) -> bool {
         self.pods.is_empty()
     }
 
-    /// Whether it is known who owns this pod, be it nobody.
+    /// Returns whether this pod's owner is known, including that it has none.
     pub fn knows(&self, namespace: &str, pod: &str) -> bool {
         get(&self.pods, namespace, pod).is_some()
     }
 
-    /// The top of the pod's chain of owners.
+    /// Returns the top of the pod's chain of owners.
     pub fn workload(&self, namespace: &str, pod: &str) -> Found {
         let Some((kind, name)) = get(&self.pods, namespace, pod) else {
             return self.by_name(namespace, pod);
@@ -81,13 +81,13 @@ impl Owners {
                 Some(name) => Found { kind: "CronJob".into(), name: name.into(), guessed: true },
                 None => sure(kind, name),
             }),
-            // The mirror of a static pod: the same pod is on other nodes, under their names.
+            // The mirror of a static pod: the same pod runs on other nodes, with their names as suffix.
             "Node" => sure(kind, pod.strip_suffix(&format!("-{name}")).unwrap_or(pod)),
             _ => sure(kind, name),
         }
     }
 
-    /// A pod of which only its name is known. Its ReplicaSet or Job may be known all the same.
+    /// Returns the workload of a pod known only by name. Its ReplicaSet or Job may still be known.
     fn by_name(&self, namespace: &str, pod: &str) -> Found {
         if let Some((controller, _)) = without_random(pod) {
             for (owners, own) in [(&self.replica_sets, "ReplicaSet"), (&self.jobs, "Job")] {
@@ -105,11 +105,11 @@ fn get<'a>(map: &'a ByName, namespace: &str, name: &str) -> Option<&'a Owner> {
     map.get(namespace)?.get(name)
 }
 
-/// What controllers make random names of: no vowels, and no digits that look like letters.
+/// Characters of the random names that controllers generate: no vowels, and no digits that look like letters.
 const RANDOM: &str = "bcdfghjklmnpqrstvwxz2456789";
 const RANDOM_SUFFIX: usize = 5;
 
-/// The workload that a pod of this name most likely belongs to. DaemonSets and Jobs name their pods alike: a DaemonSet is
+/// Guesses the workload of a pod from its name. DaemonSet and Job pods have the same name pattern: a DaemonSet is
 /// guessed.
 pub fn guess(pod: &str) -> Found {
     let found = |kind: &str, name: &str| Found { kind: kind.into(), name: name.into(), guessed: true };
@@ -128,19 +128,19 @@ pub fn guess(pod: &str) -> Found {
     }
 }
 
-/// Without the random end of a pod's name.
+/// Returns the pod's name without its random suffix, and the suffix.
 fn without_random(pod: &str) -> Option<(&str, &str)> {
     split(pod).filter(|(_, end)| end.len() == RANDOM_SUFFIX && is_random(end))
 }
 
-/// The Deployment of a ReplicaSet of this name.
+/// Returns the Deployment of a ReplicaSet of this name.
 fn deployment_of(replica_set: &str) -> Option<&str> {
     let (name, hash) = split(replica_set)?;
     // A hash is a number of 32 bits: it is shorter than 8 characters about once in 400 times.
     ((7..=10).contains(&hash.len()) && is_random(hash)).then_some(name)
 }
 
-/// The CronJob of a Job of this name: they end in the minutes, formerly the seconds, since 1970.
+/// Returns the CronJob of a Job of this name: the suffix is the minutes, formerly the seconds, since 1970.
 fn cron_job_of(job: &str) -> Option<&str> {
     let (name, time) = split(job)?;
     (matches!(time.len(), 8 | 10) && time.bytes().all(|byte| byte.is_ascii_digit())).then_some(name)
@@ -156,7 +156,7 @@ fn is_ordinal(text: &str) -> bool {
         && (text == "0" || !text.starts_with('0'))
 }
 
-/// At the last hyphen; neither part is empty.
+/// Splits at the last hyphen; neither part is empty.
 fn split(name: &str) -> Option<(&str, &str)> {
     name.rsplit_once('-').filter(|(head, tail)| !head.is_empty() && !tail.is_empty())
 }

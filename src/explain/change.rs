@@ -1,11 +1,11 @@
-//! One thing that could be otherwise: at the pod, or in the cluster.
+//! A single change to the pod or to the cluster that may make the pod schedulable.
 
 use std::fmt;
 use std::sync::Arc;
 
 use berth_model::{Labels, Node, Pod, PodAffinity, PodSpec, Taint, Toleration, TolerationOperator, Usage};
 
-/// A change that may help a pod to a node. Displayed as what somebody should do.
+/// A change that may let a pod fit a node. Displayed as an instruction to the operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
     // To the pod:
@@ -21,14 +21,14 @@ pub enum Change {
         value: Arc<str>,
     },
     DropNodeAffinity,
-    /// The constraint at this place of the list.
+    /// The constraint at this index of the list.
     Spread {
         at: usize,
         key: Arc<str>,
         /// `None`: `ScheduleAnyway`.
         max_skew: Option<i32>,
     },
-    /// The required term at this place.
+    /// The required term at this index.
     DropPodAffinity {
         at: usize,
         key: Arc<str>,
@@ -58,15 +58,15 @@ pub enum Change {
 /// A pod that would have to leave its node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Removed {
-    /// Its place in the world's pods.
+    /// Its index in the world's pods.
     pub(super) pod: usize,
     pub name: String,
     pub node: Arc<str>,
-    /// It is on its way.
+    /// It is terminating.
     pub deleting: bool,
 }
 
-/// What is requested in amounts.
+/// A resource with a quantity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Resource {
     Cpu,
@@ -78,12 +78,12 @@ pub enum Resource {
 /// See [`Change::shape`].
 pub(super) type Shape<'a> = (&'static str, &'a str, &'a str);
 
-/// Taints that tell of a node's state; to tolerate them would only move the trouble.
+/// Prefix of taints that report a node's condition. Tolerating them would only move the problem.
 const CONDITION_TAINTS: &str = "node.kubernetes.io/";
 const CORDONED: &str = "node.kubernetes.io/unschedulable";
 
 impl Change {
-    /// How much it takes to do it, compared with others: better changes have less.
+    /// Returns the cost of the change. Better changes have a lower cost.
     pub(super) fn weight(&self) -> u32 {
         match self {
             Change::Uncordon(_) => 1,
@@ -104,7 +104,7 @@ impl Change {
         }
     }
 
-    /// What it is without the node it is done to, and without amounts: of changes of one shape, one is enough to show.
+    /// Returns the change without its node and amounts. Of several changes of one shape, only one is shown.
     pub(super) fn shape(&self) -> Shape<'_> {
         match self {
             Change::Tolerate(taint) => ("tolerate", &taint.key, &taint.value),
@@ -122,7 +122,7 @@ impl Change {
         }
     }
 
-    /// The node that is changed itself.
+    /// Returns the node that the change modifies.
     pub(super) fn node(&self) -> Option<&Arc<str>> {
         match self {
             Change::Uncordon(node)
@@ -137,7 +137,7 @@ impl Change {
         match self {
             Change::Uncordon(_) => {
                 node.unschedulable = false;
-                // The node controller takes it off.
+                // The node controller removes this taint.
                 node.taints = node.taints.iter().filter(|t| !is_cordon(t)).cloned().collect();
             }
             Change::Untaint { taint, .. } => {
@@ -152,7 +152,7 @@ impl Change {
         }
     }
 
-    /// `spec` is what the pod wants, with what the cluster adds to that.
+    /// `spec` is the pod's spec with the cluster's defaults added.
     pub(super) fn apply_to_pod(&self, pod: &mut Pod, spec: &PodSpec) {
         let mut spec = spec.clone();
         match self {
@@ -228,7 +228,7 @@ impl Resource {
         }
     }
 
-    /// As people write it.
+    /// Formats an amount as a Kubernetes quantity.
     pub fn amount(&self, amount: i64) -> String {
         let units: &[(i64, &str)] = match self {
             Resource::Cpu => {
@@ -243,7 +243,7 @@ impl Resource {
         unit.map_or_else(|| amount.to_string(), |(unit, suffix)| format!("{}{suffix}", amount / unit))
     }
 
-    /// The most that is at most `amount` and easy to read.
+    /// Rounds `amount` down to a readable value.
     pub(super) fn round_down(&self, amount: i64) -> i64 {
         const MIB: i64 = 1 << 20;
         match self {
@@ -253,7 +253,7 @@ impl Resource {
     }
 }
 
-/// The taint of a cordoned node.
+/// Returns whether this is the taint of a cordoned node.
 pub(super) fn is_cordon(taint: &Taint) -> bool {
     *taint.key == *CORDONED
 }
@@ -311,9 +311,11 @@ impl fmt::Display for Change {
             Change::Untaint { node, taint } if is_condition(taint) => {
                 write!(f, "wait until node {node} loses {} (see its conditions)", Shown(taint))
             }
-            Change::Untaint { node, taint } => write!(f, "take {} off node {node}", Shown(taint)),
+            Change::Untaint { node, taint } => {
+                write!(f, "remove the taint {} from node {node}", Shown(taint))
+            }
             Change::Label { node, key, value } => write!(f, "label node {node} with {key}={value}"),
-            Change::Unlabel { node, key } => write!(f, "take the label {key} off node {node}"),
+            Change::Unlabel { node, key } => write!(f, "remove the label {key} from node {node}"),
             Change::Remove(Removed { name, node, deleting: true, .. }) => {
                 write!(f, "wait until pod {name} has left node {node}")
             }

@@ -1,7 +1,7 @@
-//! What stands in the way on one node, as the changes that would take it away.
+//! Obstacles on one node, as the changes that would remove them.
 //!
-//! Here the rules are read the other way round, so they are not asked for reasons but told what to want. Should this file be
-//! wrong about a rule, a remedy is missed; none is told, as each is tried on the scheduler.
+//! This file reads the rules backwards: from the rule it derives the change that satisfies it. An error here can only
+//! miss a remedy, never suggest a wrong one, because the scheduler evaluates each remedy.
 
 use std::sync::Arc;
 
@@ -13,17 +13,17 @@ use berth_scheduler::class::Class;
 use berth_scheduler::inventory::{NodeId, Row};
 use berth_scheduler::rules::{Reasons, tolerates_unschedulable};
 
-/// Whose change is looked for where either would help.
+/// Side to change, when a change on either side would help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Side {
     Pod,
     Cluster,
 }
 
-/// Pods that one change may ask to remove.
+/// Maximum number of pods that one change may remove.
 const MOST_REMOVED: usize = 4;
 
-/// Cures for everything that the node itself refuses; empty: it refuses nothing. `None`: there is no cure.
+/// Returns the changes that satisfy the node's own rules; empty if none of them refuses. `None`: no change would.
 pub(super) fn of_node(world: &World, class: &Class, id: NodeId, side: Side) -> Option<Vec<Change>> {
     let (spec, row) = (&class.spec, world.row(id));
     let node = row.node.as_ref()?;
@@ -72,7 +72,7 @@ fn labels(spec: &PodSpec, node: &Node, side: Side, into: &mut Vec<Change>) -> Op
     if terms.iter().any(|term| term.matches(&node.name, &node.labels)) {
         return Some(());
     }
-    // A pod that names its nodes, as those of DaemonSets do, is not meant for others.
+    // A pod bound to named nodes, such as a DaemonSet pod, is not meant for other nodes.
     if !terms.is_empty() && terms.iter().all(|term| !names_allow(term, node)) {
         return None;
     }
@@ -88,7 +88,7 @@ fn names_allow(term: &NodeSelectorTerm, node: &Node) -> bool {
     term.fields.iter().all(|field| field.matches(&node.name))
 }
 
-/// Labels that would make the node match.
+/// Returns the labels that would make the node match.
 fn relabelling(term: &NodeSelectorTerm, node: &Node) -> Option<Vec<Change>> {
     if term.expressions.is_empty() || !names_allow(term, node) {
         return None;
@@ -111,7 +111,8 @@ fn relabel(Requirement { key, operator }: &Requirement, node: &Node) -> Option<C
     })
 }
 
-/// Labels that Kubernetes itself sets describe a node; to change them would be a lie.
+/// Returns whether a user may set this label. Labels set by Kubernetes describe the node; changing them would make
+/// them false.
 fn is_free(key: &str) -> bool {
     let Some((domain, _)) = key.split_once('/') else {
         return true;
@@ -135,7 +136,7 @@ fn ports(world: &World, spec: &PodSpec, row: &Row, node: &Node, into: &mut Vec<C
     (!pods.is_empty()).then(|| into.extend(pods.into_iter().map(|(at, pod)| remove(at, pod, node))))
 }
 
-/// What is asked and taken of one resource.
+/// Requested and used amounts of one resource.
 struct Need {
     resource: Resource,
     wanted: i64,
@@ -180,7 +181,7 @@ fn resources(
     let mut missing = Vec::new();
     for need in needs(spec, row, node) {
         let to = need.resource.round_down(need.free);
-        // More than the node has in all is not to be had by removing pods.
+        // Removing pods cannot free more than the node's allocatable amount.
         if to > 0 && (side == Side::Pod || need.wanted > need.all) {
             into.push(Change::Lower { resource: need.resource, from: need.wanted, to });
         } else if need.wanted > need.all {
@@ -198,7 +199,8 @@ fn resources(
     Some(())
 }
 
-/// The fewest pods that hold what is missing, and at least one: least important first, then the smallest that are enough.
+/// Returns the smallest set of pods, at least one, that frees the missing amounts: lowest priority first, then the
+/// smallest sufficient pods.
 fn victims(world: &World, node: &Node, missing: &[(Resource, i64)]) -> Option<Vec<Change>> {
     let held = |pod: &Pod, resource: &Resource| match resource {
         Resource::Cpu => pod.usage.requests.cpu_milli,
@@ -209,7 +211,7 @@ fn victims(world: &World, node: &Node, missing: &[(Resource, i64)]) -> Option<Ve
     let mut missing = missing.to_vec();
     let mut left: Vec<_> = present(world, node).filter(|(_, pod)| !returns(pod)).collect();
     let mut changes = Vec::new();
-    // How much of what is missing a pod holds, in thousandths of each resource, none counted beyond what is needed.
+    // The part of the missing amounts that a pod holds, in thousandths of each resource, capped at what is needed.
     let share = |pod: &Pod, missing: &[(Resource, i64)]| -> i64 {
         let parts = missing.iter().map(|(resource, lack)| held(pod, resource).min(*lack) * 1000 / lack);
         parts.sum()
@@ -231,12 +233,12 @@ fn victims(world: &World, node: &Node, missing: &[(Resource, i64)]) -> Option<Ve
     Some(changes)
 }
 
-/// Whoever made it would make it again on the same node.
+/// Returns whether the controller would recreate the pod on the same node.
 fn returns(pod: &Pod) -> bool {
     pod.owner.as_ref().is_some_and(|owner| matches!(&*owner.kind, "DaemonSet" | "Node"))
 }
 
-/// Pods that are on the node now.
+/// Returns the pods that are on the node now.
 fn present<'a>(world: &'a World, node: &Node) -> impl Iterator<Item = (usize, &'a Pod)> {
     world.pods_on(&node.name).filter(|(_, pod)| world.peer(pod).is_some())
 }
@@ -250,7 +252,7 @@ fn remove(at: usize, pod: &Pod, node: &Node) -> Change {
     })
 }
 
-/// Cures for what pods in the node's domains refuse. `None`: there is no cure.
+/// Returns changes for the refusals caused by pods in the node's domains. `None`: there is none.
 pub(super) fn of_domains(
     world: &mut World,
     trial: &Trial,
@@ -300,7 +302,7 @@ pub(super) fn of_domains(
     None
 }
 
-/// Every hard constraint made softer, step by step.
+/// Returns the ways to relax each hard constraint, step by step.
 fn relaxed(spec: &PodSpec) -> Vec<Change> {
     let hard = spec.spread.constraints.iter().enumerate().filter(|(_, constraint)| constraint.hard);
     let change = |at, key: &Arc<str>, max_skew| Change::Spread { at, key: key.clone(), max_skew };
@@ -311,7 +313,8 @@ fn relaxed(spec: &PodSpec) -> Vec<Change> {
     .collect()
 }
 
-/// The first change after which the node does not refuse for these reasons any more; else the last, as a first step.
+/// Returns the first change after which the node no longer refuses for these reasons; if there is none, the last
+/// change, as a first step.
 fn first_that_helps(
     world: &mut World,
     trial: &Trial,
@@ -324,14 +327,14 @@ fn first_that_helps(
     found.map(|change| vec![change.clone()])
 }
 
-/// Whether the pod is in the domain of `node`.
+/// Returns whether the pod is in the domain of `node`.
 fn together(world: &World, pod: &Pod, node: &Node, key: &str) -> bool {
     let there = pod.node_name.as_ref().and_then(|name| world.inventory().find(name));
     let there = there.and_then(|id| world.row(id).node.as_ref()?.labels.get(key));
     there.is_some() && there == node.labels.get(key)
 }
 
-/// `None`: there is none of these pods, or too many.
+/// Returns `None` if no pods match or too many do.
 fn removals(world: &World, chosen: impl Fn(&Pod, &World) -> bool) -> Option<Vec<Change>> {
     let mut changes = Vec::new();
     for (at, pod) in world.bound() {

@@ -1,8 +1,8 @@
-//! What `kubectl get … -o json` prints, read object by object: a list of mixed kinds, and several of them one after the other
-//! as well as single objects.
+//! Streaming reader of `kubectl get … -o json` output: lists of mixed kinds, several lists in sequence, and single
+//! objects.
 //!
-//! Each object is parsed by itself into the lean types of the watches, so a bad one is named and the others count. Nothing is
-//! held twice but the text.
+//! Each object is parsed separately into the lean types of the watches. An invalid object is reported by name and the
+//! rest are used. Only the text is held in memory twice.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -31,18 +31,18 @@ pub struct Dump {
     pods: Vec<Pod>,
     objects: Vec<Object>,
     interner: Interner,
-    /// Objects that scheduling does not read, by kind.
+    /// Number of objects that scheduling does not use, by kind.
     foreign: BTreeMap<String, usize>,
-    /// Objects that cannot be read, each with its name and what is wrong with it.
+    /// Objects that cannot be parsed, each with its name and the error.
     bad: Vec<String>,
-    /// Parts of nodes that cannot be understood and count as nothing.
+    /// Invalid parts of nodes, which are ignored.
     problems: Vec<String>,
 }
 
-/// Why a dump cannot be read at all.
+/// Reason why a dump cannot be read at all.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DumpError {
-    #[error("the input is empty: it should be what `kubectl get nodes,pods,… -A -o json` prints")]
+    #[error("the input is empty: pass the output of `kubectl get nodes,pods,… -A -o json`")]
     Empty,
     #[error("the input is not text: byte {0} is not UTF-8")]
     NotText(usize),
@@ -55,12 +55,12 @@ pub enum DumpError {
 }
 
 const MOST_THREADS: usize = 8;
-/// Objects; it takes some milliseconds to read them.
+/// Minimum number of objects for another thread; parsing them takes some milliseconds.
 const WORTH_A_THREAD: usize = 1000;
 
 impl Dump {
     /// # Errors
-    /// The text as a whole is not what it should be; see [`DumpError`].
+    /// The input as a whole is not a dump; see [`DumpError`].
     pub fn read(bytes: &[u8]) -> Result<Dump, DumpError> {
         let text = std::str::from_utf8(bytes).map_err(|error| DumpError::NotText(error.valid_up_to()))?;
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -83,7 +83,7 @@ impl Dump {
                     let of = Head { api_version: document.api_version, kind: Some(Cow::Borrowed(of)) };
                     dump.take_all(&of, &items);
                 }
-                // A list of nothing.
+                // An empty list.
                 (Some(_), None) => {}
                 (None, _) => dump.take(&Head::default(), whole),
             }
@@ -91,7 +91,7 @@ impl Dump {
         Ok(dump)
     }
 
-    /// The items of a list; many are shared out among threads.
+    /// Reads the items of a list; a long list is split among threads.
     fn take_all(&mut self, list: &Head, items: &[&RawValue]) {
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
         let parts = std::thread::scope(|scope| {
@@ -122,7 +122,7 @@ impl Dump {
         self.problems.extend(part.problems);
     }
 
-    /// One object. `list` is what it is if it does not say: the items of a `PodList` are pods.
+    /// Reads one object. `list` supplies its kind if it has none: the items of a `PodList` are pods.
     fn take(&mut self, list: &Head, json: &str) {
         let head = Head::of(json);
         let kind = head.kind.as_ref().or(list.kind.as_ref()).map_or("", |kind| kind);
@@ -174,7 +174,7 @@ impl Dump {
             return;
         };
         let mut pod = pod.into_pod(&mut self.interner);
-        // Hand-made ones may have none, but everything here goes by it.
+        // Hand-written pods may have no UID, but everything here is keyed by it.
         if pod.uid.is_empty() {
             pod.uid = format!("{}/{}", pod.namespace, pod.name).into();
         }
@@ -206,23 +206,23 @@ impl Dump {
         object.map_err(|bad| self.bad.push(named(bad))).ok()
     }
 
-    /// Objects that cannot be read: answers do not count them.
+    /// Returns the objects that cannot be parsed; answers ignore them.
     pub fn bad(&self) -> &[String] {
         &self.bad
     }
 
-    /// What else a person should know of the input, a line each.
+    /// Returns other notes about the input, one per line.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = self.problems.clone();
         if !self.foreign.is_empty() {
             let kinds = self.foreign.iter().map(|(kind, count)| format!("{count} {kind}"));
             let kinds: Vec<_> = kinds.collect();
-            notes.push(format!("not read, as scheduling does not need it: {}", kinds.join(", ")));
+            notes.push(format!("ignored, as scheduling does not use it: {}", kinds.join(", ")));
         }
         notes
     }
 
-    /// Everything fed to a scheduler. Of several states of one pod the last counts.
+    /// Feeds all objects to a scheduler. Of several versions of one pod, the last is used.
     pub fn into_world(self, settings: Settings) -> World {
         let Dump { nodes, pods, objects, .. } = self;
         let mut last: HashMap<_, Pod> = HashMap::with_capacity(pods.len());
@@ -236,7 +236,7 @@ impl Dump {
 fn parse<K: DeserializeOwned + Resource>(json: &str) -> Result<K, BadObject> {
     serde_json::from_str(json).or_else(|error| match serde_json::from_str::<Guarded<K>>(json) {
         Ok(guarded) => guarded.into_result(),
-        // It was JSON a moment ago.
+        // It parsed as JSON before.
         Err(_) => Err(BadObject { id: ObjectId::default(), error: error.to_string() }),
     })
 }
@@ -265,7 +265,7 @@ struct Document<'a> {
     items: Option<Vec<&'a RawValue>>,
 }
 
-/// What kind of object it is.
+/// Kind and API version of an object.
 #[derive(Default)]
 struct Head<'a> {
     api_version: Option<Cow<'a, str>>,
@@ -273,10 +273,10 @@ struct Head<'a> {
 }
 
 impl<'a> Head<'a> {
-    /// Reads no further than it must: kubectl sorts keys, so these two come first.
+    /// Reads no further than needed: kubectl sorts keys, so these two come first.
     fn of(json: &'a str) -> Self {
         let mut head = Head::default();
-        // It fails where reading stops; that all of it is JSON is known by now.
+        // Parsing fails where reading stops; the whole text is known to be valid JSON.
         let _ = head.deserialize(&mut serde_json::Deserializer::from_str(json));
         head
     }

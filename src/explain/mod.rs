@@ -1,8 +1,8 @@
-//! Why a pod waits, and what would help: the scheduler's own verdict about each pod, put into words.
+//! Explanation of why a pod is pending and which changes would help, from the scheduler's own verdict about each pod.
 //!
-//! A [`World`] is a scheduler that is fed once, from a dump or from lists, and asked. Each pod is judged on the cluster as it is,
-//! by itself: what the other waiting pods would take is not counted. May not know: kube's client, tokio, clocks; `dump.rs` alone
-//! knows JSON.
+//! A [`World`] is a scheduler that is fed once, from a dump or from lists, and queried. Each pod is judged alone on
+//! the current cluster: the demand of the other waiting pods is ignored. May not know: kube's client, tokio, clocks;
+//! only `dump.rs` knows JSON.
 
 mod change;
 mod cures;
@@ -24,40 +24,40 @@ pub use world::{Settings, World};
 use berth_model::Pod;
 use berth_scheduler::scheduler::Verdict;
 
-/// Which pods are asked about.
+/// Selection of pods to explain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Which {
-    /// Those that wait for a scheduler of these settings.
+    /// Pods waiting for a scheduler named in the settings.
     Waiting,
-    /// All without a node, whoever schedules them.
+    /// All pods without a node, of any scheduler.
     AllPending,
-    /// This one, wherever it is.
+    /// The named pod, bound or not.
     Named { namespace: String, name: String },
 }
 
-/// Pods that have one answer.
+/// Pods with the same answer.
 #[derive(Debug)]
 pub struct Group {
-    /// The same in every run for the same class.
+    /// Stable across runs for the same class.
     pub class: String,
     /// Sorted by namespace and name.
     pub pods: Vec<Pod>,
-    /// Waiting pods of this class, of those asked about and others.
+    /// Number of waiting pods of this class, selected or not.
     pub waiting: usize,
-    /// How many nodes there are.
+    /// Number of nodes.
     pub nodes: usize,
     pub verdict: Verdict,
-    /// Remedies were looked for.
+    /// Whether remedies were searched.
     pub remedied: bool,
-    /// If it fits nowhere: the smallest changes that are known to help, best first.
+    /// If it fits no node: the smallest changes verified to help, best first.
     pub remedies: Vec<Remedy>,
 }
 
-/// Groups that get remedies in one run: the search takes some milliseconds in a large cluster. A pod asked for by its name
-/// always gets them.
+/// Maximum number of groups with remedies in one run: the search takes some milliseconds in a large cluster. A pod
+/// selected by name always gets them.
 const MOST_REMEDIED: usize = 32;
 
-/// The answer about each of these pods, in groups, sorted by their first pod.
+/// Explains the selected pods, in groups sorted by their first pod.
 pub fn explain(world: &mut World, which: &Which) -> Vec<Group> {
     let pods = world.select(which);
     let mut waiting: HashMap<_, usize> = HashMap::new();
@@ -69,7 +69,7 @@ pub fn explain(world: &mut World, which: &Which) -> Vec<Group> {
     let mut searches = 0;
     for pod in pods {
         let class = world.class_of(&pod);
-        // For a pod that holds something, the cluster is another one: without it.
+        // A pod that uses resources is judged on the cluster without it.
         let alone = world::holds(&pod);
         let key = (class.id, world.refusal(&pod));
         if !alone && let Some(at) = known.get(&key) {
@@ -79,7 +79,7 @@ pub fn explain(world: &mut World, which: &Which) -> Vec<Group> {
         let (verdict, remedies, remedied) = world.without(&pod, |world| {
             let mut verdict = world.verdict(&pod);
             if let Some(refused) = &verdict.refused {
-                // The rules were asked about a pod that asks for nothing; the truth is that no node will do.
+                // The rules were evaluated for a pod without requests; no node can actually take it.
                 let nodes = verdict.feasible.drain(..).map(|candidate| candidate.node);
                 verdict.reasons.extend(nodes.map(|node| (node, Vec::new())));
                 verdict.reasons.values_mut().for_each(|why| *why = vec![refused.to_string()]);

@@ -1,8 +1,8 @@
-//! The search for the smallest changes that make a pod fit.
+//! Search for the smallest changes that make a pod fit.
 //!
-//! For each node that is out, `cures.rs` tells what stands in the way there, as changes of the pod or of the cluster. The most
-//! promising nodes are tried: the changes are made, the scheduler is asked again, what it still objects to is cured, until the
-//! node is one that it may take. Nothing is told that was not tried.
+//! For each rejected node, `cures.rs` lists the obstacles there as changes of the pod or of the cluster. The most
+//! promising nodes are tried: the changes are applied, the scheduler evaluates the pod again, and its remaining
+//! refusals are resolved until the node is feasible. Only changes verified this way are reported.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,30 +15,31 @@ use berth_model::{Pod, PodSpec};
 use berth_scheduler::inventory::NodeId;
 use berth_scheduler::rules::Reasons;
 
-/// Changes that, all made, let the pod fit.
+/// Changes that together let the pod fit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remedy {
     pub changes: Vec<Change>,
-    /// The nodes it may go to then.
+    /// Nodes that are feasible after the changes.
     pub nodes: Vec<Arc<str>>,
 }
 
 const SHOWN: usize = 3;
-/// Drafts that are tried for one pod; each asks the scheduler at least twice.
+/// Maximum number of drafts to try per pod; each evaluates the pod at least twice.
 const TRIES: usize = 10;
-/// Drafts of one shape that are tried until one helps.
+/// Maximum number of drafts of one shape to try until one helps.
 const TRIES_OF_SHAPE: usize = 2;
-/// A scheduler tells one kind of objection at a time.
+/// Maximum number of rounds: a scheduler reports one kind of refusal at a time.
 const ROUNDS: usize = 5;
 const MOST_CHANGES: usize = 6;
 
 /// Number of changes, then their weight.
 type Cost = (usize, u32);
 
-/// Drafts of one kind are as promising as each other: their shapes and, where the node itself refuses nothing, what else does.
+/// Drafts of one kind are equally promising: their shapes and, where the node's own rules refuse nothing, the other
+/// refusals.
 type Kind<'a> = (Vec<Shape<'a>>, Option<(Side, Reasons)>);
 
-/// What seems to be needed for one node.
+/// Changes that one node seems to need.
 struct Draft {
     cost: Cost,
     node: NodeId,
@@ -47,7 +48,7 @@ struct Draft {
     changes: Vec<Change>,
 }
 
-/// At most three, best first. `pod` fits nowhere.
+/// Returns at most three remedies, best first. `pod` must fit no node.
 pub(super) fn remedies(world: &mut World, pod: &Pod) -> Vec<Remedy> {
     let drafts = drafts(world, pod);
     let mut found: Vec<(Cost, Remedy)> = Vec::new();
@@ -78,20 +79,20 @@ pub(super) fn remedies(world: &mut World, pod: &Pod) -> Vec<Remedy> {
     found.into_iter().take(SHOWN).map(|(_, remedy)| remedy).collect()
 }
 
-/// Sorted.
+/// Returns the sorted shapes.
 fn shapes(changes: &[Change]) -> Vec<Shape<'_>> {
     let mut shapes: Vec<_> = changes.iter().map(Change::shape).collect();
     shapes.sort_unstable();
     shapes
 }
 
-/// Whether a part of these changes is enough, as far as we know.
+/// Returns whether a subset of these changes is already known to be enough.
 fn is_known(found: &[(Cost, Remedy)], shapes: &[Shape]) -> bool {
     let within = |shape: &Shape| shapes.binary_search(shape).is_ok();
     found.iter().any(|(_, remedy)| remedy.changes.iter().all(|change| within(&change.shape())))
 }
 
-/// For each node that is out, from either side; most promising first.
+/// Returns drafts for each rejected node and each side, most promising first.
 fn drafts(world: &mut World, pod: &Pod) -> Vec<Draft> {
     let (class, standings) = world.ask(pod);
     let mut drafts = Vec::new();
@@ -111,7 +112,7 @@ fn drafts(world: &mut World, pod: &Pod) -> Vec<Draft> {
     drafts
 }
 
-/// Makes changes until the pod may go to this node; leaves the world as it was.
+/// Applies changes until the pod fits this node; restores the world afterwards.
 fn attempt(world: &mut World, pod: &Pod, node: NodeId, side: Side) -> Option<Remedy> {
     let mut trial = Trial { pod: pod.clone(), changes: Vec::new(), undo: Undo::default() };
     let nodes = (0..ROUNDS).find_map(|_| trial.round(world, node, side));
@@ -120,7 +121,7 @@ fn attempt(world: &mut World, pod: &Pod, node: NodeId, side: Side) -> Option<Rem
     Some(Remedy { changes: trial.changes, nodes })
 }
 
-/// A pod and a world that are changed step by step.
+/// A pod and a world under step-by-step changes.
 pub(super) struct Trial {
     pub pod: Pod,
     pub changes: Vec<Change>,
@@ -128,7 +129,7 @@ pub(super) struct Trial {
 }
 
 impl Trial {
-    /// `None`: not there yet. `Some(None)`: there is no way that we know.
+    /// Runs one round. `None`: not feasible yet. `Some(None)`: no change is known that would help.
     fn round(&mut self, world: &mut World, node: NodeId, side: Side) -> Option<Option<Vec<Arc<str>>>> {
         let (class, standings) = world.ask(&self.pod);
         let here = standings.iter().find(|(id, _)| *id == node);
@@ -163,7 +164,7 @@ impl Trial {
         self.changes.push(change);
     }
 
-    /// What would be said of the node after one more change of the pod: `None` is that it may go there.
+    /// Returns the node's refusal after one more change of the pod; `None` if it becomes feasible.
     pub fn objection(&self, world: &mut World, node: NodeId, change: &Change) -> Option<Reasons> {
         let (spec, mut pod) = (wanted(world, &self.pod), self.pod.clone());
         change.apply_to_pod(&mut pod, &spec);
@@ -173,7 +174,7 @@ impl Trial {
     }
 }
 
-/// What the pod wants, with what the cluster adds to that.
+/// Returns the pod's spec with the cluster's defaults added.
 fn wanted(world: &mut World, pod: &Pod) -> Arc<PodSpec> {
     world.class_of(pod).spec.clone()
 }

@@ -1,4 +1,4 @@
-//! Answers as a table for people, and as JSON.
+//! Output of answers as a table and as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,24 +11,24 @@ use super::{Group, Remedy};
 use berth_model::Pod;
 use berth_scheduler::scheduler::Candidate;
 
-/// How much the table shows.
+/// Amount of detail in the table.
 #[derive(Debug, Clone, Copy)]
 pub struct Style {
-    /// Columns, at least 60.
+    /// Width in columns, at least 60.
     pub width: usize,
-    /// Every node, feasible or not, not only examples.
+    /// Show every node, feasible or not, instead of examples.
     pub all_nodes: bool,
 }
 
-/// Feasible nodes that are shown when not all are.
+/// Number of feasible nodes shown by default.
 const SHOWN_NODES: usize = 10;
-/// Pods of a group that are named.
+/// Number of pods of a group that are listed.
 const SHOWN_PODS: usize = 8;
 
-/// A block for each group of pods.
+/// Writes one block per group of pods.
 ///
 /// # Errors
-/// `out` cannot be written to.
+/// Writing to `out` fails.
 pub fn table(groups: &[Group], style: Style, out: &mut impl Write) -> io::Result<()> {
     for (at, group) in groups.iter().enumerate() {
         if at > 0 {
@@ -76,7 +76,7 @@ fn block(group: &Group, style: Style, out: &mut impl Write) -> io::Result<()> {
     outsiders(&verdict.reasons, style, out)?;
     if !group.remedied {
         let name = name(pod);
-        let hint = format!("to see what would help, ask for it by name: berth explain {name}");
+        let hint = format!("to see what would help, query it by name: berth explain {name}");
         wrapped(out, "  ", &hint, width)?;
     }
     remedies(&group.remedies, width, out)
@@ -100,7 +100,7 @@ fn notes(pod: &Pod) -> Vec<String> {
     notes
 }
 
-/// The feasible nodes with their scores.
+/// Writes the feasible nodes with their scores.
 fn candidates(
     feasible: &[Candidate],
     under_policy: bool,
@@ -154,7 +154,7 @@ fn candidates(
     wrapped(out, "    ", note, style.width.max(60))
 }
 
-/// Why the other nodes are out.
+/// Writes the reasons why the other nodes are rejected.
 fn outsiders(
     reasons: &BTreeMap<Arc<str>, Vec<String>>,
     style: Style,
@@ -189,9 +189,9 @@ fn remedies(remedies: &[Remedy], width: usize, out: &mut impl Write) -> io::Resu
     Ok(())
 }
 
-/// `a, b`, or `a, b and 15 more`.
+/// Formats as `a, b`, or `a, b and 15 more`.
 fn some(names: &[impl AsRef<str>], most: usize, all: bool) -> String {
-    // One more than shown is named rather than counted.
+    // If only one would be left out, list it too.
     let shown = if all || names.len() <= most + 1 { names.len() } else { most };
     let named: Vec<&str> = names[..shown].iter().map(AsRef::as_ref).collect();
     let mut text = named.join(", ");
@@ -201,8 +201,8 @@ fn some(names: &[impl AsRef<str>], most: usize, all: bool) -> String {
     text
 }
 
-/// Writes `text` in lines of at most `width`, as far as its words allow; the first begins with `indent`, the others are indented
-/// by two more.
+/// Writes `text` in lines of at most `width`, as far as word breaks allow. The first line begins with `indent`; the
+/// rest are indented by two more.
 pub(super) fn wrapped(out: &mut impl Write, indent: &str, text: &str, width: usize) -> io::Result<()> {
     let mut line = indent.to_owned();
     let mut empty = true;
@@ -221,10 +221,11 @@ pub(super) fn wrapped(out: &mut impl Write, indent: &str, text: &str, width: usi
     writeln!(out, "{line}")
 }
 
-/// `[{"pod":"ns/name","class":"…","feasible":["node",…],"reasons":{"node":["text",…]},…}]`, an object a pod, sorted by name.
+/// Writes `[{"pod":"ns/name","class":"…","feasible":["node",…],"reasons":{"node":["text",…]},…}]`, one object per
+/// pod, sorted by name.
 ///
 /// # Errors
-/// `out` cannot be written to.
+/// Writing to `out` fails.
 pub fn json(groups: &[Group], out: &mut impl Write) -> io::Result<()> {
     let mut answers: Vec<_> =
         groups.iter().flat_map(|group| group.pods.iter().map(move |pod| (pod, group))).collect();
@@ -244,7 +245,7 @@ struct Answer<'a> {
     /// In berth's order.
     feasible: Vec<&'a Arc<str>>,
     reasons: &'a BTreeMap<Arc<str>, Vec<String>>,
-    /// Waiting pods of the class.
+    /// Number of waiting pods of the class.
     waiting: usize,
     scheduler: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -258,7 +259,7 @@ struct Answer<'a> {
 #[derive(Serialize)]
 struct JsonRemedy<'a> {
     changes: Vec<String>,
-    /// On how many nodes it fits then.
+    /// Number of feasible nodes after the changes.
     fits: usize,
     /// The first of these nodes.
     nodes: &'a [Arc<str>],

@@ -1,4 +1,4 @@
-//! Which pods could move, as a table for people, and as JSON.
+//! Output of suggested pod moves as a table and as JSON.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use berth_scheduler::repack::{Entry, Report};
 
 const HEADS: [&str; 3] = ["node", "pod", "could go to"];
 
-/// A block for each thing that waits.
+/// Writes one block per waiting pod, class or gang.
 ///
 /// # Errors
-/// `out` cannot be written to.
+/// Writing to `out` fails.
 pub fn table(report: &Report, width: usize, out: &mut impl Write) -> io::Result<()> {
     let width = width.max(60);
     for (at, entry) in report.waiting.iter().enumerate() {
@@ -24,7 +24,7 @@ pub fn table(report: &Report, width: usize, out: &mut impl Write) -> io::Result<
     }
     if report.left_out > 0 {
         writeln!(out)?;
-        wrapped(out, "", &format!("{} more wait: ask for one of them by name", report.left_out), width)?;
+        wrapped(out, "", &format!("{} more are waiting: query one of them by name", report.left_out), width)?;
     }
     Ok(())
 }
@@ -69,7 +69,7 @@ fn block(entry: &Entry, width: usize, out: &mut impl Write) -> io::Result<()> {
 /// `{"nodes":["node",…],"waiting":[{"kind":"Allocation","namespace":"…","name":"…","moves":[…],…}],…}`
 ///
 /// # Errors
-/// `out` cannot be written to.
+/// Writing to `out` fails.
 pub fn json(report: &Report, out: &mut impl Write) -> io::Result<()> {
     #[derive(Serialize)]
     struct Told<'a> {

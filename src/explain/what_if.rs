@@ -1,4 +1,4 @@
-//! Which few pods could move so that what waits has room.
+//! Hypothetical pod moves: a few moves that would make room for waiting pods.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use berth_scheduler::inventory::{NodeId, Revision};
 use berth_scheduler::repack::{Case, Entry, Repacker, Report, Resident, Residents};
 use berth_scheduler::scheduler::{GangCase, Scheduler};
 
-/// What room is looked for.
+/// Pods to make room for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Subject {
-    /// All that waits.
+    /// All waiting pods.
     Everything,
-    /// This pod, or the allocation that it is a member of.
+    /// This pod, or the gang it is a member of.
     Pod {
         namespace: String,
         name: String,
@@ -30,7 +30,7 @@ pub enum Subject {
     },
 }
 
-/// Why there is no answer.
+/// Reason why a query cannot be answered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unanswerable {
     #[error("there are no nodes")]
@@ -40,7 +40,7 @@ pub enum Unanswerable {
     #[error("pod {pod} is on node {node} already")]
     Placed { pod: String, node: Arc<str> },
     #[error(
-        "pod {pod} waits for scheduler {scheduler}: give --scheduler-name {scheduler} to ask as if that were berth"
+        "pod {pod} waits for scheduler {scheduler}: give --scheduler-name {scheduler} to treat it as berth"
     )]
     Others { pod: String, scheduler: Arc<str> },
     #[error("pod {pod} is not scheduled at all: {why}")]
@@ -49,15 +49,15 @@ pub enum Unanswerable {
     NoAllocation { kind: &'static str, name: String },
     #[error("all pods of {kind} {name} have nodes already")]
     AllPlaced { kind: &'static str, name: String },
-    #[error("{kind} {name} is not tried yet: {why}")]
+    #[error("{kind} {name} has not been tried yet: {why}")]
     NotTried { kind: &'static str, name: String, why: String },
 }
 
-/// Waiting classes and allocations that one answer is about, at most.
+/// Maximum number of waiting classes and gangs in one answer.
 const MOST_CASES: usize = 256;
 
 /// # Errors
-/// There is no such thing, or it does not wait for a node.
+/// The subject does not exist, or is not waiting for a node.
 pub fn what_if(world: &mut World, subject: &Subject) -> Result<Report, Unanswerable> {
     if world.nodes() == 0 {
         return Err(Unanswerable::NoNodes);
@@ -158,7 +158,7 @@ fn report(scheduler: &mut Scheduler, agent: &mut Agent, cases: &[Case]) -> Repor
     report
 }
 
-/// A scheduler that stands still.
+/// A scheduler whose state does not change.
 struct Known<'a>(&'a mut Scheduler);
 
 impl Residents for Known<'_> {

@@ -1,4 +1,4 @@
-//! A scheduler that is fed once and asked many times, also about the cluster as it could be.
+//! A scheduler that is fed once and queried many times, also for hypothetical clusters.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,29 +15,29 @@ use berth_scheduler::objects::Object;
 use berth_scheduler::rules::Placement;
 use berth_scheduler::scheduler::{Scheduler, SchedulerConfig, Standings, Verdict};
 
-/// What an answer depends on besides the cluster.
+/// Settings that affect the answers.
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub scheduler_names: Vec<Arc<str>>,
-    /// Of pods that no policy governs.
+    /// For pods that no policy selects.
     pub placement: Arc<Placement>,
     /// Without selectors, as in [`SchedulerConfig`].
     pub default_spread: Spread,
 }
 
-/// See the module.
+/// See the module documentation.
 #[derive(Debug)]
 pub struct World {
     scheduler: Scheduler,
     agent: Agent,
     settings: Settings,
-    /// Those that hold something or wait, sorted by namespace and name.
+    /// Bound, nominated and pending pods, sorted by namespace and name.
     pods: Vec<Pod>,
-    /// Indexes of `pods`.
+    /// Indexes into `pods`.
     by_node: HashMap<Arc<str>, Vec<usize>>,
 }
 
-/// The lists of all classes asked about, at most.
+/// Memory limit for the lists of all queried classes.
 const CACHE_BYTES: usize = 256 << 20;
 
 impl World {
@@ -54,7 +54,7 @@ impl World {
             cache: CacheLimits { bytes: CACHE_BYTES, ..CacheLimits::unlimited() },
             seed: 1,
         });
-        // Pods last: what they are is read from the other objects.
+        // Pods last: their classes depend on the other objects.
         objects.into_iter().for_each(|object| scheduler.apply_object(object));
         for node in nodes {
             scheduler.apply_node(node);
@@ -72,7 +72,7 @@ impl World {
         World { scheduler, agent, settings, pods, by_node }
     }
 
-    /// Sorted by namespace and name.
+    /// Returns the selected pods, sorted by namespace and name.
     pub fn select(&self, which: &Which) -> Vec<Pod> {
         let asked = |pod: &&Pod| match which {
             Which::Waiting => {
@@ -94,7 +94,7 @@ impl World {
         self.scheduler.class_of(pod)
     }
 
-    /// Why the pod cannot be scheduled at all.
+    /// Returns the reason why the pod cannot be scheduled at all.
     pub fn refusal(&self, pod: &Pod) -> Option<Arc<str>> {
         self.scheduler.refusal(pod)
     }
@@ -108,7 +108,7 @@ impl World {
         self.scheduler.standings(&mut self.agent, pod)
     }
 
-    /// Asks `question` while `pod` holds nothing.
+    /// Runs `question` while `pod` uses no resources.
     pub(super) fn without<T>(&mut self, pod: &Pod, question: impl FnOnce(&mut World) -> T) -> T {
         if !holds(pod) {
             return question(self);
@@ -120,7 +120,7 @@ impl World {
         answer
     }
 
-    /// Waiting pods are of the classes that they are of now that everything is known.
+    /// Recomputes the classes of waiting pods now that all objects are known.
     pub(super) fn settle(&mut self) {
         self.scheduler.tick(Duration::ZERO);
         self.scheduler.take_actions();
@@ -130,7 +130,7 @@ impl World {
         (&mut self.scheduler, &mut self.agent)
     }
 
-    /// Pods that name this scheduler are those that wait for berth.
+    /// Returns whether berth handles pods with this scheduler name.
     pub(super) fn schedules(&self, scheduler: &Arc<str>) -> bool {
         self.settings.scheduler_names.contains(scheduler)
     }
@@ -143,22 +143,22 @@ impl World {
         self.inventory().row(id)
     }
 
-    /// Pods of this node, as they were at first.
+    /// Returns the node's pods in the original state.
     pub(super) fn pods_on(&self, node: &str) -> impl Iterator<Item = (usize, &Pod)> {
         self.by_node.get(node).into_iter().flatten().map(|at| (*at, &self.pods[*at]))
     }
 
-    /// All pods with a node, as they were at first.
+    /// Returns all bound pods in the original state.
     pub(super) fn bound(&self) -> impl Iterator<Item = (usize, &Pod)> {
         self.pods.iter().enumerate().filter(|(_, pod)| pod.node_name.is_some())
     }
 
-    /// What other pods see of this one, if it is still on its node.
+    /// Returns the pod as other pods' affinity rules see it, if it is still on its node.
     pub(super) fn peer(&self, pod: &Pod) -> Option<&Peer> {
         self.scheduler.ledger().charge_of(&pod.uid).map(|charge| &*charge.holding.peer)
     }
 
-    /// Makes the change, as far as it is one of the cluster; [`World::undo`] takes it back.
+    /// Applies a change to the cluster, if it is one; [`World::undo`] reverts it.
     pub(super) fn apply(&mut self, change: &Change, undo: &mut Undo) {
         if let Change::Remove(removed) = change {
             let uid = self.pods[removed.pod].uid.clone();
@@ -188,12 +188,12 @@ impl World {
     }
 }
 
-/// The pod is on a node, or has room kept there.
+/// Returns whether the pod is bound, or nominated to a node.
 pub(super) fn holds(pod: &Pod) -> bool {
     pod.node_name.is_some() || pod.nominated_node.is_some()
 }
 
-/// What was before some changes.
+/// State before some changes.
 #[derive(Debug, Default)]
 pub(super) struct Undo {
     nodes: Vec<Arc<Node>>,

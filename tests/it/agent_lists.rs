@@ -1,5 +1,5 @@
-//! The agent's caches keep their promise, whatever happened before: a repaired list equals a fresh one (invariant I5),
-//! and what it holds valid is what a naive reading of nodes and pods holds valid.
+//! Correctness of the agent's caches after any history: a repaired list equals a fresh one (invariant I5), and its
+//! valid set equals that of a naive evaluation of nodes and pods.
 
 mod oracle;
 mod random;
@@ -25,7 +25,7 @@ use proptest::test_runner::TestCaseResult;
 
 use random::{node, spec, template};
 
-/// Node names in play. More than the spare room of a small list, so that lists outgrow it.
+/// Number of node names. More than the spare room of a small list, so that lists grow.
 const NAMES: usize = 30;
 const PODS: usize = 40;
 const CLASSES: usize = 6;
@@ -44,7 +44,8 @@ fn uid(pod: usize) -> Arc<str> {
 enum Event {
     NodeIs(usize, Node),
     NodeGone(usize),
-    /// The agent chooses, with news or without, and the pod is committed; meanwhile the chosen node may have changed.
+    /// The agent chooses, with pending updates or without, and the pod is committed; meanwhile the chosen node may
+    /// have changed.
     Place {
         agent: usize,
         class: usize,
@@ -53,14 +54,14 @@ enum Event {
         meanwhile: Option<Node>,
     },
     Confirmed(usize),
-    /// Somebody binds a pod, perhaps to a node that nobody knows, perhaps one that was elsewhere.
+    /// A pod is bound externally, perhaps to an unknown node, perhaps one that was on another node.
     Bound {
         pod: usize,
         class: usize,
         node: usize,
     },
     PodGone(usize),
-    /// The agent repairs a list while idle, with news or without.
+    /// The agent repairs a list while idle, with pending updates or without.
     Repair {
         agent: usize,
         news: bool,
@@ -84,7 +85,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// The truth by the test's own books, next to the ledger and agents under test.
+/// The expected state by the test's own books, next to the ledger and agents under test.
 struct World {
     nodes: BTreeMap<Arc<str>, Node>,
     pods: BTreeMap<usize, (Arc<str>, Holding)>,
@@ -118,7 +119,7 @@ impl World {
             pods: BTreeMap::new(),
             classes: (templates.into_iter().enumerate())
                 .map(|(at, (spec, peer))| {
-                    // Every other class has its preferred terms once more, as hints.
+                    // Every other class repeats its preferred terms as hints.
                     let hints = spec.pod_affinity.preferred.iter().filter(|_| at % 2 == 1).cloned().collect();
                     let (placement, spec) = (placement.clone(), Arc::new(spec));
                     classifier.classify_hinted(placement, hints, &spec, &peer.identity, 0)
@@ -175,7 +176,7 @@ impl World {
         Ok(())
     }
 
-    /// What the agent saw may be old by now: the commit must go by what is.
+    /// The agent's view may be stale: the commit must use the current state.
     fn commit(
         &mut self,
         agent: usize,
@@ -253,7 +254,7 @@ impl World {
         within(limit.cpu, |amounts| amounts.cpu_milli) && within(limit.memory, |amounts| amounts.memory)
     }
 
-    /// The cached list of `class`, which is up to date, against a fresh one and against the books.
+    /// Compares the up-to-date cached list of `class` with a fresh one and with the books.
     fn check_list(&self, agent: usize, at: usize) -> TestCaseResult {
         let class = &self.classes[at];
         let inventory = self.ledger.inventory();
@@ -301,7 +302,7 @@ impl World {
     }
 }
 
-/// Any order of some preferences, with any number of steps.
+/// Generates any order of some preferences, with any number of steps.
 fn placement() -> impl Strategy<Value = Placement> {
     let order = Just(Preference::ALL.to_vec()).prop_shuffle();
     let packing = select(vec![Packing::LeastAllocated, Packing::MostAllocated]);

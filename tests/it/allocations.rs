@@ -1,4 +1,4 @@
-//! Allocations on a real API server: what kubectl makes of them, how they are read, and how their status is written.
+//! Allocations on a real API server: kubectl output, parsing, and status updates.
 
 mod advice;
 mod kubectl;
@@ -28,7 +28,7 @@ pub(crate) struct Kubectl {
     kubeconfig: PathBuf,
 }
 
-/// What it printed.
+/// Output of kubectl.
 pub(crate) struct Said {
     success: bool,
     output: String,
@@ -54,7 +54,7 @@ impl Kubectl {
         self.kubeconfig.parent().unwrap_or(Path::new(".")).join("kubectl-cache")
     }
 
-    /// Panics when it fails; what it printed.
+    /// Returns kubectl's output; panics if it fails.
     pub(crate) async fn must(&self, args: &[&str], input: &str) -> String {
         let said = self.run(args, input).await;
         assert!(said.success, "kubectl {args:?}: {}", said.errors);
@@ -62,7 +62,7 @@ impl Kubectl {
         said.output
     }
 
-    /// The way of users: what berth prints, applied.
+    /// Installs the kinds like a user: applies berth's output.
     pub(crate) async fn install_kinds(&self) {
         let mut berth = Command::new(env!("CARGO_BIN_EXE_berth"));
         berth.arg("crds");
@@ -78,7 +78,7 @@ async fn run(mut command: Command, input: &str) -> Said {
     let output = tokio::task::spawn_blocking(move || {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("it starts");
-        // Small enough for a pipe whose reader has not begun.
+        // Small enough for a pipe that is not being read yet.
         std::io::Write::write_all(&mut child.stdin.take().expect("a pipe"), input.as_bytes())
             .expect("it reads");
         child.wait_with_output().expect("it ends")
@@ -98,7 +98,7 @@ fn allocations(client: &Client) -> Api<DynamicObject> {
     objects(client, "berth.dev", "v1alpha1", "Allocation")
 }
 
-/// Makes an object, or changes its spec.
+/// Creates an object, or changes its spec.
 async fn apply(
     api: &Api<DynamicObject>,
     api_version: &str,

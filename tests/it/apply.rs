@@ -1,5 +1,5 @@
-//! Recommendations are applied to pods, by berth on a real API server with the VPA CRDs. There is no kubelet: what one would say of a
-//! resize is written by the tests.
+//! Recommendations applied to pods, by berth on a real API server with the VPA CRDs. There is no kubelet: the tests
+//! write a kubelet's reports about resizes.
 
 mod scaled;
 mod updater;
@@ -19,7 +19,7 @@ use crate::support::*;
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// The certificate of HTTPS, as files, and the CA that others know it by.
+/// An HTTPS certificate, as files, and the CA that clients trust.
 struct Certificate {
     folder: TempDir,
     authority: Ca,
@@ -39,7 +39,7 @@ impl Certificate {
         certificate
     }
 
-    /// Puts another one into the files, which ends in so many seconds.
+    /// Replaces the files by another certificate, which expires in `seconds`.
     fn replace(&self, seconds: i64) {
         let server = self.authority.server(in_seconds(seconds));
         for (name, text) in [("tls.crt", &server.certificate), ("tls.key", &server.key)] {
@@ -60,7 +60,7 @@ fn bundle(ca: &str) -> Value {
     serde_json::to_value(k8s_openapi::ByteString(ca.as_bytes().to_vec())).expect("a text")
 }
 
-/// A Deployment and its ReplicaSet of so many pods; returns the owner references of its pods.
+/// Creates a Deployment and its ReplicaSet of `replicas` pods; returns the owner references of its pods.
 async fn create_workload(client: &Client, name: &str, replicas: usize) -> Value {
     let (deployments, replica_sets) = (
         api(client, "apps", "v1", "Deployment", "deployments"),
@@ -86,7 +86,7 @@ async fn create_workload(client: &Client, name: &str, replicas: usize) -> Value 
     owner("ReplicaSet", &create(&replica_sets, replica_set).await)
 }
 
-/// A pod of this workload, as its ReplicaSet makes it.
+/// Returns a pod of this workload, as its ReplicaSet creates it.
 fn pod_of(name: &str, index: usize, owners: &Value, resources: Value) -> Value {
     json!({
         "metadata": {
@@ -124,7 +124,7 @@ async fn create_vpa(client: &Client, name: &str, mode: &str, target: Option<Valu
     }
 }
 
-/// Recommends exactly this.
+/// Sets the recommendation to exactly this.
 async fn recommend(client: &Client, name: &str, target: Value) {
     let recommendation =
         json!({"containerName": "app", "target": target, "lowerBound": target, "upperBound": target});
@@ -133,7 +133,7 @@ async fn recommend(client: &Client, name: &str, target: Value) {
     vpas(client).patch_status(name, &params, &Patch::Merge(&status)).await.expect("it is recommended");
 }
 
-/// Requests and limits of the first container.
+/// Returns requests and limits of the first container.
 fn resources(pod: &Value) -> &Value {
     &pod["spec"]["containers"][0]["resources"]
 }

@@ -1,4 +1,4 @@
-//! The chart and the manifests: what real helm renders, and here what it says. `apply.rs` shows it to a real API server.
+//! The chart and the manifests as rendered by helm, and their content. `apply.rs` applies them to a real API server.
 
 mod apply;
 mod features;
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 pub(crate) const NAMESPACE: &str = "berth-system";
 
-/// What users do with the chart: a name, and their values.
+/// Typical values of users, by name.
 const VALUES: [(&str, &str); 13] = [
     ("defaults", ""),
     ("single", "replicas: 1\nconfig: {leaderElection: {enabled: false}}\n"),
@@ -129,12 +129,12 @@ fn chart() -> PathBuf {
     repository().join("charts/berth")
 }
 
-/// Whether files that are made from others shall be written anew instead of checked.
+/// Returns whether generated files are rewritten instead of checked.
 fn updates() -> bool {
     std::env::var_os("UPDATE").is_some_and(|value| value == "1")
 }
 
-/// Runs helm without the settings of whoever runs the test.
+/// Runs helm without the user's own settings.
 fn helm(args: &[&str]) -> Output {
     let home = TempDir::new().unwrap();
     let helm = go_tool("helm").expect("helm");
@@ -150,7 +150,7 @@ fn helm(args: &[&str]) -> Output {
         .unwrap()
 }
 
-/// Renders the chart with `values`; the error is what helm says.
+/// Renders the chart with `values`; the error is helm's message.
 fn template(values: &str) -> Result<String, String> {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("values.yaml");
@@ -187,7 +187,7 @@ fn the<'a>(kind: &str, objects: &'a [Value]) -> &'a Value {
     object
 }
 
-/// What berth itself makes of the rendered file.
+/// Returns the configuration that berth loads from the rendered file.
 fn loaded_config(objects: &[Value]) -> Config {
     let maps: Vec<&Value> = objects.iter().filter(|it| it["data"]["berth.yaml"].is_string()).collect();
     let [map] = maps[..] else { panic!("{maps:?}") };
@@ -284,7 +284,7 @@ fn every_value_is_documented_where_it_stands() {
             in_resources = line.starts_with("resources:");
         }
         let is_key = !key.starts_with(['#', '-']) && !key.is_empty();
-        // What Kubernetes documents; groups of values whose members are documented.
+        // Fields documented by Kubernetes; groups of values whose members are documented.
         let is_clear = (in_resources && line.starts_with(' ')) || key.ends_with(':');
         if is_key && !is_clear {
             assert!(before.trim_start().starts_with('#'), "{key} has no comment");
@@ -316,7 +316,7 @@ fn the_file_that_the_chart_writes_is_read_by_berth() {
     assert_eq!((managed.secret.as_str(), managed.webhook_configuration.as_str()), ("", ""));
 }
 
-/// `UPDATE=1` writes it anew.
+/// `UPDATE=1` rewrites it.
 #[test]
 fn the_schema_of_the_values_has_the_schema_of_the_configuration() {
     let file = chart().join("values.schema.json");
@@ -394,7 +394,7 @@ fn values_that_are_unknown_or_wrong_are_refused_with_their_name() {
     ];
     for (values, expected) in cases {
         let error = template(values).expect_err(values);
-        // Older helms write paths with dots.
+        // Older versions of helm write paths with dots.
         let dotted = expected.trim_start_matches('/').replace('/', ".");
         assert!(error.contains(expected) || error.contains(&dotted), "{values:?} says: {error}");
     }
@@ -450,7 +450,7 @@ metadata:
     pod-security.kubernetes.io/enforce: restricted
 ";
 
-/// `UPDATE=1` writes it anew.
+/// `UPDATE=1` rewrites it.
 #[test]
 fn the_install_manifest_is_the_chart_with_its_defaults() {
     let file = repository().join("manifests/install.yaml");

@@ -1,4 +1,4 @@
-//! Watches, reports, the lease and the placement store against a real API server.
+//! Watches, reports, the lease and the placement store on a real API server.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -67,7 +67,7 @@ async fn binds_end_with_the_truth_of_the_api_server() {
     let store = KubeStore::new(control_plane.config(), None).expect("a client");
     let pods: Api<Pod> = Api::default_namespaced(client.clone());
 
-    // A bind, and the same bind again after a restart that forgot it.
+    // A bind, and the same bind repeated after a restart that lost the first.
     let pod = create_pod(&client, "twice", |_| {}).await;
     let binding = binding_of(&pod, "n1");
     assert_eq!(store.read(&binding).await, Truth::Unbound { bindable: true });
@@ -81,10 +81,10 @@ async fn binds_end_with_the_truth_of_the_api_server() {
     );
     assert_eq!(bind(&store, &binding).await, Outcome::Bound);
 
-    // Somebody else was faster.
+    // Another client was faster.
     assert_eq!(bind(&store, &binding_of(&pod, "n2")).await, Outcome::BoundElsewhere("n1".into()));
 
-    // A pod of the same name, but another one.
+    // Another pod of the same name.
     let pod = create_pod(&client, "recreated", |_| {}).await;
     delete_now(&client, &pod).await;
     create_pod(&client, "recreated", |_| {}).await;
@@ -94,13 +94,13 @@ async fn binds_end_with_the_truth_of_the_api_server() {
     let unharmed = pods.get("recreated-0").await.expect("there");
     assert_eq!(unharmed.spec.and_then(|spec| spec.node_name), None);
 
-    // No pod at all.
+    // No such pod.
     let pod = create_pod(&client, "deleted", |_| {}).await;
     delete_now(&client, &pod).await;
     assert_eq!(store.bind(&binding_of(&pod, "n1")).await, Reply::NotFound);
     assert_eq!(bind(&store, &binding_of(&pod, "n1")).await, Outcome::Vanished);
 
-    // A pod that is going, held by a finalizer.
+    // A terminating pod, held by a finalizer.
     let pod =
         create_pod(&client, "going", |pod| pod["metadata"]["finalizers"] = json!(["berth.test/hold"])).await;
     delete_now(&client, &pod).await;
@@ -131,7 +131,7 @@ async fn a_bind_during_an_outage_of_the_api_server_is_settled_when_it_is_back() 
     assert_eq!(store.read(&binding).await, Truth::BoundTo("n1".into()));
 }
 
-/// A pod type that cannot read every pod: a grace period above 255 s does not fit.
+/// A pod type that fails to parse some pods: a grace period above 255 s does not fit.
 #[derive(Debug, Clone, Deserialize, kube::Resource)]
 #[resource(inherit = "Pod")]
 struct PickyPod {
@@ -147,7 +147,7 @@ struct PickySpec {
     _grace: u8,
 }
 
-/// An index as simple as it can be: what a watch says is there, and whether it could be read.
+/// A minimal index: the objects that a watch reported, and whether they parsed.
 #[derive(Default)]
 struct Index {
     synced: bool,
@@ -232,7 +232,7 @@ async fn a_watch_sees_what_happens_also_to_bad_objects_and_across_a_restart_of_t
     watched.sees(&[("first-0", true), ("bad-0", false), ("second-0", true), ("worse-0", false)]).await;
     delete_now(&client, &first).await;
     delete_now(&client, &bad).await;
-    // A finished pod leaves the field selector: to the watch it is gone.
+    // A finished pod leaves the field selector: the watch reports it as deleted.
     let finished = json!({"status": {"phase": "Succeeded"}});
     pods.patch_status(&second.name_any(), &PatchParams::default(), &Patch::Strategic(finished))
         .await
@@ -240,7 +240,7 @@ async fn a_watch_sees_what_happens_also_to_bad_objects_and_across_a_restart_of_t
     watched.sees(&[("worse-0", false)]).await;
     assert_eq!(watched.counters.lists.load(Ordering::Relaxed), 1);
 
-    // A restarted API server answers with 410 what etcd has compacted meanwhile.
+    // A restarted API server answers 410 for revisions that etcd has compacted meanwhile.
     await_compaction(&pods).await;
     control_plane.kill_api_server();
     control_plane.restart_api_server().await.expect("up again");
@@ -252,7 +252,7 @@ async fn a_watch_sees_what_happens_also_to_bad_objects_and_across_a_restart_of_t
     watched.sees(&[("third-0", true), ("fourth-0", true)]).await;
 }
 
-/// Until what is there now can no longer be read as of now.
+/// Waits until the current revision can no longer be read.
 async fn await_compaction(pods: &Api<Pod>) {
     let now = pods.list(&ListParams::default()).await.expect("readable");
     let version = now.metadata.resource_version.expect("set");
@@ -277,7 +277,7 @@ fn pod_ref(pod: &Pod) -> PodRef {
     }
 }
 
-/// Reads as the API server writes: fields in its order, none left out.
+/// Reads the API server's raw JSON: fields in its order, none left out.
 async fn raw(client: &Client, path: &str) -> Value {
     let request = http::Request::get(path).body(Vec::new()).expect("a path");
     let text = client.request_text(request).await.expect("readable");
@@ -290,7 +290,7 @@ async fn pod_scheduled(client: &Client, pod: &str) -> Option<Value> {
     conditions.iter().find(|it| it["type"] == "PodScheduled").cloned()
 }
 
-/// The event about a pod, without what differs between any two events.
+/// Returns the event about a pod, without the fields that differ between any two events.
 async fn event_about(client: &Client, pod: &str, reason: &str) -> Option<Value> {
     let list = raw(client, "/apis/events.k8s.io/v1/namespaces/default/events").await;
     let mut events = list["items"].as_array().expect("a list").iter();
@@ -385,7 +385,7 @@ async fn events_and_conditions_are_those_of_kube_scheduler() {
         assert_eq!(ours.to_string(), theirs.to_string());
     }
 
-    // Another failure is no transition: its time stays, and the condition stays alone.
+    // Another failure is no transition: the time stays, and the condition is not duplicated.
     reporter.report(failed(&big, "another reason"));
     let changed = soon("the newer message", async || {
         pod_scheduled(&client, "ours-big-0").await.filter(|it| it["message"] == "another reason")
@@ -393,7 +393,7 @@ async fn events_and_conditions_are_those_of_kube_scheduler() {
     .await;
     assert_eq!(changed["lastTransitionTime"], transition);
 
-    // A report about a pod that was recreated does not touch the new one.
+    // A report about a recreated pod does not change the new one.
     let mut gone = small.clone();
     gone.metadata.uid = Some("11111111-2222-3333-4444-555555555555".to_owned());
     reporter.report(failed(&gone, "not about you"));
@@ -406,7 +406,7 @@ async fn events_and_conditions_are_those_of_kube_scheduler() {
     running.abort();
 }
 
-/// Candidates for one lease with short times, and a watchman who sees whether two ever lead at once.
+/// Candidates for one lease with short times, and an observer that checks whether two ever lead at once.
 struct Election {
     control_plane: TestControlPlane,
     leases: Api<Lease>,
@@ -444,7 +444,7 @@ impl Election {
         let (elector, leading) = Elector::new(client, config).expect("a safe configuration");
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let task = tokio::spawn(elector.run(async move {
-            // Only a word stops it, not the end of whoever could say it.
+            // Only a message stops it, not the end of its sender.
             if stopped.await.is_err() {
                 pending::<()>().await;
             }
@@ -466,7 +466,7 @@ async fn one_candidate_leads_at_a_time_through_death_release_and_outage() {
     let (second, third) = (election.candidate("second"), election.candidate("third"));
     let alone = |candidates: &[&Candidate]| candidates.iter().filter(|it| it.leads()).count() <= 1;
 
-    // It goes on leading for longer than the lease lasts unrenewed.
+    // It leads for longer than an unrenewed lease lasts.
     let started = Instant::now();
     await_until(SOON, "the lease was renewed", async || {
         assert!(first.leads() && alone(&[&first, &second, &third]));
@@ -475,7 +475,7 @@ async fn one_candidate_leads_at_a_time_through_death_release_and_outage() {
     .await;
     assert_eq!(election.transitions().await, Some(0));
 
-    // Death: no release. Both others see the lease expire; one gets it, not before it can have expired.
+    // Crash: no release. Both other candidates see the lease expire; one acquires it, not before it can have expired.
     first.task.abort();
     let died = Instant::now();
     await_until(SOON, "the dead leader is replaced", async || {
@@ -488,10 +488,10 @@ async fn one_candidate_leads_at_a_time_through_death_release_and_outage() {
         "taken over after {:?}",
         died.elapsed()
     );
-    assert!(!first.leads(), "whoever listens to the dead one is told");
+    assert!(!first.leads(), "receivers of the crashed one are notified");
     assert_eq!(election.transitions().await, Some(1));
 
-    // Release: the other one takes over at once.
+    // Release: the other candidate takes over immediately.
     let (leader, other) = if second.leads() { (second, third) } else { (third, second) };
     let stopped = Instant::now();
     leader.stop.send(()).expect("it listens");
@@ -501,12 +501,12 @@ async fn one_candidate_leads_at_a_time_through_death_release_and_outage() {
     assert!(!*leader.leading.borrow());
     assert_eq!(election.transitions().await, Some(2));
 
-    // Outage: leadership ends before anyone could take the lease, and is regained afterwards.
+    // Outage: leadership ends before any candidate could acquire the lease, and is regained afterwards.
     election.control_plane.kill_api_server();
     let killed = Instant::now();
     await_until(SOON, "leadership is given up", async || !other.leads()).await;
     assert!(killed.elapsed() < LEASE_DURATION, "given up after {:?}", killed.elapsed());
     election.control_plane.restart_api_server().await.expect("up again");
     await_until(SOON, "leadership is regained", async || other.leads()).await;
-    assert_eq!(election.transitions().await, Some(2), "nobody else had it");
+    assert_eq!(election.transitions().await, Some(2), "no other candidate held it");
 }

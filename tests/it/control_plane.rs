@@ -1,4 +1,4 @@
-//! The control plane helper itself.
+//! The test control plane itself.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -17,7 +17,7 @@ use crate::support::{
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// Set for the process that exists to be killed.
+/// Set for the process that is started to be killed.
 const OWNER: &str = "BERTH_TEST_CONTROL_PLANE_OWNER";
 
 fn is_alive(pid: u32) -> bool {
@@ -172,7 +172,7 @@ async fn the_programs_end_and_the_data_is_gone_when_the_value_is_dropped() {
 
 #[tokio::test]
 async fn the_programs_end_when_their_owner_is_killed() {
-    // What a killed owner cannot remove, the test does.
+    // The test removes what a killed owner cannot.
     let folder = tempfile::tempdir().unwrap();
     let mut owner = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "control_plane::an_owner_to_be_killed", "--ignored", "--nocapture"])

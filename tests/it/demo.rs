@@ -1,4 +1,4 @@
-//! `berth demo` as people run it: the whole of it, and what it leaves behind.
+//! `berth demo` as users run it: the complete run, and its cleanup.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ fn demo(folder: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// Processes that have `folder` in their command line: all that the demo starts do.
+/// Returns the processes that have `folder` in their command line, as all processes of the demo do.
 fn processes_of(folder: &Path) -> Vec<String> {
     let folder = folder.to_str().expect("a path in UTF-8");
     let processes = std::fs::read_dir("/proc").expect("tests run on Linux").flatten();

@@ -1,4 +1,4 @@
-//! The documents tell the truth: generated parts are up to date, and every command of the README is covered.
+//! Consistency of the documents: generated parts are up to date, and every command of the README is covered.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Compares a file with what it should hold; `UPDATE=1` in the environment writes it instead.
+/// Compares a file with its expected content; `UPDATE=1` in the environment rewrites it instead.
 fn assert_up_to_date(file: PathBuf, expected: &str) {
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(&file, expected).expect("the file is written");
@@ -41,7 +41,7 @@ fn rows(schema: &Value, defaults: &Value, prefix: &str, text: &mut String) {
             rows(property, default, &format!("{path}."), text);
             continue;
         }
-        // What is left out as a whole has defaults in its schema.
+        // An object that is omitted entirely has defaults in its schema.
         let default = match default {
             Value::Null => &property["default"],
             default => default,
@@ -60,7 +60,7 @@ fn rows(schema: &Value, defaults: &Value, prefix: &str, text: &mut String) {
     }
 }
 
-/// Every command of the README, and what runs it.
+/// Every command of the README, and the test that runs it.
 const COVERED: &[(&str, &str)] = &[
     ("cargo run --release -- demo", ".ci/run, and tests/it/demo.rs with the test build"),
     ("cargo test", ".ci/run"),

@@ -1,4 +1,4 @@
-//! `berth explain`, run as people run it: on dumps made here, and on a real API server.
+//! `berth explain` as users run it: on dumps made here, and on a real API server.
 
 mod input;
 mod live;
@@ -50,7 +50,7 @@ impl Cluster {
             .to_string()
     }
 
-    /// What `berth explain -f - -o json` says of it.
+    /// Returns the output of `berth explain -f - -o json`.
     fn explain(&self, options: &[&str]) -> Vec<Value> {
         let ran = explain(&[&["-o", "json"], options].concat(), self.dump().as_bytes());
         assert_eq!(ran.code, 0, "{}", ran.err);
@@ -72,7 +72,7 @@ fn requests(requests: Value) -> Value {
     json!({"containers": [{"name": "main", "image": "pause", "resources": {"requests": requests}}]})
 }
 
-/// Objects are merged, everything else is replaced.
+/// Merges objects, and replaces all other values.
 fn merged(mut into: Value, more: Value) -> Value {
     match (&mut into, more) {
         (Value::Object(into), Value::Object(more)) => {
@@ -105,7 +105,7 @@ fn run(command: &mut Command, input: &[u8]) -> Ran {
         .stderr(Stdio::piped())
         .spawn()
         .expect("berth starts");
-    // It may refuse its options without reading.
+    // It may reject its options without reading.
     let _ = child.stdin.take().expect("a pipe").write_all(input);
     let output = child.wait_with_output().expect("berth ends");
     Ran {
@@ -173,7 +173,7 @@ fn which_pods_are_explained_can_be_chosen() {
     assert_eq!(of(&["--all-pending"]), ["default/ours", "default/theirs"]);
     assert_eq!(of(&["--scheduler-name", "default-scheduler"]), ["default/theirs"]);
     assert_eq!(of(&["default/theirs"]), ["default/theirs"]);
-    // As if it were not there already: it takes three of four cores.
+    // As if it were not bound: it uses three of four cores.
     assert_eq!(names(&cluster.explain(&["default/bound"])[0]["feasible"]), ["n"]);
     let missing = explain(&["default/nobody"], cluster.dump().as_bytes());
     assert_eq!(missing.code, 2);

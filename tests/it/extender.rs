@@ -1,4 +1,4 @@
-//! berth behind a real kube-scheduler, as its extender.
+//! berth as extender of a real kube-scheduler.
 
 mod input;
 mod speed;
@@ -16,7 +16,7 @@ use crate::support::*;
 const SOON: Duration = Duration::from_secs(60);
 const PLAIN: &str = "extender: {enabled: true, plaintext: true}";
 
-/// The configuration of a kube-scheduler whose extender is at `url`; `more` as in an entry of `extenders`.
+/// Returns the configuration of a kube-scheduler whose extender is at `url`; `more` as in an entry of `extenders`.
 pub fn extended(url: &str, more: &Value) -> String {
     let mut extender = json!({
         "urlPrefix": url,
@@ -37,7 +37,7 @@ pub async fn url_of(berth: &Berth) -> String {
     format!("http://{}/extender", berth.address().await)
 }
 
-/// Posts a body to a verb; the status and what was answered.
+/// Posts a body to a verb; returns the status and the answer.
 pub async fn post(berth: &Berth, verb: &str, body: impl Into<reqwest::Body>) -> (u16, String) {
     let url = format!("{}/{verb}", url_of(berth).await);
     let answer = reqwest::Client::new().post(url).body(body).send().await.expect("berth answers");
@@ -67,7 +67,7 @@ async fn a_kube_scheduler_places_and_binds_through_berth_beside_pods_of_berth() 
     let config = extended(&url_of(&berth).await, &json!({}));
     let _kube_scheduler = cluster.start_scheduler(&config).await.expect("kube-scheduler starts");
 
-    // 20 nodes with room for 40 small pods each. berth is the one who binds all pods, so nothing can be overcommitted.
+    // 20 nodes with room for 40 small pods each. berth binds all pods, so nothing can be overcommitted.
     let small = |prefix, scheduler| Pods { prefix, count: 400, scheduler, ..Pods::default() };
     let (theirs, ours) = (small("theirs", "default-scheduler"), small("ours", "berth"));
     tokio::join!(create_pods(&client, &theirs, |_, _| {}), create_pods(&client, &ours, |_, _| {}));
@@ -76,16 +76,16 @@ async fn a_kube_scheduler_places_and_binds_through_berth_beside_pods_of_berth() 
     log.assert_none_moved();
     assert!(requests(&berth, "bind", "success").await >= 400.0);
     assert!(requests(&berth, "filter", "success").await >= 400.0);
-    // When a single node is left there is nothing to prioritize.
+    // If a single node is left, prioritize is not called.
     assert!(requests(&berth, "prioritize", "success").await > 0.0);
     berth.await_settled(SOON, 800).await;
 
-    // Everything is full: the next one waits, and berth's reasons are part of what it is told or not even asked for.
+    // Everything is full: the next pod waits, and its message includes berth's reasons, or berth was not called.
     let one = Pods { prefix: "late", scheduler: "default-scheduler", ..Pods::default() };
     create_pods(&client, &one, |_, _| {}).await;
     let message = await_message(&client, "default", "late-0", |message| !message.is_empty()).await;
     assert!(message.starts_with("0/20 nodes are available: 20 Insufficient cpu"), "{message}");
-    // Room appears where one of berth's own was, and the extender's pod gets it.
+    // A pod of berth is deleted, and the extender's pod gets its room.
     delete_pods(&client, ["ours-7".to_owned()].into_iter()).await;
     log.await_len(SOON, 801).await;
     assert_no_overcommit(&client).await;
@@ -139,7 +139,7 @@ async fn a_kube_scheduler_is_known_by_its_client_certificate() {
     let berth = Berth::start(&cluster.kubeconfig(), &lines.join("\n"));
     berth.await_ready().await;
     let address = berth.secure_address().await;
-    // The manifest as people take it, but for what is of this machine.
+    // The published manifest, except for the machine-specific parts.
     let manifest = include_str!("../../manifests/kube-scheduler-extender.yaml");
     let manifest =
         &manifest[manifest.find("percentageOfNodesToScore").expect("the part after the kubeconfig")..];
@@ -169,7 +169,7 @@ async fn a_kube_scheduler_is_known_by_its_client_certificate() {
     let _kube_scheduler = cluster.start_scheduler(&right).await.expect("kube-scheduler starts");
     await_bound(&client, SOON, 20, |_| true).await;
     assert_eq!(requests(&berth, "bind", "success").await, 20.0);
-    // In plain HTTP there is no extender.
+    // Plain HTTP does not serve the extender.
     let (found, _) = berth.get("/extender/filter").await;
     assert!(!found);
 }
@@ -198,7 +198,7 @@ async fn a_preemptor_gets_a_node_that_berth_finds_right_once_its_victims_are_gon
     await_bound(&client, SOON, 2, |_| true).await;
     let high = Pods { prefix: "high", count: 1, ..low };
     create_pods(&client, &high, |_, pod| pod["spec"]["priorityClassName"] = json!("high")).await;
-    // There is no kubelet: the victim is gone when it is deleted for good.
+    // There is no kubelet: the victim disappears when it is force-deleted.
     await_until(SOON, "the victim is evicted and the pod of high priority is bound", async || {
         let pods = all_pods(&client).await;
         for victim in pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some()) {
@@ -214,7 +214,7 @@ async fn a_preemptor_gets_a_node_that_berth_finds_right_once_its_victims_are_gon
     assert_eq!(all_pods(&client).await.len(), 2);
 }
 
-/// The binding of a pod as kube-scheduler asks for it.
+/// Returns the binding of a pod as kube-scheduler requests it.
 fn binding(pod: &Pod, node: &str) -> Value {
     json!({"PodName": pod.metadata.name, "PodNamespace": "default", "PodUID": pod.metadata.uid, "Node": node})
 }
@@ -249,7 +249,7 @@ async fn a_bind_is_carried_out_once_however_often_it_is_asked_for() {
     assert!(full.contains("does not fit node node-0 any more: Insufficient cpu"), "{full}");
     let nowhere = error(ask(&berth, "bind", binding(&late, "nowhere")).await);
     assert!(nowhere.contains("there is no node nowhere"), "{nowhere}");
-    // A pod of the same name that was made anew is another pod.
+    // A recreated pod of the same name is another pod.
     delete_pods(&client, ["late-0".to_owned()].into_iter()).await;
     create_waiting(&client, "late", "1").await;
     let gone = error(ask(&berth, "bind", binding(&late, "node-1")).await);

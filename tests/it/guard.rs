@@ -1,4 +1,4 @@
-//! The binding guard, as a webhook of a real API server: nobody overcommits a node any more.
+//! The binding guard as a webhook of a real API server: no client can overcommit a node.
 
 mod replicas;
 
@@ -38,7 +38,7 @@ impl Certificates {
         Certificates { folder, ca: ca.certificate }
     }
 
-    /// The configuration of a berth that is a guard.
+    /// Returns the configuration of a berth that is a guard.
     fn config(&self, more: &str) -> String {
         let file = |name: &str| self.folder.path().join(name).display().to_string();
         let serving = json!({
@@ -51,7 +51,7 @@ impl Certificates {
     }
 }
 
-/// Lets the API server ask the guard at `address`, and waits until it does.
+/// Registers the guard at `address` with the API server, and waits until it is called.
 async fn install(client: &Client, address: SocketAddr, ca: &str, failure_policy: &str) {
     let webhook = |name: &str, resource: &str, conditions: Value| {
         json!({
@@ -108,7 +108,7 @@ fn pod_on(name: &str, node: &str, cpu: &str, annotations: Value) -> Pod {
     serde_json::from_value(pod).expect("a pod")
 }
 
-/// How many nodes have more pods than fit, and how many pods are bound.
+/// Returns the number of nodes with more pods than fit, and the number of bound pods.
 async fn filled(client: &Client) -> (usize, usize) {
     let mut on: std::collections::BTreeMap<String, usize> = std::collections::BTreeMap::new();
     for pod in all_pods(client).await {
@@ -119,7 +119,7 @@ async fn filled(client: &Client) -> (usize, usize) {
     (on.values().filter(|pods| **pods > SLOTS).count(), on.values().sum())
 }
 
-/// The upper limit of the bucket with the median of a duration, in microseconds; `labels` are its labels.
+/// Returns the upper limit of the bucket with the median of a duration, in microseconds; `labels` are its labels.
 fn median_us(scrape: &str, labels: &str) -> f64 {
     let bucket = |line: &str| {
         let (limit, rest) =
@@ -132,7 +132,8 @@ fn median_us(scrape: &str, labels: &str) -> f64 {
     buckets.iter().find(|(_, count)| *count >= all / 2.0).map_or(f64::NAN, |(limit, _)| limit * 1e6)
 }
 
-/// Two schedulers fill all nodes at once, with more pods than fit. Returns how many nodes are overcommitted at the end.
+/// Two schedulers fill all nodes at once, with more pods than fit. Returns the number of overcommitted nodes at the
+/// end.
 async fn fill(guarded: bool, nodes: usize, pods_each: usize, limit: Duration) -> usize {
     let cluster = start_control_plane().await;
     let client = cluster.client();
@@ -179,7 +180,7 @@ async fn fill(guarded: bool, nodes: usize, pods_each: usize, limit: Duration) ->
     overcommitted
 }
 
-/// With `BERTH_GUARD_NODES=500` (and 30,000 pods, for 20,000 slots) as large as it is meant, and also without the guard.
+/// `BERTH_GUARD_NODES=500` (and 30,000 pods, for 20,000 slots) runs the full size, and also without the guard.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_schedulers_that_fill_all_nodes_at_once_overcommit_none() {
     let asked = std::env::var("BERTH_GUARD_NODES").ok().and_then(|nodes| nodes.parse().ok());
@@ -207,12 +208,12 @@ async fn whoever_sends_a_binding_is_told_what_the_node_lacks() {
     let refused = create(pod_on("second", "node-0", "2", json!({}))).await.expect_err("it does not fit");
     let text = refused.to_string();
     assert!(text.contains("the pod does not fit node node-0 any more: Insufficient cpu"), "{text}");
-    // What runs already on a kubelet is only shown.
+    // A mirror pod already runs on its kubelet.
     create(pod_on("mirror", "node-0", "2", json!({"kubernetes.io/config.mirror": "hash"})))
         .await
         .expect("a mirror pod");
 
-    // A binding by hand, first as a dry run, which holds nothing.
+    // A manual binding, first as a dry run, which holds nothing.
     let waiting = Pods {
         prefix: "web",
         count: 2,
@@ -235,7 +236,7 @@ async fn whoever_sends_a_binding_is_told_what_the_node_lacks() {
     bind("web-0", "node-1", false).await.expect("it fits");
     let refused = bind("web-1", "node-1", false).await.expect_err("it does not fit");
     assert!(refused.contains("Insufficient cpu"), "{refused}");
-    // Room is there again once the first is gone, even before our watch has told so.
+    // Its room is free once the first is gone, even before our watch has reported that.
     let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
     api.delete("web-0", &now).await.expect("deleted");
     bind("web-1", "node-1", false).await.expect("it fits now");
@@ -261,7 +262,7 @@ async fn room_of_a_binding_that_never_comes_is_free_again_once_that_is_certain()
     let ca = reqwest::Certificate::from_pem(certificates.ca.as_bytes()).expect("a CA");
     let http = reqwest::Client::builder().add_root_certificate(ca).build().expect("a client");
     let url = format!("https://{}/guard", berth.secure_address().await);
-    // As the API server asks, which then does nothing.
+    // Sends the API server's request, without the bind that follows.
     let ask = async |pod: &Pod| {
         let review = json!({
             "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",

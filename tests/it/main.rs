@@ -1,4 +1,4 @@
-//! Everything that is tested from outside the library, in one binary: one link step instead of many.
+//! Integration tests of the library and the binary, in one test binary: one link step instead of many.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! Allocation policies on a real API server: what is refused, what is told of them, and that they hold without a restart.
+//! Allocation policies on a real API server: validation, status, and changes in force without a restart.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -39,7 +39,7 @@ async fn create_namespace(client: &Client, name: &str, labels: Value) {
     api.create(&PostParams::default(), &namespace).await.expect("the namespace is created");
 }
 
-/// Sends JSON as it is: the types of the crate must not mend it.
+/// Sends raw JSON: the types of the crate must not correct it.
 async fn create(client: &Client, name: &str, spec: Value) -> Result<DynamicObject, String> {
     let kind = ApiResource::from_gvk_with_plural(
         &GroupVersionKind::gvk("berth.dev", "v1alpha1", "AllocationPolicy"),
@@ -59,11 +59,11 @@ async fn patch(client: &Client, name: &str, spec: Value) {
     api.patch(name, &PatchParams::default(), &patch).await.expect("the policy is patched");
 }
 
-/// Waits until what is told is about the newest spec.
+/// Waits until the status is about the newest spec.
 async fn await_told(client: &Client, name: &str) -> AllocationPolicyStatus {
     let api: Api<AllocationPolicy> = Api::all(client.clone());
     let mut told = AllocationPolicyStatus::default();
-    await_until(SOON, &format!("policy {name} is told where it stands"), async || {
+    await_until(SOON, &format!("policy {name} has its status"), async || {
         let policy = api.get(name).await.expect("it exists");
         told = policy.status.unwrap_or_default();
         Some(told.observed_generation) == policy.metadata.generation
@@ -114,7 +114,7 @@ async fn the_next_pods_of_a_namespace_are_packed_once_its_policy_says_so_and_its
     let packed = place(&client, "packed", 6).await;
     assert_eq!(packed.len(), 1, "{packed:?}");
 
-    // Eight of that node's CPUs are requested now, half of what it has.
+    // Eight of that node's CPUs are requested now, half of its capacity.
     patch(&client, "work", json!({"utilisationLimit": {"cpuPercent": 50}})).await;
     await_told(&client, "work").await;
     let limited = place(&client, "limited", 6).await;
@@ -129,7 +129,7 @@ async fn the_next_pods_of_a_namespace_are_packed_once_its_policy_says_so_and_its
     await_bound(&client, SOON, 1, |pod| name_of(pod) == "late-0").await;
     assert_no_overcommit(&client).await;
 
-    // Written once for each change, and for none without one.
+    // Written once for each change, and not without one.
     let api: Api<AllocationPolicy> = Api::all(client.clone());
     let version = api.get("work").await.expect("it exists").metadata.resource_version;
     let labels = Patch::Merge(json!({"metadata": {"labels": {"workload": null}}}));

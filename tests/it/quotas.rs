@@ -1,4 +1,4 @@
-//! Quotas on a real API server: what is refused, what kubectl shows, and that they hold.
+//! Quotas on a real API server: validation, kubectl output, and enforcement.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,7 +25,7 @@ async fn create_namespace(client: &Client, name: &str) {
         .expect("the namespace is created");
 }
 
-/// Sends JSON as it is: the types of the crate must not mend it.
+/// Sends raw JSON: the types of the crate must not correct it.
 async fn create(client: &Client, name: &str, spec: Value) -> Result<DynamicObject, String> {
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("berth.dev", "v1alpha1", "Quota"));
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &kind);
@@ -40,7 +40,7 @@ async fn patch(client: &Client, name: &str, spec: Value) {
     api.patch(name, &PatchParams::default(), &patch).await.expect("the quota is patched");
 }
 
-/// Waits until this is told of the quota.
+/// Waits until the quota's status satisfies `is`.
 async fn await_status(client: &Client, name: &str, what: &str, is: impl Fn(&QuotaStatus) -> bool) {
     let api: Api<Quota> = Api::all(client.clone());
     let mut last = None;
@@ -98,7 +98,7 @@ async fn important_class(client: &Client) {
     Api::all(client.clone()).create(&PostParams::default(), &class).await.expect("the class is created");
 }
 
-/// What was evicted comes again, as a controller would have it, until `own` pods of `blue` have their node.
+/// Recreates evicted pods, like a controller, until `own` pods of `blue` have their node.
 async fn replace_what_is_evicted(client: &Client, berth: &Berth, own: usize) {
     let began = std::time::Instant::now();
     let red: Api<Pod> = Api::namespaced(client.clone(), "red");
@@ -157,7 +157,7 @@ async fn two_teams_share_a_cluster_each_up_to_its_maximum_and_get_back_what_is_g
         .expect("a good quota");
     let berth = Berth::start(&cluster.kubeconfig(), "agents: 4\n");
 
-    // The maximum holds, whichever agent comes first, and who waits is told why.
+    // The maximum holds for all agents, and waiting pods get the reason.
     create_work(&client, "red", "r", 12, 1).await;
     await_bound_in(&client, "red", 10).await;
     await_status(&client, "red", "ten of ten are used and two wait", |status| {
@@ -186,7 +186,7 @@ async fn two_teams_share_a_cluster_each_up_to_its_maximum_and_get_back_what_is_g
     let shown: Vec<_> = shown.split("  ").map(str::trim).filter(|word| !word.is_empty()).collect();
     assert_eq!(shown[..8], ["red", "cpu 12", "cpu 6", "cpu 12", "cpu 6", "12", "0", "True"]);
 
-    // Less important pods take back what is guaranteed to them, and berth is started anew in the middle of it.
+    // Pods of lower priority reclaim their guarantee, and berth restarts during that.
     create_work(&client, "blue", "b", 8, 0).await;
     await_until(SOON, "some room came back", async || bound_in(&client, "blue").await > 0).await;
     drop(berth);
@@ -196,7 +196,7 @@ async fn two_teams_share_a_cluster_each_up_to_its_maximum_and_get_back_what_is_g
         status.used.get("cpu").map(String::as_str) == Some("6") && status.borrowed.is_empty()
     })
     .await;
-    // Not one pod more, and nobody takes anything back.
+    // Not one pod more, and no further reclaim.
     let mut nodes = BTreeMap::new();
     for round in 0..15 {
         tokio::time::sleep(Duration::from_millis(200)).await;

@@ -1,4 +1,4 @@
-//! `berth recommend`, run as people run it: on a real Prometheus, and on files.
+//! `berth recommend` as users run it: on a real Prometheus, and on files.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -29,7 +29,7 @@ fn recommend(arguments: &[&str]) -> Ran {
     Ran { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
 }
 
-/// A container, in which hours it ran, and what it used and requested.
+/// A container, the hours in which it ran, its usage and its requests.
 struct Container {
     labels: &'static str,
     hours: std::ops::Range<i64>,
@@ -87,7 +87,7 @@ const OWNERS: [&str; 7] = [
     r#"kube_job_owner{namespace="ops",job_name="backup-28333330",owner_kind="CronJob",owner_name="backup",owner_is_controller="true"}"#,
 ];
 
-/// What cAdvisor and, if wanted, kube-state-metrics would have told.
+/// Returns the metrics of cAdvisor and, if wanted, kube-state-metrics.
 fn openmetrics(with_state: bool) -> String {
     let (mut cpu, mut memory, mut requests) = (String::new(), String::new(), String::new());
     for Container { labels, hours, cores, bytes, requests: wanted } in CONTAINERS {
@@ -204,7 +204,7 @@ async fn a_real_prometheus_without_kube_state_metrics_is_enough() {
     );
 }
 
-/// All series of the shared traces; with `--nocapture` this prints the table of docs/benchmarks.md.
+/// Replays all series of the shared traces; with `--nocapture` this prints the table of docs/benchmarks.md.
 #[test]
 fn every_published_series_is_replayed_and_the_estimators_stand_as_documented() {
     let Some(folder) = traces("the backtest on published series") else { return };
@@ -230,7 +230,7 @@ fn every_published_series_is_replayed_and_the_estimators_stand_as_documented() {
     ];
     let bytes = ["nab/ec2_disk_write_bytes_1ef3de.csv", "nab/ec2_network_in_257a54.csv"];
     let requests = ["nab/elb_request_count_8c0756.csv"];
-    // Not of memory, but of bytes: peaks are what an estimator of memory must not miss.
+    // Not memory, but bytes: peaks are what an estimator of memory must not miss.
     for (files, options) in [
         (&crane[..], &[][..]),
         (&percent, &["--cpu-scale", "0.01"]),
@@ -251,11 +251,12 @@ fn every_published_series_is_replayed_and_the_estimators_stand_as_documented() {
             assert!((0.0..0.01).contains(&overrun), "{estimator} of {files:?}: {overrun}");
             assert!(changes < 6.0, "{estimator} of {files:?}: {changes}");
         }
-        // What was never used before is all that the highest of all usage does not cover. After a kill, vpa gives more.
+        // The maximum of all usage only misses usage that is higher than ever before. After an OOM kill, vpa
+        // recommends more.
         let (max, vpa) = (of("max", "overrunShare"), of("vpa", "overrunShare"));
         assert!(max <= vpa + 0.0005, "{files:?}: {overall:?}");
     }
-    // An hour of requests a second; a service each.
+    // An hour of requests per second; one service per column.
     let wiki = ["wiki-online-boutique-qps.csv"];
     let services = [
         "adservice",
@@ -297,7 +298,7 @@ fn recorded_usage_is_enough_for_a_backtest() {
         found.expect("an estimator").clone()
     };
     let overrun = |estimator: &str| of(estimator)["overrunShare"].as_f64().expect("a share");
-    // The 90th percentile leaves out just the tenth minutes.
+    // The 90th percentile excludes exactly the tenth minutes.
     assert!(overrun("max") == 0.0 && overrun("p99") == 0.0 && overrun("vpa") < 0.101, "{}", ran.out);
     let limit = of("max")["meanLimit"].as_f64().expect("cores");
     assert!((limit - 1.15).abs() < 1e-6, "{limit}");

@@ -75,7 +75,7 @@ fn vpa(name: &str, target: &str, recommender: &str) -> Value {
     })
 }
 
-/// A Deployment, its ReplicaSet, and a pod with a container `app`, as controllers would make them.
+/// Creates a Deployment, its ReplicaSet, and a pod with a container `app`, as controllers would.
 async fn create_workload(client: &Client, name: &str, pods: usize) {
     let (deployments, replica_sets) = (
         api(client, "apps", "v1", "Deployment", "deployments"),
@@ -126,7 +126,7 @@ async fn create_workload(client: &Client, name: &str, pods: usize) {
     }
 }
 
-/// Tells a usage of a pod's container `app`, measured at `time`.
+/// Publishes usage of a pod's container `app`, measured at `time`.
 async fn measure(client: &Client, pod: &str, time: Timestamp, cpu: &str, memory: &str) {
     let object = json!({
         "apiVersion": "metrics.k8s.io/v1beta1", "kind": "PodMetrics", "metadata": {"name": pod},
@@ -134,14 +134,14 @@ async fn measure(client: &Client, pod: &str, time: Timestamp, cpu: &str, memory:
         "containers": [{"name": "app", "usage": {"cpu": cpu, "memory": memory}}],
     });
     let params = PatchParams::apply("test").force();
-    metrics(client).patch(pod, &params, &Patch::Apply(&object)).await.expect("metrics are told");
+    metrics(client).patch(pod, &params, &Patch::Apply(&object)).await.expect("metrics are published");
 }
 
 async fn status(client: &Client, name: &str) -> Value {
     vpas(client).get(name).await.expect("the VPA is there").data["status"].clone()
 }
 
-/// The condition of a type: its status, and its reason with its message.
+/// Returns a condition's status, and its reason with its message.
 fn condition(status: &Value, kind: &str) -> Option<(String, String)> {
     let all = status["conditions"].as_array()?;
     let found = all.iter().find(|condition| condition["type"] == kind)?;
@@ -153,7 +153,7 @@ fn is_true(status: &Value, kind: &str) -> bool {
     condition(status, kind).is_some_and(|(status, _)| status == "True")
 }
 
-/// Millicores and bytes of a recommendation for the first container.
+/// Returns millicores and bytes of a recommendation for the first container.
 fn amounts(status: &Value, bound: &str) -> (i64, i64) {
     let amounts = &status["recommendation"]["containerRecommendations"][0][bound];
     let of = |name: &str| {
@@ -179,7 +179,7 @@ async fn berth_fills_the_status_of_vpas_and_remembers_usage_over_a_restart() {
     let client = control_plane.client();
     create_nodes(&client, &Nodes::default()).await;
 
-    // Without VPAs in the cluster: said once, and no reason to stop.
+    // A cluster without VPAs: logged once, and not fatal.
     let mut berth = Berth::start(&control_plane.kubeconfig(), CONFIG);
     berth.await_ready().await;
     let failed = r#"berth_recommender_rounds_total{result="failed"}"#;
@@ -217,14 +217,15 @@ async fn berth_fills_the_status_of_vpas_and_remembers_usage_over_a_restart() {
     assert!((250..400).contains(&cpu), "{web}");
     assert!((300 * MI..450 * MI).contains(&memory), "{web}");
     assert!(is_true(&web, "LowConfidence"), "{web}");
-    let others = condition(&status(&client, "web-young").await, "ConfigUnsupported").expect("it is told");
+    let others =
+        condition(&status(&client, "web-young").await, "ConfigUnsupported").expect("the condition is set");
     assert!(others.1.contains("older VPA web"), "{others:?}");
-    let lost = condition(&status(&client, "lost").await, "ConfigUnsupported").expect("it is told");
+    let lost = condition(&status(&client, "lost").await, "ConfigUnsupported").expect("the condition is set");
     assert!(lost.1.contains("there is no Deployment nowhere"), "{lost:?}");
     assert!(is_true(&status(&client, "idle").await, "NoPodsMatched"));
     assert_eq!(status(&client, "foreign").await, Value::Null, "it is another's");
 
-    // A kill for want of memory is heard of.
+    // An OOM kill is observed.
     let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let killed = json!({"status": {"containerStatuses": [{
         "name": "app", "image": "pause", "imageID": "", "ready": true, "restartCount": 1,
@@ -237,7 +238,7 @@ async fn berth_fills_the_status_of_vpas_and_remembers_usage_over_a_restart() {
     })
     .await;
 
-    // Nothing new: nothing is written.
+    // No new samples: nothing is written.
     rounds(&berth, 2).await;
     let versions = async || {
         let all = vpas(&client).list(&Default::default()).await.expect("VPAs");
@@ -254,7 +255,7 @@ async fn berth_fills_the_status_of_vpas_and_remembers_usage_over_a_restart() {
     assert_eq!(again.data["status"]["totalSamplesCount"], 3);
     assert!(again.metadata.annotations.unwrap_or_default().contains_key("berth.dev/open-windows"));
 
-    // A restart, beside checkpoints that are corrupt, another's, and of a VPA that is gone.
+    // A restart, with checkpoints that are corrupt, of another recommender, and of a deleted VPA.
     assert!(berth.terminate().await.success());
     let corrupt = json!({"version": "v3", "cpuHistogram": {"bucketWeights": {"-5": 1}, "totalWeight": 1}});
     for (vpa, container, status) in
@@ -280,7 +281,7 @@ async fn berth_fills_the_status_of_vpas_and_remembers_usage_over_a_restart() {
         checkpoint.data["status"]["totalSamplesCount"] == 4
     })
     .await;
-    await_until(LIMIT, "checkpoints that nobody needs are deleted", async || {
+    await_until(LIMIT, "unused checkpoints are deleted", async || {
         let left = checkpoints(&client).list(&Default::default()).await.expect("checkpoints");
         let left: Vec<_> = left.items.into_iter().filter_map(|it| it.metadata.name).collect();
         left == ["foreign-app", "web-app"]

@@ -1,5 +1,5 @@
-//! The HTML report of a simulation in a real browser (Debian's `chromium`, headless). With `BERTH_SCREENSHOTS=DIR` its
-//! pictures are kept there.
+//! The simulation's HTML report in a real browser (Debian's `chromium`, headless). `BERTH_SCREENSHOTS=DIR` keeps its
+//! screenshots there.
 
 mod browser;
 mod made_up;
@@ -24,7 +24,7 @@ const PLOTS: [&str; 8] = [
 /// CSS pixels; below this, text is not readable on a phone.
 const TEXT_SIZE_MIN: f64 = 11.0;
 
-/// Everything that must hold of the report on any screen.
+/// Checks the report's requirements for any screen.
 fn check(seen: &Visit, screen: Screen) {
     let measured = &seen.measured;
     assert_eq!(seen.console, [""; 0], "on {screen:?}");
@@ -49,14 +49,14 @@ fn check(seen: &Visit, screen: Screen) {
     }
 }
 
-/// Width and height that a PNG says it has.
+/// Returns width and height from the PNG header.
 fn png_size(picture: &[u8]) -> (u32, u32) {
     assert_eq!(picture.get(..8), Some(&b"\x89PNG\r\n\x1a\n"[..]), "a PNG");
     let number = |at| u32::from_be_bytes(picture[at..at + 4].try_into().expect("four bytes"));
     (number(16), number(20))
 }
 
-/// The whole page in a picture, whatever the height of the screen.
+/// Takes a picture of the whole page, at any screen height.
 fn whole_picture(page: &str, seen: &Visit, screen: Screen, name: &str) {
     let height = seen.measured.page_height as u32;
     let whole = visit(page, Screen { height, ..screen });
@@ -93,7 +93,7 @@ fn the_report_is_whole_in_the_dark() {
     holds_on(Screen { dark: true, ..PHONE }, "phone-dark");
 }
 
-/// Where one more column begins, text in plots is smallest.
+/// At each breakpoint for another column, text in plots is smallest.
 #[test]
 fn plots_are_readable_where_their_columns_are_narrowest() {
     let page = render(&made_up::report());
@@ -134,7 +134,7 @@ fn the_page_names_nothing_to_fetch() {
     }
 }
 
-/// The checks above would see what they look for.
+/// Checks that the checks above detect their errors.
 #[test]
 fn errors_and_requests_of_a_page_are_detected() {
     let page = render(&made_up::report());
@@ -152,7 +152,7 @@ fn errors_and_requests_of_a_page_are_detected() {
     assert!(wide.measured.page_width > wide.measured.window_width && wide.measured.text_size_min == 9.0);
 }
 
-/// What goes wrong here is written to the console.
+/// Errors here are written to the console.
 #[test]
 fn a_legend_hides_a_dispatcher_everywhere_and_a_pointer_shows_values() {
     let script = "
@@ -209,6 +209,6 @@ fn the_page_that_berth_simulate_writes_has_its_plots() {
         }
     }
     for figure in ["42 %", "50 %", "0.950", "0.77"] {
-        assert!(page.contains(figure), "the paper's {figure} stands beside ours");
+        assert!(page.contains(figure), "the paper's {figure} is shown next to ours");
     }
 }

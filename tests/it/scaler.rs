@@ -1,5 +1,5 @@
-//! ServiceScalers on a real API server, with real Deployments, nodes and pods that kwok keeps alive, and a real Prometheus that is fed by a
-//! model of the load.
+//! ServiceScalers on a real API server, with real Deployments, kwok as the kubelets of nodes and pods, and a real
+//! Prometheus that scrapes a load model.
 
 mod faults;
 mod load;
@@ -41,13 +41,13 @@ fn is_ready(pod: &Pod) -> bool {
     conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// What its only container requests, in thousandths of a core.
+/// Returns the CPU request of its only container, in millicores.
 fn cpu_of(pod: &Pod) -> i64 {
     let container = pod.spec.as_ref().and_then(|spec| spec.containers.first());
     container.and_then(|it| cpu_in(it.resources.as_ref()?)).unwrap_or(0)
 }
 
-/// What it has by its kubelet.
+/// Returns the CPU that its kubelet has applied.
 fn given_cpu(pod: &Pod) -> Option<i64> {
     let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
     cpu_in(statuses.first()?.resources.as_ref()?)
@@ -58,7 +58,7 @@ fn cpu_in(resources: &ResourceRequirements) -> Option<i64> {
     Some(Quantity::parse(&cpu.0).expect("a quantity").milli_value())
 }
 
-/// Whether its kubelet has done all that was asked of it.
+/// Returns whether its kubelet has completed the resize.
 fn is_resized(pod: &Pod) -> bool {
     let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let resizes = |type_: &str| ["PodResizePending", "PodResizeInProgress"].contains(&type_);
@@ -128,7 +128,7 @@ async fn web_pods(client: &Client) -> Vec<Pod> {
     all_pods(client).await.into_iter().filter(|pod| !leaves(pod)).collect()
 }
 
-/// A node that nobody keeps alive is not ready, after a while.
+/// A node without heartbeats becomes unready after a while.
 async fn assert_all_ready(client: &Client) {
     let nodes =
         Api::<Node>::all(client.clone()).list(&ListParams::default()).await.expect("nodes are listed");
@@ -144,7 +144,7 @@ async fn replicas(client: &Client) -> i32 {
     api.get("web").await.expect("it exists").spec.and_then(|spec| spec.replicas).unwrap_or(0)
 }
 
-/// What runs beside berth. Ended in this order.
+/// Processes beside berth. Stopped in this order.
 struct Cluster {
     _kubelets: Process,
     _controllers: Process,
@@ -153,8 +153,8 @@ struct Cluster {
     control_plane: TestControlPlane,
 }
 
-/// A control plane with berth's kinds, whose user [`BERTH`] may what the chart allows for this, and nothing else. Nodes without the
-/// heartbeat of a kubelet are lost after 50 s.
+/// Starts a control plane with berth's kinds, whose user [`BERTH`] has exactly the permissions that the chart grants
+/// for this. Nodes without the heartbeat of a kubelet become unready after 50 s.
 async fn prepare() -> Cluster {
     let user = User { name: BERTH.to_owned(), groups: vec!["system:serviceaccounts".to_owned()] };
     let control_plane = start_control_plane_with(Options { users: vec![user], ..Options::default() }).await;
@@ -209,7 +209,7 @@ async fn a_service_grows_and_shrinks_through_a_spike_and_its_pods_are_resized_in
     let first: Vec<_> = web_pods(client).await.into_iter().map(|pod| pod.metadata.uid).collect();
     create_scaler(client, "web", json!({})).await;
 
-    // 0.3 cores each: 900m are too many, and the limit shrinks in proportion.
+    // 0.3 cores each: 900m are too much, and the limit shrinks proportionally.
     let small = async || web_pods(client).await.iter().all(|pod| (250..600).contains(&cpu_of(pod)));
     await_until(SOON, "the pods are smaller", small).await;
     let pods = web_pods(client).await;
@@ -225,7 +225,7 @@ async fn a_service_grows_and_shrinks_through_a_spike_and_its_pods_are_resized_in
         assert!(told.contains(expected), "{expected} is not in\n{told}");
     }
 
-    // 4 cores: what pods may grow to is not enough.
+    // 4 cores: scaling up to the maximum size is not enough.
     load.set("web", 4.0);
     await_until(SOON, "there are more replicas", async || replicas(client).await >= 5).await;
     await_until(SOON, "all of them are placed and large", async || {
@@ -287,7 +287,7 @@ async fn what_others_scale_or_cannot_be_measured_is_left_alone_and_said() {
     assert_eq!(replicas(client).await, 2);
     assert!(web_pods(client).await.iter().all(|pod| cpu_of(pod) == 900));
 
-    // Without the other one it is scaled; then nothing is known of it any more.
+    // Without the other autoscaler it is scaled; then it is deleted and has no metrics any more.
     hpas.delete("web", &Default::default()).await.expect("it is deleted");
     await_until(SOON, "it grows", async || replicas(client).await > 2).await;
     drop(load);
@@ -318,13 +318,13 @@ async fn services_that_peak_together_are_placed_apart_from_then_on() {
     create_nodes(client, &Nodes { prefix: "small", cpu: "2", ..Nodes::default() }).await;
     let load = Load::start(client).await;
     let prometheus = usage::start_scraping(load.address).await;
-    // A leader asks through its fence.
+    // A leader sends its requests through its fence.
     let elected = format!("{}\nleaderElection: {{namespace: default}}", config(&prometheus));
     let berth = Berth::start(&control_plane.kubeconfig(), &elected);
     create_deployment(client, "web", 1, Some("large-0")).await;
     create_deployment(client, "cart", 1, None).await;
     await_bound(client, SOON, 2, |_| true).await;
-    // The larger node has more room, and nothing says anything against it yet.
+    // The larger node has more room, and there is no hint against it yet.
     let cart = async || {
         let pods = all_pods(client).await;
         let pod = pods.into_iter().find(|pod| service_of(pod) == "cart" && !leaves(pod));

@@ -1,4 +1,5 @@
-//! berth as people run it, on a real API server: pods are bound, told why they wait, and never bound wrongly.
+//! berth as users run it, on a real API server: pods are bound, get the reason why they wait, and are never bound
+//! wrongly.
 
 mod audit;
 mod beside;

@@ -1,4 +1,4 @@
-//! HTTPS: certificates, limits, and who may have what.
+//! HTTPS: certificates, limits, and access control.
 
 mod access;
 pub mod client;

@@ -1,4 +1,4 @@
-//! `berth simulate` from outside.
+//! `berth simulate` as a process.
 
 mod input;
 mod scaling;
@@ -23,7 +23,7 @@ pub fn simulate<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = S
     Ran { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
 }
 
-/// The figures of each dispatcher, by name.
+/// Returns the figures of each dispatcher, by name.
 pub fn figures<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = S>) -> Vec<(String, Value)> {
     let ran = simulate(
         arguments.into_iter().map(|word| word.as_ref().to_owned()).chain(["-o".into(), "json".into()]),
@@ -37,14 +37,14 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/simulate")
 }
 
-/// Compares with a file, which `UPDATE=1` writes anew.
+/// Compares with a golden file; `UPDATE=1` rewrites it.
 fn assert_golden(name: &str, text: &str) {
     let file = folder().join(name);
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(&file, text).expect("the golden file is written");
     }
     let golden = std::fs::read_to_string(&file).expect("a golden file: make it with UPDATE=1");
-    assert_eq!(text, golden, "{name} is not what it was; if that is meant, UPDATE=1 writes it anew");
+    assert_eq!(text, golden, "{name} differs from the golden file; run with UPDATE=1 to accept the change");
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn json_has_every_figure_of_every_dispatcher() {
         ] {
             assert!(one[field].as_f64().is_some_and(f64::is_finite), "{name} has no {field}: {one}");
         }
-        // Who expects nothing has nothing to be right about.
+        // Dispatchers without predictions have no accuracy.
         let expects = name.starts_with("latcache");
         for field in ["prediction_accuracy", "time_error", "best_agent"] {
             assert_eq!(one[field].is_number(), expects, "{name}: {field}");
@@ -137,7 +137,7 @@ fn more_load_waits_longer_and_no_conflicts_means_none() {
     };
     let (calm, busy) = (average("1"), average("1.4"));
     assert!(busy > calm * 1.1, "{calm} ms, then {busy} ms");
-    // So few nodes that agents want the same ones.
+    // Few nodes, so that agents choose the same ones.
     let crowded = base.into_iter().chain(["--nodes", "25", "--agents", "8"]);
     let with = figures(crowded.clone());
     assert!(with[0].1["conflicts"].as_u64().unwrap() > 0, "{:?}", with[0].1);
@@ -165,7 +165,7 @@ fn without_arguments_the_table_comes_soon() {
     let started = Instant::now();
     let ran = simulate::<&str>([]);
     assert_eq!(ran.code, 0, "{}", ran.err);
-    // The table of 8 dispatchers, under two lines that say what was simulated, an empty one and the header. The release
+    // The table of 8 dispatchers, under two lines about the simulation, an empty one and the header. The release
     // build takes a third of the time.
     assert_eq!(ran.out.lines().count(), 4 + 8, "{}", ran.out);
     // Beside other tests, on two cores.

@@ -1,5 +1,5 @@
-//! The upstream recommender 1.8.1 beside `berth run`, on one API server and one Prometheus: both must recommend the same
-//! for 200 containers, and go on from each other's checkpoints.
+//! The upstream recommender 1.8.1 next to `berth run`, on one API server and one Prometheus: both must recommend the
+//! same for 200 containers, and continue from each other's checkpoints.
 
 mod compare;
 mod peer;
@@ -26,12 +26,12 @@ use workloads::{Of, Workload, create_all, workloads};
 
 const SEED: u64 = 20_779;
 const LIMIT: Duration = Duration::from_secs(120);
-/// Between two looks at metrics and lists.
+/// Polling interval of metrics and lists.
 const PAUSE: Duration = Duration::from_millis(100);
 const MAX_ALLOWED_MEMORY: &str = "300Gi";
 const PATCHES_IN_FLIGHT: usize = 16;
 
-/// `BERTH_UPSTREAM_SEED=n` makes other usage.
+/// `BERTH_UPSTREAM_SEED=n` generates other usage.
 fn seed() -> u64 {
     let seed = std::env::var("BERTH_UPSTREAM_SEED").ok().and_then(|text| text.parse().ok());
     let seed = seed.unwrap_or(SEED);
@@ -48,8 +48,8 @@ async fn start() -> (TestControlPlane, Client, Vec<Workload>) {
     (control_plane, client, workloads)
 }
 
-/// What berth is told besides the part of a recommender's configuration in `more`. What nodes can hold is nothing that
-/// upstream asks.
+/// Returns berth's configuration, with `more` in the recommender's part. Capping to node sizes is off, as upstream
+/// does not do it.
 fn config(more: &str) -> String {
     format!(
         "recommender: {{enabled: true, interval: 1s, checkpointsInterval: 5s, capToNodes: false, \
@@ -57,7 +57,7 @@ fn config(more: &str) -> String {
     )
 }
 
-/// As [`await_until`], but asks less often: an answer is work for those that are waited for.
+/// Same as [`await_until`], but polls less often: polling costs the polled processes CPU.
 async fn await_seldom(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     await_until(LIMIT, what, async || {
         let held = holds().await;
@@ -93,7 +93,7 @@ fn print(what: &str, likeness: &Likeness, began: Instant) {
 async fn upstream_and_berth_recommend_the_same_from_the_history_of_a_real_prometheus() {
     let (seed, began) = (seed(), Instant::now());
     let (control_plane, client, workloads) = start().await;
-    // Both ask for the newest sample before each full hour before now, and for up to ten minutes that is the same one.
+    // Both query the newest sample before each full hour before now, which is the same one for up to ten minutes.
     let scraped = Timestamp::now().as_second() - 5;
     let openmetrics = shapes::openmetrics(seed, &workloads, scraped);
     let prometheus = usage::start(&openmetrics, &["--query.lookback-delta=10m"]).await;
@@ -118,35 +118,35 @@ async fn upstream_and_berth_recommend_the_same_from_the_history_of_a_real_promet
     let likeness = compare(&ours, &theirs);
     print("history", &likeness, began);
     assert!(likeness.containers >= 200 && likeness.beyond.is_empty(), "{}", upstream.log_tail());
-    // They did not ask in the same second, so their samples have other times, and all weights are other ones.
+    // They did not query in the same second, so their samples have other times, and all weights differ.
     assert!(likeness.equal * 100 >= likeness.containers * 99, "{}", upstream.log_tail());
     drop(berth);
 }
 
 const ROUNDS: i64 = 14;
-/// Between two samples of a container.
+/// Interval between two samples of a container.
 const PAUSE_H: i64 = 13;
-/// The last samples are so old that no memory window is open any more, however they are shifted.
+/// The last samples are old enough that no memory window is open any more, however they are shifted.
 const LAST_H: i64 = 28;
-/// After these rounds some containers are killed for want of memory.
+/// After these rounds some containers are OOM killed.
 const KILLS_AFTER: [i64; 2] = [5, 10];
 
-/// Workloads whose first container is killed.
+/// Returns whether the workload's first container is OOM killed.
 fn is_killed(workload: &Workload) -> bool {
     workload.number % 7 == 2
 }
 
-/// Workloads that have another sample at the end, so that there are windows that are open.
+/// Returns whether the workload has another sample at the end, so that some windows are open.
 fn is_open(workload: &Workload) -> bool {
     workload.number.is_multiple_of(10)
 }
 
-/// Tells samples as a metrics server does; both recommenders take them from there.
+/// Publishes samples like a metrics server; both recommenders read them from there.
 struct Metrics {
     client: Client,
     seed: u64,
     start: Timestamp,
-    /// Samples of CPU and memory that were told.
+    /// Number of published samples of CPU and memory.
     told: usize,
 }
 
@@ -155,7 +155,7 @@ impl Metrics {
         self.start + (round * PAUSE_H).hours() + (37 * workload.number as i64).seconds()
     }
 
-    /// Tells what the pods of these workloads used at a time.
+    /// Publishes the usage of these workloads' pods at a time.
     async fn tell<'a>(
         &mut self,
         round: i64,
@@ -189,12 +189,12 @@ impl Metrics {
                 0 => api.create(&Default::default(), &serde_json::from_value(object).expect("metrics")).await,
                 _ => api.patch(pod, &PatchParams::default(), &Patch::Merge(&object)).await,
             };
-            told.expect("metrics are told");
+            told.expect("metrics are published");
         };
         stream::iter(patches.into_iter().map(tell)).buffer_unordered(PATCHES_IN_FLIGHT).count().await;
     }
 
-    /// Both have taken all samples.
+    /// Waits until both have read all samples.
     async fn await_taken(&self, berth: &Berth, upstream: &mut Upstream) {
         const TAKEN: &str = r#"berth_recommender_samples_total{result="done"}"#;
         let told = self.told as f64;
@@ -205,7 +205,7 @@ impl Metrics {
     }
 }
 
-/// The first container of some workloads is killed for want of memory, and goes on.
+/// The first container of some workloads is OOM killed, and restarts.
 async fn kill(
     client: &Client,
     workloads: &[Workload],
@@ -233,7 +233,7 @@ async fn forget_recommendations(client: &Client, workloads: &[Workload]) {
     }
 }
 
-/// Without those of workloads that had open windows, which upstream does not save.
+/// Returns the recommendations without workloads that had open windows, which upstream does not save.
 fn closed(all: &Recommendations, workloads: &[Workload]) -> Recommendations {
     let is_closed = |name: &str| workloads.iter().any(|it| it.name == name && !is_open(it));
     all.iter().filter(|((name, _), _)| is_closed(name)).map(|(key, it)| (key.clone(), *it)).collect()
@@ -278,7 +278,7 @@ async fn the_same_samples_make_the_same_checkpoints_and_each_goes_on_from_those_
     assert!(likeness.containers >= 200, "{}", upstream.log_tail());
     assert_eq!(likeness.equal, likeness.containers, "{}", upstream.log_tail());
 
-    // They are written to the second.
+    // They have a resolution of a second.
     let since = (Timestamp::now() + 1.second()).as_nanosecond();
     let mut their_checkpoints = Checkpoints::new();
     await_seldom("upstream has saved everything", async || {
@@ -302,7 +302,7 @@ async fn the_same_samples_make_the_same_checkpoints_and_each_goes_on_from_those_
     println!("{} checkpoints, {} differ, {:?}", our_checkpoints.len(), different.len(), began.elapsed());
     assert!(different.is_empty(), "{different:#?}");
 
-    // Each goes on from what the other knew.
+    // Each continues from the other's checkpoints.
     let all = (Default::default(), Default::default());
     crate::recommender::metrics(&client)
         .delete_collection(&all.0, &all.1)
@@ -323,8 +323,8 @@ async fn the_same_samples_make_the_same_checkpoints_and_each_goes_on_from_those_
     ] {
         let likeness = compare(&closed(now, &workloads), &closed(before, &workloads));
         print(what, &likeness, began);
-        // A checkpoint rounds weights, so a percentile that is just at the end of a bucket may be found in the next one
-        // that is not empty.
+        // A checkpoint rounds weights, so a percentile right at the end of a bucket may be found in the next
+        // non-empty one.
         assert!(likeness.equal * 100 >= likeness.containers * 97);
     }
     drop(berth);

@@ -19,19 +19,19 @@ use tempfile::TempDir;
 const NOW: i64 = 1_700_000_000;
 const HOUR: i64 = 3_600;
 const SCRAPE_INTERVAL: i64 = 300;
-/// The history that is asked for, in hours.
+/// Hours of history to read.
 const HOURS: i64 = 48;
 /// The hour in which a container has no data, and one whose memory is NaN.
 const GAP: i64 = 20;
 const NOT_A_NUMBER: i64 = 30;
-/// The hour after which one container has been started again, and has other labels.
+/// The hour after which one container has restarted with other labels.
 const STARTED_AGAIN: i64 = 25;
 
 /// Kind, namespace, pod and container.
 type Key = (UsageKind, String, String, String);
 type Usage = BTreeMap<Key, Vec<(i64, f64)>>;
 
-/// Cores of the container with this number in the hour that ends at `hour`; different for each.
+/// Returns the cores of the container with this number in the hour that ends at `hour`; different for each.
 fn cores(number: i64, hour: i64) -> f64 {
     (1 + number) as f64 * 0.25 + ((hour + 48) % 7) as f64 * 0.125
 }
@@ -45,13 +45,13 @@ fn hour_end(hour: i64) -> i64 {
     NOW - (HOURS - hour) * HOUR
 }
 
-/// What was written, and what berth should read of it.
+/// The data written, and the data that berth should read.
 struct Written {
     openmetrics: String,
     expected: Usage,
 }
 
-/// Four namespaces with a pod of two containers each, and what else cAdvisor has.
+/// Writes four namespaces with a pod of two containers each, and other series of cAdvisor.
 fn write() -> Written {
     let (mut cpu, mut memory, mut expected) = (String::new(), String::new(), Usage::new());
     for number in 0..8 {
@@ -104,12 +104,12 @@ pub struct Prometheus {
     _folder: TempDir,
 }
 
-/// One with these data, on a loopback port, and with these flags.
+/// Starts one with these data, on a loopback port, and with these flags.
 pub async fn start(openmetrics: &str, flags: &[&str]) -> Prometheus {
     start_with(|out| out.write_all(openmetrics.as_bytes()), flags).await
 }
 
-/// The same, for data that is too much for a text.
+/// Same as [`Prometheus::start`], for data too large for a string.
 pub async fn start_with(
     write: impl FnOnce(&mut dyn std::io::Write) -> std::io::Result<()>,
     flags: &[&str],
@@ -123,7 +123,7 @@ pub async fn start_with(
     serve(folder, "scrape_configs: []\n", flags).await
 }
 
-/// One that has nothing yet, and reads the metrics of this address every second.
+/// Starts an empty one that scrapes this address every second.
 pub async fn start_scraping(address: SocketAddr) -> Prometheus {
     let config = format!(
         "global: {{scrape_interval: 1s, scrape_timeout: 1s}}\nscrape_configs:\n- job_name: model\n  static_configs:\n  - targets: ['{address}']\n"
@@ -132,7 +132,7 @@ pub async fn start_scraping(address: SocketAddr) -> Prometheus {
 }
 
 async fn serve(folder: TempDir, config: &str, flags: &[&str]) -> Prometheus {
-    // As `berth` itself does first; another test may have been faster.
+    // As `berth` itself does at its start; another test may have been faster.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let path = |name: &str| folder.path().join(name);
     std::fs::write(path("prometheus.yml"), config).expect("a configuration");
@@ -183,7 +183,7 @@ fn now() -> Timestamp {
     Timestamp::from_second(NOW).expect("a time")
 }
 
-/// Adds a series to what was read, and checks that it goes on in time.
+/// Adds a series to the results, and checks that its timestamps increase.
 fn keep(usage: &mut Usage, kind: UsageKind, series: Series<'_>) {
     let Series { namespace, pod, container, samples } = series;
     let key = (kind, namespace.to_owned(), pod.to_owned(), container.to_owned());
@@ -195,7 +195,7 @@ fn keep(usage: &mut Usage, kind: UsageKind, series: Series<'_>) {
     }
 }
 
-/// Memory must be the same number; a rate is calculated.
+/// Memory must be equal; a rate may have rounding errors.
 fn assert_same(read: &Usage, expected: &Usage) {
     assert_eq!(read.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
     for (key, expected) in expected {
@@ -220,7 +220,7 @@ fn of_namespaces(usage: &Usage, wanted: &[String]) -> Usage {
         .collect()
 }
 
-/// The rates around hours in which something happened to a container are Prometheus's business.
+/// Removes rates around hours in which a container changed, which are defined by Prometheus.
 fn without_odd_rates(mut usage: Usage) -> Usage {
     for ((kind, namespace, ..), samples) in &mut usage {
         if *kind == UsageKind::Cpu && namespace == "team-0" {

@@ -1,4 +1,5 @@
-//! The production ledger and lease rules, asked once for every question the model can put: their answers are tables.
+//! Tables of the answers of the production ledger and lease rules, computed once for every question the model can
+//! ask.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,7 +69,7 @@ impl Entry {
     }
 }
 
-/// What the production code answers.
+/// Answers of the production code.
 #[derive(Debug)]
 pub struct Books {
     /// By ledger, then by entry.
@@ -77,7 +78,7 @@ pub struct Books {
     commits: Vec<[[Option<Charges>; NODES]; UIDS]>,
     /// By ledger and node: its row holds no more than the node has (I2).
     within: Vec<[bool; NODES]>,
-    /// By whose the record is (nobody's, ours, another's) and its age: whether the lease is ours to write.
+    /// By holder of the record (none, this replica, another) and its age: whether this replica may write the lease.
     lease: [[bool; LEASE as usize + 1]; 3],
 }
 

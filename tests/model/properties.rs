@@ -1,5 +1,5 @@
-//! What must hold in every state, by the predicates that production evaluates, and what must happen in some, so that the model
-//! is not empty.
+//! Properties that must hold in every state, evaluated with production's predicates, and events that must be
+//! reachable, so that the model is not vacuous.
 
 use berth_scheduler::invariants::{bound_once, bounded};
 use berth_scheduler::placement::MOST_UNKNOWN;
@@ -28,7 +28,7 @@ pub fn all() -> Vec<Property<Protocol>> {
         }),
         Property::always(I1_ASSUMED, |_, state: &State| state.open_requests_are_assumed()),
         Property::always(I2, |model: &Protocol, state: &State| {
-            // Without the guard nobody can keep another scheduler from overcommitting a node.
+            // Without the guard nothing prevents another scheduler from overcommitting a node.
             let placed = state
                 .placed(model.is_guarded())
                 .fold(0, |charges, (uid, node)| charge(charges, uid, Some(Charged { node, assumed: false })));
@@ -72,7 +72,8 @@ pub fn all() -> Vec<Property<Protocol>> {
 }
 
 impl State {
-    /// A request that the store may still carry out rests on an assumption of the process that sent it, while that lives.
+    /// Returns whether every request that the store may still carry out is backed by an assumption of its sender,
+    /// while that process lives.
     fn open_requests_are_assumed(&self) -> bool {
         self.requests.as_slice().iter().all(|request| {
             let Some(by) = request.assumed_by else { return true };

@@ -1,4 +1,4 @@
-//! The model: who may do what next, and what comes of it.
+//! The model: enabled actions and their effects.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::state::{
     Said, State, Stored, UIDS, Uid,
 };
 
-/// A replica, by its place.
+/// Index of a replica.
 type At = u8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -24,10 +24,10 @@ pub enum Action {
     MarkDeleting(Uid),
     Delete(Uid),
     BindByAnother(Uid, NodeAt),
-    /// A replica's life, its lease and its view.
+    /// Lifecycle of a replica, its lease and its view.
     WriteLease(At),
     Crash(At),
-    /// An orderly end: the lease is released.
+    /// A graceful shutdown: the lease is released.
     Stop(At),
     See(At),
     Relist(At),
@@ -39,7 +39,7 @@ pub enum Action {
     LoseAnswer(At, Uid),
     AskForPod(At, Uid),
     LearnOfPod(At, Uid),
-    /// Requests on their way, by their place in the list.
+    /// Requests in transit, by their index in the list.
     Repeat(u8),
     CarryOut(u8),
     Review(u8, At),
@@ -47,7 +47,7 @@ pub enum Action {
     ReadHeld(At, Uid),
 }
 
-/// The protocol within a bound, with the safeguards given.
+/// The protocol within a bound, with the given safeguards.
 pub struct Protocol {
     pub bound: Bound,
     pub safe: Safeguards,
@@ -63,7 +63,8 @@ impl Protocol {
         self.bound.mode == Mode::Guarded
     }
 
-    /// Whether the deadline of this leader is ahead. A renewal whose answer is lost would only let it end sooner.
+    /// Returns whether this leader is before its deadline. Losing the answer of a renewal would only shorten its
+    /// term.
     fn leads(&self, state: &State, at: At) -> bool {
         state.holder == Holder::Replica(at) && state.lease_age < LEAD
     }
@@ -72,7 +73,7 @@ impl Protocol {
         self.safe.fresh == Fresh::Unchecked || replica.barrier == Barrier::Open
     }
 
-    /// A flag that is still raised after the deadline makes no difference: what it lets happen is not sent.
+    /// A flag that is still set after the deadline makes no difference: the resulting requests are not sent.
     fn may_place(&self, state: &State, at: At) -> bool {
         self.is_guarded() || (self.leads(state, at) && self.is_fresh(&state.replicas[usize::from(at)]))
     }
@@ -86,7 +87,8 @@ impl Protocol {
         self.books.may_write_lease(whose, state.lease_age)
     }
 
-    /// The lease is the replica's from now on. Who renewed it in time or late, with nobody between, has nothing new to learn.
+    /// The replica acquires or renews the lease. After a renewal without another holder in between, early or late,
+    /// there is nothing new to read.
     fn write_lease(&self, state: &mut State, at: At) {
         if state.holder != Holder::Replica(at) {
             for replica in &mut state.replicas {
@@ -100,7 +102,7 @@ impl Protocol {
         (state.holder, state.lease_age) = (Holder::Replica(at), 0);
     }
 
-    /// A consistent read of the pods, which tells the new leader how far its view is behind.
+    /// Reads the pods consistently, to find how far the new leader's view is behind.
     fn read_barrier(&self, state: &mut State, at: At) {
         let pending = |uid: &usize| matches!(state.pods[*uid], Stored::Pending { .. });
         let unbound = (0..UIDS).filter(pending).fold(0u8, |set, uid| set | 1 << uid);
@@ -121,7 +123,7 @@ impl Protocol {
         state.replicas[usize::from(at)].relist(&self.books, events.into_iter());
     }
 
-    /// The process ends, and another starts with a list.
+    /// Ends the process and starts another, which lists first.
     fn end(&self, state: &mut State, at: At) {
         state.left.ends -= 1;
         state.replicas[usize::from(at)] = Replica::new();
@@ -140,7 +142,7 @@ impl Protocol {
             return;
         };
         let may_send = leads && !attempt.outdated;
-        // `placement::drive`: one whose effect is open is still settled by reading.
+        // `placement::drive`: a bind with an unknown outcome is still resolved by a read.
         if !may_send && attempt.unknowns > 0 {
             attempt.phase = Phase::Read;
         } else if !may_send {
@@ -162,7 +164,7 @@ impl Protocol {
         }
     }
 
-    /// The replica waits no more for the answer to its request.
+    /// The replica stops waiting for the answer to its request.
     fn give_up(&self, state: &mut State, at: At, uid: Uid) {
         state.requests.change(|request| {
             if request.uid == uid && request.awaited_by == Some(at) {
@@ -188,7 +190,7 @@ impl Protocol {
         }
     }
 
-    /// The guard, which is the replica `by`, says whether the request may go on.
+    /// The guard, which is the replica `by`, reviews the request.
     fn review(&self, state: &mut State, place: u8, by: At) {
         let mut request = state.requests.remove(usize::from(place));
         let guard = &mut state.replicas[usize::from(by)];
@@ -196,7 +198,7 @@ impl Protocol {
         let allowed = match guard.charged(request.uid) {
             Some(Charged { assumed: false, .. }) => true,
             Some(Charged { node, assumed: true }) if node == request.node => {
-                // It may have been assumed before this replica was the guard, by a view that was behind.
+                // It may have been assumed before this replica became the guard, from a stale view.
                 let fits = !self.safe.review_own || self.books.is_within_allocatable(guard.charges, node);
                 if fits && self.safe.hold_again {
                     guard.holds[at] = Some(0);
@@ -216,11 +218,11 @@ impl Protocol {
         }
     }
 
-    /// `None`: so much trouble is outside of the bound.
+    /// Returns `None` if this needs more faults than the bound allows.
     fn tick(&self, state: &mut State) -> Option<()> {
         let expired = state.requests.as_slice().iter().filter(|request| request.left == 0);
         let unanswered: Vec<_> = expired.filter_map(|it| Some((it.awaited_by?, it.uid))).collect();
-        // The store or the network took too long for these, which is one of its troubles.
+        // The store or the network was too slow for these, which counts as a network fault.
         state.left.network = state.left.network.checked_sub(unanswered.len() as u8)?;
         for (at, uid) in unanswered {
             self.give_up(state, at, uid);
@@ -244,7 +246,7 @@ impl Model for Protocol {
     type State = State;
     type Action = Action;
 
-    /// The first pod is there and known to both; the lease was never taken.
+    /// The first pod exists and is known to both; the lease was never acquired.
     fn init_states(&self) -> Vec<State> {
         let mut pods = [Stored::Gone; UIDS];
         pods[0] = Stored::Pending { deleting: false };
@@ -424,7 +426,8 @@ impl Protocol {
                 actions.push(Action::Stop(at));
             }
         }
-        // A standby with nothing under way may as well see it all later: its view is not used before it leads.
+        // A standby with nothing in progress may as well receive all events later: its view is not used before it
+        // leads.
         if !replica.unseen.as_slice().is_empty() && acts {
             actions.extend([Action::See(at), Action::Relist(at)]);
         }

@@ -1,5 +1,5 @@
-//! What a replica's scheduler does with what it learns: `scheduler/cluster_events.rs`, `binds.rs` and `others.rs` as far as
-//! they touch the ledger. The decisions about one bind are those of the production `BindAttempt`.
+//! Scheduler of a replica: `scheduler/cluster_events.rs`, `binds.rs` and `others.rs` as far as they change the
+//! ledger. Decisions about one bind are made by the production `BindAttempt`.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ impl Replica {
         charged(self.charges, uid)
     }
 
-    /// The watch brings the oldest event that this replica has not seen.
+    /// Delivers the oldest event that this replica has not seen.
     pub fn see_next(&mut self, books: &Books) {
         let event = self.unseen.remove(0);
         self.see(books, event);
@@ -29,7 +29,8 @@ impl Replica {
         self.look_at_barrier();
     }
 
-    /// The watch started anew with a list, after which nothing is unseen. `now`: an event for each pod that tells how it is.
+    /// Restarts the watch with a list, after which no event is unseen. `now`: an event with the current state of each
+    /// pod.
     pub fn relist(&mut self, books: &Books, now: impl Iterator<Item = Event>) {
         self.unseen = super::state::Few::empty();
         now.for_each(|event| self.see(books, event));
@@ -39,7 +40,7 @@ impl Replica {
         self.look_at_barrier();
     }
 
-    /// A barrier that holds nobody back is forgotten.
+    /// Drops a barrier that no longer blocks anything.
     pub fn look_at_barrier(&mut self) {
         if let Barrier::Pods(awaited) = &mut self.barrier {
             for uid in 0..UIDS {
@@ -81,14 +82,14 @@ impl Replica {
         let known = &mut self.known[usize::from(uid)];
         match known {
             Known::Binding { deleting } => *deleting |= is_deleting,
-            // It is bound, and this is older news; or another binds it.
+            // It is bound, and this event is older; or another scheduler binds it.
             _ if is_charged => {}
             Known::Absent | Known::Waiting | Known::Held if is_deleting => *known = Known::Absent,
             _ => *known = Known::Waiting,
         }
     }
 
-    /// An agent has chosen a node; the ledger decides. Returns whether the pod is being bound now.
+    /// An agent has chosen a node; the ledger decides. Returns whether the bind starts.
     pub fn place(&mut self, books: &Books, uid: Uid, node: NodeAt) -> bool {
         let Some(charges) = books.commit(self.charges, uid, node) else {
             return false;
@@ -125,7 +126,7 @@ impl Replica {
                 self.holds[at] = None;
                 self.enter(books, Entry::Discharge(uid));
             }
-            // The room stays held for somebody else's request.
+            // The room stays held for another client's request.
             Outcome::Refused(_) if self.holds[at].is_some() => {
                 if matches!(self.known[at], Known::Binding { .. }) {
                     self.known[at] = Known::Held;
@@ -136,7 +137,7 @@ impl Replica {
         self.look_at_barrier();
     }
 
-    /// The pod certainly has no node: what was assumed is free, and it waits.
+    /// The pod certainly has no node: releases the assumption and requeues the pod.
     fn place_again(&mut self, books: &Books, uid: Uid) {
         let at = usize::from(uid);
         let waits = match self.known[at] {
@@ -154,7 +155,7 @@ impl Replica {
         }
     }
 
-    /// Another's request may go to the store: its room is taken until the truth is known.
+    /// Another client's request may go to the store: charges its room until the result is known.
     pub fn hold(&mut self, books: &Books, uid: Uid, node: NodeAt) -> bool {
         let Some(charges) = books.commit(self.charges, uid, node) else {
             return false;
@@ -165,7 +166,7 @@ impl Replica {
         true
     }
 
-    /// The pod of a hold that is due was read.
+    /// Handles the read of a pod whose hold is due.
     pub fn held_pod_read(&mut self, books: &Books, uid: Uid, seen: Seen) {
         let at = usize::from(uid);
         self.holds[at] = None;
@@ -180,7 +181,7 @@ impl Replica {
                 self.known[at] = Known::Absent;
                 self.enter(books, Entry::Discharge(uid));
             }
-            // Our own bind has its own end.
+            // Our own bind ends separately.
             Seen::Unbound { .. } if self.attempts[at].is_some() => {}
             Seen::Unbound { bindable } => {
                 self.place_again(books, uid);
@@ -192,7 +193,7 @@ impl Replica {
         self.look_at_barrier();
     }
 
-    /// Carries out what the protocol says about the bind of `uid`.
+    /// Carries out the protocol's next step for the bind of `uid`.
     pub fn follow(&mut self, books: &Books, uid: Uid, step: &Step) {
         let phase = match step {
             Step::Done(outcome) => return self.finish(books, uid, outcome),
@@ -206,7 +207,7 @@ impl Replica {
 }
 
 impl Attempt {
-    /// The production state machine, after what this bind has been through. A lost answer is at zero on its clock.
+    /// Returns the production state machine with the history of this bind. A lost answer is at zero on its clock.
     fn replayed(&self) -> BindAttempt {
         let mut attempt = BindAttempt::new(node_name(self.node));
         for _ in 0..self.unknowns {
@@ -225,7 +226,7 @@ impl Attempt {
         self.replayed().replied(reply, Duration::ZERO)
     }
 
-    /// The answer is given up.
+    /// Gives up waiting for the answer.
     pub fn unanswered(&mut self) -> Step {
         let step = self.replayed().replied(Reply::Unknown(String::new()), Duration::ZERO);
         self.unknowns += 1;

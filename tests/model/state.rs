@@ -1,32 +1,32 @@
-//! What a state of the model holds: the store, the network, the lease, and two replicas. Small and `Copy`, since millions of
-//! them are made and hashed.
+//! State of the model: the store, the network, the lease, and two replicas. Small and `Copy`, since millions of them
+//! are created and hashed.
 
 use std::fmt::Debug;
 
 pub const REPLICAS: usize = 2;
 pub const NODES: usize = 2;
-/// Three pods of two names: uid 2 is made under the name of uid 0 when that is gone.
+/// Three pods of two names: uid 2 is created under the name of uid 0 after that is gone.
 pub const UIDS: usize = 3;
 
-/// A moment is one tick long. Only the order of the model's times matters, and it is that of the defaults: renew deadline
-/// 10 s, `?timeout=` of a bind 5 s, lease duration 15 s, `LATE_EFFECT` 15 s. A leader may write a request at a moment before
-/// `sent + LEAD`; a request has an effect until `REQUEST` after it was written; another takes over from `LEASE` after the
-/// last change of the record on. LEAD + REQUEST <= LEASE is what fencing rests on.
+/// A moment is one tick long. Only the order of the model's times matters, and it is that of the defaults: renew
+/// deadline 10 s, `?timeout=` of a bind 5 s, lease duration 15 s, `LATE_EFFECT` 15 s. A leader may write a request at
+/// a moment before `sent + LEAD`; a request has an effect until `REQUEST` after it was written; another replica takes
+/// over from `LEASE` after the last change of the record on. Fencing relies on LEAD + REQUEST <= LEASE.
 pub const LEAD: u8 = 1;
 pub const REQUEST: u8 = 1;
 pub const LEASE: u8 = 2;
-/// Longer than [`REQUEST`], counted from the moment at which an answer is given up.
+/// Longer than [`REQUEST`], counted from the moment at which waiting for an answer ends.
 pub const LATE: u8 = 2;
 
 pub type Uid = u8;
 pub type NodeAt = u8;
 
-/// The name under which a pod is made.
+/// Returns the name under which a pod is created.
 pub fn name_of(uid: Uid) -> u8 {
     uid % 2
 }
 
-/// A short list on the stack. Unused places hold the default, so that equal lists are equal.
+/// A short list on the stack. Unused entries hold the default, so that equal lists compare equal.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Few<T, const N: usize> {
     len: u8,
@@ -59,7 +59,7 @@ impl<T: Copy + Default + Ord + Debug, const N: usize> Few<T, N> {
         item
     }
 
-    /// For lists whose order means nothing: two orders of the same things are one state.
+    /// Sorts a list whose order is irrelevant: two orders of the same elements are one state.
     pub fn sort(&mut self) {
         let len = usize::from(self.len);
         self.items[..len].sort();
@@ -83,7 +83,7 @@ impl<T: Copy + Default + Ord + Debug, const N: usize> Debug for Few<T, N> {
     }
 }
 
-/// A pod, as the store has it.
+/// A pod in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Stored {
     NotYet,
@@ -104,13 +104,13 @@ impl Stored {
     }
 }
 
-/// An event of the store's pods, in the order in which every watch gets them.
+/// A pod event of the store, in the order in which every watch receives them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub enum Event {
     #[default]
     Nothing,
     Created(Uid),
-    /// It is being deleted, and has no node.
+    /// It is terminating, and has no node.
     Marked(Uid),
     Bound(Uid, NodeAt),
     Gone(Uid),
@@ -121,17 +121,17 @@ pub enum Event {
 pub struct Request {
     pub uid: Uid,
     pub node: NodeAt,
-    /// Ticks that the store still has to carry it out.
+    /// Ticks left in which the store may carry it out.
     pub left: u8,
-    /// The replica that waits for the answer; nobody, when it has given the request up.
+    /// The replica that waits for the answer; none after it has given up the request.
     pub awaited_by: Option<u8>,
-    /// The replica whose assumption this request rests on, while that process lives.
+    /// The replica whose assumption this request relies on, while that process lives.
     pub assumed_by: Option<u8>,
     /// The guard allowed it; the store has not carried it out yet.
     pub allowed: bool,
 }
 
-/// What the store answered, as far as the model tells answers apart.
+/// The store's answer, as far as the model distinguishes answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Said {
     Bound,
@@ -141,7 +141,7 @@ pub enum Said {
     Rejected,
 }
 
-/// What a read of the pod saw.
+/// Result of reading the pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Seen {
     Gone,
@@ -154,11 +154,11 @@ pub enum Seen {
 pub struct Attempt {
     pub node: NodeAt,
     pub phase: Phase,
-    /// Requests whose answer was lost.
+    /// Requests with lost answers.
     pub unknowns: u8,
-    /// Ticks since the last of them was given up, up to [`LATE`].
+    /// Ticks since the last of them was given up, at most [`LATE`].
     pub since: u8,
-    /// Another term has begun since it was decided: it must not be sent any more.
+    /// A new term has begun since the decision: it must not be sent any more.
     pub outdated: bool,
 }
 
@@ -170,42 +170,42 @@ impl Attempt {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Phase {
-    /// About to send the request, if the deadline is ahead.
+    /// About to send the request, if it is before the deadline.
     Send,
     Awaits,
-    /// The answer is on its way.
+    /// The answer is in transit.
     Answered(Said),
     /// About to read the pod.
     Read,
-    /// What was read is on its way; whether no request could be under way any more when it was *asked* for.
+    /// The result of the read is in transit, with whether all requests were certainly over when the read was *sent*.
     Told {
         seen: Seen,
         late: bool,
     },
 }
 
-/// What a replica's scheduler makes of a pod.
+/// A pod in the view of a replica's scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Known {
-    /// Not known, or done with.
+    /// Unknown, or finished.
     Absent,
     Waiting,
-    /// Its bind is under way here. `deleting`: the watch has told meanwhile that it is being deleted.
+    /// Its bind is in progress here. `deleting`: the watch has reported its deletion since.
     Binding {
         deleting: bool,
     },
-    /// Room is held for it, as somebody else asked the guard to bind it.
+    /// Room is held for it, as another client asked the guard to bind it.
     Held,
 }
 
-/// How far a new leader is from having seen what the leader before it did.
+/// What a new leader must still observe of the previous leader's binds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Barrier {
     /// It has read nothing yet.
     Unread,
-    /// So many events of its watch are older than its consistent read.
+    /// Number of events of its watch that are older than its consistent read.
     Behind(u8),
-    /// These pods waited in its view and had a node in the store (a set of uids).
+    /// Pods that were pending in its view and had a node in the store (a set of uids).
     Pods(u8),
     Open,
 }
@@ -214,18 +214,18 @@ pub enum Barrier {
 pub struct Replica {
     /// Unread while it does not hold the lease.
     pub barrier: Barrier,
-    /// Events that its watch has not brought yet.
+    /// Events that its watch has not delivered yet.
     pub unseen: Few<Event, 10>,
     /// Its ledger: see `books.rs`.
     pub charges: u8,
     pub known: [Known; UIDS],
     pub attempts: [Option<Attempt>; UIDS],
-    /// Guard: ticks since room was last granted for a bind of this pod, up to [`LATE`].
+    /// Guard: ticks since room was last granted for a bind of this pod, at most [`LATE`].
     pub holds: [Option<u8>; UIDS],
 }
 
 impl Replica {
-    /// A process that has just started.
+    /// Creates a process that has just started.
     pub fn new() -> Self {
         Replica {
             barrier: Barrier::Unread,
@@ -237,7 +237,7 @@ impl Replica {
         }
     }
 
-    /// No bind that it decided on is under way, its own or one that it let another make.
+    /// Returns whether no bind that it decided on is in progress, its own or one that it approved.
     pub fn is_settled(&self) -> bool {
         self.attempts.iter().all(Option::is_none) && self.holds.iter().all(Option::is_none)
     }
@@ -248,33 +248,33 @@ pub enum Holder {
     /// Released, or never taken.
     Nobody,
     Replica(u8),
-    /// A process that has ended: its successor has another identity.
+    /// A process that has ended; its successor has another identity.
     Dead,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct State {
     pub pods: [Stored; UIDS],
-    /// How often a bind that was decided for this uid was carried out.
+    /// Number of times that a decided bind of this uid was carried out.
     pub carried_out: [u8; UIDS],
     pub requests: Few<Request, 4>,
     pub holder: Holder,
-    /// Ticks since the lease's record changed, up to [`LEASE`].
+    /// Ticks since the lease's record changed, at most [`LEASE`].
     pub lease_age: u8,
     pub replicas: [Replica; REPLICAS],
-    /// What may still go wrong.
+    /// Remaining budget of faults.
     pub left: Troubles,
 }
 
-/// How much may go wrong, of each kind.
+/// Number of faults of each kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Troubles {
-    /// Lost requests and answers, requests that arrive twice.
+    /// Lost requests and answers, duplicated requests.
     pub network: u8,
-    /// Replicas that crash or are stopped; each starts again at once.
+    /// Replicas that crash or are stopped; each restarts immediately.
     pub ends: u8,
     /// Pods deleted by their owner.
     pub deletions: u8,
-    /// Pods of ours bound by another scheduler.
+    /// Pods of this scheduler bound by another scheduler.
     pub others: u8,
 }

@@ -1,4 +1,4 @@
-//! The API server: pods, what `pods/binding` does to them, and the events that all watches get.
+//! API server: pods, the effect of `pods/binding` on them, and the events that all watches receive.
 
 use super::state::{Event, NodeAt, Request, Said, Seen, State, Stored, UIDS, Uid, name_of};
 
@@ -7,7 +7,7 @@ impl State {
         self.pods[usize::from(uid)]
     }
 
-    /// The pod of this name that exists.
+    /// Returns the existing pod of this name.
     fn live(&self, name: u8) -> Option<Uid> {
         (0..UIDS as u8).find(|uid| name_of(*uid) == name && self.pod(*uid).is_live())
     }
@@ -20,7 +20,7 @@ impl State {
         }
     }
 
-    /// How the pod is, in the words of a watch.
+    /// Returns the pod's current state as a watch event.
     pub fn event_of(&self, uid: Uid) -> Event {
         match self.pod(uid) {
             Stored::NotYet => Event::Nothing,
@@ -31,8 +31,8 @@ impl State {
         }
     }
 
-    /// Upstream's `BindingREST`: the uid must be the pod's, which has no node and is not being deleted. Nobody asks whether it
-    /// fits.
+    /// Upstream's `BindingREST`: the uid must match the pod, which must have no node and not be terminating. Capacity
+    /// is not checked.
     pub fn carry_out(&mut self, request: &Request, sends_uid: bool) -> Said {
         let Some(uid) = self.live(name_of(request.uid)) else {
             return Said::NotFound;
@@ -55,7 +55,7 @@ impl State {
         }
     }
 
-    /// Where berth's own binds have put the pods that exist. `all`: those of other schedulers, too.
+    /// Returns the existing pods placed by berth's own binds. `all`: also those of other schedulers.
     pub fn placed(&self, all: bool) -> impl Iterator<Item = (Uid, NodeAt)> {
         (0..UIDS as u8).filter_map(move |uid| match self.pod(uid) {
             Stored::On { node, ours } if ours || all => Some((uid, node)),

@@ -1,4 +1,4 @@
-//! The same state under other numbers.
+//! Symmetry reduction: states equal up to renumbering.
 
 use super::books::{Charged, charge, charged};
 use super::protocol::Protocol;
@@ -53,7 +53,8 @@ fn swap_nodes(replica: &mut Replica) {
     }
 }
 
-/// Replicas are alike, and so are nodes with the same room: of the states that differ only by their numbers one is enough.
+/// Replicas are interchangeable, and so are nodes with the same room: of the states that differ only in numbering,
+/// one is explored.
 impl Protocol {
     pub fn representative(&self, state: State) -> State {
         let mut least = state;

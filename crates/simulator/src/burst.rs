@@ -1,5 +1,5 @@
-//! The burst: the stretch of a workload whose requests bring most work, offered faster than it can be served (Kamino,
-//! figure 7).
+//! Burst of a workload: its most expensive sequence of requests, offered faster than it can be served (Kamino, figure
+//! 7).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,13 +9,13 @@ use super::lru;
 use super::workload::{Request, Workload};
 use super::world::Setup;
 
-/// Work that the burst brings, in what the agents could do at 80 % hits.
+/// Work of the burst, as a multiple of the agents' capacity at 80 % hits.
 const OFFERED: f64 = 3.0;
-/// Requests before the burst that warm up the caches, and those of the burst, as shares of all.
+/// Requests before the burst that warm up the caches, and those of the burst, as shares of all requests.
 const WARM_UP: f64 = 0.1;
 const BURST: f64 = 0.01;
 
-/// The stretch of requests in which an LRU of one agent's size misses most often.
+/// Returns the sequence of requests in which an LRU of one agent's size misses most often.
 pub fn stretch(setup: &Setup) -> Range<usize> {
     let arrivals = &setup.workload.arrivals;
     let length = ((arrivals.len() as f64 * BURST) as usize).clamp(1.min(arrivals.len()), arrivals.len());
@@ -31,7 +31,8 @@ pub fn stretch(setup: &Setup) -> Range<usize> {
     first..first + length
 }
 
-/// The same simulation, but of the requests before the burst and the burst, whose times are compressed; and when that is.
+/// Returns the same simulation, limited to the warm-up and the burst, with compressed burst times; and the time of
+/// the burst.
 pub fn compressed(setup: &Setup, stretch: Range<usize>) -> (Setup, Range<Duration>) {
     let whole = &setup.workload;
     let warm_up = (whole.arrivals.len() as f64 * WARM_UP) as usize;
@@ -48,7 +49,7 @@ pub fn compressed(setup: &Setup, stretch: Range<usize>) -> (Setup, Range<Duratio
         if index < stretch.start {
             request.arrives_s -= begin_s;
         } else {
-            // At an even pace: real bursts come in batches, but here the pace is given.
+            // At a constant rate: real bursts come in batches, but here the rate is given.
             request.arrives_s = burst_s - begin_s + takes_s * (index - stretch.start) as f64 / length;
         }
         request.leaves_s = request.arrives_s + lives_s;
@@ -71,7 +72,7 @@ mod tests {
     use berth_scheduler::agent::CacheLimits;
     use berth_scheduler::dispatch::DispatcherKind;
 
-    /// 1,000 requests a second apart for one of two templates, but for ten in a row that are for ten.
+    /// 1,000 requests a second apart for one of two templates, except ten in a row for ten templates.
     fn setup() -> Setup {
         let template = |at: usize| if (600..610).contains(&at) { at as u32 - 600 } else { at as u32 % 2 };
         let request =
@@ -106,13 +107,13 @@ mod tests {
         let (burst, window) = compressed(&setup, stretch.clone());
         let arrivals = &burst.workload.arrivals;
         assert_eq!(arrivals.len(), 100 + 10, "a tenth of all requests before it, and the burst");
-        // 10 requests of 28.8 ms for two agents, in a third of the time that takes.
+        // 10 requests of 28.8 ms for two agents, in a third of the time that they take.
         let length = (window.end - window.start).as_secs_f64();
         assert!((length - 10.0 * 0.0288 / 2.0 / 3.0).abs() < 1e-6, "{length}");
         assert_eq!(burst.at(arrivals[100].arrives_s), window.start);
         assert!(burst.at(arrivals[109].arrives_s) < window.end);
         assert!(arrivals.iter().all(|request| (request.leaves_s - request.arrives_s - 50.0).abs() < 1e-9));
-        // Who had not left when the first of these requests came is there from the start.
+        // Requests still running at the start of the warm-up are part of the initial state.
         let began = stretch.start - 100;
         let there = 50 + usize::from(began < 520);
         assert!(burst.workload.running.len().abs_diff(there) <= 1, "{}", burst.workload.running.len());

@@ -1,4 +1,4 @@
-//! What an agent's work costs on the virtual clock.
+//! Cost model: virtual time of an agent's work.
 
 use std::time::Duration;
 
@@ -6,23 +6,23 @@ use berth_scheduler::agent::{Part, Rng};
 use berth_scheduler::dispatch::Estimator;
 use berth_scheduler::rules::{CachedRule, unit};
 
-/// Time by kind of work, and how much it varies.
+/// Time per kind of work, and its variation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Costs {
     pub list_hit: Duration,
     pub list_miss: Duration,
     pub rule_hit: [Duration; CachedRule::COUNT],
     pub rule_miss: [Duration; CachedRule::COUNT],
-    /// For each node that changed since the list was last used.
+    /// Per node that changed since the list was last used.
     pub row: Duration,
-    /// Standard deviation of the logarithm of a class's own factor: some classes take longer than others, always.
+    /// Standard deviation of the logarithm of a class's own factor: some classes always take longer.
     pub class_spread: f64,
-    /// The same of each single request.
+    /// Standard deviation of the logarithm of each request's factor.
     pub request_spread: f64,
 }
 
 impl Costs {
-    /// As in Protean's own simulation: 14 ms for a hit, 88 ms for a miss, whatever the rule objects.
+    /// Protean's simulation costs: 14 ms for a hit, 88 ms for a miss, independent of the rule objects.
     pub fn azure() -> Self {
         Costs {
             list_hit: Duration::from_millis(14),
@@ -35,8 +35,8 @@ impl Costs {
         }
     }
 
-    /// The same by rule: for three rules 88 ms if nothing is cached, and 73 ms with all rule objects (Protean measured 70
-    /// to 80 ms with warm lower caches).
+    /// The same split by rule: for three rules 88 ms if nothing is cached, and 73 ms with all rule objects (Protean
+    /// measured 70 to 80 ms with warm lower caches).
     pub fn azure_rules() -> Self {
         Costs {
             list_miss: Duration::from_millis(70),
@@ -46,7 +46,7 @@ impl Costs {
         }
     }
 
-    /// Those that a running berth has measured, or its first guesses: for some 5,000 nodes.
+    /// Costs measured by a running berth, or its initial estimates: for about 5,000 nodes.
     pub fn measured(estimator: &Estimator) -> Self {
         let by_rule =
             |part: fn(CachedRule) -> Part| CachedRule::ALL.map(|rule| estimator.estimate(part(rule)));
@@ -55,7 +55,7 @@ impl Costs {
             list_miss: estimator.estimate(Part::ListMiss),
             rule_hit: by_rule(Part::RuleHit),
             rule_miss: by_rule(Part::RuleMiss),
-            // A row copied, and changed in a list.
+            // One copied row and one list update.
             row: Duration::from_nanos(300),
             ..Costs::azure()
         }
@@ -70,14 +70,15 @@ impl Costs {
         }
     }
 
-    /// What a request takes on average when so many find their list, and the others find nothing else: three rules apply.
+    /// Returns the average time of a request if the share `hits` finds its list and the remaining requests find
+    /// nothing cached: three rules apply.
     pub fn mean(&self, hits: f64) -> Duration {
         let miss = self.list_miss + self.rule_miss[..3].iter().sum::<Duration>();
         self.list_hit.mul_f64(hits) + miss.mul_f64(1.0 - hits)
     }
 }
 
-/// A factor with mean 1 whose logarithm is normal, drawn by `key`.
+/// Returns a log-normal factor with mean 1, drawn by `key`.
 pub fn factor(key: u64, spread: f64) -> f64 {
     if spread == 0.0 {
         return 1.0;

@@ -1,4 +1,4 @@
-//! An experiment: the same workload for several dispatchers, repeated, and with one thing varied.
+//! Experiments: the same workload with several dispatchers, repeated, and with one parameter varied.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -20,10 +20,10 @@ use berth_scheduler::agent::CacheLimits;
 use berth_scheduler::dispatch::DispatcherKind;
 use berth_scheduler::rules::Placement;
 
-/// What is asked.
+/// Parameters of an experiment.
 #[derive(Debug, Clone)]
 pub struct Experiment {
-    /// One for each repetition.
+    /// One per repetition.
     pub workloads: Vec<Arc<Workload>>,
     pub nodes: Arc<Vec<Node>>,
     pub dispatchers: Vec<DispatcherKind>,
@@ -31,9 +31,9 @@ pub struct Experiment {
     pub cache: CacheSize,
     pub cache_age: Option<Duration>,
     pub costs: Costs,
-    /// Share of the agents' time that the requests take if 80 % find their list; `None`: times are those of the workload.
+    /// Share of the agents' time that the requests use if 80 % hit their list; `None`: the workload's own times.
     pub load: Option<f64>,
-    /// Without a load: requests come so many times as fast.
+    /// Without a load: speed-up of the arrivals.
     pub speed: f64,
     pub churn_per_s: f64,
     pub conflicts: bool,
@@ -41,18 +41,18 @@ pub struct Experiment {
     pub seed: u64,
 }
 
-/// Bound of one agent's cache.
+/// Limit of one agent's cache.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum CacheSize {
     Slots(usize),
     Bytes(usize),
-    /// The fewest slots with which this share of requests finds its list if each goes to any agent.
+    /// The fewest slots for which this share of requests hits a list if each request goes to any agent.
     HitRate(f64),
 }
 
-/// More slots than this are not looked at for a hit rate.
+/// Upper limit of the search for a hit rate.
 const MOST_SLOTS: usize = 512;
-/// Who is compared when one thing is varied.
+/// Dispatchers compared when one parameter is varied.
 const SWEPT: [DispatcherKind; 4] = [
     DispatcherKind::Protean,
     DispatcherKind::HashStealing,
@@ -63,11 +63,11 @@ const SWEPT_AGENTS: [usize; 4] = [2, 4, 6, 8];
 const SWEPT_LOADS: [f64; 6] = [0.3, 0.5, 0.7, 0.8, 0.9, 0.95];
 const SWEPT_SLOTS: [usize; 7] = [4, 6, 8, 12, 16, 24, 32];
 
-/// What a run is asked for, before it is known how far it has come.
+/// Callback with the number of requests simulated so far.
 type Progress<'a> = &'a (dyn Fn(u64) + Sync);
 
 impl Experiment {
-    /// Slots of one agent; those that fit into the bytes if it is bytes.
+    /// Returns the slots of one agent; for a size in bytes, the number that fits.
     pub fn slots(&self) -> usize {
         match self.cache {
             CacheSize::Slots(slots) => slots,
@@ -80,7 +80,7 @@ impl Experiment {
         }
     }
 
-    /// What the peak of the workload takes of all nodes, of the scarcest resource.
+    /// Returns the share of all nodes used at the workload's peak, for the scarcest resource.
     pub fn peak_share(&self) -> f64 {
         let mut all = Amounts::default();
         self.nodes.iter().for_each(|node| all.add(&node.allocatable));
@@ -90,7 +90,7 @@ impl Experiment {
         cpu.max(share(peak.memory, all.memory)).max(share(peak.pods, all.pods))
     }
 
-    /// What one ranked list takes.
+    /// Returns the size of one ranked list.
     pub fn bytes_per_list(&self) -> usize {
         sizes_for(&self.nodes).list.max(1)
     }
@@ -125,13 +125,13 @@ impl Experiment {
         }
     }
 
-    /// Requests that [`Experiment::run`] simulates, for the progress.
+    /// Returns the number of requests that [`Experiment::run`] simulates, for the progress.
     pub fn work(&self) -> u64 {
         let once: usize = self.workloads.iter().map(|workload| workload.arrivals.len()).sum();
         (once * self.dispatchers.len()) as u64
     }
 
-    /// One outcome a dispatcher: the first run's, with the means of all runs.
+    /// Returns one outcome per dispatcher: the first run's, with the means of all runs.
     pub fn run(&self, progress: Progress) -> Vec<Outcome> {
         let (limits, repetitions) = (self.limits(), self.workloads.len());
         let setup = |at| self.setup(limits, self.dispatchers[at / repetitions], at % repetitions);
@@ -140,13 +140,13 @@ impl Experiment {
         outcomes.chunks(repetitions).map(mean).collect()
     }
 
-    /// Requests that [`Experiment::sweeps`] simulates.
+    /// Returns the number of requests that [`Experiment::sweeps`] simulates.
     pub fn sweep_work(&self) -> u64 {
         let points = SWEPT_AGENTS.len() + SWEPT_LOADS.len() + SWEPT_SLOTS.len();
         (self.workloads[0].arrivals.len() * points * SWEPT.len()) as u64
     }
 
-    /// The first workload again, with other numbers of agents, loads and cache sizes.
+    /// Runs the first workload with other numbers of agents, loads and cache sizes.
     pub fn sweeps(&self, progress: Progress) -> Vec<Sweep> {
         let slots = self.slots();
         let fixed = |slots| CacheSize::Slots(slots);
@@ -174,7 +174,7 @@ impl Experiment {
         .into()
     }
 
-    /// The first workload again, with lists that leave the cache when they were not used for so long.
+    /// Runs the first workload with lists that are evicted after `age` without use.
     pub fn aged(&self, age: Duration, dispatchers: &[DispatcherKind]) -> Vec<Figures> {
         let aged = Experiment { cache_age: Some(age), ..self.clone() };
         let limits = aged.limits();
@@ -183,19 +183,19 @@ impl Experiment {
         })
     }
 
-    /// The time in which requests arrive, on the virtual clock; `Duration::MAX` if it cannot be told.
+    /// Returns the time of all arrivals, on the virtual clock; `Duration::MAX` if unknown.
     pub fn span(&self) -> Duration {
         let setup = self.setup(CacheLimits::unlimited(), DispatcherKind::default(), 0);
         setup.at(setup.workload.span_s())
     }
 
-    /// The time in which `count` requests arrive, on average.
+    /// Returns the average time in which `count` requests arrive.
     pub fn time_of(&self, count: f64) -> Duration {
         self.span().mul_f64(count / self.workloads[0].arrivals.len().max(1) as f64)
     }
 }
 
-/// Calls `job` with 0 to `count - 1` on all cores; the results in order.
+/// Calls `job` with 0 to `count - 1` on all cores; returns the results in order.
 fn parallel<T: Send>(count: usize, job: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(count);
     let (next, results) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
@@ -216,16 +216,16 @@ fn parallel<T: Send>(count: usize, job: impl Fn(usize) -> T + Sync) -> Vec<T> {
     results.into_inner().into_values().collect()
 }
 
-/// From how far one run is to how much further all runs are.
+/// Converts the progress of one run to increments of the total progress.
 fn counting(progress: Progress) -> impl Fn(u64) {
     let last = Cell::new(0);
     move |now| progress(now - last.replace(now))
 }
 
-/// One number of the figures.
+/// Accessor of one field of the figures.
 type Field = fn(&mut Figures) -> &mut f64;
 
-/// The first outcome with the means of all, and how certain they are.
+/// Returns the first outcome with the means of all, and their confidence intervals.
 fn mean(outcomes: &[Outcome]) -> Outcome {
     let mut first = outcomes[0].clone();
     let count = outcomes.len();
@@ -278,7 +278,7 @@ fn mean(outcomes: &[Outcome]) -> Outcome {
     first
 }
 
-/// The 97.5 % quantile of Student's distribution.
+/// Returns the 97.5 % quantile of Student's distribution.
 fn student_t(freedom: usize) -> f64 {
     const TABLE: [f64; 30] = [
         12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145,

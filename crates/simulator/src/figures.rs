@@ -1,11 +1,11 @@
-//! What a simulation says: the figures of each dispatcher, and the data of the plots.
+//! Results of a simulation: the figures of each dispatcher, and the data of the plots.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// One line of the table; the fields are those of `-o json`. Latency is from a request's arrival to the commit of its
-/// placement, over all requests that got a node.
+/// One line of the table; the fields are those of `-o json`. Latency is measured from a request's arrival to the
+/// commit of its placement, over all placed requests.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Figures {
     pub dispatcher: String,
@@ -13,37 +13,38 @@ pub struct Figures {
     pub p50_ms: f64,
     pub p90_ms: f64,
     pub p99_ms: f64,
-    /// Share of placements that found their ranked list cached.
+    /// Share of placements that hit their ranked list in the cache.
     pub top_hit: f64,
-    /// Share of looks for rule objects, at top-level misses, that found them.
+    /// Share of hits among rule object lookups, at top-level misses.
     pub rule_hit: f64,
-    /// Memory of all agents' caches, on average over time.
+    /// Memory of all agents' caches, averaged over time, in MiB.
     pub memory_mib: f64,
-    /// Average time in a queue, and in an agent's hands.
+    /// Average time in a queue, and in an agent.
     pub queue_ms: f64,
     pub processing_ms: f64,
-    /// Share of requests whose hits and misses, on both levels, were what the dispatcher expected at assignment.
-    /// `None` for dispatchers that expect nothing.
+    /// Share of requests whose hits and misses, on both levels, were predicted at assignment. `None` for dispatchers
+    /// without predictions.
     pub prediction_accuracy: Option<f64>,
-    /// Mean of |expected - real| / real of the processing times.
+    /// Mean of |predicted - actual| / actual of the processing times.
     pub time_error: Option<f64>,
-    /// Share of requests that went to the agent where they were really done first.
+    /// Share of requests that went to the agent with the earliest completion.
     pub best_agent: Option<f64>,
-    /// How much longer the others took than they would have there: mean of the ratio of latencies, less 1.
+    /// For the remaining requests: mean ratio of their latency to the best agent's, minus 1.
     pub best_agent_gap: Option<f64>,
     pub conflicts: u64,
-    /// Placements per second while a burst is offered that is three times what the agents can do at 80 % hits: the hundredth
-    /// of the requests, in a row, that brings most work.
+    /// Placements per second during a burst that offers three times the agents' capacity at 80 % hits: the most
+    /// expensive consecutive hundredth of the requests.
     pub throughput_burst: f64,
-    /// Requests that were placed, and that were not when the simulation ended.
+    /// Number of requests placed, and not placed at the end of the simulation.
     pub placed: u64,
     pub unplaced: u64,
-    /// Of repeated runs, by the name of the figure: the 95 % confidence interval of its mean. The figures are the means.
+    /// For repeated runs, by the name of the figure: the 95 % confidence interval of its mean. The figures are the
+    /// means.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub intervals: BTreeMap<&'static str, [f64; 2]>,
 }
 
-/// All of one run.
+/// Complete result of one run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
     pub figures: Figures,
@@ -51,11 +52,11 @@ pub struct Outcome {
     pub cdf: Vec<(f64, f64)>,
     /// Equal slices of the run.
     pub timeline: Vec<Slice>,
-    /// When the requests of the burst arrive in this run, in seconds since the start: the same for all dispatchers.
+    /// Start and end of the burst's arrivals in this run, in seconds since the start: the same for all dispatchers.
     pub burst: (f64, f64),
 }
 
-/// What happened in one slice of time.
+/// Measurements of one time slice.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Slice {
     /// Start, in seconds of the virtual clock.
@@ -63,13 +64,13 @@ pub struct Slice {
     /// Requests per second.
     pub arrived: f64,
     pub placed: f64,
-    /// Requests that wait at the end.
+    /// Number of requests waiting at the end.
     pub waiting: f64,
-    /// Memory of all agents' caches at the end.
+    /// Memory of all agents' caches at the end, in MiB.
     pub memory_mib: f64,
 }
 
-/// The same workload with one thing varied.
+/// The same workload with one parameter varied.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sweep {
     pub what: Varied,
@@ -81,13 +82,13 @@ pub struct Sweep {
 pub enum Varied {
     /// Agents, with the total memory fixed.
     Agents,
-    /// Share of the agents' time that the requests take at 80 % hits.
+    /// Share of the agents' time that the requests use at 80 % hits.
     Load,
-    /// Ranked lists an agent may keep.
+    /// Maximum number of ranked lists per agent.
     CacheSlots,
 }
 
-/// A published figure beside ours.
+/// A published figure next to this run's.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Compared {
     pub what: &'static str,
@@ -99,16 +100,16 @@ pub struct Compared {
 /// Everything that the report shows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
-    /// One line: what was simulated.
+    /// One line: the simulated workload.
     pub title: String,
     /// Label and value: nodes, agents, requests, seed…
     pub setup: Vec<(&'static str, String)>,
-    /// The first is the one that others are compared with.
+    /// The first is the baseline.
     pub outcomes: Vec<Outcome>,
     pub sweeps: Vec<Sweep>,
     pub compared: Vec<Compared>,
-    /// Whole sentences: what differs from the paper, what was made up.
+    /// Notes in whole sentences: differences from the paper, made-up parts.
     pub notes: Vec<String>,
-    /// The command line that makes it again.
+    /// The command line that reproduces the report.
     pub command: String,
 }

@@ -28,7 +28,7 @@ pub use world::Setup;
 
 use std::time::Duration;
 
-/// Runs a simulation, and its burst. `progress` is called with the number of requests that have arrived, now and then.
+/// Runs a simulation and its burst. `progress` is called now and then with the number of requests that have arrived.
 pub fn run(setup: &Setup, progress: &dyn Fn(u64)) -> Outcome {
     let mut outcome = run_without_burst(setup, progress);
     let stretch = burst::stretch(setup);
@@ -41,7 +41,7 @@ pub fn run(setup: &Setup, progress: &dyn Fn(u64)) -> Outcome {
     outcome
 }
 
-/// As [`run`], but the throughput of the burst is not known (0).
+/// Same as [`run`], but without the throughput of the burst (0).
 pub fn run_without_burst(setup: &Setup, progress: &dyn Fn(u64)) -> Outcome {
     world::run(setup, Duration::ZERO..Duration::ZERO, progress)
 }

@@ -1,4 +1,5 @@
-//! Hits of plain LRU caches, without a simulation: to choose a cache size, and to find the stretch that brings most work.
+//! Hit rates of plain LRU caches, without a simulation: to choose a cache size, and to find the most expensive
+//! sequence of requests.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -16,7 +17,7 @@ impl Lru {
         Lru { slots, used: HashMap::new(), by_use: BTreeMap::new() }
     }
 
-    /// The use number `at`, which grows. Returns whether it was there.
+    /// Records use number `at`, which increases. Returns whether the template was cached.
     fn look(&mut self, template: u32, at: usize) -> bool {
         let before = self.used.insert(template, at);
         if let Some(before) = before {
@@ -32,15 +33,16 @@ impl Lru {
     }
 }
 
-/// By request: whether its template is not among the last `slots` used.
+/// Returns for each request whether its template is not among the last `slots` used.
 pub fn misses(arrivals: &[Request], slots: usize) -> Vec<bool> {
     let mut lru = Lru::new(slots);
     arrivals.iter().enumerate().map(|(at, request)| !lru.look(request.template, at)).collect()
 }
 
-/// The fewest slots an agent, at most `most`, with which this share of requests hits if the agents take them in turn.
+/// Returns the fewest slots per agent, at most `most`, for which this share of requests hits if agents are used in
+/// turn.
 pub fn slots_for(arrivals: &[Request], agents: usize, share: f64, most: usize) -> usize {
-    // More slots never hit less: a larger LRU holds all that a smaller one holds.
+    // More slots never hit less: a larger LRU holds everything that a smaller one holds.
     let (mut too_few, mut enough) = (0, most);
     while enough - too_few > 1 {
         let middle = too_few + (enough - too_few) / 2;
@@ -52,7 +54,7 @@ pub fn slots_for(arrivals: &[Request], agents: usize, share: f64, most: usize) -
     enough
 }
 
-/// Share of requests that hit if the agents, with so many slots each, take them in turn.
+/// Returns the share of requests that hit if the agents, with `slots` slots each, are used in turn.
 fn hits(arrivals: &[Request], agents: usize, slots: usize) -> f64 {
     let mut agents: Vec<_> = (0..agents).map(|_| Lru::new(slots)).collect();
     let count = agents.len();

@@ -1,4 +1,4 @@
-//! What is measured while a simulation runs, and the figures made of it.
+//! Measurements of a running simulation, and the figures computed from them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,18 +14,18 @@ use berth_scheduler::class::Class;
 use berth_scheduler::rules::mix;
 use berth_scheduler::scheduler::Task;
 
-/// Slices of the timeline.
+/// Number of slices of the timeline.
 const SLICES: usize = 200;
-/// A run that takes so many times as long as requests arrive has the rest in the last slice.
+/// Maximum length of the timeline in multiples of the arrival span; later events go into the last slice.
 const MOST_SPANS: usize = 20;
-/// Points of the distribution of latencies.
+/// Number of points of the latency distribution.
 const POINTS: usize = 400;
 
 pub struct Measure {
     seed: u64,
     class_spread: f64,
     request_spread: f64,
-    /// By index of the request: when it arrived, and what was expected of it.
+    /// By index of the request: its arrival time and its predictions.
     requests: Vec<Arrived>,
     quality: Option<Quality>,
     /// In milliseconds.
@@ -113,7 +113,7 @@ impl Memory {
 }
 
 impl Measure {
-    /// Placements in `window` are counted for the throughput of the burst.
+    /// Placements in `window` count for the throughput of the burst.
     pub fn new(setup: &Setup, sizes: Sizes, window: Range<Duration>) -> Self {
         let span = setup.at(setup.workload.span_s());
         let count = setup.workload.arrivals.len();
@@ -149,7 +149,7 @@ impl Measure {
         }
     }
 
-    /// How much longer than usual this piece of work takes: the same for a request wherever it is served.
+    /// Returns the duration factor of this piece of work: the same for a request on every agent.
     pub fn factor(&self, task: &Task) -> f64 {
         match task {
             // Workloads have no gangs.
@@ -167,7 +167,7 @@ impl Measure {
         self.class_factor(class) * factor(mix(!self.seed ^ index), self.request_spread)
     }
 
-    /// A request came, and waits for this agent.
+    /// Records the arrival of a request, queued for this agent.
     pub fn arrived(&mut self, index: u32, class: &Arc<Class>, agent: Option<usize>, now: Duration) {
         self.slice_at(now).arrived += 1.0;
         self.waiting += 1;
@@ -179,12 +179,12 @@ impl Measure {
         self.requests[index as usize] = Arrived { at: now, judged };
     }
 
-    /// What is in the caches of this agent.
+    /// Records the size of this agent's caches.
     pub fn cached(&mut self, agent: usize, bytes: usize, now: Duration) {
         self.memory.set(agent, bytes, now);
     }
 
-    /// An agent has chosen.
+    /// Records an agent's choice.
     pub fn tried(&mut self, task: &Task, laps: &[(Part, Duration)], began: Duration, now: Duration) {
         let Task::Place { request, .. } = task else {
             return;
@@ -216,7 +216,7 @@ impl Measure {
         }
     }
 
-    /// An agent is through with a request, placed or not.
+    /// Records that an agent has finished a request, placed or not.
     pub fn finished(&mut self, agent: usize, task: &Task, began: Duration, now: Duration) {
         let Task::Place { request, .. } = task else {
             return;
@@ -234,7 +234,7 @@ impl Measure {
         }
     }
 
-    /// A request has its node.
+    /// Records the placement of a request.
     pub fn placed(&mut self, index: u32, now: Duration) {
         self.slice_at(now).placed += 1.0;
         self.waiting -= 1;
@@ -242,7 +242,7 @@ impl Measure {
         self.placed_in_window += u64::from(self.window.contains(&now));
     }
 
-    /// The slice of this time; those before it are complete.
+    /// Returns the slice of this time; earlier slices are complete.
     fn slice_at(&mut self, now: Duration) -> &mut Slice {
         let at = (now.as_nanos() / self.slice.as_nanos()).min((SLICES * MOST_SPANS) as u128) as usize;
         while self.slices.len() <= at {
@@ -305,7 +305,7 @@ impl Measure {
     }
 }
 
-/// The number in a request's name.
+/// Returns the number in a request's name.
 fn index_of(uid: &str) -> u64 {
     uid.rsplit('-').next().and_then(|number| number.parse().ok()).unwrap_or(0)
 }
@@ -314,7 +314,7 @@ fn mib(bytes: f64) -> f64 {
     bytes / f64::from(1 << 20)
 }
 
-/// Of sorted values, by nearest rank.
+/// Returns a quantile of sorted values, by nearest rank.
 fn quantile(sorted: &[f32], share: f64) -> f64 {
     match sorted.len() {
         0 => 0.0,

@@ -1,5 +1,5 @@
-//! How good a choice of agent was: what each agent would really have taken, known from what each one's caches will really
-//! hold, with evictions, when all that waits there has been served.
+//! Quality of agent choices: compares the chosen agent with the completion times of all agents, given the actual
+//! content of their caches, with evictions, once all queued work is done.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -11,26 +11,26 @@ use berth_scheduler::agent::{CacheLimits, Part};
 use berth_scheduler::class::{Class, ClassId, TraitId};
 use berth_scheduler::rules::CachedRule;
 
-/// Bytes of one ranked list and of one rule object.
+/// Size in bytes of one ranked list and of one rule object.
 #[derive(Debug, Clone, Copy)]
 pub struct Sizes {
     pub list: usize,
     pub object: usize,
 }
 
-/// One shadow an agent.
+/// One shadow cache per agent.
 pub struct Quality {
     costs: Costs,
     shadows: Vec<Shadow>,
 }
 
-/// What became of one assignment.
+/// Evaluation of one assignment.
 #[derive(Debug, Clone, Copy)]
 pub struct Judged {
-    /// From arrival to done, at the agent that was chosen and at the best one.
+    /// Time from arrival to completion, at the chosen agent and at the best one.
     takes: Duration,
     best: Duration,
-    /// When it will be done, less the shadow's drift.
+    /// Predicted completion time, minus the shadow's drift.
     done: i128,
 }
 
@@ -50,7 +50,7 @@ impl Quality {
         Quality { costs: setup.costs.clone(), shadows: (0..setup.agents).map(|_| shadow()).collect() }
     }
 
-    /// A request of this class, which takes `factor` times the usual, goes to `agent`.
+    /// Evaluates the assignment of a request of this class to `agent`. It takes `factor` times the usual time.
     pub fn assigned(&mut self, class: &Arc<Class>, agent: usize, factor: f64, now: Duration) -> Judged {
         let now = now.as_nanos() as i128;
         let costs = &self.costs;
@@ -68,7 +68,8 @@ impl Quality {
         Judged { takes: since(all[agent]), best: since(best), done: all[agent] - shadow.drift }
     }
 
-    /// A request was done later or earlier than foreseen (conflicts, parked classes): so will be what follows it.
+    /// A request was completed later or earlier than predicted (conflicts, parked classes); requests behind it shift
+    /// by the same amount.
     pub fn finished(&mut self, agent: usize, judged: &Judged, now: Duration) {
         self.shadows[agent].drift = now.as_nanos() as i128 - judged.done;
     }
@@ -93,23 +94,23 @@ impl Costs {
 #[derive(Clone, Copy)]
 enum Found {
     List,
-    /// A bit a rule.
+    /// A bit per rule.
     Rules(u8),
 }
 
 type ObjectKey = (CachedRule, TraitId);
 
-/// An agent's caches without their content: what `agent/cache.rs` does, for lists of one size.
+/// An agent's caches without their content: same behaviour as `agent/cache.rs`, for lists of one size.
 struct Shadow {
     limits: CacheLimits,
     sizes: Sizes,
     lists: HashMap<ClassId, (u64, Arc<Class>)>,
     lists_by_use: BTreeMap<u64, (ClassId, i128)>,
-    /// How many lists pin it, and its use if none does.
+    /// Number of lists that pin it, and its last use if none does.
     objects: HashMap<ObjectKey, (usize, u64)>,
     free_by_use: BTreeMap<u64, (ObjectKey, i128)>,
     uses: u64,
-    /// When all that waits is done, less the drift.
+    /// Completion time of all queued work, minus the drift.
     free_at: i128,
     drift: i128,
 }
@@ -137,7 +138,7 @@ impl Shadow {
         now - used > self.limits.age.as_nanos() as i128
     }
 
-    /// What a request finds that starts at `now`; none starts earlier any more.
+    /// Returns the cache hits of a request that starts at `now`; calls are in order of start time.
     fn look(&mut self, class: &Class, now: i128) -> Found {
         self.expire(now);
         if self.lists.contains_key(&class.id) {
@@ -147,7 +148,7 @@ impl Shadow {
         Found::Rules(class.cached_rules().map(has).fold(0, |all, bit| all | bit))
     }
 
-    /// A request is served that starts at `now` and was looked for before.
+    /// Serves a request that starts at `now`, after [`Shadow::look`].
     fn serve(&mut self, class: &Arc<Class>, now: i128) {
         self.uses += 1;
         let order = self.uses;
@@ -243,7 +244,7 @@ mod tests {
         (0..12).map(class).collect()
     }
 
-    /// What a real agent found, in the terms of a shadow.
+    /// Returns a real agent's cache hits in the form of a shadow's.
     fn parts(agent: &mut Agent, class: &Arc<Class>, now: Duration) -> (bool, u8) {
         let (mut list, mut rules) = (false, 0);
         agent.choose(class, now, |part| match part {
@@ -278,7 +279,7 @@ mod tests {
                 Shadow::new(limits, Sizes { list, object: (stats.bytes - list) / stats.objects });
             let (mut rng, mut now, mut missed) = (Rng(7), Duration::ZERO, 0);
             for step in 0..2000 {
-                // Low numbers more often, so that some stay and some go.
+                // Low numbers are more frequent, so that some entries stay and some are evicted.
                 let class = &classes[(rng.next() % 12).min(rng.next() % 12) as usize];
                 now += Duration::from_secs(rng.next() % 12);
                 let expected = match shadow.look(class, now.as_nanos() as i128) {
@@ -302,7 +303,7 @@ mod tests {
         let (class, ms) = (&classes()[0], Duration::from_millis);
         let first = quality.assigned(class, 0, 1.0, ms(0));
         assert_eq!((first.takes, first.best, first.is_best()), (ms(88), ms(88), true));
-        // A hit behind it is done sooner than a miss elsewhere would be: 102 ms against 88 + 88.
+        // A hit behind it completes sooner than a miss elsewhere: 102 ms against 88 + 88.
         let second = quality.assigned(class, 1, 1.0, ms(0));
         assert_eq!((second.takes, second.best), (ms(88), ms(88)));
         quality.finished(0, &first, ms(100));

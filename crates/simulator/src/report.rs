@@ -1,7 +1,7 @@
-//! The report of a simulation: one HTML page that needs nothing else, neither network nor scripts.
+//! Simulation report: one self-contained HTML page that works without network and scripts.
 //!
-//! Plots are drawn here, as SVG; the little script of the page only adds values under the pointer and switches that
-//! hide dispatchers. The same report gives the same bytes.
+//! Plots are drawn here, as SVG; the page's small script only adds values under the pointer and switches that hide
+//! dispatchers. The same report gives the same bytes.
 
 mod bars;
 pub(super) mod cast;
@@ -20,7 +20,7 @@ use cast::Cast;
 use numbers::{change, number, percent, points};
 use text::escape;
 
-/// The page. What the report has no data for is left out.
+/// Renders the page. Sections without data are omitted.
 pub fn render(report: &Report) -> String {
     let cast = Cast::of(report);
     let mut body = String::new();
@@ -42,7 +42,7 @@ pub fn render(report: &Report) -> String {
             &mut body,
             "plots",
             "Latency, caches and bursts",
-            "The same colour and line is the same dispatcher everywhere.",
+            "Each dispatcher has the same colour and line style in all plots.",
             &format!("<div class=\"grid\">{}</div>", plots::of_outcomes(report, &cast)),
         );
     }
@@ -52,7 +52,7 @@ pub fn render(report: &Report) -> String {
             &mut body,
             "sensitivity",
             "Sensitivity",
-            "The same workload with one thing varied.",
+            "The same workload with one parameter varied.",
             &format!("<div class=\"grid\">{sweeps}</div>"),
         );
     }
@@ -60,17 +60,17 @@ pub fn render(report: &Report) -> String {
         section(
             &mut body,
             "estimators",
-            "How good the estimates are",
-            "Of the dispatchers that predict what a request will find in an agent’s caches.",
+            "Accuracy of the estimates",
+            "For dispatchers that predict a request’s cache hits.",
             &table,
         );
     }
     if !report.compared.is_empty() {
         let table = tables::compared(&report.compared);
-        section(&mut body, "paper", "Beside the paper", "Kamino (OSDI ’25) and this run.", &table);
+        section(&mut body, "paper", "Comparison with the paper", "Kamino (OSDI ’25) and this run.", &table);
     }
     let setup = tables::setup(&report.setup, &report.notes, &report.command);
-    section(&mut body, "setup", "What was simulated", "", &setup);
+    section(&mut body, "setup", "Setup", "", &setup);
     page::wrap(&report.title, &body)
 }
 
@@ -79,7 +79,7 @@ pub(super) fn section(body: &mut String, id: &str, title: &str, lead: &str, cont
     let _ = write!(body, "<section id=\"{id}\"><h2>{title}</h2>{lead}{content}</section>");
 }
 
-/// The figures that matter: the fastest dispatcher against the first.
+/// Renders the key figures: the fastest dispatcher against the first.
 fn headline(report: &Report, cast: &Cast) -> String {
     let Some(base) = report.outcomes.first().map(|outcome| &outcome.figures) else {
         return "<p class=\"lead\">No dispatcher was simulated.</p>".to_owned();

@@ -1,10 +1,11 @@
-//! A workload made from a seed, for who has no trace: skewed, local and bursty as the published statistics say.
+//! Synthetic workload generated from a seed, for use without a trace: skewed, local and bursty according to published
+//! statistics.
 //!
-//! Of Protean (OSDI'20): 94 % of requests are for one VM, 99 % for at most five, a few for hundreds; more than 80 % of successive
-//! requests ask for what was asked for shortly before; some types make half of the load at times; spikes of ten times the usual
-//! rate. Of Kamino (OSDI'25): 500 to 1,700 types. Of Azure's packing trace: sizes, lifetimes, and how often a cache of so many
-//! types would hit (70, 77, 85, 91.5 and 97 % with 2, 4, 8, 16 and 32 slots). That trace has hardly more than 100 types: with 1,000
-//! that all must be asked for once, the last is 95 % here.
+//! From Protean (OSDI'20): 94 % of requests are for one VM, 99 % for at most five, a few for hundreds; more than 80 %
+//! of successive requests repeat a recent type; some types make up half of the load at times; spikes of ten times the
+//! usual rate. From Kamino (OSDI'25): 500 to 1,700 types. From Azure's packing trace: sizes, lifetimes, and the hit
+//! rates of a cache of 2, 4, 8, 16 and 32 types (70, 77, 85, 91.5 and 97 %). That trace has hardly more than 100
+//! types: with 1,000, all of which must be requested once, the last rate is 95 % here.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,15 +16,15 @@ use berth_model::{Amounts, PodSpec, Usage};
 use berth_scheduler::agent::Rng;
 use berth_scheduler::rules::{mix, unit};
 
-/// What to make.
+/// Options of the generator.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Synthetic {
-    /// Pods that arrive.
+    /// Number of pods that arrive.
     pub requests: usize,
-    /// Each is asked for at least once, if there are enough requests.
+    /// Number of types; each is requested at least once, if there are enough requests.
     pub types: usize,
     pub seed: u64,
-    /// Time in which they arrive.
+    /// Duration of the arrivals.
     pub days: f64,
 }
 
@@ -34,35 +35,35 @@ impl Default for Synthetic {
 }
 
 const SECONDS_PER_DAY: f64 = 86_400.0;
-/// One pod is there at the start for so many that arrive in 14 days (Azure: 6.5).
+/// One pod runs at the start for this many arrivals in 14 days (Azure: 6.5).
 const ARRIVALS_PER_RUNNING: f64 = 6.0;
-/// How long those stay, on average.
+/// Mean remaining lifetime of those pods.
 const RUNNING_DAYS: f64 = 40.0;
 
-/// Of `types`, how many are new by when this share of pods came: its power. As with words in a text, most early.
+/// Exponent of the growth of known types: as with words in a text, most new types appear early.
 const NEW_TYPES_POWER: f64 = 0.5;
-/// Shares of requests outside of bursts: for the type of the one before, and for one of the types of lately. The others go by
-/// popularity.
+/// Shares of requests outside of bursts: for the type of the previous request, and for a recent type. The rest are
+/// drawn by popularity.
 const AGAIN: f64 = 0.43;
 const LATELY: f64 = 0.34;
-/// How far back "lately" reaches on average, in types.
+/// Mean distance of a recent type, in types.
 const LATELY_TYPES: f64 = 7.0;
-/// Types that are remembered as asked for lately: more than "lately" ever reaches.
+/// Number of recent types that are remembered: more than is ever used.
 const RECENT: usize = 256;
-/// The k-th most popular type is asked for in proportion to k to the power of minus this.
+/// The k-th most popular type is requested in proportion to k to the power of minus this.
 const POPULARITY_POWER: f64 = 1.7;
-/// Once in so many requests some type becomes more popular.
+/// Interval, in requests, at which some type becomes more popular.
 const DRIFT_REQUESTS: u32 = 50;
 
-/// Length of bursts and of the time between, in requests.
+/// Length of bursts and of the pauses between them, in requests.
 const BURST_REQUESTS: f64 = 150.0;
 const CALM_REQUESTS: f64 = 900.0;
-/// How much faster requests come in a burst.
+/// Arrival rate in a burst, as a multiple of the calm rate.
 const BURST_RATE: f64 = 10.0;
-/// Share of a burst's requests that are for the one type that it is about.
+/// Share of a burst's requests that are for its hot type.
 const BURST_SHARE: f64 = 0.5;
 
-/// Quantiles of the time that pods stay, in days; and the share of pods that never leave.
+/// Quantiles of pod lifetimes, in days; and the share of pods that never leave.
 const STAYS_DAYS: [(f64, f64); 9] = [
     (0.0, 0.0005),
     (0.1, 0.0024),
@@ -76,7 +77,7 @@ const STAYS_DAYS: [(f64, f64); 9] = [
 ];
 const NEVER_LEAVES: f64 = 0.04;
 
-/// The same options make the same workload.
+/// Generates a workload; the same options give the same workload.
 pub fn generate(options: Synthetic) -> Workload {
     let Synthetic { requests, types, seed, days } = options;
     let mut draw = Draw(Rng(mix(seed)));
@@ -92,7 +93,7 @@ pub fn generate(options: Synthetic) -> Workload {
     let running = running.collect();
 
     let mut demand = Demand::default();
-    // In requests of the calm rate, until the whole length is known.
+    // In requests at the calm rate, until the total length is known.
     let mut clock = 0.0;
     let mut arrivals = Vec::with_capacity(requests);
     while arrivals.len() < requests {
@@ -113,24 +114,24 @@ pub fn generate(options: Synthetic) -> Workload {
     Workload { source, templates, running, arrivals, machine: traits::vm_machine(), notes: notes() }
 }
 
-/// Which types are asked for, request after request.
+/// Sequence of requested types.
 #[derive(Debug, Default)]
 struct Demand {
-    /// The types that were asked for, the most popular first.
+    /// The known types, most popular first.
     popular: Vec<u32>,
-    /// The one asked for last first, each once.
+    /// Recently requested types, newest first, without duplicates.
     recent: Vec<u32>,
     bursting: bool,
-    /// Requests until the burst begins or ends.
+    /// Number of requests until the burst begins or ends.
     left: u32,
-    /// The type that the burst is about.
+    /// The burst's hot type.
     hot: u32,
-    /// Requests so far.
+    /// Number of requests so far.
     count: u32,
 }
 
 impl Demand {
-    /// The type of the next request; `due` of them should be known after it.
+    /// Returns the type of the next request; after it, `due` types should be known.
     fn next(&mut self, due: usize, draw: &mut Draw) -> u32 {
         self.count = self.count.wrapping_add(1);
         if self.count.is_multiple_of(DRIFT_REQUESTS) {
@@ -177,7 +178,7 @@ impl Demand {
 struct Draw(Rng);
 
 impl Draw {
-    /// From 0 to less than 1.
+    /// Returns a number from 0 to less than 1.
     fn unit(&mut self) -> f64 {
         unit(self.0.next())
     }
@@ -186,12 +187,12 @@ impl Draw {
         self.unit() < share
     }
 
-    /// Less than `count`, which is at least 1.
+    /// Returns a number less than `count`, which must be at least 1.
     fn below(&mut self, count: usize) -> usize {
         (self.unit() * count as f64) as usize
     }
 
-    /// As `below`, but a small one more often: every second is in the first eighth.
+    /// Same as `below`, but small numbers are more frequent: half are in the first eighth.
     fn early(&mut self, count: usize) -> usize {
         (self.unit().powi(3) * count as f64) as usize
     }
@@ -200,7 +201,8 @@ impl Draw {
         -mean * (1.0 - self.unit()).ln()
     }
 
-    /// Less than `count`: a rank, 0 the most popular. The inverse of a continuous power law, which is simple and close enough.
+    /// Returns a rank less than `count`, 0 the most popular. The inverse of a continuous power law, which is simple
+    /// and close enough.
     fn zipf(&mut self, count: usize) -> usize {
         let power = 1.0 - POPULARITY_POWER;
         let most = ((count + 1) as f64).powf(power);
@@ -208,7 +210,7 @@ impl Draw {
         (rank as usize - 1).min(count - 1)
     }
 
-    /// Pods of one request.
+    /// Returns the number of pods of one request.
     fn pods(&mut self) -> usize {
         match self.unit() {
             ..0.94 => 1,
@@ -218,7 +220,7 @@ impl Draw {
         }
     }
 
-    /// Infinite: never leaves.
+    /// Returns a lifetime; infinite: never leaves.
     fn stay_days(&mut self) -> f64 {
         if self.chance(NEVER_LEAVES) {
             return f64::INFINITY;
@@ -230,8 +232,8 @@ impl Draw {
     }
 }
 
-/// Distinct types. Those that ask for the same size, family and priority differ in their image; few of these are used by
-/// many types, many by few.
+/// Returns distinct types. Types with the same size, family and priority differ in their image; a few images are used
+/// by many types, most by few.
 fn specs(types: usize, draw: &mut Draw) -> Vec<Arc<PodSpec>> {
     const CORES: [i64; 10] = [1, 1, 1, 2, 2, 2, 4, 4, 8, 16];
     let mut alike: HashMap<(i64, i64, bool), u64> = HashMap::new();
@@ -283,7 +285,7 @@ mod tests {
         generate(Synthetic { seed, ..Synthetic::default() })
     }
 
-    /// How many pods ask for each type.
+    /// Returns the number of pods of each type.
     fn counts(requests: &[Request]) -> Vec<usize> {
         let mut counts = vec![0; 1 + requests.iter().map(|r| r.template as usize).max().unwrap_or_default()];
         requests.iter().for_each(|request| counts[request.template as usize] += 1);
@@ -361,7 +363,7 @@ mod tests {
         assert!((workload.span_s() / SECONDS_PER_DAY - 14.0).abs() < 0.001);
         let mut starts: Vec<f64> = workload.arrivals.iter().map(|request| request.arrives_s).collect();
         starts.dedup();
-        // Time that fifty successive requests take: in bursts, and usually.
+        // Time spanned by fifty successive requests: in bursts, and usually.
         let mut spans: Vec<f64> = starts.windows(50).map(|w| w[49] - w[0]).collect();
         spans.sort_by(f64::total_cmp);
         let (fast, usual) = (spans[spans.len() / 20], spans[spans.len() / 2]);

@@ -1,8 +1,8 @@
-//! What is made up for pods and nodes of workloads, so that the rules have something to tell apart: traces have sizes,
-//! but neither labels nor taints nor images.
+//! Made-up traits of pods and nodes, so that the rules have inputs that differ: traces have sizes, but no labels,
+//! taints or images.
 //!
-//! Every node carries all of these labels and none of these taints: a made-up trait costs evaluations, as in a real cluster,
-//! but never makes a pod fit nowhere.
+//! Every node has all of these labels and none of these taints: a made-up trait costs evaluations, as in a real
+//! cluster, but never makes a pod unschedulable.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use berth_model::{
 
 pub(super) const GIB: i64 = 1 << 30;
 
-/// Pods that a machine takes. More than a kubelet's 110: in traces of VMs, cores and memory decide what fits, not how many
-/// small ones there are.
+/// Pod limit of a machine. More than a kubelet's 110: in traces of VMs, cores and memory decide what fits, not the
+/// number of small VMs.
 pub(super) const PODS_PER_NODE: i64 = 500;
 
-/// Kinds of machines that pods ask for, as clouds sell them.
+/// Machine families that pods request, as in public clouds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Family {
     Compute,
@@ -29,7 +29,7 @@ pub(super) enum Family {
 impl Family {
     pub const ALL: [Family; 3] = [Family::Compute, Family::General, Family::Memory];
 
-    /// By memory for each core. Bounds lie between the ratios that are common: 2, 3.5 to 5, and 7 GiB and more.
+    /// Classifies by memory per core. The bounds lie between the common ratios: 2, 3.5 to 5, and 7 GiB and more.
     pub fn of(cpu_milli: i64, memory: i64) -> Family {
         let gib_per_core = (memory as f64 / GIB as f64) / (cpu_milli as f64 / 1000.0);
         if gib_per_core < 3.0 {
@@ -41,7 +41,7 @@ impl Family {
         }
     }
 
-    /// The label that nodes have which take pods of this family.
+    /// Returns the label of nodes that accept pods of this family.
     pub fn label(self) -> &'static str {
         match self {
             Family::Compute => "berth.dev/family.compute",
@@ -55,13 +55,13 @@ impl Family {
     }
 }
 
-/// The label of nodes that have GPUs of this model, or may pass for them. A label for each, as a node has only one value
-/// of a label, and nodes that are asked for by number must do for every pod.
+/// Returns the label of nodes that have GPUs of this model, or count as having them. One label per model, as a node
+/// has only one value per label, and generated nodes must fit every pod.
 pub(super) fn gpu_label(model: &str) -> Arc<str> {
     format!("berth.dev/gpu.{model}").into()
 }
 
-/// Nodes that have one of these labels, whatever its value.
+/// Matches nodes that have one of these labels, with any value.
 pub(super) fn any_label(keys: impl IntoIterator<Item = Arc<str>>) -> NodeAffinity {
     let term = |key| NodeSelectorTerm {
         expressions: [Requirement { key, operator: Operator::Exists }].into(),
@@ -70,20 +70,20 @@ pub(super) fn any_label(keys: impl IntoIterator<Item = Arc<str>>) -> NodeAffinit
     NodeAffinity { required: Some(keys.into_iter().map(term).collect()), preferred: [].into() }
 }
 
-/// Labels of a node: every family, and these.
+/// Returns the labels of a node: every family, and `others`.
 pub(super) fn labels(others: impl IntoIterator<Item = Arc<str>>) -> Labels {
     let families = Family::ALL.map(|family| Arc::from(family.label()));
     families.into_iter().chain(others).map(|key| (key, "true")).collect()
 }
 
-/// What VMs run on. The largest of Azure's trace has 48 cores and 504 GiB: two thirds of this at most.
+/// The machine for VMs. The largest VM of Azure's trace has 48 cores and 504 GiB: at most two thirds of this.
 pub(super) fn vm_machine() -> Machine {
     let allocatable =
         Amounts { cpu_milli: 96_000, memory: 768 * GIB, ephemeral_storage: 0, pods: PODS_PER_NODE };
     Machine { node: Node { labels: labels([]), allocatable, ..Node::default() } }
 }
 
-/// Of pods that may go where others are kept away.
+/// Toleration of low-priority pods.
 pub(super) fn tolerates_low_priority() -> Toleration {
     Toleration {
         key: "berth.dev/low-priority".into(),
@@ -93,7 +93,7 @@ pub(super) fn tolerates_low_priority() -> Toleration {
     }
 }
 
-/// Of pods of one quality of service.
+/// Toleration of pods of one quality of service.
 pub(super) fn tolerates_qos(qos: &str) -> Toleration {
     Toleration {
         key: "berth.dev/qos".into(),
@@ -103,7 +103,7 @@ pub(super) fn tolerates_qos(qos: &str) -> Toleration {
     }
 }
 
-/// The one image of a pod, as ImageLocality names it.
+/// Returns the single image of a pod, in the format of ImageLocality.
 pub(super) fn image(name: &str, number: u64) -> Box<[Arc<str>]> {
     [Arc::from(format!("{name}-{number}:latest"))].into()
 }

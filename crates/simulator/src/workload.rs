@@ -1,4 +1,4 @@
-//! What is simulated: requests with their times, and the nodes they go to.
+//! Input of a simulation: requests with their times, and the nodes.
 
 use std::sync::Arc;
 
@@ -7,17 +7,17 @@ use berth_model::{Amounts, Extended, Node, PodSpec};
 /// Requests in order of arrival. Times are seconds of the source; the simulation scales them.
 #[derive(Debug, Clone, Default)]
 pub struct Workload {
-    /// Where it comes from, for people.
+    /// Display name of the source.
     pub source: String,
-    /// What the requests ask for; those with equal specs are one class.
+    /// Distinct pod specs; requests with equal specs are one class.
     pub templates: Vec<Arc<PodSpec>>,
-    /// On nodes when the clock starts.
+    /// Requests running when the clock starts.
     pub running: Vec<Request>,
-    /// By arrival; requests that arrive together stay in the order of the source.
+    /// By arrival; simultaneous requests stay in the order of the source.
     pub arrivals: Vec<Request>,
-    /// The machine that this workload is made for, when nodes are asked for by number.
+    /// The machine for generated nodes.
     pub machine: Machine,
-    /// What was made up or left out, for people: whole sentences.
+    /// Notes on made-up or omitted parts, in whole sentences.
     pub notes: Vec<String>,
 }
 
@@ -26,21 +26,21 @@ pub struct Workload {
 pub struct Request {
     /// Index into [`Workload::templates`].
     pub template: u32,
-    /// Seconds since the workload began; 0 for those that are there at the start.
+    /// Seconds since the workload began; 0 for requests running at the start.
     pub arrives_s: f64,
     /// Seconds since the workload began; infinite: never.
     pub leaves_s: f64,
 }
 
-/// A node without a name.
+/// A node template without a name.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Machine {
-    /// Everything but the name, which is given to each node that is made from it.
+    /// All fields except the name, which each generated node gets.
     pub node: Node,
 }
 
 impl Machine {
-    /// So many nodes, `n0`, `n1`…
+    /// Generates `count` nodes: `n0`, `n1`…
     pub fn nodes(&self, count: usize) -> Vec<Node> {
         let named = |at| Node { name: format!("n{at}").into(), ..self.node.clone() };
         (0..count).map(named).collect()
@@ -48,19 +48,19 @@ impl Machine {
 }
 
 impl Workload {
-    /// Length of the time in which requests arrive, in seconds.
+    /// Returns the time from the first to the last arrival, in seconds.
     pub fn span_s(&self) -> f64 {
         self.arrivals.last().map_or(0.0, |last| last.arrives_s)
     }
 
-    /// Templates that arriving requests ask for.
+    /// Returns the number of templates used by arriving requests.
     pub fn kinds(&self) -> usize {
         let mut asked = vec![false; self.templates.len()];
         self.arrivals.iter().for_each(|request| asked[request.template as usize] = true);
         asked.into_iter().filter(|asked| *asked).count()
     }
 
-    /// The most that is asked for at one time, if every request is placed when it arrives.
+    /// Returns the peak of simultaneous requests, if each is placed when it arrives.
     pub fn peak(&self) -> Amounts {
         self.peaks().0
     }
@@ -73,7 +73,7 @@ impl Workload {
                 steps.push((request.leaves_s, false, request.template));
             }
         }
-        // Who leaves makes room for who arrives at the same time; but a request never leaves before it came.
+        // At the same time, departures go first; but a request never leaves before it arrives.
         steps.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         let (mut now, mut peak) = (Amounts::default(), Amounts::default());
         let (mut extended_now, mut extended_peak) = (Extended::default(), Extended::default());
@@ -96,12 +96,13 @@ impl Workload {
         (peak, extended_peak)
     }
 
-    /// How many of [`Workload::machine`] hold the peak at most this full in every resource; at least one.
+    /// Returns the number of [`Workload::machine`]s, at least one, for which the peak uses at most this share of
+    /// every resource.
     pub fn nodes_for_peak(&self, full: f64) -> usize {
         let ((peak, extended), each) = (self.peaks(), self.machine.node.allocatable);
         let needed = |wanted: i64, has: i64| (wanted as f64 / (has.max(1) as f64 * full)).ceil() as usize;
         let cpu = needed(peak.cpu_milli, each.cpu_milli);
-        // What no machine has, no number of them helps.
+        // A resource that the machine lacks cannot be provided by any number of them.
         let has = |name: &str| self.machine.node.extended.get(name);
         let extended = extended.iter().filter(|(name, _)| has(name) > 0);
         let extended = extended.map(|(name, wanted)| needed(wanted, has(name))).max().unwrap_or(0);
@@ -132,7 +133,7 @@ mod tests {
         let mut workload = Workload {
             templates: vec![spec(500, 0), spec(100, 2)],
             running: vec![request(0, 0.0, 5.0)],
-            // The second comes when the first leaves; four of 500 are never there together.
+            // The second arrives when the first leaves; four of 500 never run together.
             arrivals: vec![request(0, 1.0, 3.0), request(0, 3.0, 4.0), request(0, 3.5, f64::INFINITY)],
             machine: Machine { node: Node { allocatable, extended, ..Node::default() } },
             ..Workload::default()

@@ -1,4 +1,4 @@
-//! One simulation: the production scheduler and its agents, driven by events in virtual time.
+//! One simulation run: the production scheduler and its agents, driven by events in virtual time.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -19,7 +19,7 @@ use berth_scheduler::placement::{Binding, MemoryStore, Outcome as BindOutcome, R
 use berth_scheduler::rules::{Placement, mix, unit};
 use berth_scheduler::scheduler::{Action, Answer, Scheduler, SchedulerConfig, Settled, Task};
 
-/// Everything that decides how a simulation goes.
+/// All inputs of a simulation run.
 #[derive(Debug, Clone)]
 pub struct Setup {
     pub workload: Arc<Workload>,
@@ -28,11 +28,12 @@ pub struct Setup {
     pub agents: usize,
     pub cache: CacheLimits,
     pub costs: Costs,
-    /// Seconds of the virtual clock for each second of the workload.
+    /// Virtual seconds per second of the workload.
     pub scale: f64,
-    /// Changes of nodes per second by others: each makes lists stale.
+    /// External node changes per second; each makes lists stale.
     pub churn_per_s: f64,
-    /// Whether agents run into each other's placements. Without, a placement that was overtaken is made anew in no time.
+    /// Whether agents run into each other's placements. If not, a stale placement is recomputed at no cost in virtual
+    /// time.
     pub conflicts: bool,
     pub placement: Arc<Placement>,
     pub seed: u64,
@@ -40,18 +41,18 @@ pub struct Setup {
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// This pod leaves.
+    /// The pod terminates.
     Leaves(Arc<str>),
     AgentDone(usize),
-    /// Something about a node changes.
+    /// A node changes.
     Churn(u32),
-    /// What only time moves.
+    /// Periodic tick for time-based work.
     Tick,
 }
 
 struct Worker {
     agent: Agent,
-    /// What it does now.
+    /// Current work.
     doing: Option<Doing>,
 }
 
@@ -61,7 +62,7 @@ struct Doing {
     seen: Revision,
     laps: Vec<(Part, Duration)>,
     changes: Vec<CacheChange>,
-    /// Since the first try.
+    /// Start time of the first attempt.
     began: Duration,
 }
 
@@ -75,13 +76,13 @@ struct World<'a> {
     scheduler_name: Arc<str>,
     events: BinaryHeap<Reverse<(Duration, u64, Event)>>,
     next_event: u64,
-    /// Index into the arrivals by uid, of pods that wait.
+    /// Index into the arrivals of waiting pods, by uid.
     waiting: HashMap<Arc<str>, u32>,
     measure: Measure,
 }
 
-/// Runs it to its end: until no request waits that could still be placed. `progress` is called with the number of
-/// requests that have arrived, now and then. The throughput is that of `window`.
+/// Runs the simulation until no waiting request can be placed. `progress` is called now and then with the number of
+/// requests that have arrived. The throughput is measured in `window`.
 pub fn run(setup: &Setup, window: Range<Duration>, progress: &dyn Fn(u64)) -> Outcome {
     let mut world = World::new(setup, window);
     let arrivals = &setup.workload.arrivals;
@@ -116,12 +117,12 @@ pub fn run(setup: &Setup, window: Range<Duration>, progress: &dyn Fn(u64)) -> Ou
 }
 
 impl Setup {
-    /// When something happens on the virtual clock.
+    /// Converts a time of the workload to virtual time.
     pub fn at(&self, workload_s: f64) -> Duration {
         Duration::try_from_secs_f64(workload_s * self.scale).unwrap_or(Duration::MAX)
     }
 
-    /// Ranked lists that fit into an agent's cache.
+    /// Returns the number of ranked lists that fit into an agent's cache.
     pub fn slots(&self) -> usize {
         match self.cache.bytes {
             usize::MAX => self.cache.slots,
@@ -131,7 +132,7 @@ impl Setup {
 
     fn tick(&self) -> Duration {
         const IDLE_LOOK: Duration = Duration::from_millis(100);
-        // Seldom enough for a clock that runs for weeks.
+        // Long enough for a clock that runs for weeks.
         IDLE_LOOK.max(self.at(self.workload.span_s()) / 20_000)
     }
 }
@@ -174,7 +175,7 @@ impl<'a> World<'a> {
         world
     }
 
-    /// Places what runs when the clock starts, each where most is free, as one agent would.
+    /// Places the pods that run at the start, each on the node with the most free capacity, as one agent would.
     fn settle_in(&mut self) {
         let running = &self.setup.workload.running;
         let config = AgentConfig { cache: CacheLimits::unlimited(), seed: mix(self.setup.seed) };
@@ -261,7 +262,7 @@ impl<'a> World<'a> {
         self.act();
     }
 
-    /// What agents that have nothing to do do.
+    /// Lets idle agents maintain their caches.
     fn look_after_caches(&mut self) {
         for (at, worker) in self.workers.iter_mut().enumerate() {
             if worker.doing.is_none() {
@@ -274,12 +275,12 @@ impl<'a> World<'a> {
     }
 
     fn churn_pause(&self, count: u32) -> Duration {
-        // Between a half and one and a half of the mean.
+        // Between 0.5 and 1.5 times the mean.
         let random = unit(mix(!self.setup.seed ^ u64::from(count)));
         Duration::from_secs_f64((0.5 + random) / self.setup.churn_per_s)
     }
 
-    /// Carries out what the scheduler wants done, at once.
+    /// Executes the scheduler's actions immediately.
     fn act(&mut self) {
         loop {
             let actions = self.scheduler.take_actions();
@@ -306,7 +307,7 @@ impl<'a> World<'a> {
 
     fn bind(&mut self, binding: &Binding) {
         let reply = self.store.bind_now(binding);
-        assert_eq!(reply, Reply::Bound, "nobody else binds or deletes waiting pods here");
+        assert_eq!(reply, Reply::Bound, "nothing else binds or deletes waiting pods here");
         self.scheduler.bind_finished(binding, BindOutcome::Bound, self.now);
         let Some(index) = self.waiting.remove(&binding.uid) else {
             return;
@@ -316,21 +317,21 @@ impl<'a> World<'a> {
         self.leave_later(&binding.uid, request.leaves_s - request.arrives_s);
     }
 
-    /// A pod lives as long as in the workload, from when it is placed.
+    /// Schedules the pod's termination: its lifetime in the workload, counted from its placement.
     fn leave_later(&mut self, uid: &Arc<str>, lives_s: f64) {
         if lives_s.is_finite() {
             self.schedule(self.now.saturating_add(self.setup.at(lives_s)), Event::Leaves(uid.clone()));
         }
     }
 
-    /// An agent without work looks for some.
+    /// Gives work to an idle agent.
     fn take(&mut self, at: usize) {
         if let Some(task) = self.scheduler.next_task(at, self.now) {
             self.work(at, task, self.now);
         }
     }
 
-    /// The agent catches up and chooses; what it chose is known when the time for that has passed.
+    /// The agent catches up and chooses; the choice takes effect after the simulated processing time.
     fn work(&mut self, at: usize, task: Task, began: Duration) {
         let worker = &mut self.workers[at];
         let rows = worker.agent.catch_up(self.scheduler.inventory());
@@ -376,7 +377,7 @@ impl<'a> World<'a> {
         self.take(at);
     }
 
-    /// Whether nothing is left that could place a waiting request.
+    /// Returns whether no waiting request can be placed any more.
     fn is_done(&self) -> bool {
         self.waiting.is_empty()
             || self.workers.iter().all(|worker| worker.doing.is_none())
@@ -384,7 +385,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// What a list and a rule object of these nodes weigh.
+/// Returns the sizes of a ranked list and of a rule object for these nodes.
 pub fn sizes_for(nodes: &[Node]) -> Sizes {
     let mut scheduler = Scheduler::new(SchedulerConfig::default(), Estimator::default());
     for node in nodes {
@@ -393,7 +394,7 @@ pub fn sizes_for(nodes: &[Node]) -> Sizes {
     sizes(&mut scheduler)
 }
 
-/// By making some.
+/// Measures the sizes of newly built ones.
 fn sizes(scheduler: &mut Scheduler) -> Sizes {
     let mut agent = Agent::new(AgentConfig { cache: CacheLimits::unlimited(), seed: 0 });
     let class = scheduler.class_of(&Pod::default());

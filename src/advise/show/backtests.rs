@@ -1,4 +1,4 @@
-//! Figures of a backtest.
+//! Output of backtest results.
 
 use std::fmt::Write;
 
@@ -14,10 +14,10 @@ struct Document<'a> {
     overall: &'a [Outcome],
 }
 
-/// All figures, in cores and bytes.
+/// Returns all results, in cores and bytes.
 ///
 /// # Errors
-/// Never for what these can be; the serializer may say so all the same.
+/// Never for valid results; the serializer's type allows errors.
 pub fn json(series: &[Outcome], overall: &[Outcome]) -> anyhow::Result<String> {
     Ok(serde_json::to_string_pretty(&Document { series, overall })? + "\n")
 }
@@ -37,10 +37,10 @@ const HEADER: [&str; 10] = [
 const NAME_WIDTH_MAX: usize = 44;
 const GAP: &str = "  ";
 
-/// Lines for single series stop being of use to people when there are more of them.
+/// Maximum number of lines for single series; a longer table is no use to a reader.
 const LINES_MAX: usize = 120;
 
-/// A line for each series and estimator if they are not too many, and then for all series together if there are several.
+/// Formats a line for each series and estimator, up to the limit, then totals if there are several series.
 pub fn table(series: &[Outcome], overall: &[Outcome]) -> String {
     let mut rows = vec![HEADER.map(str::to_owned)];
     if series.len() <= LINES_MAX {
@@ -65,7 +65,7 @@ pub fn table(series: &[Outcome], overall: &[Outcome]) -> String {
         let _ = writeln!(text, "{}", line.trim_end());
     }
     if series.len() > LINES_MAX {
-        text.push_str("single series are left out, they are many; -o json has them\n");
+        text.push_str("too many series to list; use -o json to get each of them\n");
     }
     text
 }

@@ -1,4 +1,4 @@
-//! All figures for programs, in base units: cores and bytes.
+//! Machine-readable output of all values in base units: cores and bytes.
 
 use std::fmt::Write;
 
@@ -31,7 +31,7 @@ fn document(report: &Report) -> Document<'_> {
 }
 
 /// # Errors
-/// Never for what a report can be; the serializer may say so all the same.
+/// Never for a valid report; the serializer's type allows errors.
 pub fn json(report: &Report) -> anyhow::Result<String> {
     Ok(serde_json::to_string_pretty(&document(report))? + "\n")
 }
@@ -47,7 +47,7 @@ const COLUMNS: &str = "severity,namespace,kind,workload,guessed,container,pods,p
                        memoryRequest,memoryLimit,memoryTarget,memoryLowerBound,memoryUpperBound,\
                        cpuSeverity,memorySeverity,days,samples,confidence";
 
-/// A line for each container, under a header (RFC 4180, with line feeds). Nothing in a cell is "not set", `?` not known.
+/// Formats a line per container, after a header (RFC 4180, with line feeds). An empty cell is unset, `?` is unknown.
 pub fn csv(report: &Report) -> String {
     let mut text = format!("{COLUMNS}\n");
     for each in &report.advice {
@@ -90,7 +90,7 @@ fn amounts(size: &Size, unit: fn(Amount) -> String) -> String {
     .join(",")
 }
 
-/// In quotes where it needs them. What a spreadsheet would take for a formula gets an apostrophe in front.
+/// Quotes a cell if needed. A cell that a spreadsheet would read as a formula gets a leading apostrophe.
 fn cell(text: &str) -> String {
     let text = match text.starts_with(['=', '+', '-', '@']) {
         true => format!("'{text}"),

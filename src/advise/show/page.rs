@@ -1,4 +1,4 @@
-//! One HTML page that needs nothing else, in the style of the simulation's report.
+//! A self-contained HTML page, in the style of the simulation's report.
 
 use std::fmt::Write;
 
@@ -8,25 +8,24 @@ use berth_model::PerResource;
 use berth_rightsizing::recommend::Amount;
 use berth_simulator::report::{page, text::escape, tile};
 
-/// The page; the same report gives the same bytes.
+/// Renders the page; the same report gives the same bytes.
 pub fn page(report: &Report) -> String {
     const TITLE: &str = "Sizes for containers";
     let mut body =
         format!("<header><p class=\"eyebrow\">berth recommend</p><h1>{TITLE}</h1>{}</header>", lead(report));
     let _ = write!(
         body,
-        "<section id=\"containers\"><h2>Containers</h2><p class=\"lead\">Requests as they are → as they should be; below, the \
-         bounds within which another request would do as well. “any” is no bound yet: too little is known.</p>{}</section>",
+        "<section id=\"containers\"><h2>Containers</h2><p class=\"lead\">Current → recommended requests; below, the \
+         bounds within which a request is acceptable. “any” means no bound yet: there is too little data.</p>{}</section>",
         rows(report)
     );
     let mut notes = vec![
-        "Severity is how far off a request is: critical from 500m or 500Mi, warning from 250m or 250Mi or if it is not set, \
+        "Severity is the difference between request and target: critical from 500m or 500Mi, warning from 250m or 250Mi or if it is unset, \
          ok from 100m or 100Mi; the worse of CPU and memory. Estimates are those of the Vertical Pod Autoscaler."
             .to_owned(),
     ];
     if report.workloads_from == WorkloadsFrom::PodNames {
-        notes
-            .push("Workloads are guessed from names of pods (~): there is no kube-state-metrics.".to_owned());
+        notes.push("Workloads are guessed from pod names (~): there are no kube-state-metrics.".to_owned());
     }
     notes.extend(report.notes.iter().cloned());
     let notes: String = notes.iter().map(|note| format!("<li>{}</li>", escape(note))).collect();
@@ -101,7 +100,7 @@ fn size(size: &Size, unit: fn(Amount) -> String) -> String {
     )
 }
 
-/// A class of the page's colours.
+/// Returns the CSS class of the severity's colour.
 fn colour(severity: Severity) -> &'static str {
     match severity {
         Severity::Critical => "c2",

@@ -8,13 +8,13 @@ use berth_rightsizing::recommend::Amount;
 
 const HEADER: [&str; 8] =
     ["SEVERITY", "NAMESPACE", "WORKLOAD", "CONTAINER", "PODS", "CPU REQUEST", "MEMORY REQUEST", "DAYS"];
-/// Columns of names, which are cut when there is no room, and how short they become at least.
+/// Name columns, which are cut if there is no room, and their minimum widths.
 const NAMES: [(usize, usize); 3] = [(1, 9), (2, 12), (3, 9)];
-/// Columns that stand to the right.
+/// Right-aligned columns.
 const NUMBERS: [usize; 2] = [4, 7];
 const GAP: &str = "  ";
 
-/// A line for each container, in at most `width` columns unless the figures alone take more, and a line for all of them.
+/// Formats a line per container, in at most `width` columns unless the numbers alone need more, and a line of totals.
 pub fn table(report: &Report, width: usize) -> String {
     let mut text = String::new();
     for line in about(report) {
@@ -48,7 +48,7 @@ pub fn table(report: &Report, width: usize) -> String {
     text
 }
 
-/// What stands above the table.
+/// Returns the lines above the table.
 fn about(report: &Report) -> Vec<String> {
     let mut lines = vec![format!(
         "{} containers by their usage in the {} before {}, from {}",
@@ -69,7 +69,7 @@ fn about(report: &Report) -> Vec<String> {
         lines.push(format!("requests of their running pods together: {}", totals.join(", ")));
     }
     if report.workloads_from == WorkloadsFrom::PodNames {
-        lines.push("~ workloads are guessed from names of pods: there is no kube-state-metrics".to_owned());
+        lines.push("~ workloads are guessed from pod names: there are no kube-state-metrics".to_owned());
     }
     lines
 }
@@ -91,7 +91,7 @@ fn row(advice: &Advice) -> [String; 8] {
     ]
 }
 
-/// Takes room from the widest column of names, one character at a time, until all fits.
+/// Shrinks the widest name column, one character at a time, until the table fits.
 fn shrink(widths: &mut [usize; HEADER.len()], width: usize) {
     let gaps = GAP.len() * (HEADER.len() - 1);
     while widths.iter().sum::<usize>() + gaps > width {

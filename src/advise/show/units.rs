@@ -1,13 +1,13 @@
-//! Amounts as people write them in a pod's spec.
+//! Amounts as Kubernetes quantities.
 
 use crate::advise::advice::Current;
 use berth_rightsizing::recommend::{AMOUNT_MAX, Amount};
 
-/// What stands for something that is not known.
+/// Placeholder for an unknown value.
 pub const UNKNOWN: &str = "?";
 pub const UNSET: &str = "unset";
 
-/// Millicores: `250m`, `1500m`, or `2` for whole cores.
+/// Formats millicores: `250m`, `1500m`, or `2` for whole cores.
 pub fn cpu(millicores: Amount) -> String {
     match millicores {
         AMOUNT_MAX.. => "any".to_owned(),
@@ -16,7 +16,7 @@ pub fn cpu(millicores: Amount) -> String {
     }
 }
 
-/// Bytes in three digits at least, in the largest unit that has them; it is not exact.
+/// Formats bytes with at least three digits, in the largest unit that allows it; rounded.
 pub fn memory(bytes: Amount) -> String {
     const UNITS: [(&str, u32); 4] = [("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10)];
     if bytes >= AMOUNT_MAX {
@@ -46,7 +46,7 @@ pub fn estimate(amount: Option<Amount>, unit: fn(Amount) -> String) -> String {
     amount.map_or(UNKNOWN.to_owned(), unit)
 }
 
-/// As kubectl abbreviates it.
+/// Returns kubectl's short name of a kind.
 pub fn kind(kind: &str) -> &str {
     match kind {
         "Deployment" => "deploy",
@@ -62,7 +62,7 @@ pub fn kind(kind: &str) -> &str {
     }
 }
 
-/// In at most `width` characters, with an ellipsis in the middle where something was cut: names differ at both ends. Control
+/// Shortens to at most `width` characters, with an ellipsis in the middle, as names differ at both ends. Control
 /// characters are escaped.
 pub fn cut(text: &str, width: usize) -> String {
     let escaped: String = text

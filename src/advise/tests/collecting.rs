@@ -10,7 +10,7 @@ const HOUR_NS: i64 = 3_600_000_000_000;
 const NOW_S: f64 = 1_700_000_000.0;
 const ALL: Choice = Choice { ended_after_ns: 2 * HOUR_NS, all: true, severity_min: Severity::Unknown };
 
-/// Takes hourly samples of `value` from and until so many hours before now.
+/// Adds hourly samples of `value` between two times, given in hours before now.
 fn use_up(
     collector: &mut Collector,
     kind: UsageKind,
@@ -84,7 +84,7 @@ fn without_kube_state_metrics_requests_are_unknown_and_not_unset() {
     let [db] = &advice[..] else { panic!("{advice:?}") };
     assert_eq!((&*db.kind, &*db.workload, db.guessed), ("StatefulSet", "db", true));
     assert_eq!((db.size.cpu.request, db.severity), (Current::Unknown, Severity::Unknown));
-    // Nothing is said of memory that nobody measured.
+    // Unmeasured memory gets no advice.
     assert_eq!((db.size.memory.target, db.size.memory.severity), (None, Severity::Unknown));
 }
 
@@ -183,7 +183,7 @@ fn the_worst_come_first_and_of_them_those_that_save_most() {
     let expected =
         ["saves 16Gi", "saves 600m", "saves 4Gi, half a core", "lacks 600m", "warning", "good", "unknown"];
     assert_eq!(names, expected);
-    // Two pods each; what is not known counts neither now nor then.
+    // Two pods each; an unknown request is left out of both totals.
     let totals = totals(&all);
     assert_eq!(totals.cpu, Some((2 * (1000 + 1600 + 1000 + 400 + 1000 + 1300), 2 * 6 * 1000)));
     assert_eq!(totals.memory.map(|(_, then)| then), Some(2 * 2 * 1000 * MI));

@@ -45,7 +45,7 @@ fn the_top_of_the_chain_of_owners_is_the_workload() {
         ("shell", "Pod", "shell"),
         ("old-style", "Pod", "old-style"),
         ("kube-proxy-node-7", "Node", "kube-proxy"),
-        // Not seen by kube-state-metrics, but its ReplicaSet or Job was.
+        // Unknown to kube-state-metrics, but its ReplicaSet or Job is known.
         ("roll-7c5ddbdf54-zzzzz", "Rollout", "roll"),
         ("import-zzzzz", "Job", "import"),
     ];
@@ -53,7 +53,7 @@ fn the_top_of_the_chain_of_owners_is_the_workload() {
         assert_eq!(owners.workload("n", pod), found(kind, name, false), "{pod}");
     }
     assert!(owners.knows("n", "shell") && !owners.knows("n", "nobody") && !owners.knows("m", "shell"));
-    // The same names in another namespace say nothing.
+    // The same names in another namespace do not match.
     assert_eq!(owners.workload("m", "db-0"), found("StatefulSet", "db", true));
 }
 
@@ -90,7 +90,7 @@ fn workloads_are_guessed_from_names() {
         ("db-12", "StatefulSet", "db"),
         ("db-012", "Pod", "db-012"),
         ("shell", "Pod", "shell"),
-        // `a` and `1` are in no random name.
+        // Random names never contain `a` or `1`.
         ("web-a1a1a", "Pod", "web-a1a1a"),
         ("-x2x4z", "Pod", "-x2x4z"),
         ("", "Pod", ""),

@@ -15,7 +15,7 @@ fn value() -> Column {
     Column { name: "value".into(), resource: Resource::Cpu, scale: 1.0 }
 }
 
-/// Reads a file that has these bytes; the path in an error becomes `FILE`.
+/// Reads a file with these bytes; the path in an error becomes `FILE`.
 fn with_columns(bytes: &[u8], columns: &[Column]) -> Result<Recording, String> {
     let mut file = tempfile::NamedTempFile::new().expect("a file");
     file.write_all(bytes).expect("written");
@@ -23,7 +23,7 @@ fn with_columns(bytes: &[u8], columns: &[Column]) -> Result<Recording, String> {
     read(file.path(), columns).map_err(|error| name(error.to_string()))
 }
 
-/// Times in seconds and amounts.
+/// Returns times in seconds, and amounts.
 fn samples(text: &str) -> Result<Vec<(i64, i64)>, String> {
     let recording = with_columns(text.as_bytes(), &[value()])?;
     let [series] = &recording.recorded[..] else { panic!("{recording:?}") };

@@ -7,17 +7,17 @@ use crate::advise::show;
 use berth_rightsizing::recommend::AMOUNT_MAX;
 use berth_rightsizing::recommend::backtest::{EstimatorKind, Measures, Outcome, Resource, overall};
 
-/// Compares with a file, which `UPDATE=1` writes anew.
+/// Compares with a golden file; `UPDATE=1` rewrites it.
 fn assert_golden(name: &str, text: &str) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/advise/tests/golden").join(name);
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(&file, text).expect("the golden file is written");
     }
     let golden = std::fs::read_to_string(&file).expect("a golden file: make it with UPDATE=1");
-    assert_eq!(text, golden, "{name} is not what it was; if that is meant, UPDATE=1 writes it anew");
+    assert_eq!(text, golden, "{name} differs from the golden file; run with UPDATE=1 to accept the change");
 }
 
-/// Containers with every kind of figure, and hostile names.
+/// Containers with every kind of value, and hostile names.
 fn three() -> Report {
     let mut first = advice("app", (Current::Set(2000), Some(350)), (Current::Set(4 << 30), Some(512 * MI)));
     first.size.memory.limit = Current::Set(4 << 30);
@@ -64,7 +64,7 @@ fn json_and_yaml_have_all_figures_in_base_units() {
         (&first["days"], &first["samples"], &first["podsSeen"]),
         (&7.5.into(), &181.into(), &5.into())
     );
-    // Not set, and not known.
+    // Unset and unknown.
     assert_eq!((&second["cpu"]["request"], &second["memory"]["request"]), (&Value::Null, &"?".into()));
     assert_eq!(second["guessed"], true);
 }
@@ -125,7 +125,7 @@ fn a_backtest_is_a_line_for_each_series_and_estimator() {
         outcome("cpu.csv", Resource::Cpu, EstimatorKind::Vpa, 0.2),
         outcome("cpu.csv", Resource::Cpu, EstimatorKind::Max, 0.4),
     ];
-    // One series needs no sum.
+    // One series needs no total.
     assert_eq!(show::backtests_table(&one, &overall(&one)).lines().count(), 3);
     let two = [&one[..], &[outcome("memory.csv", Resource::Memory, EstimatorKind::P99, -0.1)]].concat();
     assert_golden("backtest.txt", &show::backtests_table(&two, &overall(&two)));

@@ -1,4 +1,5 @@
-//! What a node takes, straight from the words of the API: no rule, index or cache of the library is asked.
+//! Independent oracle of node feasibility, written from the API documentation: uses no rule, index or cache of the
+//! library.
 
 use std::collections::BTreeMap;
 
@@ -71,7 +72,7 @@ fn has_room(wanted: &Usage, node: &Node, pods: &[&Usage]) -> bool {
         && ports_free
 }
 
-/// Whether `node`, which has these pods, takes a pod of this spec.
+/// Returns whether `node`, which has these pods, accepts a pod of this spec.
 pub fn admits(spec: &PodSpec, node: &Node, pods: &[&Usage]) -> bool {
     let cordon = Taint { key: CORDON.into(), value: "".into(), effect: Effect::NoSchedule };
     let mut hard = node.taints.iter().filter(|taint| taint.effect != Effect::PreferNoSchedule);
@@ -102,7 +103,7 @@ fn together(key: &str, a: &Node, b: &Node) -> bool {
     a.labels.get(key).is_some() && a.labels.get(key) == b.labels.get(key)
 }
 
-/// Whether pods, wherever they are, let this one come to `node`.
+/// Returns whether the existing pods on all nodes allow this pod on `node`.
 pub fn welcome(spec: &PodSpec, me: &Identity, node: &Node, nodes: &[&Node], pods: &[Placed]) -> bool {
     let hard: Vec<_> = spec.spread.constraints.iter().filter(|constraint| constraint.hard).collect();
     let spread = hard.iter().all(|constraint| evenly(constraint, &hard, spec, node, nodes, pods));

@@ -1,4 +1,4 @@
-//! Random nodes and pod specs: few names and small amounts, so that they meet.
+//! Random nodes and pod specs: few names and small amounts, so that they match often.
 
 use std::sync::Arc;
 
@@ -90,7 +90,7 @@ fn usage() -> impl Strategy<Value = Usage> {
     (cpu, memory, select(vec![0, 0, 300]), extended(), ports).prop_map(
         |(cpu_milli, memory, ephemeral_storage, extended, ports)| Usage {
             requests: Amounts { cpu_milli, memory, ephemeral_storage, pods: 1 },
-            // Most ask for none, else few would ever fit.
+            // Most request none; otherwise few would ever fit.
             extended: extended.into_iter().filter(|_| cpu_milli == 100).collect(),
             nonzero_cpu_milli: cpu_milli.max(100),
             nonzero_memory: memory.max(200),
@@ -188,7 +188,7 @@ fn spread(me: Identity) -> impl Strategy<Value = Spread> {
             let empty = labels == LabelSelector::All([].into());
             let selector = PodSelector {
                 namespaces: [me.namespace.clone()].into(),
-                // An empty one counts nothing, which is how conversion has it.
+                // An empty selector counts nothing, as in the conversion from the API.
                 labels: if empty { LabelSelector::Nothing } else { labels.clone() },
                 ..PodSelector::default()
             };
@@ -209,7 +209,7 @@ fn spread(me: Identity) -> impl Strategy<Value = Spread> {
         .prop_map(|(constraints, defaulted)| Spread { constraints: constraints.into(), defaulted })
 }
 
-/// A template of pods: what they want, and what others see of them.
+/// A template of pods: their spec, and their peer data.
 pub fn template() -> impl Strategy<Value = (PodSpec, Peer)> {
     let app = option::of(select(vec!["web", "db"]));
     let identity = (select(vec!["x", "y"]), app, option::of(Just("1"))).prop_map(|(namespace, app, tier)| {

@@ -1,4 +1,5 @@
-//! What would help an allocation that waits: told by its status, by `berth explain --what-if` and over HTTP; and it does help.
+//! Advice for waiting allocations in their status, in `berth explain --what-if` and over HTTP; and its effect when
+//! followed.
 
 use super::*;
 

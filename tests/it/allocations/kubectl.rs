@@ -1,4 +1,4 @@
-//! What people see.
+//! Output of kubectl for users.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn allocation(spec: &str) -> String {
 
 const SELECTOR: &str = "selector: {matchLabels: {app: a}}";
 
-/// A spec, and what is said against it; nothing if it is good.
+/// A spec and its expected error; empty if it is valid.
 fn cases() -> Vec<(String, &'static str)> {
     let role = |name: &str, more: &str| format!("{{name: {name}, minimum: 1, {more}}}");
     let roles = |roles: &[String]| format!("{{roles: [{}]}}", roles.join(", "));

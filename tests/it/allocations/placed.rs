@@ -1,4 +1,4 @@
-//! Allocations as people use them: jobs, berth, and kubectl to see what becomes of them.
+//! Allocations in use: jobs, berth, and their progress in kubectl.
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::PostParams;
@@ -22,7 +22,7 @@ fn job_of(pod: &Pod) -> &str {
     labels.and_then(|labels| labels.get("batch.kubernetes.io/job-name")).map_or("", String::as_str)
 }
 
-/// The columns of an allocation, but for its age.
+/// Returns the columns of an allocation except its age.
 async fn columns(kubectl: &Kubectl, name: &str) -> Vec<String> {
     let table = kubectl.must(&["get", "allocation", name, "--no-headers"], "").await;
     let mut words: Vec<_> = table.split_whitespace().map(str::to_owned).collect();
@@ -46,7 +46,7 @@ async fn a_job_of_32_waits_for_a_zone_with_room_for_all_and_shares_it() {
     let kubectl = Kubectl::new(&control_plane).await;
     kubectl.install_kinds().await;
     let _controllers = control_plane.start_controller_manager(&CONTROLLERS).await.expect("it starts");
-    // Together there is room for the job, in no zone alone.
+    // The job fits in all zones together, but in none alone.
     for (zone, nodes) in [("zone-a", 5), ("zone-b", 7), ("zone-c", 5)] {
         for at in 0..nodes {
             create_zoned(&client, &format!("{zone}-{at}"), zone, "8").await;
@@ -62,11 +62,11 @@ async fn a_job_of_32_waits_for_a_zone_with_room_for_all_and_shares_it() {
     assert!(message.contains("zone-b") && message.contains("there are 28"), "{message}");
     assert!(all_pods(&client).await.iter().all(|pod| node_of(pod).is_none()), "nothing is half placed");
     let pod = &all_pods(&client).await[0];
-    let (status, reason, told) = scheduled_condition(pod).expect("members are told");
+    let (status, reason, told) = scheduled_condition(pod).expect("members have the condition");
     assert_eq!((&*status, &*reason), ("False", "Unschedulable"));
     assert!(told.starts_with("0/7 nodes are available: 7 Insufficient cpu."), "{told}");
 
-    // It remembers nothing of it over a restart, and needs nothing.
+    // After a restart it has no state of this, and needs none.
     berth.kill();
     let berth = Berth::start(&control_plane.kubeconfig(), "");
     create_zoned(&client, "zone-b-7", "zone-b", "8").await;
@@ -75,7 +75,7 @@ async fn a_job_of_32_waits_for_a_zone_with_room_for_all_and_shares_it() {
         assert!(node_of(&pod).is_some_and(|node| node.starts_with("zone-b")), "{}", name_of(&pod));
     }
     assert_no_overcommit(&client).await;
-    // One that is replaced goes to the others, alone.
+    // A replaced member joins the remaining ones, individually.
     let lost = name_of(&all_pods(&client).await[0]).to_owned();
     delete_pods(&client, [lost.clone()]).await;
     await_until(SOON, "the pod is replaced", async || {
@@ -108,7 +108,7 @@ async fn of_two_gangs_that_compete_one_runs_and_the_other_waits_whole_until_it_e
     let [winner, loser] = [winner, loser].map(|gang| format!("berth-{gang}"));
     await_columns(&kubectl, &winner, &[&winner, "Scheduled", "8", "8", "8"]).await;
     await_columns(&kubectl, &loser, &[&loser, "Unschedulable", "8", "8", "0"]).await;
-    // The winner is done; its pods go with its jobs.
+    // The winner is done; its pods are deleted with its jobs.
     let jobs = kubectl.must(&["get", "jobs", "-o", "name"], "").await;
     let of_winner = jobs.lines().filter(|job| job.contains(&winner));
     let args: Vec<&str> = ["delete", "--grace-period=0", "--force"].into_iter().chain(of_winner).collect();
@@ -121,7 +121,7 @@ async fn of_two_gangs_that_compete_one_runs_and_the_other_waits_whole_until_it_e
     assert_no_overcommit(&client).await;
 }
 
-/// Deletes what may be gone by now.
+/// Deletes pods that may already be gone.
 async fn force_delete(client: &Client, names: impl Iterator<Item = String>) {
     let api: Api<Pod> = Api::default_namespaced(client.clone());
     for name in names {

@@ -1,4 +1,4 @@
-//! The watches of kinds that a cluster need not have.
+//! Watches of kinds that may be missing in a cluster.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 
-/// What a watch has told.
+/// Objects and lists that a watch has reported.
 #[derive(Default)]
 struct Seen {
     allocations: Vec<Allocation>,
@@ -41,7 +41,7 @@ impl ObjectSink for Seen {
     }
 }
 
-/// A watch, and what it has told. Ends when dropped.
+/// A watch and its reports. Ends when dropped.
 struct Watch {
     seen: Arc<Mutex<Seen>>,
     version: Arc<Mutex<String>>,
@@ -95,7 +95,7 @@ async fn a_kind_that_is_installed_later_is_read_and_one_that_is_removed_is_forgo
         Watch::start::<LeanCoschedulingPodGroup>(client.clone()),
     ];
     for watch in others.iter().chain([&watch]) {
-        watch.until("it is told that there are none", |seen| seen.lists == 1).await;
+        watch.until("it reports that there are none", |seen| seen.lists == 1).await;
         assert_eq!(watch.counters.errors.load(std::sync::atomic::Ordering::Relaxed), 0);
     }
 
@@ -110,7 +110,7 @@ async fn a_kind_that_is_installed_later_is_read_and_one_that_is_removed_is_forgo
     let lists = watch.seen.lock().lists;
     kubectl.must(&["delete", "crd", "allocations.berth.dev"], "").await;
     watch
-        .until("it is told that there are none", |seen| seen.allocations.is_empty() && seen.lists > lists)
+        .until("it reports that there are none", |seen| seen.allocations.is_empty() && seen.lists > lists)
         .await;
 }
 

@@ -1,4 +1,4 @@
-//! What gangs that do not fit cost while they wait, and pods come and go all the time.
+//! CPU cost of waiting gangs that do not fit, while pods come and go continuously.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ const NODES: usize = 1_000;
 const GANGS: usize = 100;
 const MEMBERS: usize = 8;
 const CHURN_FOR: Duration = Duration::from_secs(30);
-/// Pods that go and come at a time, and how often.
+/// Number of pods replaced at a time, and interval.
 const CHURN: usize = 10;
 const CHURN_EVERY: Duration = Duration::from_millis(500);
 
@@ -59,7 +59,7 @@ async fn a_hundred_gangs_that_do_not_fit_cost_little_while_they_wait() {
     .await;
     let is_told =
         |pod: &Pod| scheduled_condition(pod).is_some_and(|(_, reason, _)| reason == "Unschedulable");
-    await_until(SOON, "all members are told", async || {
+    await_until(SOON, "all members have their condition", async || {
         all_pods(&client).await.iter().filter(|pod| is_told(pod)).count() == GANGS * MEMBERS
     })
     .await;

@@ -35,7 +35,7 @@ fn is_scheduled(mut status: AllocationStatus) -> AllocationStatus {
     status
 }
 
-/// Writes until nothing waits.
+/// Writes until no update is pending.
 async fn write(control_plane: &ControlPlane, allocations: &Allocations, status: &AllocationStatus) {
     let client = without_retries(control_plane.config()).expect("a client");
     allocations.tell(status.clone());
@@ -49,7 +49,7 @@ async fn conditions(api: &Api<DynamicObject>, name: &str) -> (Vec<Value>, String
     (found, object.resource_version().expect("a version"))
 }
 
-/// Words of the line about `name`.
+/// Returns the words of the line about `name`.
 fn line<'a>(table: &'a str, name: &str) -> Vec<&'a str> {
     let line = table.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{table}"));
     line.split_whitespace().collect()

@@ -1,4 +1,5 @@
-//! New pods of a service that is scaled: what its ServiceScaler's status says holds for them from the start, whoever wrote it.
+//! New pods of a scaled service: they start with the values of its ServiceScaler's status, whichever process wrote
+//! it.
 
 use berth_crds::service_scaler::ServiceScaler;
 
@@ -10,7 +11,7 @@ use crate::allocations::Kubectl;
 const CONFIG: &str = "scaling: {enabled: true, interval: 1s, hintsInPods: true}\n\
     recommender: {prometheus: {url: 'http://127.0.0.1:1'}, apply: {webhook: true}}";
 
-/// Of the Deployment of the same name, as another process left it.
+/// Creates the ServiceScaler of the Deployment of the same name, as another process left it.
 async fn create_scaler(client: &Client, name: &str, status: Value) {
     let scalers: Api<ServiceScaler> = Api::default_namespaced(client.clone());
     let scaler = json!({
@@ -58,7 +59,7 @@ async fn new_pods_have_the_size_and_the_place_that_their_service_scaler_knows_al
                 "requests": {"cpu": "300m", "memory": "100Mi"}, "limits": {"cpu": "600m"},
             })
     };
-    // Nobody schedules the first ones: they only show that the webhook knows.
+    // The first ones stay unscheduled: they only show that the webhook has the data.
     create_until(&client, &pod_of("web", 0, &web, asked.clone()), "new pods have their size", has_size).await;
     create_until(&client, &pod_of("cart", 0, &cart, asked.clone()), "those of the other, too", has_size)
         .await;
@@ -84,7 +85,7 @@ async fn new_pods_have_the_size_and_the_place_that_their_service_scaler_knows_al
         let pod = all_pods(&client).await.into_iter().find(|pod| name_of(pod) == name)?;
         serde_json::to_value(pod.spec?.affinity?).ok()
     };
-    let told = affinity("web-5d4f8-0").await.expect("whoever places it is told");
+    let told = affinity("web-5d4f8-0").await.expect("the hint is in the pod");
     let terms = &told["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"];
     assert_eq!(terms[0]["weight"], 90);
     assert_eq!(terms[0]["podAffinityTerm"]["labelSelector"]["matchExpressions"][0]["values"], json!(["db"]));
@@ -95,7 +96,7 @@ async fn new_pods_have_the_size_and_the_place_that_their_service_scaler_knows_al
         assert!(told.contains(expected), "{expected} is not in\n{told}");
     }
 
-    // The next process knows it, too, and a VPA has the last word on sizes.
+    // The next process has the data, too, and a VPA takes precedence for sizes.
     berth.kill();
     let berth = Berth::start(&control_plane.kubeconfig(), &certificate.config(CONFIG));
     berth.await_ready().await;

@@ -1,4 +1,4 @@
-//! Pods that run get what is recommended: in place, by eviction, or not at all.
+//! Updates of running pods: in place, by eviction, or not at all.
 
 use berth_testenv::{Options, User};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -12,7 +12,7 @@ use crate::chart::rendered;
 const BERTH: &str = "system:serviceaccount:berth-system:berth";
 const CONFIG: &str = "recommender: {apply: {webhook: true, updater: true, interval: 1s}}";
 
-/// Two running pods of a workload, which a VPA of this mode wants to be larger.
+/// Creates two running pods of a workload, for which a VPA of this mode recommends more.
 async fn create_running(client: &Client, name: &str, mode: &str, target: Value) {
     let owners = create_workload(client, name, 2).await;
     for index in 0..2 {
@@ -29,7 +29,7 @@ fn name_of_pod(name: &str, index: usize) -> String {
     format!("{name}-5d4f8-{index}")
 }
 
-/// As the kubelet says it.
+/// Sets a pod's status like the kubelet.
 async fn say(client: &Client, name: &str, index: usize, status: Value) {
     let pods: Api<Pod> = Api::default_namespaced(client.clone());
     let (params, patch) = (PatchParams::default(), json!({"status": status}));
@@ -43,7 +43,7 @@ async fn get(client: &Client, name: &str, index: usize) -> Option<Value> {
     (pod.metadata.deletion_timestamp.is_none()).then(|| serde_json::to_value(pod).expect("JSON"))
 }
 
-/// The CPU requests of the pods that are left.
+/// Returns the CPU requests of the remaining pods.
 async fn requests(client: &Client, name: &str) -> Vec<String> {
     let mut found = Vec::new();
     for index in 0..2 {
@@ -70,14 +70,14 @@ async fn rounds(berth: &Berth, count: f64) {
     await_until(SOON, "rounds go by", async || done().await >= before + count).await;
 }
 
-/// Reasons of the events about a pod.
+/// Returns the reasons of the events about a pod.
 async fn reasons(client: &Client, name: &str, index: usize) -> Vec<String> {
     let pods: Api<Pod> = Api::default_namespaced(client.clone());
     let pod = pods.get(&name_of_pod(name, index)).await.expect("the pod");
     events_of(client, &pod).await.into_iter().filter_map(|event| event.reason).collect()
 }
 
-/// A control plane whose user [`BERTH`] may what the chart allows for this, and nothing else.
+/// Starts a control plane whose user [`BERTH`] has exactly the permissions that the chart grants for this.
 async fn prepare() -> (TestControlPlane, Client, Certificate) {
     let user = User { name: BERTH.to_owned(), groups: vec!["system:serviceaccounts".to_owned()] };
     let control_plane = start_control_plane_with(Options { users: vec![user], ..Options::default() }).await;
@@ -114,14 +114,14 @@ async fn pods_are_resized_in_place_and_never_beyond_their_node() {
     await_until(SOON, "both pods are resized", async || requests(&client, "web").await == ["500m"; 2]).await;
     let pod = get(&client, "web", 0).await.expect("it is there");
     assert_eq!(resources(&pod)["limits"]["cpu"], "1", "the limit follows");
-    await_until(SOON, "an event tells it", async || {
+    await_until(SOON, "an event reports it", async || {
         reasons(&client, "web", 0).await.contains(&"InPlaceResizedByVPA".to_owned())
     })
     .await;
 
-    // 4 CPUs: 1 for web, and 100m each for the others.
+    // 4 CPUs: 1 for web, and 100m for each other pod.
     await_until(SOON, "there is no room", async || held(&berth, "node_room").await == 2.0).await;
-    await_until(SOON, "an event tells it", async || {
+    await_until(SOON, "an event reports it", async || {
         reasons(&client, "big", 0).await.contains(&"NotUpdatedByVPA".to_owned())
     })
     .await;
@@ -168,17 +168,18 @@ async fn what_cannot_be_in_place_is_evicted_only_where_the_mode_allows_it() {
         }
     }
     await_until(SOON, "one is evicted", async || requests(&client, "either").await.len() == 1).await;
-    await_until(SOON, "an event tells it", async || {
+    await_until(SOON, "an event reports it", async || {
         let all = [reasons(&client, "either", 0).await, reasons(&client, "either", 1).await].concat();
         all.contains(&"EvictedByVPA".to_owned())
     })
     .await;
-    await_until(SOON, "the others are waited for", async || held(&berth, "infeasible").await == 2.0).await;
+    await_until(SOON, "the remaining pods are waited for", async || held(&berth, "infeasible").await == 2.0)
+        .await;
     rounds(&berth, 3.0).await;
     assert_eq!((requests(&client, "either").await.len(), requests(&client, "place").await.len()), (1, 2));
     assert_eq!(updates(&berth, "evicted").await, 1.0, "the other one is the last of its ReplicaSet");
 
-    // Less than what was infeasible is tried.
+    // A smaller size than the infeasible one is tried.
     recommend(&client, "place", json!({"cpu": "250m", "memory": "100Mi"})).await;
     await_until(SOON, "less is tried", async || {
         requests(&client, "place").await.contains(&"250m".to_owned())
@@ -192,7 +193,7 @@ async fn a_disruption_budget_is_asked_once_and_upstreams_updater_is_left_alone()
     let (control_plane, client, certificate) = prepare().await;
     let target = json!({"cpu": "300m", "memory": "100Mi"});
     create_running(&client, "web", "Recreate", target).await;
-    // Nobody has computed its status, so it allows nothing.
+    // Its status was never computed, so it allows no disruption.
     let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(client.clone());
     let budget = json!({
         "metadata": {"name": "web"},

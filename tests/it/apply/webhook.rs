@@ -1,4 +1,4 @@
-//! Pods get what is recommended when they are created, and are created whatever happens.
+//! Sizes of new pods: applied at creation, and creation never fails because of them.
 
 use std::net::SocketAddr;
 
@@ -38,7 +38,7 @@ async fn reviews(berth: &Berth, result: &str) -> f64 {
     berth.find_metric(&name).await.unwrap_or(0.0)
 }
 
-/// Makes a pod like this one again and again, until this holds of it; then it stays.
+/// Creates a pod like this one repeatedly until `holds` is true for it; that pod is kept.
 pub(super) async fn create_until(
     client: &Client,
     pod: &Value,
@@ -87,7 +87,7 @@ async fn new_pods_get_what_is_recommended_and_no_failure_keeps_them_away() {
     let text = "Pod resources updated by web: container 0: cpu request, memory request, cpu limit";
     assert_eq!((&annotations[UPDATES], &annotations[OBSERVED]), (&json!(text), &json!("app")));
 
-    // A ReplicaSet that no watch has told of.
+    // A ReplicaSet that no watch has delivered.
     let of_new = json!([{
         "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-5d4f9", "uid": "u", "controller": true,
     }]);
@@ -95,7 +95,7 @@ async fn new_pods_get_what_is_recommended_and_no_failure_keeps_them_away() {
     young["metadata"]["labels"]["pod-template-hash"] = "5d4f9".into();
     assert!(is_patched(&create_pod(&client, &young).await));
 
-    // None of these has anything to apply.
+    // None of these has a recommendation to apply.
     for name in ["off", "new", "stranger"] {
         let owners = json!([{
             "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": format!("{name}-5d4f8"), "uid": "u",
@@ -107,7 +107,7 @@ async fn new_pods_get_what_is_recommended_and_no_failure_keeps_them_away() {
     }
     assert_eq!((reviews(&berth, "no_vpa").await, reviews(&berth, "no_recommendation").await), (2.0, 1.0));
 
-    // A LimitRange that the recommendation would go beyond.
+    // A LimitRange that the recommendation would exceed.
     let ranges: Api<LimitRange> = Api::default_namespaced(client.clone());
     let range = json!({
         "metadata": {"name": "small"},
@@ -123,11 +123,11 @@ async fn new_pods_get_what_is_recommended_and_no_failure_keeps_them_away() {
     assert_eq!(resources(&made)["limits"]["cpu"], "400m");
     assert_eq!(resources(&made)["requests"]["cpu"], "200m");
 
-    // It is not trusted any more, and then it is gone.
+    // Its certificate is no longer trusted, and then it is gone.
     install(&client, berth.secure_address().await, &bundle(&Ca::new("another").certificate)).await;
     let is_as_asked = |pod: &Value| *resources(pod) == asked;
     let fourth = pod_of("web", 3, &owners, asked.clone());
-    create_until(&client, &fourth, "a webhook that is not trusted keeps nobody away", is_as_asked).await;
+    create_until(&client, &fourth, "an untrusted webhook blocks no pod", is_as_asked).await;
     install(&client, berth.secure_address().await, &certificate.ca).await;
     let fifth = pod_of("web", 4, &owners, asked.clone());
     create_until(&client, &fifth, "it is trusted again", is_patched).await;
@@ -173,7 +173,7 @@ async fn a_certificate_that_has_ended_keeps_no_pod_away_and_new_files_are_enough
     assert_eq!(said(), 1, "{}", berth.log());
 }
 
-/// Upper bound of the time within which this share of the reviews was answered, in seconds.
+/// Returns an upper bound of the time within which this share of the reviews was answered, in seconds.
 fn quantile(scrape: &str, share: f64) -> f64 {
     let of = |line: &str| {
         let line = line.strip_prefix("berth_request_duration_seconds_bucket{")?;
@@ -212,14 +212,14 @@ async fn a_review_takes_a_few_milliseconds_also_among_a_thousand_vpas() {
     let is_patched = |pod: &Value| pod["metadata"]["annotations"][UPDATES].is_string();
     let first = pod_of("web", 5_000, &owners, asked.clone());
     create_until(&client, &first, "pods are patched", is_patched).await;
-    // One after the other: with more at once the API server alone keeps both cores of a small machine busy.
+    // Sequentially: with concurrent requests the API server alone keeps both cores of a small machine busy.
     for index in 0..500 {
         create_pod(&client, &pod_of("web", index, &owners, asked.clone())).await;
     }
     let (_, scrape) = berth.get("/metrics").await;
     let (half, most) = (quantile(&scrape, 0.5), quantile(&scrape, 0.99));
     println!("reviews: half within {half} s, 99 % within {most} s");
-    // What is tested is a build without optimisation, beside whatever else the machine does.
+    // A debug build is tested, on a machine with other load.
     let (found, limit) = if std::env::var_os("BERTH_BIN").is_some() { (most, 0.005) } else { (half, 0.05) };
     assert!(found <= limit, "half within {half} s, 99 % within {most} s");
 }

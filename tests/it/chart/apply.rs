@@ -1,4 +1,4 @@
-//! What users apply, shown to a real API server and to kubeconform with that server's schemas.
+//! Everything that users apply, validated by a real API server and by kubeconform with that server's schemas.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use crate::support::{await_until, start_control_plane};
 use super::openapi::write_schemas;
 use super::{NAMESPACE, VALUES, documents, helm, rendered, repository, template, the};
 
-/// Everything that a user could apply: a name, and the YAML.
+/// Returns everything that a user could apply: a name, and the YAML.
 fn everything_to_apply() -> Vec<(String, String)> {
     let mut all: Vec<(String, String)> =
         VALUES.iter().map(|(name, values)| ((*name).to_owned(), template(values).unwrap())).collect();
@@ -52,7 +52,7 @@ async fn the_api_server_and_kubeconform_accept_every_object() {
             }
             dry_run(&client, &object).await.unwrap_or_else(|error| panic!("{name}: {error}: {object}"));
             if object["kind"] == "Deployment" && object["metadata"]["namespace"] == NAMESPACE {
-                // A Deployment is never refused by the pod security of its namespace, its pods are.
+                // Pod security never rejects a Deployment, only its pods.
                 let pod = pod_of(&object);
                 dry_run(&client, &pod).await.unwrap_or_else(|error| panic!("{name}: {error}: {pod}"));
             }
@@ -113,7 +113,7 @@ async fn helm_installs_the_chart_and_its_notes_say_how_to_use_it() {
     assert_eq!(kind.metadata.annotations.unwrap_or_default()["helm.sh/resource-policy"], "keep");
 }
 
-/// Kinds that the test's API server does not have: of operators, and of files.
+/// Kinds that the test's API server does not serve: of operators, and of files.
 const FOREIGN: [&str; 6] = [
     "kubescheduler.config.k8s.io/v1/KubeSchedulerConfiguration",
     "monitoring.coreos.com/v1/ServiceMonitor",
@@ -138,7 +138,7 @@ fn pod_of(deployment: &Value) -> Value {
     pod
 }
 
-/// For good, and until the API server serves their kinds and describes them.
+/// Installs the CRDs, and waits until the API server serves and describes their kinds.
 pub async fn install_crds(client: &Client) {
     for crd in berth_crds::crds() {
         let (group, kind) = (crd.spec.group.clone(), crd.spec.names.kind.clone());
@@ -161,12 +161,12 @@ async fn create_restricted_namespace(client: &Client, name: &str) {
     namespaces.create(&PostParams::default(), &serde_json::from_value(namespace).unwrap()).await.unwrap();
 }
 
-/// Server-side apply with strict validation of fields, which changes nothing.
+/// Dry run of a server-side apply with strict field validation.
 async fn dry_run(client: &Client, object: &Value) -> kube::Result<DynamicObject> {
     apply(client, object, true).await
 }
 
-/// The same for good.
+/// Server-side apply with strict field validation.
 pub async fn create(client: &Client, object: &Value) {
     apply(client, object, false).await.unwrap_or_else(|error| panic!("{error}: {object}"));
 }
@@ -190,7 +190,7 @@ async fn apply(client: &Client, object: &Value, dry_run: bool) -> kube::Result<D
     api.patch(object["metadata"]["name"].as_str().unwrap(), &params, &Patch::Apply(object)).await
 }
 
-/// Checks objects with the schemas in `schemas`; the error is what kubeconform says.
+/// Checks objects with the schemas in `schemas`; the error is kubeconform's message.
 fn kubeconform(yaml: &str, schemas: &Path) -> Result<(), String> {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("objects.yaml");

@@ -1,4 +1,4 @@
-//! What the chart makes of its features, and berth with that and no more, on a real API server.
+//! Features of the chart: the rendered objects, and berth on a real API server with exactly those permissions.
 
 use berth_testenv::{Options, User};
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
@@ -13,7 +13,7 @@ use crate::support::*;
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// Names of the resources that a webhook is asked about.
+/// Returns the names and rules of the rendered webhooks.
 fn webhooks(objects: &[Value]) -> Vec<(&str, &Value)> {
     let webhooks = the("ValidatingWebhookConfiguration", objects)["webhooks"].as_array().unwrap();
     webhooks.iter().map(|it| (it["rules"][0]["resources"][0].as_str().unwrap(), it)).collect()
@@ -139,14 +139,14 @@ fn the_webhook_the_monitor_and_the_certificate_mean_the_same_service() {
     assert_eq!(endpoint["tlsConfig"]["ca"]["secret"]["name"], config.serving.secret.as_str());
 }
 
-/// The file that the chart writes, for a berth on this machine.
+/// Returns the configuration file that the chart renders, adapted for a berth on this machine.
 fn local_config(objects: &[Value]) -> String {
     let map = the("ConfigMap", objects);
     let mut config: Value = serde_saphyr::from_str(map["data"]["berth.yaml"].as_str().unwrap()).unwrap();
     config["serving"]["address"] = json!("127.0.0.1:0");
     config["leaderElection"]["namespace"] = json!(NAMESPACE);
     let config = config.as_object_mut().unwrap();
-    // The first is set for every berth of a test.
+    // The first is set for every berth in tests.
     config.remove("healthAddress");
     config.remove("estimatorFile");
     serde_saphyr::to_string(&*config).unwrap()
@@ -195,7 +195,7 @@ async fn the_guard_of_the_chart_works_with_what_the_chart_allows() {
 
     let berth = Berth::start(&cluster.kubeconfig_for(&account).unwrap(), &local_config(&chart));
     let address = berth.secure_address().await;
-    // There is no Service here: the API server is told the address instead.
+    // There is no Service here: the API server gets the address instead.
     let mut configuration = the("ValidatingWebhookConfiguration", &chart).clone();
     for webhook in configuration["webhooks"].as_array_mut().unwrap() {
         webhook["clientConfig"] = json!({"url": format!("https://{address}/guard")});
@@ -210,7 +210,7 @@ async fn the_guard_of_the_chart_works_with_what_the_chart_allows() {
     let pods: Api<Pod> = Api::default_namespaced(client.clone());
     await_until(SOON, "the API server asks the guard", async || {
         match pods.create(&PostParams::default(), &placed_pod("refused", json!({}))).await {
-            // It does not know the webhook yet.
+            // It has not loaded the webhook yet.
             Ok(_) => {
                 delete_pods(&client, ["refused".to_owned()]).await;
                 false
@@ -222,16 +222,16 @@ async fn the_guard_of_the_chart_works_with_what_the_chart_allows() {
     let mirror = placed_pod("mirror", json!({"kubernetes.io/config.mirror": "x"}));
     pods.create(&PostParams::default(), &mirror).await.expect("it runs already");
 
-    // What berth binds itself is not asked about, so that it also binds while nobody answers.
+    // berth's own binds bypass the webhook, so that it also binds while the webhook is down.
     let silent: Vec<Value> = ["bindings.berth.dev", "pods.berth.dev"]
         .map(|name| json!({"name": name, "clientConfig": {"url": "https://127.0.0.1:1/guard"}}))
         .to_vec();
     let patch = Patch::Strategic(json!({"webhooks": silent}));
     let name = format!("{NAMESPACE}-berth");
     webhooks.patch(&name, &PatchParams::default(), &patch).await.expect("patched");
-    await_until(SOON, "the API server asks nobody", async || {
+    await_until(SOON, "the API server calls a dead webhook", async || {
         let answer = pods.create(&PostParams::default(), &placed_pod("refused", json!({}))).await;
-        answer.expect_err("nobody answers").to_string().contains("failed calling webhook")
+        answer.expect_err("the webhook is down").to_string().contains("failed calling webhook")
     })
     .await;
     create_pods(&client, &Pods { count: 5, ..Pods::default() }, |_, _| {}).await;

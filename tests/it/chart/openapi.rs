@@ -1,4 +1,4 @@
-//! JSON schemas for kubeconform, from the API server itself: the usual place of them is a server on the internet.
+//! JSON schemas for kubeconform from the API server itself, instead of a server on the internet.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use kube::api::GetParams;
 use kube::core::Request;
 use serde_json::{Value, json};
 
-/// Writes one JSON schema a kind, made from the API server's own OpenAPI: `deployment-apps-v1.json`.
+/// Writes one JSON schema per kind, generated from the API server's OpenAPI: `deployment-apps-v1.json`.
 pub async fn write_schemas(client: &Client, folder: &Path) {
     let request = Request::new("").get("openapi/v2", &GetParams::default()).unwrap();
     let openapi: Value = serde_json::from_str(&client.request_text(request).await.unwrap()).unwrap();
@@ -32,7 +32,7 @@ pub async fn write_schemas(client: &Client, folder: &Path) {
     }
 }
 
-/// Makes a definition refuse fields that it does not have, and accept all spellings of quantities and ports.
+/// Makes a definition reject unknown fields, and accept all spellings of quantities and ports.
 fn close(name: &str, definition: &mut Value) {
     if name.ends_with(".api.resource.Quantity") || name.ends_with(".util.intstr.IntOrString") {
         *definition = json!({"type": ["string", "number"]});
@@ -41,7 +41,7 @@ fn close(name: &str, definition: &mut Value) {
     }
 }
 
-/// The definition `root` and all that it refers to.
+/// Returns the definition `root` and all definitions that it refers to.
 fn reachable(root: &str, definitions: &serde_json::Map<String, Value>) -> serde_json::Map<String, Value> {
     let mut found = serde_json::Map::new();
     let mut open = vec![root.to_owned()];

@@ -1,8 +1,8 @@
-//! What the chart allows berth to do: as much as it needs with the features that are on, and nothing else.
+//! Permissions granted by the chart: exactly those needed by the enabled features.
 
 use super::*;
 
-/// A role, what is accessed, the verbs, and what they are for.
+/// A role, its target, the verbs, and their purpose.
 type Access = (&'static str, &'static str, &'static [&'static str], &'static str);
 
 /// With the defaults.
@@ -41,7 +41,7 @@ const ACCESS: [Access; 35] = [
         "ClusterRole",
         "storage.k8s.io/csidrivers",
         &["list", "watch"],
-        "which drivers tell where they have room",
+        "drivers that publish their storage capacity",
     ),
     ("ClusterRole", "storage.k8s.io/csistoragecapacities", &["list", "watch"], "where they have it"),
     (
@@ -54,7 +54,7 @@ const ACCESS: [Access; 35] = [
     ("ClusterRole", "berth.dev/allocations", &["get", "list", "watch"], "which pods are placed together"),
     ("ClusterRole", "scheduling.k8s.io/podgroups", &["get", "list", "watch"], "the same, of Kubernetes"),
     ("ClusterRole", "scheduling.x-k8s.io/podgroups", &["get", "list", "watch"], "the same, of coscheduling"),
-    ("ClusterRole", "berth.dev/allocations/status", &["patch"], "tells where they stand"),
+    ("ClusterRole", "berth.dev/allocations/status", &["patch"], "writes their status"),
     ("ClusterRole", "scheduling.k8s.io/podgroups/status", &["patch"], "the same"),
     ("ClusterRole", "scheduling.x-k8s.io/podgroups/status", &["patch"], "the same"),
     (
@@ -63,14 +63,14 @@ const ACCESS: [Access; 35] = [
         &["get", "list", "watch"],
         "how pods are placed; reads a status before it writes it",
     ),
-    ("ClusterRole", "berth.dev/allocationpolicies/status", &["patch"], "tells whether a policy is in force"),
+    ("ClusterRole", "berth.dev/allocationpolicies/status", &["patch"], "writes whether a policy is in force"),
     (
         "ClusterRole",
         "berth.dev/quotas",
         &["get", "list", "watch"],
         "how much pods may request together; reads a status before it writes it",
     ),
-    ("ClusterRole", "berth.dev/quotas/status", &["patch"], "tells how much is used"),
+    ("ClusterRole", "berth.dev/quotas/status", &["patch"], "writes the usage"),
     ("ClusterRole", "policy/poddisruptionbudgets", &["list", "watch"], "which pods are rather not preempted"),
     ("ClusterRole", "/pods/binding", &["create"], "places pods"),
     (
@@ -79,22 +79,17 @@ const ACCESS: [Access; 35] = [
         &["patch"],
         "sets the conditions PodScheduled=False and DisruptionTarget, and the nominated node",
     ),
-    (
-        "ClusterRole",
-        "events.k8s.io/events",
-        &["create", "patch"],
-        "tells what happened; counts up repeated events",
-    ),
+    ("ClusterRole", "events.k8s.io/events", &["create", "patch"], "creates events; counts repeated ones"),
     ("ClusterRole", "authentication.k8s.io/tokenreviews", &["create"], "who reads metrics"),
     ("ClusterRole", "authorization.k8s.io/subjectaccessreviews", &["create"], "whether that is allowed"),
-    ("ClusterRole", "url:/metrics", &["get"], "a role for others, bound to nobody"),
+    ("ClusterRole", "url:/metrics", &["get"], "a role for scrapers, without a binding"),
     ("Role", "coordination.k8s.io/leases", &["create"], "makes the lease of the leader election"),
     ("Role", "coordination.k8s.io/leases:berth", &["get", "update"], "takes and renews it"),
     ("Role", "/secrets", &["create"], "makes the Secret of the certificate that berth issues"),
     ("Role", "/secrets:berth-tls", &["get", "update"], "reads and renews it"),
 ];
 
-/// What the recommender adds: whose pods they are, what is recommended and remembered, and usage.
+/// Added by the recommender: owners of pods, recommendations and checkpoints, and usage.
 const RECOMMENDING: [&str; 13] = [
     "+ClusterRole */*/scale [get]",
     "+ClusterRole /events [list]",
@@ -111,7 +106,7 @@ const RECOMMENDING: [&str; 13] = [
     "+ClusterRole metrics.k8s.io/pods [list]",
 ];
 
-/// What a pod that is created gets: which VPA it belongs to, and how large it may be.
+/// Added by the webhook for new pods: their VPAs and size limits.
 const APPLYING: [&str; 4] = [
     "+ClusterRole /limitranges [list,watch]",
     "+ClusterRole apps/deployments [list,watch]",
@@ -119,7 +114,7 @@ const APPLYING: [&str; 4] = [
     "+ClusterRole batch/jobs [list,watch]",
 ];
 
-/// What the updater adds to that: resizes, evictions, how many pods are wanted, and whether upstream's components run.
+/// Added by the updater: resizes, evictions, desired replicas, and whether upstream's components run.
 const UPDATING: [&str; 11] = [
     APPLYING[0],
     "+ClusterRole /pods/eviction [create]",
@@ -134,7 +129,7 @@ const UPDATING: [&str; 11] = [
     "+ClusterRole coordination.k8s.io/leases:vpa-updater,vpa-admission-controller [get]",
 ];
 
-/// What scaling of services adds.
+/// Added by scaling of services.
 const FOR_SCALING: [&str; 7] = [
     "+ClusterRole */*/scale [get,patch]",
     "+ClusterRole /pods/resize [patch]",
@@ -145,7 +140,7 @@ const FOR_SCALING: [&str; 7] = [
     "+ClusterRole keda.sh/scaledobjects [list]",
 ];
 
-/// What the roles allow: the kind of the role, what is accessed with the names it is limited to, and the verbs.
+/// Returns the granted permissions: the kind of the role, the target with the names it is limited to, and the verbs.
 fn rules(objects: &[Value]) -> Vec<(String, String, Vec<String>)> {
     let mut found = Vec::new();
     let roles = objects.iter().filter(|it| ["ClusterRole", "Role"].contains(&it["kind"].as_str().unwrap()));

@@ -1,4 +1,4 @@
-//! Where berth and kube-scheduler must agree, and what they say when they do not.
+//! Comparison of berth and kube-scheduler, and descriptions of their differences.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -11,33 +11,33 @@ use super::subject::{Says as Berth, Subject};
 /// kube-scheduler's score plugins in the order in which berth compares preferences.
 const PREFERENCES: [&str; 4] = ["TaintToleration", "NodeAffinity", "InterPodAffinity", "PodTopologySpread"];
 
-/// The first pod of a scenario about which the two do not agree.
+/// The first pod of a scenario with a difference.
 #[derive(Debug)]
 pub struct Difference {
     pub step: usize,
     pub question: usize,
-    /// What is different, and all that both said.
+    /// The difference, and both complete answers.
     pub text: String,
 }
 
 impl Difference {
-    /// The first thing that is different, whichever node it is about.
+    /// Returns the first difference, without node names.
     pub fn kind(&self) -> &str {
         let line = self.text.lines().next().unwrap_or_default();
         line.split_once(": ").filter(|(node, _)| node.starts_with("node-")).map_or(line, |(_, rest)| rest)
     }
 }
 
-/// How often kube-scheduler said a thing: what was compared. Reasons and messages by their text, feasible nodes as
-/// [`FEASIBLE`], scores that told nodes apart by their plugin.
+/// Number of times that kube-scheduler gave an answer, as a measure of coverage. Reasons and messages by their text,
+/// feasible nodes as [`FEASIBLE`], scores that differed between nodes by their plugin.
 pub type Seen = BTreeMap<String, u64>;
 
 pub const FEASIBLE: &str = "feasible";
 
-/// Takes both through the whole history.
+/// Runs both through the whole history.
 ///
 /// # Errors
-/// When the oracle cannot be asked.
+/// The oracle fails.
 pub fn first_difference(
     scenario: &[Step],
     oracle: &mut Oracle,
@@ -78,7 +78,7 @@ fn note(upstream: &Upstream, seen: &mut Seen) {
     preemption::note(upstream, &mut count);
 }
 
-/// The first preference that tells nodes apart, with the score of each node.
+/// Returns the first preference with different scores, with the score of each node.
 fn deciding(upstream: &Upstream) -> Option<(&'static str, &BTreeMap<String, i64>)> {
     let scores = PREFERENCES.iter().filter_map(|plugin| Some((*plugin, upstream.scores.get(*plugin)?)));
     let mut telling = scores.filter(|(_, scores)| scores.values().max() != scores.values().min());
@@ -92,7 +92,7 @@ fn difference(upstream: &Upstream, berth: &Berth) -> Option<String> {
     } else if let Some(message) = &upstream.pre_filter {
         let nodes = berth.feasible.len() + berth.rejected.len();
         let told = berth.message.as_deref().unwrap_or_default();
-        // Without any node, kube-scheduler does not ask its plugins.
+        // Without any node, kube-scheduler does not run its plugins.
         if nodes > 0 && !told.starts_with(&format!("0/{nodes} nodes are available: {message}. ")) {
             let _ = writeln!(text, "kube-scheduler looks at no node: {message}; berth says: {told}");
         }
@@ -135,8 +135,8 @@ fn node_differences(upstream: &Upstream, berth: &Berth, text: &mut String) {
     }
 }
 
-/// The chosen node is one that kube-scheduler takes too. In the first preference that tells nodes apart, it is one that no
-/// other has a higher score than.
+/// Checks that kube-scheduler also accepts the chosen node, and that no node has a higher score in the first
+/// preference with different scores.
 fn choice_difference(upstream: &Upstream, berth: &Berth, text: &mut String) {
     let feasible = upstream.feasible.iter().flatten();
     let Some(chosen) = &berth.chosen else {

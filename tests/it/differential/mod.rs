@@ -1,8 +1,9 @@
-//! berth against kube-scheduler's own plugins, on random clusters that change: the same nodes are feasible, the others are
-//! rejected for the same reasons, and what berth chooses is not worse in a preference that is the only one.
+//! Differential test of berth against kube-scheduler's own plugins, on random clusters that change: the same nodes
+//! are feasible, the rest are rejected for the same reasons, and berth's choice is not worse in a preference that is
+//! the only one.
 //!
-//! `BERTH_DIFF_CLUSTERS` says how many clusters, `BERTH_DIFF_SEED` the first one's seed. A difference is printed with its
-//! seed, made small, and written to a file; named after what was wrong, such files are kept in `regressions/`.
+//! `BERTH_DIFF_CLUSTERS` sets the number of clusters, `BERTH_DIFF_SEED` the first one's seed. A difference is printed
+//! with its seed, minimized, and written to a file; such files are kept in `regressions/`, named after the bug.
 
 mod compare;
 mod generator;
@@ -30,7 +31,7 @@ const CLUSTERS: u64 = 2_000;
 const SEED: u64 = 1;
 const FEATURES: Features = Features { domains: true, owners: true, volumes: true, preemption: false };
 
-/// What must have been compared often for the test to mean something.
+/// Answers that must have been compared often for the test to be meaningful.
 const MUST_BE_SEEN: &[&str] = &[
     FEASIBLE,
     "pod affinity terms conflict",
@@ -54,7 +55,7 @@ const MUST_BE_SEEN: &[&str] = &[
     "InterPodAffinity",
     "PodTopologySpread",
 ];
-/// Each of them is seen this often, if the test is not told to look at fewer clusters than usual.
+/// Minimum number of each of them, unless the test runs on fewer clusters than usual.
 const ENOUGH: u64 = 5;
 
 #[test]
@@ -80,7 +81,7 @@ fn agree_on_random_clusters(features: Features, usual: u64, must_be_seen: &[&str
     }
 }
 
-/// One thread and one oracle a core. After a difference, nobody begins another cluster.
+/// One thread and one oracle per core. After a difference, no new cluster is started.
 fn check_all(seeds: Range<u64>, features: Features) -> (Seen, Vec<String>) {
     let program = filter_oracle().expect("the oracle can be built");
     let (next, found) = (AtomicU64::new(seeds.start), AtomicBool::new(false));
@@ -111,7 +112,7 @@ fn check_all(seeds: Range<u64>, features: Features) -> (Seen, Vec<String>) {
     (all_seen, reports)
 }
 
-/// A report of the first difference on the cluster of this seed.
+/// Returns a report of the first difference on the cluster of this seed.
 fn check(seed: u64, features: Features, oracle: &mut Oracle, seen: &mut Seen) -> Option<String> {
     let scenario = generator::scenario(seed, features);
     let difference = first_difference(&scenario, oracle, seen).expect("the oracle answers")?;

@@ -1,4 +1,4 @@
-//! kube-scheduler's side: a process that answers with its plugins.
+//! kube-scheduler as oracle: a process that runs its plugins.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -9,11 +9,11 @@ use serde::Deserialize;
 
 use super::scenario::Step;
 
-/// What kube-scheduler says of one pod.
+/// kube-scheduler's answer for one pod.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Says {
-    /// Why it did not look at any node.
+    /// Reason why it evaluated no node.
     pub pre_filter: Option<String>,
     pub feasible: Option<Vec<String>>,
     pub rejected: Option<BTreeMap<String, Rejection>>,
@@ -27,27 +27,27 @@ pub struct Says {
 #[derive(Clone, Debug, Deserialize)]
 pub struct Rejection {
     pub reasons: Vec<String>,
-    /// Taking pods away from the node would not help.
+    /// Removing pods from the node would not help.
     #[allow(
         dead_code,
-        reason = "berth's verdict does not tell it apart; a person who reads a difference wants it"
+        reason = "berth's verdict does not distinguish it; it helps a reader of a difference"
     )]
     pub unresolvable: bool,
 }
 
-/// What the pod could preempt, as if it fitted nowhere.
+/// Preemption victims of the pod, as if it fitted no node.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Preempts {
-    /// Why it may not.
+    /// Reason why it may not preempt.
     pub ineligible: Option<String>,
     /// By node.
     pub candidates: BTreeMap<String, Victims>,
-    /// Nodes that were tried in vain.
+    /// Nodes on which preemption does not help.
     pub fruitless: BTreeMap<String, Rejection>,
-    /// The best candidate, or all that are as good.
+    /// The best candidate, or all equally good ones.
     pub best: Option<Vec<String>>,
-    /// What it is told when there is none.
+    /// Its message if there is none.
     pub message: Option<String>,
 }
 
@@ -56,7 +56,7 @@ pub struct Preempts {
 #[serde(deny_unknown_fields)]
 pub struct Victims {
     pub pods: Vec<String>,
-    /// How many of them a disruption budget wants kept.
+    /// Number of disruption budget violations.
     pub violations: u32,
 }
 
@@ -86,10 +86,10 @@ impl Oracle {
         Oracle { to, from, child, line: String::new() }
     }
 
-    /// One answer for each question of the step.
+    /// Returns one answer for each question of the step.
     ///
     /// # Errors
-    /// When the oracle refuses the step (it says why on standard error), after which it is gone.
+    /// The oracle rejects the step (with a reason on standard error), after which it has exited.
     pub fn step(&mut self, step: &Step) -> anyhow::Result<Vec<Says>> {
         let mut line = serde_json::to_vec(step)?;
         line.push(b'\n');

@@ -1,7 +1,7 @@
-//! Preemption: on every node where the pod does not fit, berth's dry run finds the victims that upstream's DefaultPreemption finds,
-//! in their order and with as many violations of disruption budgets, or the same reasons why there are none. berth's survey
-//! leaves out no node that upstream has victims on; the cheapest of what it leaves is what upstream chooses, or costs the
-//! same; and without its victims the pod passes upstream's filters there.
+//! Preemption: on every infeasible node, berth's dry run finds the same victims as upstream's DefaultPreemption, in
+//! the same order and with the same number of disruption budget violations, or the same reasons for having none.
+//! berth's survey keeps every node on which upstream has victims; the cheapest of these is upstream's choice, or has
+//! the same cost; and without its victims the pod passes upstream's filters there.
 
 use std::fmt::Write;
 
@@ -16,7 +16,7 @@ use super::subject::{Preempts as Berth, Says};
 const CLUSTERS: u64 = 400;
 const FEATURES: Features = Features { domains: true, owners: true, volumes: true, preemption: true };
 
-/// What must have been compared often for the test to mean something.
+/// Answers that must have been compared often for the test to be meaningful.
 const MUST_BE_SEEN: &[&str] = &[
     "preemption: several victims",
     "preemption: a budget violated",
@@ -87,7 +87,7 @@ fn is_tried(upstream: &Upstream, node: &str) -> bool {
     upstream.candidates.contains_key(node) || upstream.fruitless.contains_key(node)
 }
 
-/// Where upstream does not try, what berth's dry run would find is of no interest.
+/// Nodes that upstream does not try are not compared.
 fn dry_run_differences(upstream: &Upstream, berth: &Berth, text: &mut String) {
     for (node, theirs) in &upstream.candidates {
         match berth.dry_runs.get(node) {
@@ -127,8 +127,8 @@ fn dry_run_differences(upstream: &Upstream, berth: &Berth, text: &mut String) {
     }
 }
 
-/// The node, the victims and the cost of what berth chooses: of what the survey left, or, where the pod fits somewhere, so that
-/// there is no survey, of what upstream tries.
+/// Returns the node, the victims and the cost of berth's choice: among the surveyed nodes or, where the pod fits
+/// somewhere and there is no survey, among those that upstream tries.
 fn choice<'a>(upstream: &Upstream, berth: &'a Berth) -> Option<(&'a String, &'a (Victims, Cost))> {
     let counts = |node: &str| match &berth.surveyed {
         Some(surveyed) => surveyed.contains(node),
@@ -153,8 +153,8 @@ fn choice_difference(upstream: &Upstream, berth: &Berth, text: &mut String) {
     }
 }
 
-/// A survey tells what resources lack, where upstream's dry run would find a port taken first: it is not looked for. Without
-/// any node, kube-scheduler does not come to preemption.
+/// Skipped where a survey reports missing resources but upstream's dry run would find an occupied port first. Without
+/// any node, kube-scheduler does not reach preemption.
 fn message_difference(upstream: &Upstream, berth: &Berth, text: &mut String) {
     let ports = |why: &Rejection| why.reasons.iter().any(|reason| reason.contains("free ports"));
     if berth.dry_runs.is_empty() || upstream.fruitless.values().any(ports) {
@@ -167,14 +167,14 @@ fn message_difference(upstream: &Upstream, berth: &Berth, text: &mut String) {
     };
     if !ours.ends_with(&format!(" preemption: {told}")) {
         let _ = writeln!(text, "another message");
-        let _ = writeln!(text, "  kube-scheduler tells {told:?}, berth {ours:?}");
+        let _ = writeln!(text, "  kube-scheduler reports {told:?}, berth {ours:?}");
     }
 }
 
-/// Takes the victims of berth's choice away, and asks upstream's filters whether the pod fits then.
+/// Removes the victims of berth's choice, and asks upstream's filters whether the pod then fits.
 ///
 /// # Errors
-/// When the oracle cannot be asked.
+/// The oracle fails.
 pub fn chosen_in_vain(
     pod: &Value,
     (upstream, berth): (&oracle::Says, &Says),

@@ -1,5 +1,5 @@
-//! Differences that were found, made small, one file each: berth and kube-scheduler agree on them now, but for those that
-//! stay, knowingly.
+//! Minimized differences found so far, one file each: berth and kube-scheduler agree on them now, except for known
+//! deviations.
 
 use berth_testenv::binaries::filter_oracle;
 

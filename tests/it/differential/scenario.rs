@@ -1,5 +1,5 @@
-//! The history of one cluster, as the objects the API server would show: what both sides are fed with, and what a
-//! reproduction file holds, one [`Step`] a line (the format of `tools/control-plane/filter-oracle`).
+//! History of one cluster, as objects of the API server: the input of both sides, and the content of a reproduction
+//! file, one [`Step`] per line (the format of `tools/control-plane/filter-oracle`).
 
 use std::collections::BTreeMap;
 
@@ -9,13 +9,13 @@ use serde_json::Value;
 /// From the first step, which resets, to the last.
 pub type Scenario = Vec<Step>;
 
-/// Changes of the cluster, then pods to ask about.
+/// Changes of the cluster, then questions about pods.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Step {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub reset: bool,
-    /// By resource: `namespace/name`, or the name of what has no namespace. Comes before `apply`.
+    /// By resource: `namespace/name`, or the name of a cluster-scoped object. Applied before `apply`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub delete: BTreeMap<String, Vec<String>>,
     /// By resource (`nodes`, `pods`, `persistentvolumeclaims`…).
@@ -25,15 +25,15 @@ pub struct Step {
     pub ask: Vec<Question>,
 }
 
-/// On which nodes could this pod be?
+/// A pod whose feasible nodes are asked for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Question {
     pub pod: Value,
-    /// Whether kube-scheduler's scores are wanted too.
+    /// Also return kube-scheduler's scores.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub scores: bool,
-    /// What could it preempt?
+    /// Also return its preemption victims.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub preempt: bool,
 }
@@ -64,7 +64,7 @@ impl Pods {
     }
 }
 
-/// `namespace/name`, or the name of what has no namespace.
+/// Returns `namespace/name`, or the name of a cluster-scoped object.
 pub fn key_of(object: &Value) -> String {
     let name = object["metadata"]["name"].as_str().expect("every object has a name");
     match object["metadata"]["namespace"].as_str() {
@@ -74,7 +74,7 @@ pub fn key_of(object: &Value) -> String {
 }
 
 /// # Panics
-/// When a line is not a step.
+/// A line is not a step.
 pub fn parse(lines: &str) -> Scenario {
     let step = |line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error} in {line}"));
     lines.lines().map(step).collect()

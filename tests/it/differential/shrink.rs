@@ -1,4 +1,4 @@
-//! Makes a scenario that shows a difference small enough to read.
+//! Minimizer of scenarios that show a difference.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use super::compare::{Difference, Seen, first_difference};
 use super::oracle::Oracle;
 use super::scenario::{Scenario, Step, print};
 
-/// Fields without which the API server would not take an object, or which make it another one.
+/// Fields that the API server requires, or that identify the object.
 const REQUIRED: &[&str] = &[
     "reset",
     "metadata",
@@ -16,7 +16,7 @@ const REQUIRED: &[&str] = &[
     "spec",
     "status",
     "nodeName",
-    // Without them, which of two pods is more important is left to chance.
+    // Without them, upstream orders pods randomly.
     "startTime",
     "claimName",
     "volumeName",
@@ -39,10 +39,10 @@ const REQUIRED: &[&str] = &[
     "maxSkew",
     "nodeSelectorTerms",
 ];
-/// Lists of which the API server wants one element at least.
+/// Lists that the API server requires to be non-empty.
 const NOT_EMPTY: &[&str] = &["values", "nodeSelectorTerms"];
 
-/// Leaves out what can be left out while there is still a difference of the same kind. Takes some seconds.
+/// Removes everything possible while there is still a difference of the same kind. Takes some seconds.
 pub fn shrink(mut scenario: Scenario, found: &Difference, oracle: &mut Oracle) -> Scenario {
     let mut differs = |smaller: &Scenario| match first_difference(smaller, oracle, &mut Seen::new()) {
         Ok(Some(difference)) => difference.kind() == found.kind(),
@@ -61,7 +61,7 @@ pub fn shrink(mut scenario: Scenario, found: &Difference, oracle: &mut Oracle) -
     }
 }
 
-/// All but the first, which resets.
+/// Tries to remove each step except the first, which resets.
 fn leave_out_steps(scenario: &mut Scenario, differs: &mut impl FnMut(&Scenario) -> bool) {
     for at in (1..scenario.len()).rev() {
         let mut smaller = scenario.clone();
@@ -86,12 +86,12 @@ fn leave_out_parts(scenario: &mut Scenario, at: usize, differs: &mut impl FnMut(
     simplify(&mut step, "", &mut differs);
 }
 
-/// Tries to leave out each part of what is at the JSON pointer `path`, large ones before their own parts.
+/// Tries to remove each part of the value at the JSON pointer `path`, large parts before their own parts.
 fn simplify(root: &mut Value, path: &str, differs: &mut impl FnMut(&Value) -> bool) {
     halve(root, path, differs);
     let parts: Vec<String> = match root.pointer(path) {
         Some(Value::Object(fields)) => fields.keys().cloned().collect(),
-        // From the end: the places of the others stay what they are.
+        // From the end: the indexes of the remaining parts stay valid.
         Some(Value::Array(items)) => (0..items.len()).rev().map(|at| at.to_string()).collect(),
         _ => return,
     };
@@ -105,7 +105,7 @@ fn simplify(root: &mut Value, path: &str, differs: &mut impl FnMut(&Value) -> bo
     }
 }
 
-/// Leaves out half of a long list at once, while that works.
+/// Removes half of a long list at once, while that works.
 fn halve(root: &mut Value, path: &str, differs: &mut impl FnMut(&Value) -> bool) {
     while let Some(length) = root.pointer(path).and_then(Value::as_array).map(Vec::len).filter(|n| *n > 3) {
         let half = |range: std::ops::Range<usize>| {
@@ -122,7 +122,7 @@ fn halve(root: &mut Value, path: &str, differs: &mut impl FnMut(&Value) -> bool)
     }
 }
 
-/// Whether the part was there and may go.
+/// Returns whether the part existed and could be removed.
 fn remove(root: &mut Value, path: &str, part: &str) -> bool {
     match root.pointer_mut(path) {
         Some(Value::Object(fields)) => !REQUIRED.contains(&part) && fields.remove(part).is_some(),

@@ -1,4 +1,4 @@
-//! berth's side: one scheduler and one agent over a cluster's whole history, so that lists are repaired.
+//! berth as subject: one scheduler and one agent over a cluster's whole history, so that lists are repaired.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -22,28 +22,28 @@ use serde_json::Value;
 use super::oracle::Victims;
 use super::scenario::{Question, Step, key_of};
 
-/// What berth says of one pod.
+/// berth's answer for one pod.
 #[derive(Clone, Debug, Default)]
 pub struct Says {
-    /// Why berth does not schedule it at all, whatever the cluster is.
+    /// Reason why berth does not schedule it at all, in any cluster.
     pub refused: Option<String>,
-    /// What the pod is told if there is no node for it.
+    /// The pod's message if no node is feasible.
     pub message: Option<String>,
-    /// The node it would get.
+    /// The node chosen for it.
     pub chosen: Option<String>,
     pub feasible: BTreeSet<String>,
     pub rejected: BTreeMap<String, Vec<String>>,
     pub preemption: Option<Preempts>,
 }
 
-/// What the pod could preempt, as if it fitted nowhere.
+/// Preemption victims of the pod, as if it fitted no node.
 #[derive(Clone, Debug, Default)]
 pub struct Preempts {
-    /// By node: the victims of its dry run, or why there are none.
+    /// By node: the victims of its dry run, or the reasons for having none.
     pub dry_runs: BTreeMap<String, Result<(Victims, Cost), Vec<String>>>,
-    /// What the survey left to be tried; `None`: it fits somewhere as it is.
+    /// Nodes kept by the survey; `None`: the pod fits without preemption.
     pub surveyed: Option<BTreeSet<String>>,
-    /// What it is told when all of those were tried in vain.
+    /// Its message after all of those were tried without success.
     pub message: Option<String>,
 }
 
@@ -68,7 +68,7 @@ impl Subject {
         }
     }
 
-    /// One answer for each question of the step.
+    /// Returns one answer for each question of the step.
     pub fn step(&mut self, step: &Step) -> Vec<Says> {
         for (resource, keys) in &step.delete {
             keys.iter().for_each(|key| self.delete(resource, key));
@@ -146,7 +146,7 @@ impl Subject {
         let pod = read::<LeanPod>(&question.pod).into_pod(&mut self.interner);
         let verdict = self.scheduler.verdict(&mut self.agent, &pod);
         let preemption = question.preempt.then(|| self.preempt(&pod));
-        // Nobody carries them out.
+        // Actions are discarded.
         self.scheduler.take_actions();
         Says {
             refused: verdict.refused.map(|text| text.to_string()),
@@ -158,7 +158,7 @@ impl Subject {
         }
     }
 
-    /// Dry runs of all nodes where the pod does not fit, also of those that the survey leaves out.
+    /// Runs dry runs on all infeasible nodes, also on those that the survey leaves out.
     fn preempt(&mut self, pod: &Pod) -> Preempts {
         let (class, standings) = self.scheduler.standings(&mut self.agent, pod);
         let (priority, now) = (pod.priority, Duration::ZERO);

@@ -1,4 +1,4 @@
-//! Input that is not what it should be.
+//! Invalid input.
 
 use super::*;
 

@@ -33,7 +33,7 @@ fn histogram(reasons: &Value) -> String {
     counts.join(", ")
 }
 
-/// What `kubectl get nodes,pods,… -A -o json` prints.
+/// Returns the output of `kubectl get nodes,pods,… -A -o json`.
 async fn dump(client: &Client) -> String {
     let mut items = Vec::new();
     for (path, version, kind) in [
@@ -85,7 +85,10 @@ async fn the_reasons_shown_are_those_the_pod_was_told_and_a_dump_says_the_same()
     for ((pod, message), answer) in told.iter().zip(&found) {
         assert_eq!(answer["pod"], *pod);
         let nodes = format!("0/10 nodes are available: {}. ", histogram(&answer["reasons"]));
-        assert!(message.starts_with(&nodes), "{pod} was told {message:?}, and explained as {nodes:?}");
+        assert!(
+            message.starts_with(&nodes),
+            "{pod} has condition {message:?}, and is explained as {nodes:?}"
+        );
     }
     assert!(found[1]["remedies"][0]["changes"][0].as_str().is_some_and(|text| text.starts_with("uncordon")));
 
@@ -130,7 +133,7 @@ async fn what_may_not_be_listed_is_named_and_only_nodes_and_pods_are_needed() {
     let binding = serde_json::from_value(binding).expect("a binding");
     bindings.create(&PostParams::default(), &binding).await.expect("created");
     let mut ran = explain_live(&kubeconfig, &[]);
-    // The API server learns of the role by a watch of its own.
+    // The API server receives the role by a watch of its own.
     await_until(std::time::Duration::from_secs(30), "the role is known", async || {
         ran = explain_live(&kubeconfig, &[]);
         ran.code == 0

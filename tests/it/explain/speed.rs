@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 
-/// What kubectl prints of 5,000 nodes with ten pods each, and 100 waiting pods, half of which fit nowhere.
+/// Returns kubectl's output for 5,000 nodes with ten pods each, and 100 waiting pods, half of which fit no node.
 fn large() -> String {
     let mut text = String::from("{\"apiVersion\": \"v1\", \"items\": [\n");
     let images: Vec<_> = (0..20)

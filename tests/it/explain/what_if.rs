@@ -10,7 +10,7 @@ fn replica(name: &str, node: &str, cpu: &str) -> Value {
     merged(pod(name, requests(json!({"cpu": cpu}))), more)
 }
 
-/// Nodes a to c of 4 cores, each with 3 of them taken; of a's pods one can move.
+/// Nodes a to c of 4 cores, each with 3 of them requested; of a's pods one can move.
 fn fragmented() -> Cluster {
     let taken = |cpu: &str| requests(json!({"cpu": cpu}));
     Cluster::default()
@@ -103,7 +103,7 @@ fn what_protects_the_pods_is_told_when_nothing_helps() {
     assert!(said.contains("1 are annotated as not safe to evict"), "{said}");
     let said = annotated(json!({}), json!([{"name": "cache", "emptyDir": {}}]));
     assert!(said.contains("1 have local storage"), "{said}");
-    // Memory is lost with any restart, and whoever says that it is safe knows.
+    // Memory-backed volumes are lost with any restart, and an explicit safe-to-evict annotation is trusted.
     for (annotations, volumes) in [
         (json!({}), json!([{"name": "cache", "emptyDir": {"medium": "Memory"}}])),
         (json!({safe_to_evict: "true"}), json!([{"name": "cache", "hostPath": {"path": "/x"}}])),
@@ -141,7 +141,7 @@ fn questions_that_have_no_answer_are_refused_with_what_is_wrong() {
         (&["podgroup/ring"], "berth: there is no PodGroup default/ring\n"),
         (
             &["allocation/ring"],
-            "berth: Allocation default/ring is not tried yet: Allocation default/ring has 1 of 3 members\n",
+            "berth: Allocation default/ring has not been tried yet: Allocation default/ring has 1 of 3 members\n",
         ),
         (&["default/none"], "berth: there is no pod default/none that is not finished\n"),
         (&["default/alone-a"], "berth: pod default/alone-a is on node a already\n"),

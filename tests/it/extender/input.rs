@@ -1,8 +1,8 @@
-//! Bad requests: each gets an answer that says what is wrong, and costs nothing that lasts.
+//! Bad requests: each gets an answer that names the error, and leaves no lasting cost.
 
 use super::*;
 
-/// Bytes that a process holds in memory now.
+/// Returns the process's resident memory in bytes.
 fn resident(berth: &Berth) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", berth.id())).expect("a process");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its memory");
@@ -59,7 +59,7 @@ async fn whatever_is_sent_is_answered_as_the_protocol_wants_it() {
     let (status, _) = post(&berth, "filter", vec![0xff, 0xfe]).await;
     assert_eq!(status, 400);
 
-    // Nodes that only one of the two knows are failed, not an error.
+    // Nodes known to only one of the two fail individually, without an error.
     let unknown = format!(r#"{{"pod":{POD},"nodenames":["node-1","elsewhere","node-0"]}}"#);
     let (_, answer) = post(&berth, "filter", unknown).await;
     let answer: Value = serde_json::from_str(&answer).expect("JSON");
@@ -68,7 +68,7 @@ async fn whatever_is_sent_is_answered_as_the_protocol_wants_it() {
     assert_eq!(answer["Error"], "");
 }
 
-/// A million by `BERTH_BAD_REQUESTS=1000000`.
+/// `BERTH_BAD_REQUESTS=1000000` for a million.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_bad_requests_leave_no_memory_behind() {
     let total: usize =
@@ -79,8 +79,8 @@ async fn many_bad_requests_leave_no_memory_behind() {
     berth.await_ready().await;
     let (url, http) = (url_of(&berth).await, reqwest::Client::new());
     let send = |at: usize| {
-        // Different each time, so that nothing can be remembered: truncated ones, wrong types, unknown pods and nodes, and
-        // well-formed ones of classes that nobody asks about again.
+        // All different, so that no result can be cached: truncated ones, wrong types, unknown pods and nodes, and
+        // well-formed ones of classes that are not requested again.
         let body = match at % 5 {
             0 => format!(r#"{{"Pod":{{"metadata":{{"name":"p{at}"#),
             1 => format!(r#"{{"Pod":{at},"NodeNames":["node-{at}"]}}"#),
@@ -99,13 +99,14 @@ async fn many_bad_requests_leave_no_memory_behind() {
         let answers = futures::stream::iter(range).map(send).buffer_unordered(16);
         answers.fold(0, async |sum, length| sum + length).await
     };
-    // What is kept at all is kept by now: classes and lists are bounded.
+    // All bounded caches are full by now: classes and lists.
     let warm = total / 2;
     run(0..warm).await;
     let before = resident(&berth);
     run(warm..total).await;
     let grown = resident(&berth).saturating_sub(before);
-    // A leak of 100 bytes a request would be seen from 100,000 requests on; below that the allocator's noise is larger.
+    // A leak of 100 bytes per request is detected from 100,000 requests on; below that the allocator's noise is
+    // larger.
     let allowed = (8 << 20).max((total - warm) as u64 * 100);
     assert!(grown < allowed, "{} requests left {grown} bytes", total - warm);
 }

@@ -1,4 +1,4 @@
-//! How fast the extender is. The figures need an optimised build and a quiet machine:
+//! Latency of the extender. The figures need an optimised build and a quiet machine:
 //!
 //! ```text
 //! cargo build --release
@@ -51,7 +51,7 @@ async fn five_thousand_nodes_are_judged_within_a_millisecond() {
                 http.post(format!("{url}/{verb}")).body(body.clone()).send().await.expect("an answer");
             let length = answer.bytes().await.expect("a body").len();
             assert!(length > NODES * 8, "{length} bytes are not {NODES} nodes");
-            // The first ones make the list and warm up.
+            // The first ones build the list and warm up.
             if at >= 10 {
                 times.push(began.elapsed());
             }

@@ -1,4 +1,4 @@
-//! Replicas that all schedule, and one guard for all of them.
+//! Several scheduling replicas with one guard.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 
-/// A Service for tests: passes connections on to one of the replicas that are there, in turn.
+/// A Service for tests: forwards connections to the running replicas, in turn.
 struct Service {
     address: SocketAddr,
     backends: Arc<Mutex<Vec<SocketAddr>>>,
@@ -52,7 +52,7 @@ async fn start_replica(cluster: &TestControlPlane, certificates: &Certificates) 
     berth
 }
 
-/// What the replicas say of a pod that is still not bound, for whoever reads why the test failed.
+/// Prints the replicas' explanations of an unbound pod, for readers of a failed test.
 async fn explain_waiting(client: &Client, replicas: &[Berth]) {
     let pods = all_pods(client).await;
     let waiting: Vec<_> = pods.iter().filter(|pod| node_of(pod).is_none()).collect();
@@ -75,7 +75,7 @@ async fn scheduled_by(berth: &Berth) -> f64 {
     berth.metric(r#"scheduler_schedule_attempts_total{result="scheduled",profile="berth"}"#).await
 }
 
-/// 20 kills by `BERTH_KILLS=20`.
+/// `BERTH_KILLS=20` for 20 kills.
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_that_all_schedule_share_the_classes_and_survive_any_kill() {
     let kills: usize = std::env::var("BERTH_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(3);
@@ -83,7 +83,7 @@ async fn replicas_that_all_schedule_share_the_classes_and_survive_any_kill() {
     const BURST: usize = 200;
     let cluster = start_control_plane().await;
     let client = cluster.client();
-    // Room for all bursts and not much more, so that two who do not know of each other would overcommit nodes.
+    // Room for all bursts and not much more, so that two replicas without a guard would overcommit nodes.
     let slots = (kills + 1) * BURST / NODES + 1;
     let cpu: &'static str = format!("{}m", slots * 100).leak();
     create_nodes(&client, &Nodes { count: NODES, cpu, ..Nodes::default() }).await;

@@ -1,17 +1,17 @@
-//! Other dimensions than CPU and memory, from a real Prometheus.
+//! Dimensions other than CPU and memory, from a real Prometheus.
 
 use std::fmt::Write;
 
 use super::*;
 
-/// A minute between two scrapes, from five hours ago until half an hour from now, at which berth reads.
+/// Scrape interval of a minute, from five hours ago until half an hour after berth's query.
 const STEP: i64 = 60;
 const OLD_POD: &str = "web-5c5d5f7b9-old00";
 
-/// The labels of a series, and its value, or by how much it grows in a second.
+/// The labels of a series, and its growth per second, or its value.
 type Growing = (String, f64);
 
-/// What cAdvisor has of two pods: each interface and device is read by two jobs.
+/// Returns cAdvisor's metrics of two pods: each interface and device is scraped by two jobs.
 fn scraped(now: i64) -> String {
     let mut text = String::new();
     let mut family = |kind: &str, name: &str, suffix: &str, series: &[Growing]| {
@@ -43,7 +43,7 @@ fn scraped(now: i64) -> String {
         let part = |container: &str, device: &str| {
             format!(r#"pod="{pod}",job="{job}",container="{container}",device="{device}",id="b""#)
         };
-        // All of the pod's containers together have none.
+        // The pod's total, which has no container, is ignored.
         vec![(part("app", "/dev/sda"), 4e5), (part("app", "/dev/sdb"), 6e5), (part("", "/dev/sda"), 7e8)]
     });
     family("counter", "container_fs_writes_bytes", "_total", &written);
@@ -60,7 +60,7 @@ async fn usage(client: &Client) -> Value {
     serde_json::from_str(&text).unwrap_or_default()
 }
 
-/// How many samples of the pods' network are kept.
+/// Returns the number of saved samples of the pods' network.
 async fn kept(client: &Client) -> Option<u64> {
     let text = annotation(&checkpoints(client), "web-app", "berth.dev/dimensions").await?;
     let kept: Value = serde_json::from_str(&text).ok()?;
@@ -77,7 +77,7 @@ async fn network_and_disk_are_told_in_an_annotation_that_survives_a_restart_and_
     create_workload(&client, "web", 1).await;
     create(&vpas(&client), vpa("web", "web", "berth")).await;
 
-    // Full confidence at once: bounds do not change any more.
+    // Full confidence immediately: bounds do not change any more.
     let config = |storage: &str| {
         format!(
             "recommender:
@@ -90,13 +90,13 @@ async fn network_and_disk_are_told_in_an_annotation_that_survives_a_restart_and_
     };
     let mut berth = Berth::start(&control_plane.kubeconfig(), &config("prometheus"));
     berth.await_ready().await;
-    await_until(LIMIT, "what is used is told", async || {
+    await_until(LIMIT, "the usage is reported", async || {
         let usage = usage(&client).await;
         usage["pod"]["networkReceive"].is_object() && usage["containers"]["app"]["diskWrite"].is_object()
     })
     .await;
     let told = usage(&client).await;
-    // Interfaces and devices are added up, and none is counted twice.
+    // Interfaces and devices are summed, and none is counted twice.
     let (received, written) = (&told["pod"]["networkReceive"], &told["containers"]["app"]["diskWrite"]);
     for (estimate, used) in [(received, 3e6), (written, 1e6)] {
         let of = |bound: &str| estimate[bound].as_f64().expect("a number") / used;
@@ -109,13 +109,13 @@ async fn network_and_disk_are_told_in_an_annotation_that_survives_a_restart_and_
     assert_eq!(told["containers"].as_object().map(|all| all.len()), Some(1), "{told}");
     await_until(LIMIT, "what is known is kept", async || kept(&client).await >= Some(8)).await;
 
-    // One that nobody measures is told once, and counted.
+    // A dimension without data is reported once, and counted.
     rounds(&berth, 2).await;
     let empty = r#"berth_recommender_dimension_reads_total{dimension="files",result="empty"}"#;
     assert!(berth.metric(empty).await >= 2.0);
     assert_eq!(berth.log().matches("no series of open_files").count(), 1, "{}", berth.log());
 
-    // Nothing new: nothing is written.
+    // No new samples: nothing is written.
     let writes = r#"berth_recommender_usage_writes_total{result="done"}"#;
     let (before, text) = (berth.metric(writes).await, usage(&client).await);
     let samples = r#"berth_recommender_dimension_samples_total{dimension="networkReceive",result="done"}"#;
@@ -135,7 +135,7 @@ async fn network_and_disk_are_told_in_an_annotation_that_survives_a_restart_and_
     assert_eq!((berth.metric(writes).await, usage(&client).await), (0.0, text), "it knows what it knew");
     assert!(!berth.log().contains("invalid"), "{}", berth.log());
 
-    // What was kept is corrupt: it is measured anew.
+    // The saved state is corrupt: measuring starts from zero.
     assert!(berth.terminate().await.success());
     let corrupt =
         json!({"metadata": {"annotations": {"berth.dev/dimensions": r#"{"pod":{"networkReceive":7}}"#}}});
@@ -143,7 +143,7 @@ async fn network_and_disk_are_told_in_an_annotation_that_survives_a_restart_and_
     api.patch("web-app", &params, &Patch::Merge(&corrupt)).await.expect("the checkpoint is patched");
     let berth = Berth::start(&control_plane.kubeconfig(), &config("checkpoint"));
     berth.await_ready().await;
-    await_until(LIMIT, "it is measured anew", async || {
+    await_until(LIMIT, "measuring starts from zero", async || {
         kept(&client).await.is_some_and(|count| (1..samples).contains(&count))
     })
     .await;

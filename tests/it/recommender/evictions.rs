@@ -1,11 +1,11 @@
-//! Evictions for want of memory, as the kubelet tells them.
+//! Evictions under memory pressure, as reported by the kubelet.
 
 use k8s_openapi::api::core::v1::Event;
 use kube::api::DeleteParams;
 
 use super::*;
 
-/// What the kubelet says of a pod's container `app`.
+/// Writes the kubelet's report about a pod's container `app`.
 async fn evict(client: &Client, name: &str, pod: &str, uid: &str, container: &str, used: &str) {
     let event = json!({
         "metadata": {"name": name, "annotations": {
@@ -36,7 +36,7 @@ async fn the_memory_of_an_evicted_pod_counts_once_also_after_a_restart() {
     })
     .await;
 
-    // One that is gone when it is heard of, and one that runs.
+    // One is gone when its event arrives, one is running.
     let gone = "web-7d4b9c6f5-pod01";
     let pods: Api<Pod> = Api::default_namespaced(client.clone());
     let uid = pods.get(gone).await.expect("the pod").metadata.uid.expect("a uid");

@@ -1,4 +1,4 @@
-//! The recommender is killed at any time, and the API server refuses or loses what it writes.
+//! Faults of the recommender: killed at any time, while the API server rejects or loses its writes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::support::{Fate, Flaky};
 
-/// By checkpoint: the samples that it had in each state it was ever seen in.
+/// By checkpoint: its number of samples in each observed state.
 type Totals = Arc<Mutex<BTreeMap<String, Vec<i64>>>>;
 
-/// Sees every state of every checkpoint.
+/// Observes every state of every checkpoint.
 struct Watch {
     totals: Totals,
     task: JoinHandle<()>,
@@ -46,7 +46,7 @@ impl Watch {
         self.totals.lock().get(checkpoint).and_then(|totals| totals.last().copied()).unwrap_or(0)
     }
 
-    /// No checkpoint ever had less than before.
+    /// Asserts that no checkpoint ever lost samples.
     fn assert_never_less(&self) {
         assert!(!self.task.is_finished(), "the watch ended");
         for (name, totals) in &*self.totals.lock() {
@@ -87,7 +87,7 @@ async fn however_often_it_is_killed_no_checkpoint_ever_knows_less() {
     prepare(&client).await;
     let watch = Watch::start(&client);
     let mut time = Timestamp::now();
-    // What it has just done when it is killed, in the order of a process's life.
+    // Its last action before it is killed, in the order of a process's life.
     let phases = [
         "berth_recommender_rounds_total",
         "berth_recommender_checkpoint_loads_total",
@@ -108,7 +108,7 @@ async fn however_often_it_is_killed_no_checkpoint_ever_knows_less() {
             metric => {
                 await_until(LIMIT, &format!("{metric} is counted"), async || {
                     let (_, text) = berth.get("/metrics").await;
-                    // Nothing is loaded before something was saved.
+                    // Nothing is loaded before the first save.
                     let counted = text.lines().filter(|line| line.starts_with(metric));
                     saved == 0 || counted.filter_map(|line| line.rsplit(' ').next()).any(|value| value != "0")
                 })
@@ -136,7 +136,7 @@ async fn what_the_api_server_refuses_or_loses_is_written_in_the_end() {
     prepare(&client).await;
     let watch = Watch::start(&client);
     let random = Mutex::new(Rng(seed));
-    // Half of what the recommender writes goes wrong, and a fifth of what it reads: a round needs many answers.
+    // Half of the recommender's writes fail, and a fifth of its reads: a round needs many answers.
     let proxy = Flaky::start(client.clone(), move |_, method, path| {
         let is_ours = ["/autoscaling.k8s.io/", "/metrics.k8s.io/", "/deployments", "/replicasets/"];
         if !is_ours.iter().any(|part| path.contains(part)) {

@@ -1,4 +1,4 @@
-//! History and samples from Prometheus, which the test plays.
+//! History and samples from a fake Prometheus.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -92,7 +92,7 @@ async fn history_and_samples_come_from_prometheus_and_no_more_is_recommended_tha
     assert_eq!(cpu, 400, "{web}");
     assert!((400 * MI..600 * MI).contains(&memory), "{web}");
     assert!(amounts(&web, "uncappedTarget").0 > 500, "{web}");
-    let (_, provided) = condition(&web, "RecommendationProvided").expect("it is told");
+    let (_, provided) = condition(&web, "RecommendationProvided").expect("the condition is set");
     assert!(provided.contains("CPU is capped"), "{provided}");
     await_until(LIMIT, "what Prometheus had is kept", async || {
         let checkpoint = checkpoints(&client).get_opt("web-app").await.expect("checkpoints");

@@ -1,4 +1,4 @@
-//! Which namespaces are looked after, and VPAs that berth makes itself.
+//! Namespaces in scope, and VPAs created by berth.
 
 use berth_testenv::{Options, User};
 use k8s_openapi::api::core::v1::Namespace;
@@ -22,7 +22,7 @@ async fn names(client: &Client) -> Vec<String> {
     all.items.into_iter().filter_map(|it| it.metadata.name).collect()
 }
 
-/// Sets a label of an object, or takes it away with `null`.
+/// Sets a label of an object, or removes it with `null`.
 async fn label<K>(api: &Api<K>, name: &str, value: Value)
 where
     K: Clone + serde::de::DeserializeOwned + std::fmt::Debug,
@@ -47,7 +47,7 @@ async fn only_vpas_of_the_namespaces_that_are_named_are_looked_after() {
         vpa.data["status"]["conditions"].is_array()
     };
     let base = "recommender: {enabled: true, interval: 1s, checkpointsGcInterval: 1s, ";
-    // Of a VPA that is gone: whoever looks after its namespace deletes it.
+    // Of a deleted VPA: the recommender responsible for its namespace deletes it.
     let gone = json!({
         "apiVersion": "autoscaling.k8s.io/v1", "kind": "VerticalPodAutoscalerCheckpoint",
         "metadata": {"name": "gone-app", "annotations": {"berth.dev/open-windows": "{}"}},
@@ -56,21 +56,18 @@ async fn only_vpas_of_the_namespaces_that_are_named_are_looked_after() {
     create(&checkpoints(&client), gone).await;
     let berth = Berth::start(&control_plane.kubeconfig(), &format!("{base}namespaces: [shop]}}"));
     berth.await_ready().await;
-    await_until(LIMIT, "the one of shop is looked after", async || told("shop").await).await;
+    await_until(LIMIT, "the one of shop is in scope", async || told("shop").await).await;
     rounds(&berth, 3).await;
-    assert!(!told("bank").await, "nobody looks after bank");
+    assert!(!told("bank").await, "bank is out of scope");
     let kinds = berth.get("/metrics").await.1;
     let counted = kinds.lines().filter(|line| line.starts_with("vpa_recommender_vpa_objects_count{"));
     assert_eq!(counted.map(|line| line.rsplit(' ').next()).collect::<Vec<_>>(), [Some("1")], "{kinds}");
     drop(berth);
     let berth = Berth::start(&control_plane.kubeconfig(), &format!("{base}ignoredNamespaces: [default]}}"));
     berth.await_ready().await;
-    await_until(LIMIT, "the one of bank is looked after, too", async || told("bank").await).await;
+    await_until(LIMIT, "the one of bank is in scope, too", async || told("bank").await).await;
     rounds(&berth, 3).await;
-    assert!(
-        checkpoints(&client).get_opt("gone-app").await.expect("an answer").is_some(),
-        "not ours to judge"
-    );
+    assert!(checkpoints(&client).get_opt("gone-app").await.expect("an answer").is_some(), "out of scope");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -110,21 +107,21 @@ async fn workloads_of_a_namespace_that_asks_get_vpas_which_give_way_to_those_of_
     })
     .await;
 
-    // Somebody makes one of their own; somebody takes one over.
+    // A user creates a VPA; another takes one over.
     create(&vpas(&client), vpa("mine", "web", "default")).await;
     let auto = json!({"spec": {"updatePolicy": {"updateMode": "Initial"}}});
     let api = "berth-deployment-api";
     vpas(&client).patch(api, &PatchParams::default(), &Patch::Merge(&auto)).await.expect("patched");
-    await_until(LIMIT, "ours gives way", async || {
+    await_until(LIMIT, "berth deletes its own", async || {
         names(&client).await == ["berth-deployment-api", "mine", "theirs"]
     })
     .await;
-    // Theirs goes: ours comes back, until the namespace does not ask any more.
+    // The user's VPA is deleted: berth's returns, until the namespace opts out.
     vpas(&client).delete("mine", &DeleteParams::default()).await.expect("deleted");
-    await_until(LIMIT, "ours is made again", async || names(&client).await == made).await;
+    await_until(LIMIT, "berth creates its own again", async || names(&client).await == made).await;
     label(&namespaces, "default", Value::Null).await;
     let left = ["berth-deployment-api", "theirs"];
-    await_until(LIMIT, "those that nobody changed are deleted", async || names(&client).await == left).await;
+    await_until(LIMIT, "unmodified ones are deleted", async || names(&client).await == left).await;
     rounds(&berth, 3).await;
     assert_eq!(names(&client).await, left);
     let created = r#"berth_recommender_vpas_created_total{result="done"}"#;

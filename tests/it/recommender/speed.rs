@@ -1,5 +1,5 @@
-//! A cold start from the history that Prometheus has, beside upstream's recommender: the same cluster, the same data, one
-//! after the other.
+//! Cold start from Prometheus history, compared with upstream's recommender: the same cluster and data, one after the
+//! other.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -18,18 +18,18 @@ use futures::{StreamExt, stream};
 use super::*;
 use crate::usage::{Prometheus, start_with};
 
-/// Containers are of so many namespaces, in turn.
+/// Number of namespaces, to which containers are assigned in turn.
 const NAMESPACES: usize = 10;
 const PODS_PER_NODE: usize = 100;
 
 struct Size {
     containers: usize,
-    /// Each has a VPA of ours and one of upstream's.
+    /// Each has a VPA of berth and one of upstream.
     workloads: usize,
     /// Seconds.
     resolution: i64,
     history: i64,
-    /// Between two samples of a CPU counter: two in each window of a rate.
+    /// Interval between two samples of a CPU counter: two in each window of a rate.
     cpu_every: i64,
     memory_every: i64,
 }
@@ -49,12 +49,12 @@ impl Size {
         })
     }
 
-    /// What cAdvisor would have told until `now`.
+    /// Writes cAdvisor's history until `now`.
     fn write_history(&self, out: &mut dyn Write, now: i64) -> std::io::Result<()> {
         let mut counters = String::new();
         let mut gauges = String::new();
         writeln!(out, "# TYPE container_cpu_usage_seconds counter")?;
-        // Series by series, as blocks are made from them: the order within one is what counts.
+        // Series by series, as blocks are built from them: only the order within a series matters.
         for (at, (namespace, _, pod)) in self.pods().enumerate() {
             let labels = format!(
                 r#"{{namespace="{namespace}",pod="{pod}",container="app",id="/kubepods/burstable/pod{at:08}/c",job="kubelet",node="node-{}"}}"#,
@@ -85,7 +85,7 @@ impl Size {
             }
             out.write_all(gauges.as_bytes())?;
         }
-        // Where upstream learns the labels of pods.
+        // Upstream reads the labels of pods from this.
         writeln!(out, "# TYPE kube_pod_labels gauge")?;
         for (namespace, workload, pod) in self.pods() {
             writeln!(
@@ -96,7 +96,7 @@ impl Size {
         writeln!(out, "# EOF")
     }
 
-    /// Workloads, their VPAs, and their running pods.
+    /// Creates workloads, their VPAs, and their running pods.
     async fn create(&self, client: &Client) {
         let cluster = |kind: &GroupVersionKind, plural: &str, namespace: &str| -> Api<DynamicObject> {
             Api::namespaced_with(client.clone(), namespace, &ApiResource::from_gvk_with_plural(kind, plural))
@@ -187,7 +187,7 @@ impl Size {
     }
 }
 
-/// What a cold start took.
+/// Cost of a cold start.
 struct Cost {
     wall: Duration,
     cpu: Duration,
@@ -245,7 +245,7 @@ async fn ours(control_plane: &ControlPlane, prometheus: &Prometheus, size: &Size
     cost
 }
 
-/// What Prometheus alone takes for the queries that berth asks, by as many at a time: answers are read and thrown away.
+/// Measures Prometheus alone with berth's queries at berth's concurrency: answers are read and dropped.
 async fn queries_alone(prometheus: &Prometheus, size: &Size) -> Duration {
     const SLICE: i64 = 12 * 3_600;
     let config = PrometheusConfig::default();
@@ -333,7 +333,7 @@ async fn a_cold_start_with_ten_thousand_containers_is_cheaper_than_upstreams() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes minutes, and needs a quiet machine"]
 async fn a_cold_start_with_a_point_a_minute_is_cheaper_than_upstreams() {
-    // Prometheus answers no query for more than 11,000 points of a series, which is what upstream asks in one.
+    // Prometheus rejects queries for more than 11,000 points of a series, and upstream asks for them in one query.
     compare(Size {
         containers: 1_000,
         workloads: 1_000,
@@ -368,7 +368,7 @@ fn a_pass_over_ten_thousand_aggregates_takes_a_tenth_of_a_second() {
         store.pod_runs(&uid, workload);
         for hour in 0..hours {
             let time = start + hour * 3_600 * SECOND;
-            // A day of load that differs by a factor of three, as services have it.
+            // A day of load that varies by a factor of three, as typical for services.
             let load = 100 + (hour % 24) * 8 + at as i64 % 7;
             store.add_cpu(&uid, "app", load, time, time).expect("a sample");
             let bytes = (200 + at as i64 % 100 + hour) * MI;

@@ -1,16 +1,16 @@
-//! One page in a real browser: what it draws, says and fetches.
+//! A page in a real browser: its layout, console output and requests.
 
 use std::path::Path;
 use std::process::Command;
 
 use serde::Deserialize;
 
-/// The browser is ended with all its children after this, whatever becomes of the test.
+/// The browser and all its children are killed after this, even if the test hangs.
 const TIME_MAX_S: &str = "90";
-/// Narrower windows are not given by the browser: narrower pages stand in a frame.
+/// Minimum window width of the browser: narrower pages are shown in a frame.
 const WINDOW_WIDTH_MIN: u32 = 500;
 
-/// What a page is shown on.
+/// Screen of a visit.
 #[derive(Debug, Clone, Copy)]
 pub struct Screen {
     pub width: u32,
@@ -19,23 +19,23 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// How much larger pictures are.
+    /// Returns the scale of pictures.
     fn zoom(self) -> f64 {
         f64::from(self.width.max(WINDOW_WIDTH_MIN)) / f64::from(self.width)
     }
 }
 
-/// What the browser says about a page. Lengths are in CSS pixels.
+/// The browser's measurements of a page. Lengths are in CSS pixels.
 #[derive(Debug, Deserialize)]
 pub struct Measured {
     pub plots: Vec<Plot>,
-    /// What the page had to fetch.
+    /// Resources that the page fetched.
     pub resources: Vec<String>,
-    /// How wide the page is, and the window.
+    /// Widths of the page and of the window.
     pub page_width: f64,
     pub window_width: f64,
     pub page_height: f64,
-    /// The smallest text that is shown, as drawn, and what it says.
+    /// The smallest visible text as drawn, and its content.
     pub text_size_min: f64,
     pub text_smallest: String,
     pub dark: bool,
@@ -44,7 +44,7 @@ pub struct Measured {
 #[derive(Debug, Deserialize)]
 pub struct Plot {
     pub id: String,
-    /// Of each drawing that is shown: width, height, and how many shapes of it take up room.
+    /// For each visible drawing: width, height, and number of visible shapes.
     pub drawings: Vec<(f64, f64, u32)>,
 }
 
@@ -100,7 +100,7 @@ fn chromium(screen: Screen, profile: &Path) -> Command {
         .arg("--virtual-time-budget=3000")
         .arg(format!("--window-size={},{}", enlarged(screen.width), enlarged(screen.height)))
         .arg(format!("--user-data-dir={}", profile.join("profile").display()))
-        // Settings and caches outside the profile go there, too.
+        // Settings and caches outside the profile are also written there.
         .env("HOME", profile)
         .env("XDG_CONFIG_HOME", profile)
         .env("XDG_CACHE_HOME", profile);
@@ -110,7 +110,7 @@ fn chromium(screen: Screen, profile: &Path) -> Command {
     command
 }
 
-/// The page in a frame as large as the screen: for the page, that is its window. For the picture, the frame is
+/// Returns the page in a frame of the screen's size, which is the page's window. For the picture, the frame is
 /// enlarged to the real window.
 fn framed(page: &str, screen: Screen) -> String {
     let page = page.replace('&', "&amp;").replace('"', "&quot;");

@@ -1,4 +1,4 @@
-//! A report as a simulation would give it: plausible figures, none of them measured.
+//! A plausible report with made-up figures.
 
 use berth_simulator::{Compared, Figures, Outcome, Report, Slice, Sweep, Varied};
 

@@ -1,4 +1,4 @@
-//! What goes wrong around a service: it stays as it is, and its ServiceScaler says why.
+//! Faults around a service: it stays unchanged, and its ServiceScaler reports the reason.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use k8s_openapi::api::core::v1::LimitRange;
 
 use super::*;
 
-/// So long nothing may change.
+/// Duration without any change.
 const QUIET: Duration = Duration::from_secs(8);
 
-/// Status, reason and message of a condition.
+/// Returns status, reason and message of a condition.
 async fn said(client: &Client, name: &str, type_: &str) -> Option<(String, String, String)> {
     let api: Api<ServiceScaler> = Api::default_namespaced(client.clone());
     let status = api.get(name).await.expect("it exists").status?;
@@ -27,7 +27,7 @@ async fn await_said(client: &Client, name: &str, type_: &str, expected: (&str, &
     .await;
 }
 
-/// Nothing of this changes for some rounds.
+/// Asserts that this stays the same for some rounds.
 async fn stays<T: PartialEq + std::fmt::Debug>(what: &str, mut look: impl AsyncFnMut() -> T) {
     let (began, before) = (std::time::Instant::now(), look().await);
     await_until(QUIET + SOON, "some time passes", async || {
@@ -40,10 +40,10 @@ async fn stays<T: PartialEq + std::fmt::Debug>(what: &str, mut look: impl AsyncF
 async fn set_replicas(client: &Client, replicas: u32) {
     let api: Api<Deployment> = Api::default_namespaced(client.clone());
     let patch = Patch::Merge(json!({"spec": {"replicas": replicas}}));
-    api.patch("web", &PatchParams::default(), &patch).await.expect("somebody scales it");
+    api.patch("web", &PatchParams::default(), &patch).await.expect("a user scales it");
 }
 
-/// What kubelets say of resizes from now on; nothing: they do them.
+/// Sets the kubelets' report for later resizes; empty: they perform them.
 async fn say_of_resizes(kubectl: &Kubectl, reason: &str) {
     let annotation = match reason {
         "" => "kubelet.test/resize-".to_owned(),
@@ -52,7 +52,7 @@ async fn say_of_resizes(kubectl: &Kubectl, reason: &str) {
     kubectl.must(&["annotate", "--overwrite", "pods", "--all", &annotation], "").await;
 }
 
-/// Refuses more than so many thousandths of a CPU as the limit of a container.
+/// Rejects more than this number of millicores as the limit of a container.
 async fn limit_cpu(client: &Client, most: i64) -> Api<LimitRange> {
     let limits: Api<LimitRange> = Api::default_namespaced(client.clone());
     let limit = json!({
@@ -93,7 +93,7 @@ async fn what_goes_wrong_leaves_a_service_as_it_is_and_is_said() {
     .await;
     await_until(SOON, "they all are", async || web_pods(client).await.iter().all(is_resized)).await;
 
-    // First the namespace allows no larger ones, then the nodes cannot have them.
+    // First the namespace rejects larger sizes, then the nodes cannot provide them.
     let small = cpus(client).await;
     let limits = limit_cpu(client, 2 * small[0]).await;
     load.set("web", 3.0);
@@ -106,7 +106,7 @@ async fn what_goes_wrong_leaves_a_service_as_it_is_and_is_said() {
         await_said(client, "web", "Limited", ("True", "Held", reason)).await;
     }
     await_said(client, "web", "Limited", ("True", "Held", "2 pods")).await;
-    // There is a round each second. Usage is measured with noise, so now and then less is asked for than was put off.
+    // There is a round each second. Usage is measured with noise, so sometimes less is requested than was deferred.
     let mut asked = BTreeMap::new();
     stays("pods have what their kubelets had put off", async || {
         for pod in web_pods(client).await {
@@ -129,7 +129,7 @@ async fn what_goes_wrong_leaves_a_service_as_it_is_and_is_said() {
     .await;
     await_said(client, "web", "Limited", ("False", "Free", "")).await;
 
-    // Somebody switches it off, and on again with fewer than may be, and then with more than are needed.
+    // A user disables it, and enables it again below its minimum, and then above what is needed.
     let scalers: Api<ServiceScaler> = Api::default_namespaced(client.clone());
     let replicas_too = json!({"spec": {"dimensions": ["CPU", "Memory", "Replicas"]}});
     set_replicas(client, 0).await;
@@ -139,9 +139,9 @@ async fn what_goes_wrong_leaves_a_service_as_it_is_and_is_said() {
     stays("a service that is switched off is scaled", async || replicas(client).await).await;
     load.set("web", 0.2);
     set_replicas(client, 1).await;
-    await_until(SOON, "there are as many as there must be", async || replicas(client).await == 2).await;
+    await_until(SOON, "the minimum is running", async || replicas(client).await == 2).await;
     set_replicas(client, 4).await;
-    await_until(SOON, "it is said that somebody else did that", async || {
+    await_until(SOON, "the status reports the external change", async || {
         status(client).await.decision.contains("by somebody else")
     })
     .await;

@@ -1,4 +1,4 @@
-//! A model of the load of services, and what kubelets would tell Prometheus of it.
+//! Load model of services, and the kubelets' metrics of it for Prometheus.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -21,7 +21,7 @@ use crate::support::name_of;
 const STEP: Duration = Duration::from_millis(500);
 const MEMORY: u64 = 200 << 20;
 
-/// Services whose ready pods share the load equally, and are throttled at the CPU that their kubelets have given them.
+/// Services whose ready pods share the load equally, and are throttled at the CPU that their kubelets have applied.
 #[derive(Default)]
 struct Model {
     /// Cores, by service.
@@ -29,7 +29,7 @@ struct Model {
     pods: BTreeMap<String, Counters>,
 }
 
-/// As the kubelet has them of one container.
+/// The kubelet's counters of one container.
 #[derive(Default)]
 struct Counters {
     cpu_seconds: f64,
@@ -37,7 +37,7 @@ struct Counters {
     throttled: u64,
 }
 
-/// The model while it runs, and where Prometheus finds its metrics.
+/// The running model, and the address of its metrics.
 pub struct Load {
     model: Arc<Mutex<Model>>,
     pub address: SocketAddr,

@@ -1,4 +1,4 @@
-//! The API server's own record of who bound what, and when: the audit log.
+//! Audit log: the API server's own record of all binds and their senders.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ pub struct Audit {
     folder: TempDir,
 }
 
-/// A request that was answered.
+/// An answered request.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Request {
@@ -88,7 +88,7 @@ impl Audit {
         self.folder.path().join("audit.log")
     }
 
-    /// A control plane that writes the log, and has these users, who may do everything.
+    /// Returns options of a control plane with an audit log and these users, who may do everything.
     pub fn options(&self, users: &[&str]) -> Options {
         let flag = |name: &str, file: &Path| format!("--{name}={}", file.display());
         let users = users
@@ -108,7 +108,7 @@ impl Audit {
     /// All requests so far, in the order in which they arrived.
     pub fn requests(&self) -> Vec<Request> {
         let text = std::fs::read_to_string(self.log()).unwrap_or_default();
-        // The last line may be half written.
+        // The last line may be incomplete.
         let lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
         let mut requests: Vec<Request> = lines
             .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))

@@ -1,16 +1,16 @@
-//! berth beside a real kube-scheduler: two schedulers, one set of nodes.
+//! berth next to a real kube-scheduler: two schedulers, one set of nodes.
 
 use super::*;
 
 const NODES: usize = 20;
 /// Pods of 100 milli CPU that fit on one node of 4 CPUs.
 const SLOTS: usize = 40;
-/// By now, what was bound has arrived at every watch. Ten times what a busy test machine needs.
+/// After this, every watch has received every bind. Ten times what a busy test machine needs.
 const SEEN_BY_ALL: Duration = Duration::from_secs(3);
 
 async fn create_small_pods(client: &Client, prefix: &'static str, scheduler: &'static str, count: usize) {
     let pods = Pods { prefix, count, scheduler, requests: json!({"cpu": "100m"}), ..Pods::default() };
-    // As the pods of a Deployment look.
+    // Like the pods of a Deployment.
     create_pods(client, &pods, |_, pod| {
         pod["metadata"]["labels"] = json!({"app": prefix, "pod-template-hash": "5d4f8c7b9"});
     })
@@ -18,7 +18,7 @@ async fn create_small_pods(client: &Client, prefix: &'static str, scheduler: &'s
 }
 
 /// Panics if berth put a pod on a node that was full as far as berth could know: with its own pods, which it always
-/// knows, and those of others that every watch had seen.
+/// knows, and pods of other schedulers that every watch had received.
 fn assert_berth_never_overcommits_what_it_can_see(log: &BindLog) {
     let binds = log.binds();
     for (at, bind) in binds.iter().enumerate().filter(|(_, bind)| bind.scheduler == "berth") {
@@ -30,15 +30,15 @@ fn assert_berth_never_overcommits_what_it_can_see(log: &BindLog) {
     }
 }
 
-/// There is no commit point that two schedulers share: the API server does not look at capacity, so two schedulers that
-/// place at the same moment can overcommit a node, whoever they are. What is certain, and asserted here:
+/// Two schedulers share no commit point: the API server does not check capacity, so any two schedulers that place at the
+/// same moment can overcommit a node. The guarantees asserted here:
 ///
-/// 1. While both place at once, each prefers the emptiest node of its view, which always has its own pods. Were each
-///    wholly blind for the other, it would give every node its own even share, 12 pods; 24 are far below the 40 that fit.
-///    A view that is partly behind is off by the other's pods in flight, which are fewer.
+/// 1. While both place at once, each prefers the emptiest node of its view, which always has its own pods. Even
+///    if each saw none of the other's pods, it would give every node its own even share, 12 pods; 24 are far below the 40
+///    that fit. A partly stale view misses only the other's pods in flight, which are fewer.
 /// 2. When kube-scheduler has settled, berth fills the rest exactly to the brim, not one pod more or less, while
-///    kube-scheduler is kept busy with pods that fit nowhere.
-/// 3. No single placement of berth overcommits a node by what was there to be seen.
+///    kube-scheduler is kept busy with unschedulable pods.
+/// 3. No single placement of berth overcommits a node according to the pods visible at that time.
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_shared_with_kube_scheduler_are_filled_to_the_brim_and_never_overcommitted() {
     let cluster = start_control_plane().await;
@@ -79,7 +79,7 @@ async fn nodes_shared_with_kube_scheduler_are_filled_to_the_brim_and_never_overc
         "0/{NODES} nodes are available: {NODES} Insufficient cpu. no new claims to deallocate, preemption: 0/{NODES} nodes are available: \
          {NODES} No preemption victims found for incoming pod."
     );
-    await_until(SOON, "all pods that are left over are told why", async || {
+    await_until(SOON, "all remaining pods have their condition", async || {
         let told = |pod: &Pod| scheduled_condition(pod).is_some_and(|(_, _, told)| told == message);
         let pods = all_pods(&client).await;
         pods.iter().filter(|pod| name_of(pod).starts_with("rest-") && told(pod)).count() == left_over
@@ -88,10 +88,10 @@ async fn nodes_shared_with_kube_scheduler_are_filled_to_the_brim_and_never_overc
     assert_no_overcommit(&client).await;
     assert_berth_never_overcommits_what_it_can_see(&log);
 
-    // What others free is filled again, by as many.
+    // Room freed by pods of the other scheduler is filled again, by the same number.
     delete_pods(&client, (0..30).map(|at| format!("theirs-{at}"))).await;
     log.await_len(SOON, slots + 30).await;
-    await_until(SOON, "as many pods as were deleted are not parked any more", async || {
+    await_until(SOON, "one parked pod per deleted pod is placed", async || {
         berth.metric(parked).await == (left_over - 30) as f64
     })
     .await;

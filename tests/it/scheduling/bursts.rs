@@ -1,4 +1,4 @@
-//! Faults in the middle of a burst: every pod ends on one node, none is lost, no node takes more than it has.
+//! Faults in the middle of a burst: every pod ends on one node, none is lost, no node is overcommitted.
 
 use super::*;
 
@@ -21,7 +21,7 @@ async fn pods_deleted_and_made_again_under_their_names_while_they_are_bound_are_
     let log = BindLog::start(&client);
     let berth = Berth::start(&cluster.kubeconfig(), "selfCheckInterval: 1s");
     berth.await_ready().await;
-    // Three times over: each pod of the first half is deleted and made again as soon as it is there.
+    // Three times: each pod of the first half is deleted and recreated as soon as it exists.
     for _ in 0..3 {
         create_burst(&client, "web", PODS).await;
         delete_pods(&client, (0..PODS / 2).map(|at| format!("web-{at}"))).await;
@@ -86,7 +86,7 @@ async fn a_burst_goes_on_when_the_api_server_is_back() {
     berth.await_settled(SOON, PODS).await;
     assert_no_overcommit(&client).await;
     log.assert_none_moved();
-    // And it works on.
+    // It keeps working.
     create_burst(&client, "afterwards", 20).await;
     await_bound(&client, SOON, PODS + 20, |_| true).await;
 }

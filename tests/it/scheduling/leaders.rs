@@ -1,4 +1,4 @@
-//! Several berth processes: one schedules, and another goes on when it ends, however it ends.
+//! Several berth processes: one schedules, and another takes over when it ends, gracefully or not.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::audit::{Audit, Request};
 use super::*;
 
 const QUICK: &str = "leaderElection: {leaseDuration: 3s, renewDeadline: 2s, retryPeriod: 500ms}";
-/// So long that whoever leads within seconds was given the lease.
+/// Long enough that a leader within seconds must have been given the lease.
 const SLOW: &str = "leaderElection: {leaseDuration: 60s, renewDeadline: 40s, retryPeriod: 500ms}";
 const PODS: usize = 600;
 
@@ -34,8 +34,8 @@ async fn create_burst(client: &Client, prefix: &'static str) {
     create_pods(client, &pods, |_, _| {}).await;
 }
 
-/// Panics unless the API server carried out exactly one bind for each of so many pods. It records a bind as failed, though
-/// it was carried out, when the sender is killed before the answer: of such there may be `cut_off`.
+/// Panics unless the API server carried out exactly one bind for each of `pods` pods. It records a bind as failed,
+/// though it was carried out, when the sender is killed before the answer: there may be `cut_off` of these.
 fn assert_bound_once(audit: &Audit, pods: usize, cut_off: usize) {
     let (carried_out, others): (Vec<_>, Vec<_>) =
         (audit.requests().into_iter()).filter(Request::is_bind).partition(Request::succeeded);
@@ -49,7 +49,7 @@ fn assert_bound_once(audit: &Audit, pods: usize, cut_off: usize) {
     );
 }
 
-/// When the lease that is there now may be taken by somebody else, if it is not renewed any more.
+/// Returns when another candidate may acquire the current lease, if it is not renewed.
 async fn lease_expires(client: &Client) -> Timestamp {
     let api: Api<Lease> = Api::namespaced(client.clone(), "kube-system");
     let spec = api.get("berth").await.expect("the lease").spec.expect("its spec");
@@ -63,7 +63,7 @@ async fn when_the_leader_is_killed_or_frozen_in_a_burst_another_one_goes_on() {
     let cluster = start_cluster(&audit, &["a", "b", "c"]).await;
     let client = cluster.client();
     let log = BindLog::start(&client);
-    // One bind at a time makes the burst long, and leaves at most one request that left its sender before a freeze.
+    // One bind at a time makes the burst long, and leaves at most one request in transit before a freeze.
     let config = format!("bindsInFlight: 1\n{QUICK}");
     let mut a = start(&cluster, "a", &config);
     await_leader(&a, SOON).await;
@@ -99,7 +99,7 @@ async fn when_the_leader_is_killed_or_frozen_in_a_burst_another_one_goes_on() {
     assert!(log.len() < 2 * PODS, "the burst was over before the leader was frozen");
     await_leader(&c, SOON).await;
     log.await_len(SOON, PODS + 100).await;
-    // A minute by `BERTH_PAUSE=60`.
+    // `BERTH_PAUSE=60` for a minute.
     let pause = std::env::var("BERTH_PAUSE").ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(0);
     tokio::time::sleep(Duration::from_secs(pause)).await;
     b.signal("CONT");
@@ -149,7 +149,7 @@ async fn a_leader_that_is_told_to_end_settles_its_binds_and_hands_the_lease_over
     assert_bound_once(&audit, PODS, 0);
     assert_no_overcommit(&client).await;
 
-    // What it measured is there, is understood by the next process, and kept by one that measures nothing.
+    // Its estimates are saved, loaded by the next process, and kept by one that measures nothing.
     let measured = std::fs::read_to_string(&estimates).expect("the estimates are saved");
     let mut again = start(&cluster, "a", &with_estimates);
     again.await_ready().await;

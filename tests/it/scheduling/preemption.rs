@@ -1,4 +1,4 @@
-//! Preemption on a real API server: what victims and preemptors show to others is what kube-scheduler shows.
+//! Preemption on a real API server: the visible state of victims and preemptors equals kube-scheduler's.
 
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
@@ -84,7 +84,7 @@ async fn an_important_pod_preempts_what_no_budget_keeps_and_all_is_told_as_kube_
         message == "0/2 nodes are available: 2 Insufficient cpu."
     })
     .await;
-    // What is less important does not get the room that is kept, however soon.
+    // Pods of lower priority do not get the reserved room, however soon they arrive.
     let crumbs = Pods { prefix: "crumb", requests: json!({"cpu": "2"}), ..Pods::default() };
     create_pods(&client, &crumbs, |_, _| {}).await;
     for victim in ["other-0", "other-1"] {

@@ -1,4 +1,4 @@
-//! berth with what the chart allows it, and nothing else.
+//! berth with exactly the chart's permissions.
 
 use berth_testenv::{Options, User};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -27,7 +27,7 @@ async fn what_the_chart_allows_is_enough_and_without_it_the_log_says_what_is_mis
     let chart = rendered("");
     let account = chart.iter().find(|object| object["kind"] == "ServiceAccount");
     let account = account.expect("a ServiceAccount")["metadata"]["name"].as_str().expect("a name").to_owned();
-    // A token of the API server for this name is as good as the account's own.
+    // An API server token for this name is equivalent to the account's own.
     let name = format!("system:serviceaccount:{NAMESPACE}:{account}");
     let options = Options {
         users: vec![User { name: name.clone(), groups: vec!["system:serviceaccounts".to_owned()] }],
@@ -57,9 +57,9 @@ async fn what_the_chart_allows_is_enough_and_without_it_the_log_says_what_is_mis
     .await;
     let (ready, why) = berth.get("/readyz").await;
     assert!(!ready && why.contains("not been listed"), "{why}");
-    assert!(berth.get("/healthz").await.0, "a restart would help nobody");
+    assert!(berth.get("/healthz").await.0, "a restart would not help");
 
-    // The permissions come, and nothing has to be restarted for them.
+    // The permissions are granted, without any restart.
     for object in &chart {
         if ["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"]
             .contains(&object["kind"].as_str().unwrap_or(""))

@@ -1,5 +1,5 @@
-//! What people and autoscalers read about a pod that fits nowhere, held against what the real kube-scheduler writes
-//! about the same pod on the same nodes.
+//! Texts about unschedulable pods for users and autoscalers, compared with the real kube-scheduler's texts about the
+//! same pod on the same nodes.
 
 use k8s_openapi::api::events::v1::Event;
 use kube::api::PostParams;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// Node affinity terms that are required.
+/// Returns required node affinity terms.
 fn required(terms: Value) -> Value {
     let required = json!({"nodeSelectorTerms": terms});
     json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}})
@@ -17,7 +17,7 @@ fn name_in(name: &str) -> Value {
     json!({"key": "metadata.name", "operator": "In", "values": [name]})
 }
 
-/// A pod that requests this, of the nodes whose label `pool` is so, or of any.
+/// Returns a pod with these requests, for nodes with this value of label `pool`, or for any node.
 pub(super) fn asks(requests: Value, pool: &str) -> Value {
     let mut spec =
         json!({"containers": [{"name": "main", "image": "pause", "resources": {"requests": requests}}]});
@@ -34,7 +34,7 @@ pub(super) fn with(mut spec: Value, more: Value) -> Value {
     spec
 }
 
-/// Many long names: longer than the 1,024 bytes that an event may have.
+/// Many long names: longer than the limit of 1,024 bytes for an event.
 fn thirty_resources() -> Value {
     (0..30)
         .map(|at| (format!("example.com/a-resource-that-no-node-here-has-{at}"), json!("1")))
@@ -42,7 +42,7 @@ fn thirty_resources() -> Value {
         .into()
 }
 
-/// Pods that fit none of [`create_zoo_nodes`], and what each is about.
+/// Pods that fit none of [`create_zoo_nodes`], and the subject of each.
 fn zoo() -> Vec<(&'static str, Value)> {
     let tiny = || json!({"cpu": "10m"});
     let port =
@@ -137,7 +137,7 @@ fn of_kinds(kinds: &[&str]) -> Value {
     json!({"matchExpressions": [{"key": "kind", "operator": "In", "values": kinds}]})
 }
 
-/// Hard spread of pods of these kinds, whatever nodes the pod itself may go to.
+/// Returns hard spread over pods of these kinds, independent of the pod's own node constraints.
 fn spread(key: &str, kinds: &[&str]) -> Value {
     json!({"topologySpreadConstraints": [{
         "maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "DoNotSchedule", "nodeAffinityPolicy": "Ignore",
@@ -150,13 +150,13 @@ fn pod_affinity(which: &str, key: &str, kinds: &[&str]) -> Value {
     json!({"affinity": {which: {"requiredDuringSchedulingIgnoredDuringExecution": terms}}})
 }
 
-/// An extended resource must be limited to what is requested.
+/// The limit of an extended resource must equal its request.
 fn limits(name: &str) -> Value {
     let resources = json!({"requests": {name: "1"}, "limits": {name: "1"}});
     json!({"containers": [{"name": "main", "image": "pause", "resources": resources}]})
 }
 
-/// One node for each way to be no place, each filled by a pod that is there from its creation.
+/// Creates one node per kind of rejection, each filled by a pod bound at creation.
 async fn create_zoo_nodes(client: &Client) {
     let room = || json!({"cpu": "4", "memory": "8Gi", "ephemeral-storage": "10Gi", "example.com/gpu": "0", "pods": "10"});
     let taint = |effect: &str| json!({"taints": [{"key": "team", "value": "a", "effect": effect}]});
@@ -201,7 +201,7 @@ async fn create_zoo_nodes(client: &Client) {
     }
 }
 
-/// Everything of the condition but its time.
+/// Returns the condition without its time.
 fn told(pod: &Pod) -> Value {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.clone());
     let condition = conditions.into_iter().flatten().find(|condition| condition.type_ == "PodScheduled");
@@ -218,11 +218,11 @@ fn announced(event: &Event) -> [Option<String>; 4] {
     [type_, reason, action, note]
 }
 
-/// Waits until the pod was told why it waits, in its condition and in exactly one event.
+/// Waits until the pod has its reason, in its condition and in exactly one event.
 async fn await_told(client: &Client, pod: &Pod) -> (Value, [Option<String>; 4]) {
     let api: Api<Pod> = Api::default_namespaced(client.clone());
     let mut found = None;
-    let what = format!("{} is told why it waits", name_of(pod));
+    let what = format!("{} has its condition", name_of(pod));
     await_until(SOON, &what, async || {
         let condition = told(&api.get(name_of(pod)).await.expect("the pod is there"));
         let events = events_of(client, pod).await;
@@ -237,7 +237,7 @@ async fn await_told(client: &Client, pod: &Pod) -> (Value, [Option<String>; 4]) 
     (condition, event)
 }
 
-/// Creates each pod twice, once for each scheduler, and compares what they are told. Returns what differs.
+/// Creates each pod twice, once per scheduler, and compares their conditions and events. Returns the differences.
 pub(super) async fn compare(client: &Client, zoo: &[(&'static str, Value)]) -> Vec<String> {
     let mut differences = Vec::new();
     let mut pairs = Vec::new();
@@ -277,7 +277,7 @@ async fn pods_that_fit_nowhere_are_told_in_the_words_of_kube_scheduler() {
     let class = serde_json::from_value(class).expect("a priority class");
     classes.create(&PostParams::default(), &class).await.expect("created");
 
-    // No nodes at all. Both schedulers are started anew for the next part, so that neither has seen a node late.
+    // No nodes at all. Both schedulers are restarted for the next part, so that neither has seen a node late.
     let kube_scheduler = cluster.start_scheduler("").await.expect("kube-scheduler starts");
     let berth = Berth::start(&cluster.kubeconfig(), "");
     let without_nodes = [

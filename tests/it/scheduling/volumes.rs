@@ -1,5 +1,5 @@
-//! Pods with volumes, with the volume controller of kube-controller-manager: claims are bound with their pods, and pods that
-//! cannot have their volumes are told so in kube-scheduler's words.
+//! Pods with volumes, with the volume controller of kube-controller-manager: claims are bound with their pods, and
+//! pods whose volumes are unavailable get kube-scheduler's texts.
 
 use std::fmt::Debug;
 
@@ -53,7 +53,7 @@ fn volume(name: &str, class: &str, more: Value) -> Value {
     json!({"metadata": {"name": name}, "spec": spec})
 }
 
-/// Node affinity of a volume: this label must be so.
+/// Returns a volume's node affinity to this label.
 fn reached_by(key: &str, value: &str) -> Value {
     let expression = json!({"key": key, "operator": "In", "values": [value]});
     json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}})
@@ -76,7 +76,7 @@ async fn create_claim(client: &Client, name: &str, spec: Value) {
     create::<PersistentVolumeClaim>(namespaced(client), claim).await;
 }
 
-/// A claim and its volume, bound to each other as the volume controller leaves them.
+/// Creates a claim and its volume, bound to each other as the volume controller leaves them.
 async fn create_bound(client: &Client, name: &str, labels: Value, volume_more: Value, modes: &[&str]) {
     let volume_name = format!("pv-{name}");
     let mut spec = claim_spec("by-hand");
@@ -122,7 +122,8 @@ fn is_bound(claim: &PersistentVolumeClaim) -> bool {
     claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound")
 }
 
-/// The node of each pod must be the one that the volume of its claim `{prefix}{pod}` is on; volumes are named after nodes.
+/// Asserts that the node of each pod is that of the volume of its claim `{prefix}{pod}`; volumes are named after
+/// nodes.
 async fn assert_with_their_volumes(client: &Client, prefix: &str, pods: &[Pod]) {
     for pod in pods {
         let claim = get_claim(client, &format!("{prefix}{}", name_of(pod))).await;
@@ -162,7 +163,7 @@ async fn a_stateful_set_gets_one_local_volume_a_pod_each_on_the_node_that_has_it
     await_bound(&client, SOON, 4, |_| true).await;
     assert_with_their_volumes(&client, "data-", &all_pods(&client).await).await;
 
-    // The last one goes to a pod with a claim of its own; the next pod has to wait.
+    // The last volume goes to a pod with an ephemeral claim; the next pod has to wait.
     let ephemeral = json!({"volumes": [{"name": "v", "ephemeral": {
         "volumeClaimTemplate": {"spec": claim_spec("local")},
     }}]});
@@ -192,7 +193,7 @@ async fn a_volume_is_made_for_the_chosen_node_and_a_provisioner_that_cannot_make
     create_pod(&client, "user", claims(&["data"])).await;
     let api: Api<PersistentVolumeClaim> = namespaced(&client);
 
-    // The test is the provisioner: first it cannot, as one says by taking the node away again.
+    // The test is the provisioner: first it fails, which a provisioner reports by removing the node annotation.
     let asked = async || {
         let mut node = None;
         await_until(SOON, "a node is selected for the claim", async || {
@@ -252,7 +253,7 @@ async fn a_claim_that_nobody_provisions_or_that_vanishes_takes_the_node_from_its
     await_message(&client, "default", "gone", |message| message.contains(missing)).await;
     let late = "running PreBind plugin \"VolumeBinding\": binding volumes: context deadline exceeded";
     await_message(&client, "default", "slow", |message| message == late).await;
-    // What they held is free again, and they are there still.
+    // Their volumes are free again, and still exist.
     delete_pods(&client, ["slow".to_owned()]).await;
     let whole = asks(json!({"cpu": "1"}), "");
     create_pod(&client, "other", whole).await;
@@ -312,7 +313,7 @@ async fn pods_that_cannot_have_their_volumes_are_told_in_the_words_of_kube_sched
         let disk = json!({"pdName": "disk", "readOnly": read_only});
         json!({"volumes": [{"name": "v", "gcePersistentDisk": disk}]})
     };
-    // Pods that are there from the start hold the claim for one pod, a CSI volume, and a disk of every node.
+    // Pods bound at creation use the single-pod claim, a CSI volume, and a disk of every node.
     for node in ["zone-a-0", "zone-a-1", "zone-b-0", "zone-b-1"] {
         let filler = Pods { prefix: node, scheduler: "nobody", ..Pods::default() };
         create_pods(&client, &filler, |_, pod| {
@@ -384,7 +385,7 @@ async fn bound_volumes_zones_and_limits_decide_where_pods_go() {
     let expected =
         "0/4 nodes are available: 2 node(s) exceed max volume count, 2 node(s) had no available volume zone.";
     assert!(told.starts_with(expected), "{told}");
-    // A pod with a volume that is attached to a node already takes nothing more of that one.
+    // A pod with a volume already attached to a node uses no further attachment there.
     let taken = all_pods(&client).await.into_iter().find(|pod| node_of(pod).is_some()).expect("bound");
     let claim = taken.spec.and_then(|spec| spec.volumes).expect("it has one")[0].clone();
     let claim = claim.persistent_volume_claim.expect("it is one").claim_name;

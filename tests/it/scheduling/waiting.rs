@@ -1,9 +1,9 @@
-//! Pods that wait: for a change of the cluster, for their gates, for a feature of a later version.
+//! Waiting pods: for a change of the cluster, for their gates, for a feature of a later version.
 
 use super::*;
 
-/// From a change that lets a pod fit to its bind. There is nothing periodic to wait for: what takes longer than a moment
-/// on a busy test machine was lost, and would come with the next change at best.
+/// Limit from a change that lets a pod fit to its bind. No periodic retry is involved: a wake-up that takes longer on
+/// a busy test machine was lost, and would come with the next change at best.
 const AT_ONCE: Duration = Duration::from_secs(3);
 
 fn in_pool(pool: &str) -> impl FnMut(usize, &mut Value) {
@@ -69,7 +69,7 @@ async fn a_class_that_fits_nowhere_is_bound_as_soon_as_a_change_lets_it() {
     patch_node(&client, "other", json!({"metadata": {"labels": {"pool": "labelled"}}})).await;
     await_node(&client, AT_ONCE, "for-a-label-0", "other").await;
 
-    // Pods themselves change, too: a toleration may be added to one that waits.
+    // Pods also change: a toleration may be added to a waiting pod.
     let taint = json!({"taints": [{"key": "team", "value": "b", "effect": "NoSchedule"}]});
     create_node(&client, "kept", room("1"), taint).await;
     create_waiting(&client, "for-toleration", "kept", "1").await;
@@ -115,7 +115,7 @@ async fn pods_that_cannot_go_on_say_why_and_stop_nobody_else() {
         let name = format!("later-{at}");
         let message = await_message(&client, "default", &name, |message| !message.is_empty()).await;
         assert!(message.contains(field), "{name}: {message}");
-        assert!(message.contains("spec.schedulerName"), "{name} is told what to do: {message}");
+        assert!(message.contains("spec.schedulerName"), "{name} names the fix: {message}");
     }
     let gauge = |queue: &str| format!(r#"scheduler_pending_pods{{queue="{queue}"}}"#);
     assert_eq!(berth.metric(&gauge("gated")).await, 1.0);
@@ -143,10 +143,10 @@ async fn pods_that_others_bind_are_counted_whenever_they_come() {
         requests: json!({"cpu": "1"}),
         ..Pods::default()
     };
-    // There from its creation, as pods of a DaemonSet of old, or static pods.
+    // Bound at creation, like static pods or old DaemonSet pods.
     create_pods(&client, &one_cpu("placed", 1, "nobody"), |_, pod| pod["spec"]["nodeName"] = json!("node"))
         .await;
-    // Bound by hand, one of them a pod that names berth and may be on its way there, too.
+    // Bound manually, one of them a pod that names berth and may be about to be bound there anyway.
     create_pods(&client, &one_cpu("by-hand", 1, "nobody"), |_, _| {}).await;
     create_pods(&client, &one_cpu("gated", 1, "berth"), |_, pod| {
         pod["spec"]["schedulingGates"] = json!([{"name": "example.com/wait"}])
@@ -162,7 +162,7 @@ async fn pods_that_others_bind_are_counted_whenever_they_come() {
     .await;
     assert_no_overcommit(&client).await;
 
-    // One of ours that waits is bound by somebody else: berth gives it up, and counts it there.
+    // A waiting pod of berth is bound by another client: berth drops it, and counts it there.
     create_node(&client, "far", room("1"), json!({"unschedulable": true})).await;
     let waiting = all_pods(&client).await;
     let waiting = waiting.iter().find(|pod| name_of(pod).starts_with("ours") && node_of(pod).is_none());
@@ -179,7 +179,7 @@ async fn pods_that_others_bind_are_counted_whenever_they_come() {
     log.assert_none_moved();
 }
 
-/// What another scheduler, or a person, does.
+/// Binds a pod like another scheduler or a user.
 async fn bind_by_hand(client: &Client, pod: &str, node: &str) {
     let binding = json!({"metadata": {"name": pod}, "target": {"kind": "Node", "name": node}});
     let body = serde_json::to_vec(&binding).expect("plain data");
@@ -201,7 +201,7 @@ async fn a_node_that_vanishes_or_shrinks_under_its_pods_gets_no_more_and_others_
     create_pods(&client, &half("first", 6), |_, _| {}).await;
     await_bound(&client, SOON, 6, |_| true).await;
 
-    // Two pods of 500m are on each node. One node goes, one has less than its pods take.
+    // Two pods of 500m are on each node. One node is deleted, one shrinks below its pods' requests.
     patch_node(&client, "shrinking", json!({"status": {"allocatable": {"cpu": "500m"}}})).await;
     let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(client.clone());
     nodes.delete("doomed", &Default::default()).await.expect("deleted");
@@ -209,7 +209,7 @@ async fn a_node_that_vanishes_or_shrinks_under_its_pods_gets_no_more_and_others_
         berth.metric(r#"scheduler_cache_size{type="nodes"}"#).await == 2.0
     })
     .await;
-    // The shrinking came before that in the same watch, so berth knows of it, too.
+    // The shrinking was earlier in the same watch, so berth has also received it.
     create_pods(&client, &half("second", 4), |_, _| {}).await;
     await_bound(&client, SOON, 2, |pod| name_of(pod).starts_with("second")).await;
     let message = "0/2 nodes are available: 2 Insufficient cpu. no new claims to deallocate, preemption: 0/2 nodes are available: \
@@ -219,14 +219,14 @@ async fn a_node_that_vanishes_or_shrinks_under_its_pods_gets_no_more_and_others_
         let told = |pod: &&Pod| scheduled_condition(pod).is_some_and(|(_, _, told)| told == message);
         pods.iter().filter(told).count() == count
     };
-    await_until(SOON, "two pods are told that there is no room", async || parked(2).await).await;
+    await_until(SOON, "two pods are parked without room", async || parked(2).await).await;
     for pod in all_pods(&client).await {
         if name_of(&pod).starts_with("second") {
             assert!(node_of(&pod).is_none_or(|node| node == "steady"), "{:?}", node_of(&pod));
         }
     }
 
-    // One pod less on the node that shrank: it is exactly full now, and takes nothing.
+    // One pod less on the shrunk node: it is exactly full now, and accepts nothing.
     let on = |pods: Vec<Pod>, node: &str| -> Vec<String> {
         let there = pods.into_iter().filter(|pod| node_of(pod) == Some(node));
         there.map(|pod| name_of(&pod).to_owned()).collect()
@@ -234,12 +234,12 @@ async fn a_node_that_vanishes_or_shrinks_under_its_pods_gets_no_more_and_others_
     let on_shrinking = on(all_pods(&client).await, "shrinking");
     assert_eq!(on_shrinking.len(), 2);
     delete_pods(&client, on_shrinking.into_iter().take(1)).await;
-    // The pods of the node that is gone are counted until they are gone, and nothing minds when they are.
+    // The pods of the deleted node are counted until they are gone, and their deletion is handled.
     let on_doomed = on(all_pods(&client).await, "doomed");
     assert_eq!(on_doomed.len(), 2);
     delete_pods(&client, on_doomed).await;
     berth.await_counted(SOON, 5).await;
-    // The node comes back under its name, empty.
+    // The node returns under its name, empty.
     create_node(&client, "doomed", room("500m"), json!({})).await;
     await_bound(&client, SOON, 3, |pod| name_of(pod).starts_with("second")).await;
     assert_eq!(on(all_pods(&client).await, "doomed").len(), 1);

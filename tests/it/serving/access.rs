@@ -1,4 +1,4 @@
-//! Metrics over HTTPS, with the users and the rules of a real API server.
+//! Metrics over HTTPS, with the users and RBAC of a real API server.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use super::client::*;
 use crate::support::*;
 
-/// Our answers are kept for 10 s, and the API server's about tokens for 10 s.
+/// berth caches its answers for 10 s, and the API server those about tokens for 10 s.
 const REVOKED: Duration = Duration::from_secs(40);
 const HOUR: i64 = 3_600;
 
@@ -116,7 +116,7 @@ async fn metrics_are_for_users_who_may_read_them() {
     assert!(status == StatusCode::FORBIDDEN && explains, "{text}");
     assert_eq!(nobody.get(address, "/healthz").await.expect("an answer").0, StatusCode::NOT_FOUND);
 
-    // A client certificate is as good as a token.
+    // A client certificate is equivalent to a token.
     for (name, expected) in [("prometheus", StatusCode::OK), ("someone", StatusCode::FORBIDDEN)] {
         let shown = clients.client(name, "monitoring", in_seconds(HOUR));
         let client = Client::new(&servers.certificate, Some(&shown), Version::Http1);
@@ -124,7 +124,7 @@ async fn metrics_are_for_users_who_may_read_them() {
         assert_eq!(status, expected, "{text}");
     }
 
-    // What was allowed is taken away.
+    // Permission is revoked.
     let bindings: Api<ClusterRoleBinding> = Api::all(api.clone());
     bindings.delete("reads", &DeleteParams::default()).await.expect("deleted");
     let accounts: Api<ServiceAccount> = Api::default_namespaced(api.clone());

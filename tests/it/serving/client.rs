@@ -1,4 +1,4 @@
-//! A CA for tests, and a client that shows what it is told to show.
+//! A CA for tests, and a client that presents the given certificate.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ impl Ca {
     }
 }
 
-/// So many seconds from now.
+/// Returns the time `seconds` from now.
 pub fn in_seconds(seconds: i64) -> Timestamp {
     Timestamp::now() + SignedDuration::from_secs(seconds)
 }
@@ -77,14 +77,14 @@ pub enum Version {
     Http2,
 }
 
-/// Who connects, and whom it trusts.
+/// Client certificate and trusted CA.
 #[derive(Clone)]
 pub struct Client {
     tls: Arc<ClientConfig>,
     version: Version,
 }
 
-/// A connection that is kept.
+/// A persistent connection.
 pub enum Connection {
     Http1(http1::SendRequest<String>),
     Http2(http2::SendRequest<String>),
@@ -138,7 +138,7 @@ impl Client {
         }
     }
 
-    /// One request on a connection of its own.
+    /// Sends one request on its own connection.
     pub async fn get(&self, address: SocketAddr, path: &str) -> Result<(StatusCode, String), String> {
         self.connect(address).await?.get(path).await
     }
@@ -176,7 +176,7 @@ impl Connection {
         Ok((status, String::from_utf8_lossy(&body).into_owned()))
     }
 
-    /// Whether the server has ended it.
+    /// Returns whether the server has closed it.
     pub fn is_closed(&self) -> bool {
         match self {
             Connection::Http1(sender) => sender.is_closed(),

@@ -1,4 +1,4 @@
-//! The certificates that replicas share in a Secret of a real API server.
+//! Certificates that replicas share in a Secret of a real API server.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use crate::support::*;
 const SOON: Duration = Duration::from_secs(20);
 const OFTEN: Duration = Duration::from_millis(100);
 
-/// One replica, as far as its certificate goes.
+/// Starts one replica's certificate handling.
 async fn replica(client: &ApiClient, config: &Serving) -> SocketAddr {
     let secure = Secure::new(config).expect("it makes a certificate");
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -42,7 +42,7 @@ async fn value(secrets: &Api<Secret>, key: &str) -> String {
     String::from_utf8(value.unwrap_or_default().0).expect("PEM")
 }
 
-/// Whether a client that trusts `ca` accepts what is shown there.
+/// Returns whether a client that trusts `ca` accepts the certificate served there.
 async fn is_accepted(ca: &str, address: SocketAddr) -> bool {
     let client = Client::new(ca, None, Version::Http2);
     client.get(address, "/").await.is_ok_and(|(status, _)| status == StatusCode::NOT_FOUND)
@@ -78,7 +78,7 @@ async fn replicas_share_certificates_and_mend_what_becomes_of_them() {
     assert_eq!(secret.type_.as_deref(), Some("kubernetes.io/tls"));
     let first = value(&secrets, "ca.crt").await;
 
-    // An expired one, of the right CA.
+    // An expired certificate of the right CA.
     let authority = Authority::from_pem(&first, &value(&secrets, "ca.key").await).expect("a CA");
     let past = Timestamp::now() - SignedDuration::from_hours(24 * 91);
     let expired = authority.issue(&config.names, past).expect("issued");
@@ -116,7 +116,7 @@ async fn the_webhooks_are_told_the_authority_and_the_log_says_when_they_are_miss
     let secrets: Api<Secret> = Api::default_namespaced(client.clone());
     await_until(SOON, "the certificate of the Secret is shown", async || {
         let ca = value(&secrets, "ca.crt").await;
-        // Everybody must say who they are here.
+        // Client certificates are required here.
         let client = Client::new(&ca, None, Version::Http2);
         client.get(address, "/metrics").await.is_ok_and(|(status, _)| status == StatusCode::UNAUTHORIZED)
     })
@@ -126,7 +126,7 @@ async fn the_webhooks_are_told_the_authority_and_the_log_says_when_they_are_miss
     })
     .await;
 
-    // One that is missing does not stand in the way of the other.
+    // A missing configuration does not block the other.
     let mutating: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
     let of_pods = json!({"metadata": {"name": "pods"}, "webhooks": [{
         "name": "vpa.berth.dev",

@@ -1,4 +1,4 @@
-//! The server of `serve::secure` alone, with a router of the test.
+//! The server of `serve::secure` alone, with the test's router.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -27,7 +27,7 @@ const SOON: Duration = Duration::from_secs(10);
 const HOUR: i64 = 3_600;
 
 struct Server {
-    /// Slow requests that were begun.
+    /// Number of slow requests started.
     begun: Arc<AtomicUsize>,
     secure: Secure,
     address: SocketAddr,
@@ -68,7 +68,7 @@ fn router(begun: Arc<AtomicUsize>) -> Router {
     Router::new().route("/who", get(who)).route("/slow", get(slow))
 }
 
-/// Writes what a server needs into the folder: a certificate of `ca`, and `clients` as the CAs of clients.
+/// Writes a server's files into the folder: a certificate of `ca`, and `clients` as the CAs of clients.
 fn files(folder: &Path, pair: &Pair, clients: &str) -> Serving {
     let write = |name: &str, text: &str| {
         let path = folder.join(name);
@@ -107,7 +107,7 @@ async fn a_client_certificate_that_is_not_valid_is_refused_in_the_handshake() {
     let folder = tempfile::tempdir().expect("a folder");
     let server =
         Server::start(&files(folder.path(), &servers.server(in_seconds(HOUR)), &clients.certificate)).await;
-    // The other CA has the name of the right one, so that its client shows what it has.
+    // The other CA has the name of the right one, so that its client presents its certificate.
     for (shown, expected) in [
         (clients.client("late", "x", in_seconds(-60)), "CertificateExpired"),
         (others.client("other", "x", in_seconds(HOUR)), "DecryptError"),
@@ -205,7 +205,7 @@ async fn connections_beyond_the_limit_are_closed_at_once() {
     drop(first);
     await_until(SOON, "the place is free again", async || client.get(server.address, "/who").await.is_ok())
         .await;
-    second.get("/who").await.expect("the others never noticed");
+    second.get("/who").await.expect("other connections are not affected");
 }
 
 #[tokio::test]
@@ -253,6 +253,6 @@ async fn a_stop_lets_requests_under_way_end() {
         server.stop.send(()).expect("it serves");
         assert_eq!(slow.await.expect("no panic").expect("an answer").0, StatusCode::OK);
         tokio::time::timeout(SOON, server.task).await.expect("the server ends").expect("no panic");
-        client.get(server.address, "/who").await.expect_err("nobody listens");
+        client.get(server.address, "/who").await.expect_err("the port is closed");
     }
 }

@@ -1,4 +1,4 @@
-//! Input that is not what it should be.
+//! Invalid input.
 
 use std::io::Write;
 
@@ -14,7 +14,7 @@ fn file(bytes: &[u8]) -> NamedTempFile {
     file
 }
 
-/// What is said of these arguments, `FILE` standing for a file with these bytes.
+/// Returns the error for these arguments, where `FILE` is a file with these bytes.
 fn refused(bytes: &[u8], arguments: &[&str]) -> String {
     let file = file(bytes);
     let path = file.path().to_str().expect("UTF-8");

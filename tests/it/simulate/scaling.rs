@@ -1,4 +1,4 @@
-//! `berth simulate --scaling` from outside.
+//! `berth simulate --scaling` as a process.
 
 use std::io::Write;
 

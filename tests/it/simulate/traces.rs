@@ -1,4 +1,4 @@
-//! The figures of docs/dispatch.md on published traces, which lie outside of the project.
+//! The figures of docs/dispatch.md on published traces, which are outside of the project.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::figures;
 
-/// The folder of traces, or `None`, and that is said.
+/// Returns the folder of traces, or prints that it is missing and returns `None`.
 pub fn traces(test: &str) -> Option<PathBuf> {
     let folder = match std::env::var_os("BERTH_TRACES") {
         Some(folder) => PathBuf::from(folder),
@@ -15,7 +15,7 @@ pub fn traces(test: &str) -> Option<PathBuf> {
     if folder.is_dir() {
         return Some(folder);
     }
-    // Past the test harness, which shows what passing tests print to nobody.
+    // Bypasses the test harness, which hides the output of passing tests.
     let line =
         format!("SKIPPED {test}: no traces in {}; BERTH_TRACES names their folder\n", folder.display());
     let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());

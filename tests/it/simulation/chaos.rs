@@ -1,4 +1,4 @@
-//! What the world does: users, other schedulers, nodes and machines.
+//! External changes: users, other schedulers, nodes and machines.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ impl Sim {
         }
     }
 
-    /// One thing happens.
+    /// Makes one random change.
     pub fn chaos(&mut self) {
         if self.chaos_left == 0 {
             return;
@@ -70,7 +70,7 @@ impl Sim {
         self.after(pause, Event::Chaos);
     }
 
-    /// Nothing goes wrong any more.
+    /// Ends all faults.
     pub fn calm_down(&mut self) {
         self.note(|| "calm".into());
         self.faults = false;
@@ -85,7 +85,7 @@ impl Sim {
         }
     }
 
-    /// Something happens that makes every parked class look again, but lets no pod fit.
+    /// Makes a change that wakes every parked class, but lets no pod fit.
     pub fn touch(&mut self) {
         self.cluster.apply_node(Node { name: "touch".into(), unschedulable: true, ..Node::default() });
         for slot in 0..self.processes.len() {
@@ -163,7 +163,7 @@ impl Sim {
         }
     }
 
-    /// Another scheduler runs a pod of its own somewhere.
+    /// Another scheduler runs one of its pods on some node.
     fn foreign_pod(&mut self) {
         let Some(node) = self.some_node() else {
             return;
@@ -180,7 +180,7 @@ impl Sim {
         self.cluster.create_pod(pod);
     }
 
-    /// Another scheduler binds a pod that is ours.
+    /// Another scheduler binds a pod of berth.
     fn foreign_bind_of_ours(&mut self) {
         let (Some(pod), Some(node)) = (self.some_pod(|pod| pod.node_name.is_none()), self.some_node()) else {
             return;
@@ -200,7 +200,8 @@ impl Sim {
         }
     }
 
-    /// Where no node may be overcommitted, other schedulers keep clear of what berth is about to use.
+    /// Returns whether another scheduler may use the node: where overcommitment is forbidden, they avoid nodes that
+    /// berth is about to use.
     fn foreigner_may(&self, pod: &Pod, node: &Node) -> bool {
         if !self.strict {
             return true;
@@ -220,7 +221,7 @@ impl Sim {
         }
     }
 
-    /// The one thing of a waiting pod's spec that may be changed.
+    /// Adds a toleration, the only mutable part of a pending pod's spec.
     fn tolerate_more(&mut self) {
         let Some(pod) = self.some_pod(|pod| pod.node_name.is_none() && pod.spec.is_ok()) else {
             return;

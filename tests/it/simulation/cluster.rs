@@ -1,4 +1,4 @@
-//! The cluster as the API server has it: pods in a `MemoryStore`, nodes, and what watches will be told.
+//! State of the cluster in the API server: pods in a `MemoryStore`, nodes, and pending watch events.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,16 +18,16 @@ pub enum NodeEvent {
     Deleted(Arc<str>),
 }
 
-/// Every change goes into a log; a watch is a place in it.
+/// Every change goes into a log; a watch is a position in it.
 #[derive(Default)]
 pub struct Cluster {
     pub store: MemoryStore,
     pub nodes: BTreeMap<Arc<str>, Node>,
     pub pod_log: Vec<PodEvent>,
     pub node_log: Vec<NodeEvent>,
-    /// The API server answers.
+    /// Whether the API server is up.
     pub up: bool,
-    /// Nodes that may hold more than they have, for a reason that is not berth's.
+    /// Nodes that may be overcommitted, for reasons that are not berth's.
     pub excused: std::collections::BTreeSet<Arc<str>>,
     uids: u64,
 }
@@ -60,7 +60,7 @@ impl Cluster {
         }
     }
 
-    /// The store was changed by a bind.
+    /// Records that the store was changed by a bind.
     pub fn pod_was_bound(&mut self, namespace: &str, name: &str) {
         if let Some(pod) = self.store.get(namespace, name) {
             self.pod_log.push(PodEvent::Applied(pod.into()));
@@ -79,7 +79,7 @@ impl Cluster {
         }
     }
 
-    /// What live pods take of `node`, but for the pod `except`.
+    /// Returns the usage of live pods on `node`, except the pod `except`.
     pub fn usage_on(&self, node: &str, except: &str) -> Vec<Arc<Usage>> {
         self.store
             .list()

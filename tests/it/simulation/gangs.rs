@@ -1,4 +1,5 @@
-//! Gangs of the simulation: allocations that every process knows from its start, and pods that come and go as their members.
+//! Gangs of the simulation: allocations that every process knows from its start, and pods that are created and
+//! deleted as members.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,7 +21,7 @@ pub fn minimum(gang: u64) -> u32 {
     2 + (gang % 3) as u32
 }
 
-/// What every process is told of before anything else.
+/// Sends the allocations to a new process.
 pub fn tell(scheduler: &mut Scheduler) {
     for gang in 0..GANGS {
         let name = format!("g{gang}");
@@ -59,10 +60,10 @@ pub fn gang_of(pod: &Pod) -> Option<u64> {
 }
 
 impl Sim {
-    /// A few more members of some gang.
+    /// Creates a few more members of some gang.
     pub fn create_members(&mut self) {
         let gang = self.load.below(GANGS);
-        // The pods of one gang are alike.
+        // The pods of one gang are equal.
         let kind = [0, 1, 3, 9, 10, 11][(gang % 6) as usize];
         let all = self.load.percent(60);
         let count = if all { u64::from(minimum(gang)) + self.load.below(2) } else { 1 + self.load.below(2) };
@@ -71,7 +72,8 @@ impl Sim {
         }
     }
 
-    /// A process has begun binds of members of these gangs: of each, enough have a node, or it was scheduled before.
+    /// A process has started binds of members of these gangs: enough members of each have a node, or it was scheduled
+    /// before.
     pub fn judge_gangs(&self, who: Who, begun: &BTreeSet<u64>) -> Step {
         let process = &self.processes[who.0];
         for gang in begun {
@@ -89,7 +91,7 @@ impl Sim {
         Ok(())
     }
 
-    /// At rest: no gang waits that could be placed. Returns how many of its members wait.
+    /// At rest: no gang waits that could be placed. Returns the number of its waiting members.
     pub fn judge_waiting_gangs(&self, pods: &[Pod], cold: &mut Scheduler) -> Result<usize, String> {
         let mut waiting: BTreeMap<u64, Vec<&Pod>> = BTreeMap::new();
         let ours = |pod: &&Pod| &*pod.scheduler_name == "berth" && !pod.finished && pod.gates.is_empty();
@@ -110,7 +112,7 @@ impl Sim {
             });
             let candidates: Vec<_> = candidates.collect();
             let alike = candidates.iter().all(|candidate| candidate.class.id == candidates[0].class.id);
-            // Of members that differ one agent may see a way where another does not.
+            // With different members, one agent may find a placement where another does not.
             if !alike || (members.len() as u32) < need {
                 continue;
             }

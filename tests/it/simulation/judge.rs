@@ -1,4 +1,4 @@
-//! What must hold: at every commit, at every effect, and when everything has come to rest.
+//! Checks at every commit, at every effect, and at rest.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ fn said(at: &str) -> impl Fn(Violation) -> String {
 }
 
 impl Sim {
-    /// A process has decided to bind a pod: was that right, given what it was told and did?
+    /// A process has decided to bind a pod: checks the decision against the events it received and its own actions.
     pub fn judge_commit(&self, who: Who, binding: &Binding) -> Step {
         let process = &self.processes[who.0];
         if !process.scheduler.leading() {
@@ -40,7 +40,7 @@ impl Sim {
         let others = shadow.usage_on(&node.name, &pod.uid);
         invariants::admits(spec, node, others.iter()).map_err(said(&pod.uid))?;
         if self.strict {
-            // What is known is what is so.
+            // The process's knowledge equals the cluster's state.
             let node = self.cluster.nodes.get(&binding.node).ok_or_else(gone)?;
             let mut others = self.cluster.usage_on(&node.name, &pod.uid);
             let assumed = shadow.assumed.iter().filter(|(_, (at, _))| *at == node.name);
@@ -50,7 +50,7 @@ impl Sim {
         Ok(())
     }
 
-    /// With instant watches and only schedulers that look, no node ever holds more than it has.
+    /// With instant watches and only schedulers that check capacity, no node is ever overcommitted.
     pub fn judge_overcommit(&self, name: &Arc<str>) -> Step {
         let Some(node) = self.cluster.nodes.get(name) else {
             return Ok(());
@@ -88,7 +88,7 @@ impl Sim {
         Ok(())
     }
 
-    /// Everything has come to rest. `told`: and every pod has had the time to be told what is so now.
+    /// Everything is at rest. `told`: every pod also had the time to get its current condition.
     pub fn judge(&mut self, told: bool) -> Step {
         let bound = self.cluster.store.bound();
         invariants::bound_once(bound.iter().map(|it| (&it.uid, &it.node))).map_err(said("store"))?;
@@ -111,11 +111,11 @@ impl Sim {
                 ));
             }
         }
-        let leader = &self.processes[self.leader.ok_or("nobody leads")?];
+        let leader = &self.processes[self.leader.ok_or("no leader")?];
         if leader.workers.iter().any(|worker| !matches!(worker.doing, Doing::Sleeping)) {
             return Err("an agent never comes to rest".into());
         }
-        // Nothing is stuck: everyone who waits waits for something to change.
+        // Nothing is stuck: every waiting pod waits for a change.
         let mut expected = HashMap::new();
         let mut waiting: BTreeMap<&str, usize> = BTreeMap::new();
         for pod in pods
@@ -147,7 +147,7 @@ impl Sim {
             waiting.insert("grouped", members);
             self.tally.count("gang waits");
         }
-        let leader = &self.processes[self.leader.ok_or("nobody leads")?];
+        let leader = &self.processes[self.leader.ok_or("no leader")?];
         let census = leader.scheduler.census();
         if census != waiting {
             return Err(format!("{census:?} wait, {waiting:?} should"));
@@ -157,7 +157,7 @@ impl Sim {
             return Ok(());
         }
         if self.settings.preemption {
-            // What preemption came to is said behind what is so without it.
+            // Preemption results are appended to the message without it.
             expected.values_mut().for_each(|text| *text = without_preemption(text).to_owned());
         }
         let conditions: HashMap<_, _> = pods
@@ -184,7 +184,7 @@ impl Sim {
         Ok(())
     }
 
-    /// A scheduler that sees only what is so now, and what it tells pods at first sight.
+    /// Returns a scheduler that sees only the current state, and its first messages to pods.
     fn cold_start(&self, pods: &[Pod]) -> (Scheduler, HashMap<Arc<str>, Arc<str>>) {
         let mut cold = self.settings.scheduler();
         cold.set_leading(true);

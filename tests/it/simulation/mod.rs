@@ -1,8 +1,9 @@
-//! Thousands of short, random, reproducible lives of berth: real schedulers and agents around a model of the API server, under
-//! a virtual clock, with everything going wrong that can.
+//! Simulation of thousands of short, random, reproducible runs of berth: real schedulers and agents around a model of
+//! the API server, under a virtual clock, with every possible fault.
 //!
-//! `BERTH_SIM_SEEDS=n` runs more schedules than usual, `BERTH_SIM_SEED=n` runs one and prints what happens in it.
-//! A schedule is a function of its seed: each purpose (load, faults, delays, interleaving) has its own randomness, made from it.
+//! `BERTH_SIM_SEEDS=n` runs more schedules than usual, `BERTH_SIM_SEED=n` runs one and prints its trace. A schedule
+//! is a function of its seed: each purpose (load, faults, delays, interleaving) has its own randomness, derived from
+//! it.
 
 mod chaos;
 mod cluster;
@@ -21,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use sim::{Sim, Tally};
 
 const SEEDS: u64 = 2_000;
-/// Of a long trace, the end is printed.
+/// Of a long trace, only the end is printed.
 const TRACE_LINES: usize = 400;
 
 #[test]
@@ -61,7 +62,7 @@ fn whatever_goes_wrong_every_pod_is_bound_once_where_it_fits_or_told_why_not() {
     }
     let tally = tally.into_inner().unwrap();
     println!("{seeds} schedules: {tally:?}");
-    // A simulation in which something never happens proves nothing about it.
+    // An event that never occurs in the simulation is not tested by it.
     let rare = tally.missing();
     assert!(seeds < SEEDS || rare.is_empty(), "never happened: {rare:?}");
 }

@@ -1,4 +1,4 @@
-//! Preemption in the simulation: evictions take their time or are refused, and nobody leaves who must not.
+//! Preemption in the simulation: evictions take time or are rejected, and only allowed victims are evicted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::gangs::{gang_of, minimum};
 use super::process::Who;
 use super::sim::{Event, MS, S, Sim, Step};
 
-/// What a pod is told but for what preemption came to.
+/// Returns a pod's message without the result of preemption.
 pub fn without_preemption(text: &str) -> &str {
     text.find(" no new claims to deallocate, preemption:").map_or(text, |at| &text[..at])
 }
@@ -59,7 +59,7 @@ impl Sim {
         }
     }
 
-    /// A process wants this pod to leave: it is less important than who wants that.
+    /// A process wants to evict this pod: checks that its priority is lower than the preemptor's.
     pub fn judge_eviction(&mut self, who: Who, eviction: &Eviction) -> Step {
         let process = &self.processes[who.0];
         let pods = &process.shadow.pods;
@@ -80,7 +80,7 @@ impl Sim {
         Ok(())
     }
 
-    /// These pods leave together: of a gang that had its minimum, it is left or nobody is.
+    /// These pods are evicted together: a gang at its minimum stays at it or loses all members.
     pub fn judge_victims(&self, who: Who, victims: &BTreeSet<Arc<str>>) -> Step {
         let process = &self.processes[who.0];
         let mut gangs: BTreeMap<u64, (usize, usize)> = BTreeMap::new();
@@ -106,7 +106,7 @@ impl Sim {
         Ok(())
     }
 
-    /// At rest: no room is kept, and no pod waits that could preempt.
+    /// At rest: no room is reserved, and no waiting pod could preempt.
     pub fn judge_preemption(&self, cold: &mut Scheduler) -> Step {
         for (slot, process) in self.processes.iter().enumerate() {
             if let Some((uid, node)) = process.scheduler.nominated_pods().next() {

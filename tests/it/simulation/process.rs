@@ -1,5 +1,5 @@
-//! One berth process: a scheduler, its agents, its watches and its binds under way; and, beside it, a shadow that keeps what
-//! the process was told and did, by other means.
+//! One berth process: a scheduler, its agents, its watches and its binds in progress; and a shadow that records the
+//! events it received and its actions, independently.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use berth_scheduler::scheduler::{Scheduler, SchedulerConfig, Task};
 use super::dice::Dice;
 use super::gangs;
 
-/// A process by its place and how often it was started there: what comes late for an earlier life is lost.
+/// A process by its index and its number of starts there: late messages to an earlier start are lost.
 pub type Who = (usize, u32);
 
 pub struct Process {
@@ -30,12 +30,12 @@ pub struct Process {
     pub shadow: Shadow,
 }
 
-/// A watch is a place in the cluster's log, or cut.
+/// A watch is a position in the cluster's log, or cut.
 #[derive(Default)]
 pub struct Watch {
     pub cursor: usize,
     pub live: bool,
-    /// A delivery is under way.
+    /// A delivery is scheduled.
     pub pending: bool,
     /// Grows with every cut.
     pub epoch: u32,
@@ -62,12 +62,12 @@ pub struct Answer {
     pub changes: Vec<CacheChange>,
 }
 
-/// What a process can know, kept in the simplest way.
+/// Everything a process can know, recorded in the simplest way.
 #[derive(Default)]
 pub struct Shadow {
     pub pods: BTreeMap<Arc<str>, Pod>,
     pub nodes: BTreeMap<Arc<str>, Node>,
-    /// Pods bound by this process that it has not seen on their node, nor learned to be elsewhere.
+    /// Pods bound by this process that it has neither seen on their node nor learned to be on another.
     pub assumed: BTreeMap<Arc<str>, (Arc<str>, Arc<Usage>)>,
 }
 
@@ -76,7 +76,7 @@ impl Shadow {
         if pod.finished {
             return self.forget(&pod.uid);
         }
-        // News of a pod that waits may be older than what we did to it.
+        // Events about a waiting pod may be older than our actions on it.
         if pod.node_name.is_some() {
             self.assumed.remove(&pod.uid);
         }
@@ -88,8 +88,8 @@ impl Shadow {
         self.assumed.remove(uid);
     }
 
-    /// The store told that nothing of ours will be bound. A pod that was seen on a node and has none is gone, whatever the
-    /// watch has told so far.
+    /// The store reported that our bind has no effect. A pod that was seen on a node and has none is gone, even if
+    /// the watch has not reported it yet.
     pub fn vanished(&mut self, uid: &str) {
         self.assumed.remove(uid);
         if self.pods.get(uid).is_some_and(|pod| pod.node_name.is_some()) {
@@ -97,7 +97,7 @@ impl Shadow {
         }
     }
 
-    /// What this process must take to be on `node`, but for the pod `except`.
+    /// Returns the usage that this process must assume on `node`, except for the pod `except`.
     pub fn usage_on(&self, node: &str, except: &str) -> Vec<Arc<Usage>> {
         let seen = self
             .pods
@@ -113,7 +113,7 @@ impl Shadow {
     }
 }
 
-/// What differs between schedules.
+/// Parameters that differ between schedules.
 pub struct Settings {
     pub agents: usize,
     pub dispatcher: DispatcherKind,

@@ -1,4 +1,4 @@
-//! Bind requests and reads on their way between a process and the API server, and what becomes of them.
+//! Bind requests and reads in transit between a process and the API server, and their results.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ impl Sim {
         self.process(who)?.binds.get_mut(&id)
     }
 
-    /// A bind request leaves the process: its fate is decided here.
+    /// A bind request leaves the process: its faults are decided here.
     pub fn send(&mut self, who: Who, id: u64) {
         let Some((binding, _)) = self.bind_of(who, id) else {
             return;
@@ -28,7 +28,7 @@ impl Sim {
         let soon = self.delays.up_to(30 * MS);
         let reply = |sim: &mut Self, after, reply| sim.after(after, Event::Replied(who, id, reply));
         match fate {
-            // The answer is lost; the request takes effect, at once or as late as can be.
+            // The answer is lost; the request takes effect, immediately or as late as possible.
             0..8 => {
                 let given_up = self.delays.up_to(2 * S);
                 let late = self.fates.percent(40);
@@ -47,7 +47,7 @@ impl Sim {
             }
             16..20 => reply(self, soon, Reply::Unknown("etcdserver: leader changed".into())),
             20..23 => reply(self, soon, Reply::Rejected("forbidden".into())),
-            // Slow both ways.
+            // Slow in both directions.
             23..33 => {
                 let (there, back) = (self.delays.up_to(2 * S), self.delays.up_to(2 * S));
                 self.after(there, Event::Effect(binding, who, id, Some(back)));
@@ -90,7 +90,7 @@ impl Sim {
         Ok(())
     }
 
-    /// The pod garbage collector removes pods of nodes that do not exist.
+    /// The pod garbage collector removes pods of missing nodes.
     fn collect_if_orphaned(&mut self, binding: &Binding) {
         if !self.cluster.nodes.contains_key(&binding.node)
             && let Some(pod) = self.cluster.store.get(&binding.namespace, &binding.name)

@@ -1,4 +1,4 @@
-//! The clock, the agenda, and what happens when: watches, agents, and the actions of schedulers.
+//! The clock, the agenda, and the events: watches, agents, and the actions of schedulers.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -27,13 +27,13 @@ pub const NODES: usize = 1;
 pub type Step<T = ()> = Result<T, String>;
 
 pub enum Event {
-    /// The world does something.
+    /// An external change.
     Chaos,
     Tick(Who),
     Agent(Who, usize),
-    /// The next news of a watch, of this epoch.
+    /// The next event of a watch, of this epoch.
     Deliver(Who, usize, u32),
-    /// A list request reaches the API server, and its answer, with the place in the log it was made at, the process.
+    /// A list request reaches the API server; its answer, with its position in the log, reaches the process.
     List(Who, usize, u32),
     Listed(Who, u32, Listing, usize),
     /// A bind request leaves the process, takes effect, and is answered.
@@ -41,14 +41,14 @@ pub enum Event {
     Effect(Binding, Who, u64, Option<Duration>),
     Replied(Who, u64, Reply),
     Read(Who, u64),
-    /// The answer to a read, and when that was sent.
+    /// The answer to a read, and the time at which the read was sent.
     Told(Who, u64, Truth, Duration),
     Lead(usize),
     Up,
     /// The pod's grace period is over, or its node is gone.
     Remove(Box<Pod>),
     Evict(Who, Box<Eviction>),
-    /// The API server is told which node a pod is nominated for.
+    /// The API server receives a pod's nominated node.
     Nominate(PodRef, Option<Arc<str>>),
 }
 
@@ -57,7 +57,7 @@ pub enum Listing {
     Nodes(Vec<Node>),
 }
 
-/// What happened, to see that the simulation reaches what it is for.
+/// Counts of events, to check that the simulation covers its purpose.
 #[derive(Debug, Default)]
 pub struct Tally(BTreeMap<&'static str, u64>);
 
@@ -93,8 +93,8 @@ impl Tally {
             "conflicts to backoff",
             "parked",
             "woken",
-            "told parked",
-            "told refused",
+            "reported parked",
+            "reported refused",
             "relist",
             "restart",
             "handover",
@@ -115,17 +115,17 @@ pub struct Sim {
     pub cluster: Cluster,
     pub processes: Vec<Process>,
     pub leader: Option<usize>,
-    /// Watches tell at once and processes live for ever: then nothing but shrinking nodes may overcommit.
+    /// Watches deliver instantly and processes never end: then only shrinking nodes may be overcommitted.
     pub strict: bool,
     pub settings: Settings,
-    /// Things go wrong.
+    /// Faults are enabled.
     pub faults: bool,
     pub chaos_left: u32,
     /// Binds that were given up: they must not take effect any more.
     pub given_up: BTreeSet<u64>,
-    /// Binds that did.
+    /// Binds that took effect.
     pub effected: BTreeSet<u64>,
-    /// By gang: its members that ever had a node.
+    /// By gang: members that ever had a node.
     pub ever_bound: BTreeMap<u64, BTreeSet<Arc<str>>>,
     pub load: Dice,
     pub fates: Dice,
@@ -192,7 +192,7 @@ impl Sim {
         self.calm_down();
         self.run_for(90 * S)?;
         self.judge(false)?;
-        // What a pod was told may be older than the latest placements: nothing became free by them, so nobody looked again.
+        // A pod's message may be older than the latest placements: they freed nothing, so no retry was triggered.
         self.touch();
         self.run_for(75 * S)?;
         self.judge(true)
@@ -215,7 +215,7 @@ impl Sim {
 
     pub fn at(&mut self, at: Duration, event: Event) {
         self.next_event += 1;
-        // Instant watches tell before anything else happens.
+        // Instant watches deliver before any other event.
         let order = u8::from(!(self.strict && matches!(event, Event::Deliver(..))));
         self.agenda.insert((at, order, self.next_event), event);
     }
@@ -224,7 +224,7 @@ impl Sim {
         self.at(self.now + pause, event);
     }
 
-    /// The process, if it is still the same.
+    /// Returns the process, if it was not restarted.
     pub fn process(&mut self, who: Who) -> Option<&mut Process> {
         self.processes.get_mut(who.0).filter(|process| process.life == who.1)
     }
@@ -241,7 +241,7 @@ impl Sim {
                 let now = self.now;
                 if let Some(process) = self.process(who) {
                     process.scheduler.tick(now);
-                    // Nothing but time passes in the end, and seconds will do for that.
+                    // At the end only time passes, and steps of a second are enough.
                     let pause = if self.faults { TICK } else { S };
                     self.after(pause, Event::Tick(who));
                     self.carry_out(who)?;
@@ -304,7 +304,7 @@ impl Sim {
         }
     }
 
-    /// Somebody will lead, some time.
+    /// Schedules an election.
     pub fn elect(&mut self) {
         let slot = self.load.below(self.processes.len() as u64) as usize;
         let pause = match self.load.below(3) {
@@ -345,7 +345,7 @@ impl Sim {
         self.after(pause, Event::List(who, kind, epoch));
     }
 
-    /// How long news take.
+    /// Returns the delay of a watch event.
     fn lag(&mut self) -> Duration {
         if self.strict {
             return Duration::ZERO;
@@ -547,9 +547,9 @@ impl Sim {
         }
     }
 
-    // What schedulers want done.
+    // Actions of schedulers.
 
-    /// Carries out the actions of a process after something happened to it, and checks it.
+    /// Carries out the pending actions of a process, and checks it.
     pub fn carry_out(&mut self, who: Who) -> Step {
         let Some(process) = self.process(who) else {
             return Ok(());
@@ -561,7 +561,7 @@ impl Sim {
                     begun.extend(self.processes[who.0].shadow.pods.get(&binding.uid).and_then(gang_of));
                     self.start_bind(who, binding)?;
                 }
-                // Pods of the simulation have no claims: there is nothing in it that could bind them.
+                // Pods of the simulation have no claims, so nothing could bind them.
                 Action::Claim(order) => {
                     return Err(format!("pod {} asks for claims it does not have", order.uid));
                 }
@@ -633,15 +633,15 @@ impl Sim {
             }
             Report::Preempted { .. } => {}
             Report::Failed { pod, reason, message, .. } => {
-                self.note(|| format!("p{} tells {}: {message}", who.0, pod.uid));
+                self.note(|| format!("p{} reports {}: {message}", who.0, pod.uid));
                 if !self.processes[who.0].scheduler.leading() {
-                    return Err(format!("p{} tells {} but does not lead", who.0, pod.uid));
+                    return Err(format!("p{} reports {} but does not lead", who.0, pod.uid));
                 }
                 self.tally.count(match reason {
-                    "Unschedulable" => "told parked",
+                    "Unschedulable" => "reported parked",
                     _ if message.contains("overtaken") => "conflicts to backoff",
-                    _ if message.contains("rejected") => "told rejected",
-                    _ => "told refused",
+                    _ if message.contains("rejected") => "reported rejected",
+                    _ => "reported refused",
                 });
                 if let Some(truth) = self.cluster.store.get(&pod.namespace, &pod.name)
                     && truth.uid == pod.uid

@@ -1,4 +1,4 @@
-//! The berth binary as a process of its own, as people run it.
+//! The berth binary as a separate process, as users run it.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -27,7 +27,7 @@ impl Berth {
         }
         std::fs::write(&file, text).expect("the configuration is written");
         let log = File::create(folder.path().join("log")).expect("a log file");
-        // For measurements: another build than the one that is tested.
+        // For measurements: a build other than the tested one.
         let program = std::env::var_os("BERTH_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_berth").into());
         let child = Command::new(program)
             .arg("run")
@@ -47,13 +47,13 @@ impl Berth {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
-    /// Where it serves, once it does.
+    /// Waits until it serves, and returns its address.
     pub async fn address(&self) -> SocketAddr {
         await_until(Duration::from_secs(20), "berth serves", async || self.find_address().is_some()).await;
         self.find_address().expect("just seen")
     }
 
-    /// Where it serves HTTPS, once it does.
+    /// Waits until it serves HTTPS, and returns its address.
     pub async fn secure_address(&self) -> SocketAddr {
         let find = || find_in(&self.log(), " secure_address=");
         await_until(Duration::from_secs(20), "berth serves HTTPS", async || find().is_some()).await;
@@ -64,7 +64,7 @@ impl Berth {
         find_in(&self.log(), " address=")
     }
 
-    /// Its process.
+    /// Returns its process ID.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -82,19 +82,20 @@ impl Berth {
         await_until(Duration::from_secs(30), "berth is ready", async || self.get("/readyz").await.0).await;
     }
 
-    /// The value of a metric, by its name with labels as it stands in the scrape.
+    /// Returns the value of a metric, by its name with labels as in the scrape.
     pub async fn metric(&self, name: &str) -> f64 {
         let (_, text) = self.get("/metrics").await;
         value_in(&text, name).unwrap_or_else(|| panic!("no metric {name} in\n{text}"))
     }
 
-    /// The value of a metric, or `None` when there is none of this name.
+    /// Returns the value of a metric, or `None` if there is none of this name.
     pub async fn find_metric(&self, name: &str) -> Option<f64> {
         let (_, text) = self.get("/metrics").await;
         value_in(&text, name)
     }
 
-    /// The value of a metric, or `None` when it cannot be read: the process is stopped, gone or not there yet.
+    /// Returns the value of a metric, or `None` if it cannot be read: the process is stopped, gone or not started
+    /// yet.
     async fn try_metric(&self, name: &str) -> Option<f64> {
         let url = format!("http://{}/metrics", self.find_address()?);
         let scrape = async { reqwest::get(url).await.ok()?.text().await.ok() };
@@ -106,7 +107,7 @@ impl Berth {
         self.try_metric("berth_leader").await == Some(1.0)
     }
 
-    /// Pods that wait in any queue, and binds that are not settled.
+    /// Returns the number of pods in any queue, and of unfinished binds.
     pub async fn unsettled(&self) -> f64 {
         let mut sum = self.metric("berth_binds_pending").await;
         for queue in ["active", "backoff", "unschedulable", "gated"] {
@@ -115,8 +116,8 @@ impl Berth {
         sum
     }
 
-    /// Waits until nothing waits, and every pod on a node is counted and none only assumed; panics when the number of
-    /// pods is another one.
+    /// Waits until no pod waits, and every bound pod is counted and none only assumed; panics if the number of pods
+    /// differs.
     pub async fn await_settled(&self, limit: Duration, pods: usize) {
         await_until(limit, &format!("berth counts {pods} pods and has nothing left to do"), async || {
             self.unsettled().await == 0.0
@@ -126,7 +127,7 @@ impl Berth {
         .await;
     }
 
-    /// Waits until it counts so many pods on nodes, by whomever they were bound.
+    /// Waits until it counts this number of bound pods, of any scheduler.
     pub async fn await_counted(&self, limit: Duration, pods: usize) {
         await_until(limit, &format!("berth counts {pods} pods on nodes"), async || {
             self.metric(r#"scheduler_cache_size{type="pods"}"#).await == pods as f64
@@ -165,7 +166,7 @@ fn find_in(log: &str, name: &str) -> Option<SocketAddr> {
     rest.split_whitespace().next()?.parse().ok()
 }
 
-/// The metric's value in this scrape. One without labels may have empty braces.
+/// Returns the metric's value in this scrape. One without labels may have empty braces.
 fn value_in(scrape: &str, name: &str) -> Option<f64> {
     let value = |line: &str| {
         let rest = line.strip_prefix(name)?;

@@ -1,4 +1,4 @@
-//! What the cluster looks like, read from the API server.
+//! State of the cluster, read from the API server.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ pub async fn await_message(
 ) -> String {
     let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let mut message = String::new();
-    await_until(Duration::from_secs(30), &format!("pod {name} is told why it waits"), async || {
+    await_until(Duration::from_secs(30), &format!("pod {name} has its condition"), async || {
         let pod = api.get(name).await.expect("the pod exists");
         message = scheduled_condition(&pod).map(|(_, _, message)| message).unwrap_or_default();
         holds(&message)
@@ -108,7 +108,7 @@ pub async fn assert_no_overcommit(client: &Client) {
     }
 }
 
-/// Creates one node from its name, what is allocatable, and `spec`; its label `pool` is its name.
+/// Creates one node from its name, its allocatable resources, and `spec`; its label `pool` is its name.
 pub async fn create_node(client: &Client, name: &str, allocatable: Value, spec: Value) {
     let node = json!({
         "metadata": {"name": name, "labels": {"pool": name, "kubernetes.io/hostname": name}},
@@ -137,7 +137,7 @@ pub async fn patch_node(client: &Client, name: &str, patch: Value) {
     patched.expect("the node is patched");
 }
 
-/// Deletes pods without a grace period: they are gone at once.
+/// Deletes pods without a grace period: they disappear immediately.
 pub async fn delete_pods(client: &Client, names: impl IntoIterator<Item = String>) {
     let api: Api<Pod> = Api::default_namespaced(client.clone());
     let now = DeleteParams::default().grace_period(0);
@@ -148,7 +148,7 @@ pub async fn delete_pods(client: &Client, names: impl IntoIterator<Item = String
     stream::iter(deletions).buffer_unordered(16).for_each(|_| async {}).await;
 }
 
-/// A pod was first seen on a node.
+/// The first observation of a pod on a node.
 #[derive(Debug, Clone)]
 pub struct Bound {
     pub uid: String,
@@ -157,7 +157,7 @@ pub struct Bound {
     pub at: Instant,
 }
 
-/// All binds in their order, as a watch of the test itself sees them.
+/// All binds in order, observed by the test's own watch.
 pub struct BindLog {
     binds: Arc<Mutex<Vec<Bound>>>,
     task: JoinHandle<()>,
@@ -172,7 +172,8 @@ impl BindLog {
             let mut events = std::pin::pin!(watcher(api, watcher::Config::default()));
             while let Some(event) = events.next().await {
                 let (Ok(watcher::Event::Apply(pod)) | Ok(watcher::Event::InitApply(pod))) = event else {
-                    // kube's watcher goes on after an error; without a pause only as fast as the server refuses.
+                    // kube's watcher continues after an error; without a pause it would retry at the server's full
+                    // speed.
                     if event.is_err() {
                         tokio::time::sleep(Duration::from_millis(100)).await;
                     }
@@ -204,12 +205,12 @@ impl BindLog {
         self.binds.lock().len()
     }
 
-    /// Waits until at least so many binds were seen.
+    /// Waits until at least `count` binds were observed.
     pub async fn await_len(&self, limit: Duration, count: usize) {
         await_until(limit, &format!("{count} binds are seen"), async || self.len() >= count).await;
     }
 
-    /// Panics if a pod was ever seen on a second node.
+    /// Panics if a pod was ever observed on a second node.
     pub fn assert_none_moved(&self) {
         let mut first: BTreeMap<String, String> = BTreeMap::new();
         for Bound { uid, node, .. } in self.binds() {

@@ -1,4 +1,4 @@
-//! A proxy before the API server that answers some requests wrongly.
+//! Proxy in front of the API server that fails some requests.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-/// What is done with a request.
+/// Handling of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     Pass,
     /// It never arrives.
     Refuse(StatusCode),
-    /// It is done, but whoever asked is told that it was not.
+    /// It is carried out, but the client gets an error.
     LoseAnswer,
 }
 

@@ -1,4 +1,4 @@
-//! What the tests share: a real control plane, nodes and pods to put on it, and waiting for things to come true.
+//! Shared test support: a real control plane, nodes and pods, and waiting for conditions.
 
 mod berth;
 mod cluster;
@@ -23,14 +23,14 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// A control plane takes half a gigabyte and, while it starts, a core.
+/// A control plane uses half a gigabyte and, while it starts, a core.
 static CONTROL_PLANES: Semaphore = Semaphore::const_new(2);
 const CREATIONS_IN_FLIGHT: usize = 32;
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A control plane of one test, and the right to have it: at most two are there at once.
+/// The control plane of one test, and its permit: at most two exist at once.
 pub struct TestControlPlane {
-    // In this order: the right is given back when the control plane has ended.
+    // In this order: the permit is released when the control plane has ended.
     control_plane: ControlPlane,
     _permit: SemaphorePermit<'static>,
 }
@@ -48,14 +48,14 @@ impl DerefMut for TestControlPlane {
     }
 }
 
-/// Starts a control plane, after waiting for a place among the running ones.
+/// Starts a control plane, after waiting for a permit.
 pub async fn start_control_plane() -> TestControlPlane {
     start_control_plane_with(Options::default()).await
 }
 
-/// The right to one control plane, for a test whose child process starts it. Waits for a place among the running ones.
+/// Returns the permit for one control plane, for a test whose child process starts it. Waits until one is free.
 pub async fn reserve_control_plane() -> SemaphorePermit<'static> {
-    CONTROL_PLANES.acquire().await.expect("nobody closes the semaphore")
+    CONTROL_PLANES.acquire().await.expect("the semaphore is never closed")
 }
 
 pub async fn start_control_plane_with(options: Options) -> TestControlPlane {
@@ -66,13 +66,13 @@ pub async fn start_control_plane_with(options: Options) -> TestControlPlane {
     }
 }
 
-/// Starts a kwok that plays the kubelets of all nodes, as `kubelet.yaml` says.
+/// Starts a kwok that acts as the kubelet of all nodes, configured by `kubelet.yaml`.
 pub async fn start_kubelets(control_plane: &ControlPlane) -> Process {
     let started = control_plane.start_kwok(include_str!("kubelet.yaml")).await;
     started.unwrap_or_else(|error| panic!("{error:#}"))
 }
 
-/// Nodes that are alike but for their names, `{prefix}-0` and on.
+/// Nodes that are equal except for their names, `{prefix}-0` and on.
 pub struct Nodes {
     pub prefix: &'static str,
     pub count: usize,
@@ -98,7 +98,7 @@ impl Default for Nodes {
     }
 }
 
-/// Creates the nodes; they are ready and have what they say at once.
+/// Creates the nodes; they are ready immediately, with the given resources.
 pub async fn create_nodes(client: &Client, nodes: &Nodes) -> Vec<Node> {
     let api = Api::all(client.clone());
     let objects = (0..nodes.count).map(|index| {
@@ -119,7 +119,7 @@ pub async fn create_nodes(client: &Client, nodes: &Nodes) -> Vec<Node> {
     create_all(&api, objects).await
 }
 
-/// Pods that are alike but for their names, `{prefix}-0` and on, and for what [`create_pods`] is told to change.
+/// Pods that are equal except for their names, `{prefix}-0` and on, and the changes made by [`create_pods`].
 pub struct Pods {
     pub namespace: &'static str,
     pub prefix: &'static str,
@@ -162,7 +162,7 @@ pub async fn create_pods(
     create_all(&api, objects).await
 }
 
-/// Creates the objects in no certain order and returns them in the given one.
+/// Creates the objects in no particular order and returns them in the given one.
 async fn create_all<K>(api: &Api<K>, objects: impl Iterator<Item = Value>) -> Vec<K>
 where
     K: Resource + Clone + Debug + Serialize + DeserializeOwned,

@@ -1,4 +1,4 @@
-//! What two recommenders made of the same data.
+//! Comparison of two recommenders on the same data.
 
 use std::collections::BTreeMap;
 
@@ -17,12 +17,12 @@ pub type Key = (String, String);
 const BOUNDS: [&str; 4] = ["target", "lowerBound", "upperBound", "uncappedTarget"];
 const RESOURCES: [&str; 2] = ["cpu", "memory"];
 
-/// For each of [`BOUNDS`] its millicores and bytes.
+/// Millicores and bytes for each of [`BOUNDS`].
 pub type Recommendation = [[Option<i64>; 2]; 4];
 
 pub type Recommendations = BTreeMap<Key, Recommendation>;
 
-/// The workload whose VPA has this name, if it is a VPA of theirs.
+/// Returns the workload whose VPA has this name, if the VPA belongs to `of`.
 fn workload(vpa: &str, of: Of) -> Option<&str> {
     let (name, whose) = match vpa.strip_suffix("-berth") {
         Some(name) => (name, Of::Berth),
@@ -52,22 +52,22 @@ fn amount(amounts: &Value, resource: &str) -> Option<i64> {
     Some(if resource == "cpu" { quantity.milli_value() } else { quantity.value() })
 }
 
-/// Whether all that should get a recommendation have one, and no others.
+/// Returns whether exactly the expected containers have a recommendation.
 pub fn is_whole(found: &Recommendations, workloads: &[Workload]) -> bool {
     let of =
         |it: &Workload| it.recommended().map(|name| (it.name.clone(), name.to_owned())).collect::<Vec<_>>();
     found.keys().cloned().eq(workloads.iter().flat_map(of))
 }
 
-/// How alike two sets of recommendations are.
+/// Similarity of two sets of recommendations.
 #[derive(Debug, Default)]
 pub struct Likeness {
     pub containers: usize,
-    /// Those that are equal in every number.
+    /// Number of recommendations that are equal in every number.
     pub equal: usize,
-    /// The others, in words.
+    /// The remaining ones, as text.
     pub unequal: Vec<String>,
-    /// Those of them that differ by more than one bucket of the histograms.
+    /// Those that differ by more than one bucket of the histograms.
     pub beyond: Vec<String>,
 }
 
@@ -89,10 +89,10 @@ pub fn compare(left: &Recommendations, right: &Recommendations) -> Likeness {
     likeness
 }
 
-/// Whether no number differs by more than one bucket does.
+/// Returns whether no number differs by more than one bucket.
 ///
-/// A bucket at a usage is as wide as the first one and 5 % of the usage, and a recommendation is the end of a bucket and
-/// 15 %; bounds are so many times as much as the confidence says.
+/// The width of a bucket at a usage is that of the first one plus 5 % of the usage. A recommendation is the end of a
+/// bucket plus 15 %; bounds are scaled by a factor that depends on the confidence.
 fn is_near(left: &Recommendation, right: &Recommendation) -> bool {
     const MARGIN: f64 = 1.15;
     let first = [10.0, 1e7];
@@ -122,9 +122,9 @@ pub async fn read_checkpoints(client: &Client, of: Of) -> Checkpoints {
     all.into_iter().filter_map(read).collect()
 }
 
-/// What differs between two checkpoints, but for when they were written; empty when nothing does.
+/// Returns the differences of two checkpoints, except for their write times; empty if there are none.
 ///
-/// Sums of weights may be added up in another order, so they and what is rounded from them may differ by a hair.
+/// Sums of weights may be added in another order, so they and the values rounded from them may differ minimally.
 pub fn difference(ours: &CheckpointStatus, theirs: &CheckpointStatus) -> String {
     let counts = |it: &CheckpointStatus| {
         (it.version.clone(), it.first_sample_start, it.last_sample_start, it.total_samples_count)

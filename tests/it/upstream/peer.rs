@@ -18,9 +18,9 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// With these flags, besides those that make it fast.
+    /// Starts it with these flags, in addition to those that make it fast.
     pub async fn start(kubeconfig: &Path, flags: &[String]) -> Self {
-        // Perhaps it is built first.
+        // It may be built first.
         let program = tokio::task::spawn_blocking(|| go_tool("vpa-recommender")).await.expect("no panic");
         let program = program.unwrap_or_else(|error| panic!("{error:#}"));
         let folder = tempfile::tempdir().expect("a folder");
@@ -31,13 +31,13 @@ impl Upstream {
             format!("--kubeconfig={}", kubeconfig.display()),
             format!("--address={address}"),
             "--recommender-interval=300ms".to_owned(),
-            // Every round writes at least some checkpoints, those first that were not written for the longest time.
+            // Every round writes at least some checkpoints, the oldest first.
             "--checkpoints-timeout=1ms".to_owned(),
             "--kube-api-qps=2000".to_owned(),
             "--kube-api-burst=2000".to_owned(),
             "--cpu-integer-post-processor-enabled".to_owned(),
             format!("--container-recommendation-max-allowed-memory={}", super::MAX_ALLOWED_MEMORY),
-            // 3 tells of kills for want of memory.
+            // Level 3 logs OOM kills.
             "--v=3".to_owned(),
         ];
         args.extend_from_slice(flags);
@@ -46,7 +46,7 @@ impl Upstream {
         Self { process, metrics: format!("http://{address}/metrics"), log, _folder: folder }
     }
 
-    /// Rounds that it has ended; 0 until it answers.
+    /// Returns the number of completed rounds; 0 until it answers.
     async fn count(&self) -> f64 {
         const NAME: &str = r#"vpa_recommender_execution_latency_seconds_count{step="total"}"#;
         let Ok(answer) = reqwest::get(&self.metrics).await else { return 0.0 };
@@ -65,7 +65,7 @@ impl Upstream {
         .await;
     }
 
-    /// So many lines of its log have this text.
+    /// Returns the number of lines of its log with this text.
     pub fn said(&self, text: &str) -> usize {
         let log = std::fs::read(&self.log).unwrap_or_default();
         String::from_utf8_lossy(&log).lines().filter(|line| line.contains(text)).count()

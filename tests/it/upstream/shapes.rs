@@ -1,4 +1,4 @@
-//! How containers use CPU and memory over eight days.
+//! CPU and memory usage of containers over eight days.
 
 use std::fmt::Write;
 
@@ -12,12 +12,12 @@ pub const STEPS_PER_HOUR: i64 = 3_600 / STEP;
 pub const STEPS_PER_DAY: i64 = 24 * STEPS_PER_HOUR;
 /// Eight days.
 pub const STEPS: i64 = 8 * STEPS_PER_DAY;
-/// Before eight days ago, so that the first rate has a whole window.
+/// Time before the eight days, so that the first rate has a whole window.
 const STEPS_BEFORE: i64 = 2 * STEPS_PER_HOUR;
-/// At its start and its end a container idles for so long: the rate over an hour that it did not all live would depend on
-/// the moment of the query.
+/// Idle time at a container's start and end: the rate over an hour in which it did not run all the time would depend
+/// on the moment of the query.
 const IDLE: i64 = STEPS_PER_HOUR + 1;
-/// A counter near zero does so, too.
+/// The same holds for the rate of a counter near zero.
 const COUNTER_START: f64 = 1e6;
 const MIB: f64 = 1_048_576.0;
 
@@ -59,7 +59,7 @@ pub struct Usage {
     pub bytes: f64,
 }
 
-/// The usage of one container of one pod. It lives from one step to before another.
+/// The usage of one container of one pod, which runs from one step to before another.
 #[derive(Debug, Clone)]
 pub struct Shape {
     form: Form,
@@ -70,7 +70,8 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Of the container with this position in its pod, which is the `pod`th of its workload. Pods of a workload are alike.
+    /// Returns the shape of the container with this index in its pod, which is the `pod`th of its workload. Pods of a
+    /// workload are similar.
     pub fn new(seed: u64, workload: &Workload, pod: usize, container: usize) -> Self {
         let mut dice = Dice::new(seed, (workload.number * 4 + container) as u64);
         let form = FORMS[(workload.number + 5 * container) % FORMS.len()];
@@ -95,7 +96,7 @@ impl Shape {
         (mix(self.noise ^ (step as u64)) >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// `None`: it is not there.
+    /// Returns `None` when it does not run.
     pub fn at(&self, step: i64) -> Option<Usage> {
         let (mut start, mut end) = self.lives;
         if !(start..end).contains(&step) {
@@ -144,7 +145,7 @@ impl Shape {
     }
 }
 
-/// What a Prometheus has that scraped cAdvisor every ten minutes, last at `end`, and kube-state-metrics.
+/// Returns the data of a Prometheus that scraped cAdvisor every ten minutes, last at `end`, and kube-state-metrics.
 pub fn openmetrics(seed: u64, workloads: &[Workload], end: i64) -> String {
     let (mut cpu, mut memory, mut labels) = (String::new(), String::new(), String::new());
     for workload in workloads {

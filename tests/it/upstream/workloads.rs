@@ -1,4 +1,4 @@
-//! Workloads of all kinds that upstream knows, each with two VPAs that say the same: one for upstream, one for berth.
+//! Workloads of all kinds that upstream supports, each with two equal VPAs: one for upstream, one for berth.
 
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use crate::recommender::{api, create, vpas};
 
-/// With these there are 200 containers and some more that get recommendations.
+/// Gives 200 containers and some more with recommendations.
 const COUNT: usize = 168;
 const CREATIONS_IN_FLIGHT: usize = 16;
-/// What a container requests, in bytes: the least that it had when it was killed for want of memory.
+/// A container's memory request in bytes: the minimum sample of an OOM kill.
 const REQUESTED: i64 = 256 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -31,13 +31,13 @@ pub struct Workload {
     pub name: String,
     pub kind: Kind,
     pub containers: &'static [&'static str],
-    /// Those that run.
+    /// Running pods.
     pub pods: Vec<String>,
-    /// One that does not any more.
+    /// A pod that is gone.
     pub old_pod: Option<String>,
 }
 
-/// Whose VPA.
+/// Recommender of a VPA.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Of {
     Upstream,
@@ -69,7 +69,7 @@ impl Workload {
             6 => Kind::ReplicaSet,
             _ => Kind::ReplicationController,
         };
-        // As controllers name them: the name of a pod that is gone is all that is left of it.
+        // As controllers name them: of a pod that is gone only the name remains.
         let pod = |index: usize| match kind {
             Kind::Deployment => format!("{name}-7d4b9c6f5-pod{index:02}"),
             Kind::StatefulSet => format!("{name}-{index}"),
@@ -87,7 +87,7 @@ impl Workload {
         }
     }
 
-    /// Those that get a recommendation.
+    /// Returns the containers with a recommendation.
     pub fn recommended(&self) -> impl Iterator<Item = &'static str> {
         let is_off = self.number % 10 == 4;
         self.containers.iter().copied().filter(move |name| !(is_off && *name == "sidecar"))
@@ -198,7 +198,7 @@ impl Workload {
         self.patch_pod(client, name, 0, Value::Null).await;
     }
 
-    /// Its containers run, after so many restarts; `last` is how the first one ended before.
+    /// Sets the containers to running, after this number of restarts; `last` is the first one's last termination.
     pub async fn patch_pod(&self, client: &Client, name: &str, restarts: u32, last: Value) {
         let statuses = self.containers.iter().enumerate().map(|(index, name)| {
             json!({

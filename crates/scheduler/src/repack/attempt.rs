@@ -1,4 +1,4 @@
-//! Which pods of a node to try to move: first one, then two, then as few of all as are needed.
+//! Order of the sets of pods to move off a node: single pods first, then pairs, then the smallest sufficient set.
 
 use std::sync::Arc;
 
@@ -7,31 +7,31 @@ use crate::inventory::{NodeId, Row};
 use crate::rules::insufficient_without;
 use berth_model::Usage;
 
-/// A node where enough would be free without all pods that can be moved.
+/// A node that would have enough room if all movable pods left.
 pub(super) struct Spot {
     pub(super) node: NodeId,
-    /// As the class sees it: with the room that is kept from it.
+    /// As the class sees it: excluding room reserved against it.
     pub(super) row: Row,
     pub(super) residents: Arc<[Resident]>,
-    /// Those that can be moved, by their place, smallest first.
+    /// Indexes of the movable pods, smallest first.
     pub(super) movable: Vec<usize>,
 }
 
-/// Pods that are moved together; of all attempts of a round the least is tried first.
+/// Pods that are moved together; the smallest attempt of a round is tried first.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Attempt {
-    /// The highest priority that is moved.
+    /// The highest priority among the moved pods.
     priority: i32,
-    /// Thousandths of the node.
+    /// In thousandths of the node.
     size: i64,
     pub(super) node: NodeId,
-    /// The place of the node's spot.
+    /// The index of the node's spot.
     pub(super) spot: usize,
-    /// Places of residents, the largest first. Empty: to be found, starting from all.
+    /// Indexes of residents, largest first. Empty: computed later, starting from all of them.
     pub(super) set: Vec<usize>,
 }
 
-/// How many pods the attempts of a round move.
+/// Number of pods that the attempts of a round move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Round {
     One,
@@ -43,11 +43,11 @@ impl Round {
     pub(super) const ALL: [Round; 3] = [Round::One, Round::Two, Round::More];
 }
 
-/// Pods of a node that are combined to pairs, at most: the smallest.
+/// Maximum number of pods of a node that are combined into pairs: the smallest.
 const MOST_PAIRED: usize = 40;
 
 impl Spot {
-    /// `usage` fits the row without these, as far as sums tell.
+    /// Returns whether `usage` fits the row without these pods, judged by totals only.
     fn covers(&self, usage: &Usage, set: &[usize]) -> bool {
         let gone = held(set.iter().map(|at| &self.residents[*at]));
         insufficient_without(usage, &self.row, &gone).is_none()
@@ -66,7 +66,7 @@ impl Spot {
         Attempt { priority, size, node: self.node, spot, set }
     }
 
-    /// What to try here in this round.
+    /// Returns the attempts on this node in this round.
     pub(super) fn attempts(
         &self,
         spot: usize,
@@ -86,7 +86,7 @@ impl Spot {
     }
 
     fn pairs(&self, usage: &Usage, freedom: &Freedom) -> impl Iterator<Item = Vec<usize>> {
-        // Where nothing is missing, it is not their size that is in the way.
+        // If no resource is missing, the size of the pods is not the obstacle.
         let missing = !self.covers(usage, &[]);
         let alone: Vec<_> = self
             .movable
@@ -109,7 +109,7 @@ impl Spot {
     }
 }
 
-/// Of CPU and memory of the node, in thousandths; devices count as whole nodes.
+/// Returns the share of the node's CPU and memory, in thousandths; devices count as whole nodes.
 pub(super) fn share(usage: &Usage, row: &Row) -> i64 {
     let of = |part: i64, all: i64| part.max(0).saturating_mul(1000) / all.max(1);
     let devices = usage.extended.iter().map(|(_, amount)| amount).fold(0, i64::saturating_add);

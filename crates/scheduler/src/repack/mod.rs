@@ -1,9 +1,10 @@
-//! Fragmentation advice: which nodes would have room for what waits if few of their pods moved elsewhere (Protean, OSDI'20: what-if
-//! analysis finds fragmented machines, and moves re-pack them).
+//! Defragmentation advice: nodes that would have room for waiting pods if a few of their pods moved to other nodes
+//! (Protean, OSDI'20: what-if analysis finds fragmented machines, and moves re-pack them).
 //!
-//! Advice is proved: each move was made on an agent's view, in order, with every rule, and what waits was planned there by the
-//! same code that places it. Nothing is moved. Nodes are chosen by what is missing there and by what their pods that can be
-//! moved hold together; only the most promising are tried, and a limit bounds how many. May not know: kube, tokio, clocks.
+//! Advice is proved: each move was made on an agent's view, in order, with every rule, and the waiting pods were
+//! planned there by the code that places them. Nothing is moved in the cluster. Nodes are ordered by the missing
+//! amounts and by the total size of their movable pods; only the most promising are tried, within a limit. May not
+//! know: kube, tokio, clocks.
 
 mod attempt;
 mod obstacles;
@@ -28,85 +29,85 @@ use crate::gang::{AllocationKind, AllocationName, Wanted};
 use crate::inventory::NodeId;
 use berth_model::PodRef;
 
-/// Nodes that advice names, at most.
+/// Maximum number of nodes named by one advice.
 pub const MOST_NODES: usize = 16;
-/// Moves of one advice, at most.
+/// Maximum number of moves in one advice.
 pub const MOST_MOVES: usize = 32;
-/// Waiting pods of one class that room is looked for, at most.
+/// Maximum number of waiting pods of one class to make room for.
 pub const MOST_PODS: usize = 16;
-/// Sets of pods that are tried to make room for one more pod, at most.
+/// Maximum number of sets of pods to try per waiting pod.
 pub const MOST_PROOFS: usize = 64;
-/// Nodes whose pods are looked at to make room for one more pod, at most: those where least is missing.
+/// Maximum number of nodes to examine per waiting pod: those with the least missing.
 pub const MOST_SITES: usize = 1024;
-/// Domains in which an allocation that needs one is tried, at most: the roomiest.
+/// Maximum number of domains to try for a gang that needs one: those with the most room.
 pub const MOST_DOMAINS: usize = 16;
 
-/// What waits.
+/// Pods to make room for.
 #[derive(Debug, Clone)]
 pub struct Case {
     pub what: Waits,
-    /// Of single pods the first [`MOST_PODS`] of their class.
+    /// For single pods: the first [`MOST_PODS`] of their class.
     pub wanted: Wanted,
-    /// Pods that wait, in all.
+    /// Total number of waiting pods.
     pub waiting: usize,
 }
 
-/// Whose pods wait.
+/// Owner of the waiting pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Waits {
-    /// Single pods of one class; these are the first of them.
+    /// The first pods of one class of single pods.
     Pods(Vec<PodRef>),
     Allocation(AllocationName),
 }
 
-/// One pod that goes elsewhere.
+/// The move of one pod to another node.
 #[derive(Debug, Clone)]
 pub struct Move {
     pub resident: Resident,
-    /// Of the pod that is made in its place.
+    /// Class of the replacement pod.
     pub class: Arc<Class>,
     pub from: NodeId,
-    /// A node that takes it once the moves before are made.
+    /// A node that fits it once the moves before are made.
     pub to: NodeId,
 }
 
-/// Moves that, made in this order, let pods fit that wait.
+/// Moves that let waiting pods fit, to be made in this order.
 #[derive(Debug, Clone)]
 pub struct Advice {
     /// Never empty.
     pub moves: Vec<Move>,
-    /// So many of the waiting pods are placed then.
+    /// Number of waiting pods that then fit.
     pub places: usize,
 }
 
-/// What was found for one case.
+/// Result for one case.
 #[derive(Debug, Clone)]
 pub enum Finding {
-    /// It fits as it is.
+    /// Fits without any move.
     Fits,
     Moves(Advice),
-    /// No moves that were tried help.
+    /// None of the tried moves helps.
     Nothing(Obstacles),
 }
 
-/// What it took to find out.
+/// Effort of the search.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Effort {
-    /// Sets of pods that were tried.
+    /// Number of sets of pods tried.
     pub proofs: usize,
-    /// Times that a limit, or the time, ended a search.
+    /// Number of searches cut off by a limit or a deadline.
     pub cut: usize,
 }
 
 impl Case {
-    /// Whether all that is needed must be placed at once.
+    /// Returns whether all needed pods must be placed at once.
     pub fn is_gang(&self) -> bool {
         matches!(self.what, Waits::Allocation(_))
     }
 }
 
 impl Waits {
-    /// Kind, namespace and name, for people and programs.
+    /// Returns kind, namespace and name, for display and JSON.
     pub fn name(&self) -> (&'static str, &str, &str) {
         match self {
             Waits::Pods(pods) => {
@@ -124,12 +125,12 @@ impl Waits {
 }
 
 impl Advice {
-    /// The nodes that pods leave, each once, in the order of the moves.
+    /// Returns the nodes that pods leave, without duplicates, in the order of the moves.
     pub fn nodes(&self) -> Vec<NodeId> {
         nodes_of(&self.moves)
     }
 
-    /// The shortest sentence that says it.
+    /// Returns a one-sentence summary.
     pub fn sentence(&self, name: &dyn Fn(NodeId) -> Arc<str>) -> String {
         const NAMED: usize = 4;
         let nodes = self.nodes();

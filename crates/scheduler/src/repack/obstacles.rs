@@ -1,28 +1,28 @@
-//! Why no moves help, counted over nodes, in words.
+//! Reasons why no moves help, counted over nodes, as text.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use super::Fixed;
 
-/// Why nothing that was tried makes room for the pod that came closest.
+/// Reasons why no attempt makes room for the pod that came closest.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Obstacles {
-    /// Nodes that are out for reasons that have nothing to do with their pods, or are too small.
+    /// Nodes rejected for reasons independent of their pods, or too small.
     pub unsuited: usize,
-    /// Nodes that would not have room without all pods that can be moved.
+    /// Nodes that would lack room even without all movable pods.
     pub too_few: usize,
-    /// Pods of those nodes that cannot be moved, and why.
+    /// Pods of those nodes that cannot be moved, by reason.
     pub fixed: BTreeMap<Fixed, usize>,
-    /// Nodes whose pods would have to move, and fit nowhere else, or not all together.
+    /// Nodes whose pods would have to move but fit no other nodes, or not all together.
     pub stuck: usize,
-    /// Nodes that were not tried any more.
+    /// Nodes that were not tried.
     pub untried: usize,
-    /// What was found would move more pods, or take more nodes, than advice may.
+    /// A solution exceeds the limits on moves or nodes of one advice.
     pub too_much: bool,
 }
 
-/// Reasons that are named.
+/// Maximum number of reasons that are named.
 const NAMED: usize = 4;
 
 impl fmt::Display for Obstacles {
@@ -30,10 +30,10 @@ impl fmt::Display for Obstacles {
         let nodes = |count: usize| if count == 1 { "1 node".to_owned() } else { format!("{count} nodes") };
         let mut parts = Vec::new();
         if self.too_much {
-            parts.push("it would take more moves than are advised".to_owned());
+            parts.push("it would take more moves than the limit allows".to_owned());
         }
         if self.stuck > 0 {
-            let pods = "the pods that would have to move fit nowhere else";
+            let pods = "the pods that would have to move fit no other node";
             parts.push(format!("on {} {pods}", nodes(self.stuck)));
         }
         if self.too_few > 0 {
@@ -44,13 +44,16 @@ impl fmt::Display for Obstacles {
             let causes: Vec<_> =
                 fixed.iter().take(NAMED).map(|(why, pods)| format!("{pods} {why}")).collect();
             if !causes.is_empty() {
-                part.push_str(&format!(" (of the others {})", causes.join(", ")));
+                part.push_str(&format!(" (of the rest, {})", causes.join(", ")));
             }
             parts.push(part);
         }
         if self.unsuited > 0 {
             let verb = if self.unsuited == 1 { "is" } else { "are" };
-            parts.push(format!("{} {verb} out for other reasons than their pods", nodes(self.unsuited)));
+            parts.push(format!(
+                "{} {verb} rejected for reasons independent of their pods",
+                nodes(self.unsuited)
+            ));
         }
         if self.untried > 0 {
             let verb = if self.untried == 1 { "was" } else { "were" };

@@ -1,4 +1,4 @@
-//! Room on one node: which of its pods could leave for one more that waits, or for all that lack a place.
+//! Search on one node for pods to move away, to make room for one waiting pod or for all unplaced ones.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,24 +13,24 @@ use crate::inventory::NodeId;
 use crate::rules::{insufficient_without, shortage};
 use berth_model::{Amounts, Usage};
 
-/// Nodes whose pods are remembered for the next cases.
+/// Maximum number of nodes whose pods are cached for the next cases.
 const MOST_REMEMBERED: usize = 4096;
 
-/// Nodes on which two or more pods are tried, at most: those where least is missing.
+/// Maximum number of nodes on which two or more pods are tried: those with the least missing.
 const MOST_COMBINED: usize = 128;
-/// Sets that are passed over since one of their pods is known to fit nowhere else, at most.
+/// Maximum number of sets that are skipped because one of their pods is known to fit no other node.
 const MOST_SKIPPED: usize = 16 * MOST_PROOFS;
 
-/// Where pods could leave to make room for one.
+/// Candidate nodes where moving pods could make room for one pod.
 pub(super) struct Field<'a> {
-    /// Those where least is missing first.
+    /// Nodes with the least missing first.
     spots: Vec<Spot>,
     freedom: Freedom<'a>,
-    /// Why other nodes are not among them.
+    /// Reasons why other nodes are excluded.
     obstacles: Obstacles,
 }
 
-/// What was tried to make room for one pod.
+/// Record of the attempts to make room for one pod.
 #[derive(Default)]
 struct Tries {
     proofs: usize,
@@ -44,7 +44,7 @@ impl Tries {
 }
 
 impl<'a> Repacker<'a> {
-    /// The nodes where to look for pods that could make room for this one.
+    /// Returns the nodes where moving pods could make room for this one.
     pub(super) fn field(
         &mut self,
         member: &Candidate,
@@ -66,8 +66,8 @@ impl<'a> Repacker<'a> {
         Field { spots, freedom, obstacles }
     }
 
-    /// One move that makes room for all that lack a place, which need not be where they would be without it. The members that have
-    /// places are supposed to be there, after the first `before` steps.
+    /// Returns one move that makes room for all unplaced members; they may be placed differently than without it. The
+    /// placed members are assumed to be on their nodes, after the first `before` steps.
     pub(super) fn one_for_all(
         &mut self,
         field: &Field,
@@ -108,7 +108,7 @@ impl<'a> Repacker<'a> {
         None
     }
 
-    /// The best other node for the pod, on the view as it is supposed to be.
+    /// Returns the best other node for the pod, on the view with its assumptions.
     fn elsewhere(&mut self, resident: &Resident, class: &Arc<Class>, from: NodeId) -> Option<NodeId> {
         let before = self.agent.supposed();
         self.agent.suppose_gone(from, &resident.holding);
@@ -117,7 +117,7 @@ impl<'a> Repacker<'a> {
         to
     }
 
-    /// Moves off one node that make room there for this pod.
+    /// Returns moves off one node that make room there for this pod.
     pub(super) fn opening(&mut self, field: Field, member: &Candidate) -> Result<Vec<Move>, Obstacles> {
         let Field { spots, freedom, mut obstacles } = field;
         let mut tries = Tries::default();
@@ -145,7 +145,7 @@ impl<'a> Repacker<'a> {
         Err(obstacles)
     }
 
-    /// Nodes that could take the pod if others left, those where least is missing first.
+    /// Returns the nodes that could take the pod if other pods left, those with the least missing first.
     fn near(
         &mut self,
         member: &Candidate,
@@ -166,7 +166,7 @@ impl<'a> Repacker<'a> {
                     near.push((shortage(&member.holding.usage, row), node));
                 }
                 Err(_) => obstacles.unsuited += 1,
-                // It has a place; somebody else of its kind is lacking one.
+                // This pod has a place; another pod of its class has none.
                 Ok(_) => {}
             }
         }
@@ -187,7 +187,7 @@ impl<'a> Repacker<'a> {
         site
     }
 
-    /// The node, if enough would be free there without all pods that can be moved.
+    /// Returns the node if it would have enough room without all movable pods.
     fn spot(
         &mut self,
         member: &Candidate,
@@ -219,7 +219,7 @@ impl<'a> Repacker<'a> {
         Some(Spot { node, row, residents, movable })
     }
 
-    /// Tries to move these pods; leaves the view as it was.
+    /// Tries to move these pods; restores the view.
     fn attempt(
         &mut self,
         member: &Candidate,
@@ -245,7 +245,7 @@ impl<'a> Repacker<'a> {
         let mut classes = Vec::with_capacity(set.len());
         for at in &set {
             let class = self.residents.class_of(&spot.residents[*at].pod.uid)?;
-            // Known to fit nowhere but perhaps where one of its class was that was tried: not worth a proof.
+            // Known to fit nowhere, except perhaps on a node of this class that was tried: not worth a proof.
             let tried = in_vain.get(&class.id).copied();
             if tried.is_some_and(|node| node == spot.node || !self.agent.admits_now(&class, node)) {
                 tries.skipped += 1;
@@ -273,7 +273,8 @@ impl<'a> Repacker<'a> {
         opened.then_some(moves)
     }
 
-    /// As few of the movable pods as must go, the largest first: the smallest come back as long as there is room.
+    /// Returns the smallest set of movable pods that must leave. It starts from all and puts the smallest back while
+    /// there is room.
     fn needed(&mut self, member: &Candidate, spot: &Spot) -> Option<Vec<usize>> {
         for at in &spot.movable {
             self.agent.suppose_gone(spot.node, &spot.residents[*at].holding);
@@ -295,7 +296,7 @@ impl<'a> Repacker<'a> {
     }
 }
 
-/// What so many pods request together.
+/// Returns the total requests of `pods` pods.
 fn times(usage: &Usage, pods: i64) -> Usage {
     let of = |amount: i64| amount.saturating_mul(pods);
     let Amounts { cpu_milli, memory, ephemeral_storage, pods: one } = usage.requests;

@@ -1,4 +1,4 @@
-//! What was found, with names: for people, programs and the status of allocations.
+//! Findings with object names, for the CLI, JSON and the status of allocations.
 
 use std::sync::Arc;
 
@@ -7,16 +7,16 @@ use serde::Serialize;
 use super::{Advice, Case, Effort, Finding};
 use crate::inventory::NodeId;
 
-/// What would help each case.
+/// Advice for each case.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
     pub waiting: Vec<Entry>,
-    /// Cases that were not looked at: too many, or there was no time.
+    /// Number of cases not examined: too many, or out of time.
     pub left_out: usize,
-    /// Sets of pods that were tried.
+    /// Number of sets of pods tried.
     pub proofs: usize,
-    /// Times that a limit, or the time, ended a search.
+    /// Number of searches cut off by a limit or a deadline.
     pub cut: usize,
 }
 
@@ -27,15 +27,15 @@ pub struct Entry {
     /// Allocation, PodGroup or Pod.
     pub kind: &'static str,
     pub namespace: String,
-    /// Of single pods the first of their class.
+    /// For single pods: the first of their class.
     pub name: String,
-    /// Pods that wait.
+    /// Number of waiting pods.
     pub pods: usize,
-    /// It fits as it is.
+    /// Fits without any move.
     pub fits: bool,
-    /// So many pods have a place once the moves are made.
+    /// Number of pods that fit once the moves are made.
     pub makes_room_for: usize,
-    /// To be made in this order.
+    /// Moves in the order they must be made.
     pub moves: Vec<NamedMove>,
     /// The moves as a sentence.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,7 +45,7 @@ pub struct Entry {
     pub why: Option<String>,
 }
 
-/// One pod that goes elsewhere.
+/// The move of one pod to another node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NamedMove {
     /// Namespace and name.
@@ -55,7 +55,7 @@ pub struct NamedMove {
 }
 
 impl Report {
-    /// The nodes that pods would leave, each once, in order of name.
+    /// Returns the nodes that pods would leave, without duplicates, sorted by name.
     pub fn nodes(&self) -> Vec<Arc<str>> {
         let steps = self.waiting.iter().flat_map(|entry| &entry.moves);
         let mut nodes: Vec<_> = steps.map(|step| step.from.clone()).collect();
@@ -64,7 +64,7 @@ impl Report {
         nodes
     }
 
-    /// Cases that moves would help.
+    /// Returns the number of cases that moves would help.
     pub fn helped(&self) -> usize {
         self.waiting.iter().filter(|entry| !entry.moves.is_empty()).count()
     }

@@ -1,4 +1,4 @@
-//! The search for moves, on an agent's view that supposes them.
+//! Search for moves, on an agent's view that assumes them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use crate::gang::{Candidate, Plan, TopologyMode, Wanted};
 use crate::inventory::NodeId;
 use crate::objects::Budgets;
 
-/// Looks for moves, case by case. What the agent sees must not change meanwhile.
+/// Searches for moves, case by case. The agent's input must not change during the search.
 pub struct Repacker<'a> {
     pub(super) agent: &'a mut Agent,
     pub(super) residents: &'a mut dyn Residents,
     pub(super) budgets: &'a Budgets,
-    /// Whether there is time for more.
+    /// Returns whether there is time to continue.
     pub(super) go_on: &'a mut dyn FnMut() -> bool,
     pub(super) sites: BTreeMap<NodeId, Arc<[Resident]>>,
     pub(super) effort: Effort,
@@ -36,8 +36,8 @@ impl<'a> Repacker<'a> {
         self.effort
     }
 
-    /// The fewest moves that were found to make room for what waits: for all that an allocation needs, for as many of single
-    /// pods as possible.
+    /// Returns the fewest moves found that make room for the waiting pods: for all that a gang needs, or for as many
+    /// single pods as possible.
     pub fn advise(&mut self, case: &Case) -> Finding {
         self.agent.suppose_nothing();
         if case.wanted.members.is_empty() {
@@ -46,7 +46,7 @@ impl<'a> Repacker<'a> {
         let mut wanted = case.wanted.clone();
         let fit = match case.is_gang() {
             true => {
-                // It was scheduled once: whoever is missing is placed alone.
+                // The gang was scheduled before: its missing members are placed individually.
                 if wanted.need.iter().all(|need| *need == 0)
                     && let Some(need) = wanted.need.get_mut(wanted.members[0].role)
                 {
@@ -92,7 +92,7 @@ impl<'a> Repacker<'a> {
         self.agent.plan_upon(wanted, domain, Duration::ZERO, |_| {})
     }
 
-    /// The domains in which to look, each by itself, or all nodes together.
+    /// Returns the domains to search, each separately, or all nodes together.
     fn domains(&mut self, wanted: &Wanted) -> Vec<Option<Arc<str>>> {
         match &wanted.topology {
             Some(topology) if topology.mode == TopologyMode::Required => {
@@ -141,7 +141,7 @@ impl<'a> Repacker<'a> {
         }
     }
 
-    /// Adds moves, which are supposed already, until all of `wanted` fits. Returns how many pods that are.
+    /// Adds moves, already assumed on the view, until all of `wanted` fits. Returns the number of pods that fit.
     fn reach(
         &mut self,
         wanted: &Wanted,
@@ -190,7 +190,7 @@ impl<'a> Repacker<'a> {
         self.agent.suppose_there(step.to, &step.resident.holding);
     }
 
-    /// Leaves out what is not needed, node by node.
+    /// Removes unnecessary moves, node by node.
     fn trim(&mut self, moves: &mut Vec<Move>, wanted: &Wanted) {
         let nodes = nodes_of(moves);
         if nodes.len() < 2 {
@@ -204,7 +204,7 @@ impl<'a> Repacker<'a> {
         }
     }
 
-    /// Whether each move can be made after those before it, and all of `wanted` fits then.
+    /// Returns whether each move is possible after those before it, and all of `wanted` then fits.
     fn is_proved(&mut self, moves: &[Move], wanted: &Wanted) -> bool {
         self.agent.suppose_nothing();
         let made = moves.iter().all(|step| {
@@ -219,7 +219,7 @@ impl<'a> Repacker<'a> {
     }
 }
 
-/// The first member of the class that found no place.
+/// Returns the first member of the class that found no place.
 fn left_out<'a>(wanted: &'a Wanted, plan: &Plan) -> Option<&'a Candidate> {
     let placed: BTreeSet<usize> = plan.places.iter().map(|(at, _)| *at).collect();
     let class = plan.lacking.as_ref().map(|lacking| lacking.class.id);

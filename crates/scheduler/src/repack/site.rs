@@ -1,4 +1,4 @@
-//! The pods of a node, and which of them could be moved.
+//! Pods of a node, and which of them may be moved.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,11 +10,11 @@ use crate::inventory::{Held, NodeId, Revision};
 use crate::objects::{Budgets, Spending};
 use berth_model::{Holding, PodRef};
 
-/// Who knows the pods of nodes.
+/// Source of the pods on nodes.
 pub trait Residents {
-    /// The pods of this node, sorted by uid. `None`: the node is not as of this revision any more.
+    /// Returns the node's pods, sorted by uid. `None`: the node has changed since this revision.
     fn on(&mut self, node: NodeId, revision: Revision) -> Option<Vec<Resident>>;
-    /// The class of the pod that is made in place of this one. `None`: it is gone, or cannot be understood.
+    /// Returns the class of the replacement of this pod. `None`: it is gone, or invalid.
     fn class_of(&mut self, uid: &str) -> Option<Arc<Class>>;
 }
 
@@ -23,64 +23,64 @@ pub trait Residents {
 pub struct Resident {
     pub pod: PodRef,
     pub holding: Holding,
-    /// Why it cannot be moved, whatever else moves.
+    /// Reason why it cannot be moved, independent of other moves.
     pub fixed: Option<Fixed>,
-    /// The gang that it is a member of.
+    /// The gang it is a member of.
     pub gang: Option<Gang>,
 }
 
-/// The gang of a pod with a node.
+/// The gang of a bound pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gang {
     pub name: Arc<str>,
-    /// The place of the pod's role in it.
+    /// The index of the pod's role in the gang.
     pub role: usize,
-    /// Members of its role that it can do without.
+    /// Number of members of its role beyond the minimum.
     pub spare: u32,
 }
 
-/// Why a pod cannot be moved.
+/// Reason why a pod cannot be moved.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fixed {
-    /// Nobody would make it again.
+    /// No controller would recreate it.
     NoController,
-    /// It would come back to the same node.
+    /// It would return to the same node.
     DaemonSet,
-    /// A kubelet runs it from a file.
+    /// The kubelet runs it from a manifest file.
     Static,
     Terminating,
-    /// It would lose what it has written to an `emptyDir` or `hostPath`.
+    /// It would lose its data in an `emptyDir` or `hostPath`.
     LocalStorage,
     /// `cluster-autoscaler.kubernetes.io/safe-to-evict: "false"`.
     NotSafeToEvict,
-    /// Its spec cannot be understood, so nobody knows where it could go.
+    /// Its spec is invalid, so its feasible nodes are unknown.
     NotUnderstood,
-    /// Its gang would have fewer members than its minimum.
+    /// Its gang would drop below its minimum.
     Gang(Arc<str>),
-    /// A disruption budget has nothing left.
+    /// A disruption budget allows no more disruptions.
     Budget(Arc<str>),
 }
 
 impl fmt::Display for Fixed {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
-            Fixed::NoController => f.write_str("have no controller that would make them again"),
+            Fixed::NoController => f.write_str("have no controller that would recreate them"),
             Fixed::DaemonSet => f.write_str("belong to DaemonSets"),
             Fixed::Static => f.write_str("are static pods"),
             Fixed::Terminating => f.write_str("are terminating already"),
             Fixed::LocalStorage => f.write_str("have local storage"),
             Fixed::NotSafeToEvict => f.write_str("are annotated as not safe to evict"),
-            Fixed::NotUnderstood => f.write_str("have a spec that cannot be understood"),
-            Fixed::Gang(name) => write!(f, "are members that {name} cannot do without"),
+            Fixed::NotUnderstood => f.write_str("have an invalid spec"),
+            Fixed::Gang(name) => write!(f, "are needed for the minimum of {name}"),
             Fixed::Budget(name) => write!(f, "are protected by the disruption budget {name}"),
         }
     }
 }
 
-/// What may still be moved beside some moves.
+/// Budgets and spare members left after some moves.
 pub(super) struct Freedom<'a> {
     spending: Spending<'a>,
-    /// By gang and role: members that were moved.
+    /// Number of members moved, by gang and role.
     moved: BTreeMap<(Arc<str>, usize), u32>,
     uids: BTreeSet<Arc<str>>,
 }
@@ -100,7 +100,7 @@ impl<'a> Freedom<'a> {
         self.uids.contains(uid)
     }
 
-    /// Why this pod cannot be moved, too.
+    /// Returns the reason why this pod cannot also be moved.
     pub(super) fn refuses(&self, resident: &Resident) -> Option<Fixed> {
         if let Some(fixed) = &resident.fixed {
             return Some(fixed.clone());
@@ -116,7 +116,7 @@ impl<'a> Freedom<'a> {
         Some(Fixed::Budget(format!("{}/{}", budget.namespace, budget.name).into()))
     }
 
-    /// Whether all of these can be moved together.
+    /// Returns whether all these pods can be moved together.
     pub(super) fn allows(&self, residents: &[&Resident]) -> bool {
         let mut more =
             Freedom { spending: self.spending.clone(), moved: self.moved.clone(), uids: BTreeSet::new() };
@@ -136,7 +136,7 @@ impl<'a> Freedom<'a> {
     }
 }
 
-/// What these pods hold together.
+/// Returns the total of what these pods use.
 pub(super) fn held<'a>(residents: impl Iterator<Item = &'a Resident>) -> Held {
     let mut held = Held::default();
     for resident in residents {

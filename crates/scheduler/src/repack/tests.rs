@@ -1,4 +1,4 @@
-//! Advice is carried out on a real ledger, move by move, and compared with every single move there is.
+//! Advice carried out on a real ledger, move by move, and compared with every possible single move.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,14 +24,14 @@ struct Small {
     node: usize,
     cpu: i64,
     app: u8,
-    /// It may only be in this zone.
+    /// The only zone allowed.
     zone: Option<u8>,
-    /// It cannot be with others of its app.
+    /// Anti-affinity to pods of its app.
     alone: bool,
     controlled: bool,
 }
 
-/// What waits in a random cluster.
+/// Waiting pods of a random cluster.
 #[derive(Debug, Clone, Copy)]
 struct Big {
     pods: usize,
@@ -158,11 +158,11 @@ impl World {
         let mut repacker = Repacker::new(&mut agent, self, &budgets, &mut go_on);
         let finding = repacker.advise(case);
         let effort = repacker.effort();
-        assert_eq!(agent.view().alterations(), 0, "nothing stays supposed");
+        assert_eq!(agent.view().alterations(), 0, "no assumption is left in the view");
         (finding, effort)
     }
 
-    /// Moves the pod on the ledger. Returns whether every rule allowed that.
+    /// Moves the pod on the ledger. Returns whether all rules allow the move.
     fn carry_out(&mut self, uid: &Arc<str>, to: NodeId) -> bool {
         let (resident, _) = self.pods.iter().find(|(known, _)| known.pod.uid == *uid).expect("it is there");
         let resident = resident.clone();
@@ -301,7 +301,7 @@ proptest! {
 fn what_fits_nowhere_else_than_where_its_like_is_goes_there() {
     let of_zone_0 = |node| Small { zone: Some(0), ..plain(node, 500) };
     let stuck = || Small { controlled: false, ..plain(2, 300) };
-    // The first of the two can go nowhere; the second can go to the node of the first.
+    // The first pod fits no other node; the second fits the node of the first.
     let mut world = World::new(&[0, 1, 0], &[stuck(), of_zone_0(0), of_zone_0(1), stuck()], &[]);
     let case = world.case(single(600));
     let Finding::Moves(advice) = world.advise(&case).0 else { panic!("one move is enough") };
@@ -327,7 +327,7 @@ fn told(world: &World, finding: &Finding) -> String {
 
 #[test]
 fn the_smallest_pod_that_is_enough_moves_to_where_there_is_room() {
-    // 300 is missing on n0, 400 on n1; only n2 has room for what leaves.
+    // n0 lacks 300 and n1 lacks 400; only n2 has room for the moved pods.
     let pods = [plain(0, 300), plain(0, 400), plain(1, 800), plain(2, 600)];
     let mut world = World::new(&[0, 0, 0], &pods, &[]);
     let case = world.case(single(600));
@@ -351,13 +351,13 @@ fn what_is_in_the_way_is_told_when_nothing_helps() {
     let mut world = World::new(&[0, 0, 0], &[fixed(0), budgeted(1), plain(2, 600)], &[0]);
     let case = world.case(single(700));
     let finding = world.advise(&case).0;
-    let expected = "on 1 node the pods that would have to move fit nowhere else; 2 nodes have too few pods that can be moved \
-                    (of the others 1 have no controller that would make them again, 1 are protected by the disruption \
+    let expected = "on 1 node the pods that would have to move fit no other node; 2 nodes have too few pods that can be moved \
+                    (of the rest, 1 have no controller that would recreate them, 1 are protected by the disruption \
                     budget ns/budget-0)";
     assert_eq!(told(&world, &finding), expected);
     let case = world.case(single(1100));
     let finding = world.advise(&case).0;
-    assert_eq!(told(&world, &finding), "3 nodes are out for other reasons than their pods");
+    assert_eq!(told(&world, &finding), "3 nodes are rejected for reasons independent of their pods");
 }
 
 #[test]
@@ -384,7 +384,7 @@ fn members_that_a_gang_cannot_do_without_stay_and_those_it_can_spare_move_one_by
 
 #[test]
 fn the_number_of_proofs_is_bounded_however_many_nodes_look_promising() {
-    // Each pod could leave, and none fits anywhere else: anti-affinity makes that known only by trying.
+    // Each pod may be moved but fits no other node; with anti-affinity this is found only by trying.
     let alone = |node: usize| Small { alone: true, ..plain(node, 600) };
     let nodes = 2 * MOST_PROOFS;
     let pods: Vec<_> = (0..nodes).map(alone).collect();
@@ -407,7 +407,7 @@ fn when_there_is_no_time_nothing_is_tried() {
     assert_eq!(repacker.effort(), Effort { proofs: 0, cut: 1 });
 }
 
-/// Prints how long one class takes in a large cluster: `cargo test --release -- --ignored the_time_of_advice`.
+/// Prints the time for one class in a large cluster: `cargo test --release -- --ignored the_time_of_advice`.
 #[test]
 #[ignore = "a measurement"]
 fn the_time_of_advice_for_one_class_in_5000_nodes_with_150000_pods() {

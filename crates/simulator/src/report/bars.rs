@@ -1,4 +1,4 @@
-//! Horizontal bars, one row a dispatcher, its name beside it.
+//! Horizontal bar chart, one row per dispatcher, with its name beside it.
 
 use std::fmt::Write;
 
@@ -9,37 +9,37 @@ use super::text::{cut, escape, width};
 
 const WIDTH: f64 = 360.0;
 const NAMES_MAX: f64 = 122.0;
-/// Height of a bar, alone in its row and with others.
+/// Height of a bar, alone in its row and with several.
 const BAR: (f64, f64) = (15.0, 11.0);
 const GAP: f64 = 3.0;
 
 pub struct Row<'a> {
     pub name: &'a str,
     pub look: Look,
-    /// Values and what stands beside them: the first strong, the second pale.
+    /// Values and their labels: the first strong, the second pale.
     pub parts: Vec<(f64, String)>,
 }
 
 pub struct Bars<'a> {
-    /// The plot in words, for those who cannot see it.
+    /// Text alternative of the plot, for screen readers.
     pub says: String,
     pub scale: Scale,
     pub label: String,
     pub rows: Vec<Row<'a>>,
-    /// Whether the parts of a row follow each other in one bar, instead of lying below each other.
+    /// Whether the parts of a row are stacked in one bar instead of drawn below each other.
     pub stacked: bool,
 }
 
-/// Where things lie, in units of the view box.
+/// Layout, in units of the view box.
 struct Room {
-    /// Between these are the bars; left of them the names, right of them the values.
+    /// Bars are drawn between these; names are left of them, values right of them.
     left: f64,
     right: f64,
     top: f64,
     bottom: f64,
-    /// From row to row.
+    /// Distance between rows.
     pitch: f64,
-    /// Height of all bars of a row together, and of one.
+    /// Total height of the bars of a row, and of one bar.
     deep: f64,
     bar: f64,
 }

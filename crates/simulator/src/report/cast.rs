@@ -1,18 +1,18 @@
-//! Who is in the report, and how each is drawn: the same way in every plot.
+//! Dispatchers of the report and their styles, the same in every plot.
 
 use super::super::figures::{Figures, Report};
 use super::text::escape;
 
-/// Colours of the style sheet (`c0` to `c7`) and line styles or marks (`k0` to `k3`). Their pairs tell 32 dispatchers
-/// apart; the styles are the second cue for those who do not see the colours.
+/// Number of colours of the style sheet (`c0` to `c7`), combined with line styles or markers (`k0` to `k3`). The
+/// pairs distinguish 32 dispatchers; the styles are the second cue for readers who cannot distinguish the colours.
 const COLOURS: usize = 8;
 const STYLES: usize = 4;
 
-/// How a dispatcher is drawn.
+/// Style of a dispatcher.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Look {
     pub index: usize,
-    /// Drawn thicker and on top: the headline is about it.
+    /// Drawn thicker and on top: the headline's dispatcher.
     pub strong: bool,
 }
 
@@ -26,7 +26,7 @@ impl Look {
         format!("s c{} k{}{strong}", self.index % COLOURS, self.style())
     }
 
-    /// A mark on a line: circle, square, diamond or triangle.
+    /// Returns a marker on a line: circle, square, diamond or triangle.
     pub fn mark(self, (x, y): (f64, f64)) -> String {
         let path = match self.style() {
             0 => "m-3.4 0a3.4 3.4 0 1 0 6.8 0a3.4 3.4 0 1 0 -6.8 0",
@@ -38,10 +38,10 @@ impl Look {
     }
 }
 
-/// All dispatchers of a report by name.
+/// All dispatchers of a report, by name.
 pub struct Cast<'a> {
     names: Vec<&'a str>,
-    /// Place of the one that the headline compares with the first.
+    /// Index of the dispatcher that the headline compares with the first.
     pub hero: Option<usize>,
 }
 
@@ -62,13 +62,13 @@ impl<'a> Cast<'a> {
         Look { index, strong: index == 0 || Some(index) == self.hero }
     }
 
-    /// The legend of a plot.
+    /// Returns the legend of a plot.
     pub fn legend<'b>(&self, of: impl IntoIterator<Item = &'b Figures>) -> String {
         legend(of.into_iter().map(|figures| (self.look(figures), figures.dispatcher.as_str())))
     }
 }
 
-/// How each of these is drawn. The script makes the entries switches.
+/// Returns a legend of these styles. The script turns the entries into switches.
 pub fn legend<'b>(of: impl IntoIterator<Item = (Look, &'b str)>) -> String {
     let key = |(look, name): (Look, &str)| {
         format!(
@@ -84,7 +84,7 @@ pub fn legend<'b>(of: impl IntoIterator<Item = (Look, &'b str)>) -> String {
     format!("<ul class=\"legend\">{keys}</ul>")
 }
 
-/// The one with the lowest average latency of those that are compared with the first.
+/// Returns the one with the lowest average latency, except the first.
 fn hero(report: &Report) -> Option<usize> {
     let average = |at: &usize| report.outcomes[*at].figures.avg_ms;
     let compared = (1..report.outcomes.len()).filter(|at| average(at).is_finite());

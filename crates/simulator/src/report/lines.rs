@@ -1,4 +1,4 @@
-//! A plot of lines.
+//! Line plot.
 
 use std::fmt::Write;
 
@@ -7,10 +7,10 @@ use super::numbers::short;
 use super::scale::Scale;
 use super::text::{escape, width};
 
-/// Points per line at most; more would not be seen.
+/// Maximum number of points per line; more would not be visible.
 pub const POINTS_MAX: usize = 240;
 
-/// Around the drawing area, in units of the view box: left, top, right, bottom.
+/// Margins around the drawing area, in units of the view box: left, top, right, bottom.
 const MARGIN: (f64, f64, f64, f64) = (46.0, 24.0, 14.0, 38.0);
 
 pub struct Axis {
@@ -23,12 +23,12 @@ pub struct Axis {
 pub struct Series<'a> {
     pub name: &'a str,
     pub look: Look,
-    /// By increasing x. Points that are no numbers are left out.
+    /// By increasing x. Non-finite points are skipped.
     pub points: Vec<(f64, f64)>,
 }
 
 pub struct Lines<'a> {
-    /// The plot in words, for those who cannot see it.
+    /// Text alternative of the plot, for screen readers.
     pub says: String,
     /// Width and height of the view box.
     pub size: (f64, f64),
@@ -37,9 +37,9 @@ pub struct Lines<'a> {
     pub series: Vec<Series<'a>>,
     /// Filled, behind all lines.
     pub backdrop: Vec<(f64, f64)>,
-    /// A marked range of x, and its name.
+    /// A highlighted range of x, and its name.
     pub band: Option<(f64, f64, &'static str)>,
-    /// Whether each point has a mark: for few points.
+    /// Whether each point has a marker: for few points.
     pub marked: bool,
 }
 
@@ -76,7 +76,7 @@ impl Lines<'_> {
                 "<polygon class=\"backdrop\" points=\"{from:.1},{bottom} {shape} {to:.1},{bottom}\"/>"
             );
         }
-        // The lines that matter are drawn last, on top.
+        // Highlighted lines are drawn last, on top.
         for strong in [false, true] {
             for series in self.series.iter().filter(|series| series.look.strong == strong) {
                 let _ = write!(
@@ -139,9 +139,9 @@ impl Lines<'_> {
     }
 }
 
-/// Marks a range of x, given by its places.
+/// Draws a highlighted range of x, given in positions.
 fn band(out: &mut String, (left, top, right, bottom): Area, (from, to): (f64, f64), name: &str) {
-    // A short burst of a long run is still seen.
+    // Keeps a short burst of a long run visible.
     let wide = (to - from).max(2.0);
     let (at, anchor) = if from > (left + right) / 2.0 { (from - 4.0, "end") } else { (to + 4.0, "start") };
     let _ = write!(
@@ -153,7 +153,7 @@ fn band(out: &mut String, (left, top, right, bottom): Area, (from, to): (f64, f6
     );
 }
 
-/// For the page's script, which reads values back from places.
+/// Returns the scale for the page's script, which converts positions back to values.
 fn domain(scale: &Scale) -> String {
     format!("{} {:e} {:e}", u8::from(scale.log), scale.low, scale.high)
 }
@@ -167,7 +167,7 @@ fn points(points: &[(f64, f64)], place: impl Fn(&(f64, f64)) -> (f64, f64)) -> S
     placed.collect::<Vec<_>>().join(" ")
 }
 
-/// At most [`POINTS_MAX`] points, each made of neighbours: the middle x, and what `of` makes of the y.
+/// Returns at most [`POINTS_MAX`] points, each merged from neighbours: the middle x, and `of` applied to the ys.
 pub fn thinned(points: &[(f64, f64)], of: impl Fn(&[f64]) -> f64) -> Vec<(f64, f64)> {
     let each = points.len().div_ceil(POINTS_MAX).max(1);
     let merged = |some: &[(f64, f64)]| {
@@ -177,7 +177,7 @@ pub fn thinned(points: &[(f64, f64)], of: impl Fn(&[f64]) -> f64) -> Vec<(f64, f
     points.chunks(each).map(merged).collect()
 }
 
-/// At most [`POINTS_MAX`] of the points, evenly, with both ends: for curves that only rise.
+/// Returns at most [`POINTS_MAX`] of the points, evenly spaced, with both ends: for monotonic curves.
 pub fn sampled(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let last = points.len().saturating_sub(1);
     let steps = last.min(POINTS_MAX - 1);

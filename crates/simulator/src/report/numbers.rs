@@ -1,9 +1,9 @@
-//! Numbers as people read them. None of these ever says "NaN" or "inf".
+//! Number formatting for readers. The output never contains "NaN" or "inf".
 
-/// What stands where there is no number.
+/// Placeholder for a missing number.
 pub const NONE: &str = "–";
 
-/// Three significant digits, thousands apart: `0.0123`, `1.23`, `12,346`.
+/// Formats three significant digits, with thousands separators: `0.0123`, `1.23`, `12,346`.
 pub fn number(value: f64) -> String {
     if !value.is_finite() {
         return NONE.to_owned();
@@ -15,12 +15,12 @@ pub fn number(value: f64) -> String {
     grouped(&format!("{value:.decimals$}"))
 }
 
-/// A whole number, thousands apart.
+/// Formats a whole number, with thousands separators.
 pub fn count(value: f64) -> String {
     if value.is_finite() { grouped(&format!("{value:.0}")) } else { NONE.to_owned() }
 }
 
-/// As [`number`], without zeros at the end, and with `k`, `M`, `G` from ten thousand on: for axes.
+/// Same as [`number`], without trailing zeros, and with `k`, `M`, `G` from ten thousand on: for axes.
 pub fn short(value: f64) -> String {
     if !value.is_finite() {
         return NONE.to_owned();
@@ -39,25 +39,25 @@ pub fn short(value: f64) -> String {
     format!("{}{suffix}", grouped(text))
 }
 
-/// A share of 1 as `95.0 %`.
+/// Formats a share of 1 as `95.0 %`.
 pub fn percent(share: f64) -> String {
     let percents = 100.0 * share;
     if percents.is_finite() { format!("{percents:.1}\u{a0}%") } else { NONE.to_owned() }
 }
 
-/// How much more or less than `base`, as `−42 %`; `None` where that says nothing.
+/// Formats the relative difference to `base`, as `−42 %`; `None` where it is meaningless.
 pub fn change(value: f64, base: f64) -> Option<String> {
     let percents = 100.0 * (value / base - 1.0);
     (base > 0.0 && percents.is_finite()).then(|| format!("{}\u{a0}%", signed(percents)))
 }
 
-/// The difference of two shares in percentage points.
+/// Formats the difference of two shares in percentage points.
 pub fn points(share: f64, base: f64) -> Option<String> {
     let points = 100.0 * (share - base);
     points.is_finite().then(|| format!("{}\u{a0}pp", signed(points)))
 }
 
-/// One decimal below ten, with a real minus sign.
+/// Formats with one decimal below ten, and with a real minus sign.
 fn signed(value: f64) -> String {
     let size = value.abs();
     let text = if size < 9.95 { format!("{size:.1}") } else { count(size) };

@@ -1,4 +1,4 @@
-// Adds to a page that is whole without it: switches for dispatchers, and values under the pointer.
+// Optional extras of the page: switches for dispatchers, and values under the pointer.
 "use strict";
 for (const key of document.querySelectorAll(".legend li[data-d]")) {
   key.setAttribute("role", "button");
@@ -25,7 +25,7 @@ const value = (scale, at) => {
   return log ? low * (high / low) ** at : low + at * (high - low);
 };
 const show = (number) => number.toLocaleString("en", { maximumSignificantDigits: 3 });
-// The height of a line at x, between its points; undefined where it has none.
+// Returns the y of a line at x, interpolated; undefined outside of its points.
 const height = (points, x) => {
   for (let i = 1; i < points.length; i++) {
     const [a, b] = [points[i - 1], points[i]];
@@ -71,7 +71,7 @@ for (const svg of document.querySelectorAll("svg.lines")) {
   };
   svg.addEventListener("pointermove", move);
   svg.addEventListener("pointerdown", move);
-  // A finger leaves at once: its values stay until the next touch elsewhere.
+  // A touch ends immediately: its values stay until the next touch elsewhere.
   svg.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") tip.hidden = true; });
 }
 addEventListener("pointerdown", (event) => { if (!event.target.closest("svg.lines")) tip.hidden = true; });

@@ -1,8 +1,8 @@
-//! The page around the content.
+//! HTML document around the content.
 
 use super::text::escape;
 
-/// Nothing is fetched, whatever the content says: the browser is told so.
+/// Content security policy: the browser fetches nothing, whatever the content is.
 const POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:";
 

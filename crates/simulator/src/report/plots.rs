@@ -1,4 +1,4 @@
-//! Which plots there are, and what they say.
+//! The report's plots and their text.
 
 use super::super::figures::{Figures, Outcome, Report, Slice, Sweep, Varied};
 use super::bars::{Bars, Row};
@@ -8,16 +8,16 @@ use super::numbers::{number, percent};
 use super::scale::Scale;
 
 pub const SIZE: (f64, f64) = (360.0, 270.0);
-/// Where latencies differ by more than this, a linear axis would show the slowest only.
+/// Above this ratio of latencies, a linear axis would show the slowest only.
 const LINEAR_RATIO_MAX: f64 = 30.0;
 
-/// Plots of the runs themselves.
+/// Draws the plots of the runs.
 pub fn of_outcomes(report: &Report, cast: &Cast) -> String {
     let all = &report.outcomes;
     [cdf(all, cast), latency(all, cast), hits(all, cast), memory(all, cast), bursts(all, cast)].concat()
 }
 
-/// One figure for each thing that was varied.
+/// Draws one figure for each varied parameter.
 pub fn of_sweeps(report: &Report, cast: &Cast) -> String {
     report
         .sweeps
@@ -27,7 +27,7 @@ pub fn of_sweeps(report: &Report, cast: &Cast) -> String {
         .collect()
 }
 
-/// `class` is how many columns it takes where there are several; `note` follows the title.
+/// `class` sets its width in columns of the grid; `note` follows the title.
 pub fn figure(id: &str, class: &str, title: &str, note: &str, content: &str) -> String {
     format!(
         "<figure id=\"{id}\" class=\"{class}\"><figcaption>{title}<small>{note}</small></figcaption>{content}</figure>"
@@ -39,7 +39,7 @@ fn panels(all: &[(&str, String)]) -> String {
     format!("<div class=\"panels\">{}</div>", all.iter().map(panel).collect::<String>())
 }
 
-/// What the two shades of bars mean.
+/// Returns the legend for the two shades of bars.
 fn shades(strong: &str, pale: &str) -> String {
     format!(
         "<ul class=\"legend\"><li><i class=\"swatch\"></i><span>{strong}</span></li>\
@@ -78,14 +78,14 @@ fn cdf(all: &[Outcome], cast: &Cast) -> String {
         };
         plot.svg()
     };
-    // The wide drawing is shown where there is room; text in it would be too small for a phone.
+    // The wide drawing is shown if the screen allows; its text would be too small on a phone.
     let wide = draw((744.0, 300.0), 8).replacen("class=\"lines\"", "class=\"lines wide\"", 1);
     let content = wide + &draw(SIZE, 5) + &cast.legend(figures(all));
     figure(
         "plot-cdf",
         "w2",
         "Latency",
-        "Share of requests placed within a time; further left is faster.",
+        "Share of requests placed within a time; a curve further left is faster.",
         &content,
     )
 }
@@ -127,7 +127,7 @@ fn hits(all: &[Outcome], cast: &Cast) -> String {
         "plot-hits",
         "",
         "Cache hits",
-        "Rule objects are looked for when a ranked list is missing.",
+        "Rule objects are looked up when a ranked list is missing.",
         &content,
     )
 }
@@ -154,7 +154,7 @@ fn memory(all: &[Outcome], cast: &Cast) -> String {
     let legend = if over_time.is_some() { cast.legend(figures(all)) } else { String::new() };
     both.extend(over_time.map(|svg| ("Over time", svg)));
     let content = panels(&both) + &legend;
-    figure("plot-memory", "w2", "Memory", "Of the caches of all agents together.", &content)
+    figure("plot-memory", "w2", "Memory", "Total of the caches of all agents.", &content)
 }
 
 fn bursts(all: &[Outcome], cast: &Cast) -> String {
@@ -164,7 +164,7 @@ fn bursts(all: &[Outcome], cast: &Cast) -> String {
     let mut legend = String::new();
     if let Some(time) = Timeline::of(all) {
         each.push(("Placed per second", time.plot(cast, "placed", "requests/s", |of| of.placed, mean)));
-        each.push(("Requests that wait", time.plot(cast, "waiting", "requests", |of| of.waiting, max)));
+        each.push(("Waiting requests", time.plot(cast, "waiting", "requests", |of| of.waiting, max)));
         let arrived = "<li><i class=\"swatch area\"></i><span>arrived</span></li></ul>";
         legend = cast.legend(figures(all)).replace("</ul>", arrived);
     }
@@ -180,20 +180,20 @@ fn max(values: &[f64]) -> f64 {
     values.iter().copied().fold(0.0, f64::max)
 }
 
-/// What all plots over time share.
+/// Common inputs of all plots over time.
 struct Timeline<'a> {
     all: &'a [Outcome],
     span_s: f64,
-    /// Seconds of one unit of the axis, and its name.
+    /// Seconds per unit of the axis, and the unit's name.
     unit: (f64, &'static str),
 }
 
 impl<'a> Timeline<'a> {
-    /// `None` when no outcome says anything over time.
+    /// Returns `None` if no outcome has a timeline.
     fn of(all: &'a [Outcome]) -> Option<Self> {
         let end = |timeline: &Vec<Slice>| {
             let (first, last) = (timeline.first()?.from_s, timeline.last()?.from_s);
-            // Slices are equal: the last one ends as long after its start as the others.
+            // Slices are equal: the last one has the same length.
             Some(last + (last - first) / (timeline.len() - 1).max(1) as f64)
         };
         let ends = all.iter().filter_map(|outcome| end(&outcome.timeline));
@@ -221,7 +221,7 @@ impl<'a> Timeline<'a> {
             thinned(&points, merge)
         };
         let lines: Vec<_> = self.all.iter().map(|outcome| line(outcome, of)).collect();
-        // What arrives is the same for all: it is drawn once, where it can be compared with.
+        // Arrivals are the same for all: they are drawn once, in the plot of placements.
         let arrived = self.all.iter().find(|outcome| what == "placed" && !outcome.timeline.is_empty());
         let backdrop = arrived.map(|outcome| line(outcome, |slice| slice.arrived)).unwrap_or_default();
         let y = Scale::from_zero(lines.iter().flatten().chain(&backdrop).map(|point| point.1));
@@ -245,13 +245,16 @@ fn sweep(sweep: &Sweep, cast: &Cast) -> String {
     let (id, title, note, label) = match sweep.what {
         Varied::Agents => ("plot-agents", "Agents", "More agents share the same memory.", "agents"),
         Varied::Load => ("plot-load", "Load", "Requests come faster.", "load at 80 % hits"),
-        Varied::CacheSlots => {
-            ("plot-slots", "Cache size", "Ranked lists that an agent may keep.", "ranked lists per agent")
-        }
+        Varied::CacheSlots => (
+            "plot-slots",
+            "Cache size",
+            "Maximum number of ranked lists per agent.",
+            "ranked lists per agent",
+        ),
     };
     let xs: Vec<f64> = sweep.points.iter().map(|point| point.0).filter(|x| x.is_finite()).collect();
     let (low, high) = (xs.first().copied().unwrap_or(0.0), xs.last().copied().unwrap_or(1.0));
-    // Sizes that double at each step stand at equal distances.
+    // Sizes that double at each step get equal distances.
     let log = low > 0.0 && high > 6.0 * low;
     let scale = if log { Scale { log, low, high } } else { Scale::linear(low, high) };
     let dispatchers: Vec<&Figures> = sweep.points[0].1.iter().collect();

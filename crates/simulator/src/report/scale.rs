@@ -1,12 +1,12 @@
-//! From values to places along an axis, and the round values that an axis names.
+//! Mapping from values to positions along an axis, and its ticks.
 
-/// A log axis never spans more than this: what is smaller than the largest value by more lies at its low end.
+/// Maximum span of a log axis: smaller values are drawn at its low end.
 const LOG_SPAN_MAX: f64 = 1e6;
 /// Larger and smaller values, which no measurement gives, are drawn as these.
 const SIZE_MAX: f64 = 1e15;
 const SIZE_MIN: f64 = 1e-12;
 
-/// A closed range of values, evenly spaced by value or by logarithm. Its ends are finite and differ.
+/// A closed range of values with linear or logarithmic spacing. Its ends are finite and differ.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scale {
     pub log: bool,
@@ -15,7 +15,7 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// Exactly this range; ends that are not finite or do not differ are mended.
+    /// Creates exactly this range; ends that are not finite or do not differ are corrected.
     pub fn linear(low: f64, high: f64) -> Self {
         let low = if low.is_finite() { low.clamp(-SIZE_MAX, SIZE_MAX) } else { 0.0 };
         let high = if high.is_finite() { high.min(2.0 * SIZE_MAX) } else { low };
@@ -24,7 +24,7 @@ impl Scale {
         Self { log: false, low, high }
     }
 
-    /// From zero to the first round step that holds all values.
+    /// Creates a range from zero to the first round step that covers all values.
     pub fn from_zero(values: impl IntoIterator<Item = f64>) -> Self {
         let max = values.into_iter().filter(|value| value.is_finite()).fold(0.0, f64::max);
         let all = Self::linear(0.0, if max > 0.0 { max } else { 1.0 });
@@ -32,7 +32,7 @@ impl Scale {
         Self::linear(0.0, (all.high / step - 1e-9).ceil() * step)
     }
 
-    /// Around all positive values, out to the next 1, 2 or 5 times a power of ten.
+    /// Creates a range that covers all positive values, extended to the next 1, 2 or 5 times a power of ten.
     pub fn log(values: impl IntoIterator<Item = f64>) -> Self {
         let (mut low, mut high) = (f64::MAX, 0.0_f64);
         for value in values.into_iter().filter(|value| value.is_finite() && *value > 0.0) {
@@ -52,14 +52,14 @@ impl Scale {
         Self { log: true, low: down, high: if up > down { up } else { down * 10.0 } }
     }
 
-    /// Logarithmic where values differ so much that the small ones would lie on a linear axis's zero.
+    /// Creates a logarithmic range if small values would otherwise collapse to zero on a linear axis.
     pub fn for_spread(values: &[f64], ratio_max: f64) -> Self {
         let positive = || values.iter().copied().filter(|value| value.is_finite() && *value > 0.0);
         let (low, high) = (positive().fold(f64::MAX, f64::min), positive().fold(0.0, f64::max));
         if high > low * ratio_max { Self::log(positive()) } else { Self::from_zero(positive()) }
     }
 
-    /// Where a value lies, 0 to 1; what is outside lies on the nearer end, and what is no number on the low one.
+    /// Returns the position of a value, 0 to 1; values outside are clamped, and NaN is at the low end.
     pub fn fraction(&self, value: f64) -> f64 {
         let at = if self.log {
             (value.max(self.low) / self.low).ln() / (self.high / self.low).ln()
@@ -69,7 +69,7 @@ impl Scale {
         if at.is_nan() { 0.0 } else { at.clamp(0.0, 1.0) }
     }
 
-    /// Round values inside the range, increasing; about so many.
+    /// Returns about `about` round values inside the range, increasing.
     pub fn ticks(&self, about: usize) -> Vec<f64> {
         if !self.log {
             let step = self.step(about);
@@ -85,7 +85,7 @@ impl Scale {
         marks.filter(|mark| (self.low * (1.0 - 1e-9)..=self.high * (1.0 + 1e-9)).contains(mark)).collect()
     }
 
-    /// 1, 2 or 5 times a power of ten, such that about so many fit.
+    /// Returns 1, 2 or 5 times a power of ten, so that about `about` steps fit.
     fn step(&self, about: usize) -> f64 {
         let raw = (self.high - self.low) / about.max(1) as f64;
         let power = 10_f64.powf(raw.log10().floor());

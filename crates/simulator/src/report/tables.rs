@@ -1,4 +1,4 @@
-//! The tables, and the lists at the end of the page.
+//! Tables, and the lists at the end of the page.
 
 use std::fmt::Write;
 
@@ -7,16 +7,16 @@ use super::cast::Cast;
 use super::numbers::{NONE, change, count, number, percent, points};
 use super::text::escape;
 
-/// Which way a figure is better.
+/// Direction in which a figure improves.
 #[derive(Clone, Copy, PartialEq)]
 enum Better {
     Lower,
     Higher,
-    /// Neither, or it is told by other columns already.
+    /// Neither, or other columns show it already.
     Neither,
 }
 
-/// One column: its head, a cell's value, its text, and how it differs from the first dispatcher's.
+/// One column: header, value, text of a cell, and its difference from the first dispatcher's.
 struct Column {
     head: &'static str,
     value: fn(&Figures) -> f64,
@@ -105,7 +105,7 @@ const COLUMNS: [Column; 13] = [
     },
 ];
 
-/// All figures of all dispatchers, with what differs from the first.
+/// Renders all figures of all dispatchers, with differences from the first.
 pub fn dispatchers(report: &Report, cast: &Cast) -> String {
     let heads: String =
         COLUMNS.iter().map(|column| format!("<th scope=\"col\">{}</th>", column.head)).collect();
@@ -154,7 +154,7 @@ fn row_head(figures: &Figures, cast: &Cast, hero: bool) -> String {
     )
 }
 
-/// Of the dispatchers that estimate; `None` if none does.
+/// Renders the dispatchers that estimate; `None` if none does.
 pub fn estimators(report: &Report, cast: &Cast) -> Option<String> {
     let cells = |of: &Figures| [of.prediction_accuracy, of.time_error, of.best_agent, of.best_agent_gap];
     let rows = report.outcomes.iter().enumerate().map(|(at, outcome)| (at, &outcome.figures));
@@ -170,13 +170,13 @@ pub fn estimators(report: &Report, cast: &Cast) -> Option<String> {
             "<div class=\"scroll sticky\" tabindex=\"0\" role=\"region\" aria-label=\"Estimator quality\"><table>\
              <thead><tr><th scope=\"col\">Dispatcher</th>\
              <th scope=\"col\">hits and misses<br>predicted</th><th scope=\"col\">error of<br>processing time</th>\
-             <th scope=\"col\">went to the<br>best agent</th><th scope=\"col\">others took<br>longer by</th></tr></thead>\
+             <th scope=\"col\">went to the<br>best agent</th><th scope=\"col\">extra latency<br>at other agents</th></tr></thead>\
              <tbody>{rows}</tbody></table></div>"
         )
     })
 }
 
-/// With the minus sign that the page's own figures have.
+/// Replaces hyphens by the minus sign that the page's own figures use.
 fn typeset(text: &str) -> String {
     let number = text.strip_prefix('-').filter(|rest| rest.starts_with(|first: char| first.is_ascii_digit()));
     number.map_or(text.to_owned(), |rest| format!("−{rest}"))
@@ -198,7 +198,7 @@ pub fn compared(all: &[Compared]) -> String {
     )
 }
 
-/// Setup, notes and command.
+/// Renders setup, notes and command.
 pub fn setup(rows: &[(&str, String)], notes: &[String], command: &str) -> String {
     let mut out = String::new();
     if !rows.is_empty() {

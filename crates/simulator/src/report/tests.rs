@@ -58,7 +58,7 @@ fn report(outcomes: Vec<Outcome>) -> Report {
     }
 }
 
-/// All words of the page's content, also those in attributes.
+/// Returns all words of the page's content, including those in attributes.
 fn words(page: &str) -> impl Iterator<Item = &str> {
     let body = &page[page.find("<main>").unwrap()..page.find("</main>").unwrap()];
     body.split(|char: char| !char.is_ascii_alphanumeric())

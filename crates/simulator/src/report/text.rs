@@ -1,9 +1,9 @@
-//! Free text in a page: escaped, and cut to the room there is.
+//! Free text in a page: escaped, and cut to the available width.
 
 /// Font size of text in plots, in units of their view box.
 pub const FONT: f64 = 12.0;
 
-/// Safe between tags and in quoted attributes. Characters that HTML does not allow become U+FFFD.
+/// Escapes text for element content and quoted attributes. Characters that HTML does not allow become U+FFFD.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for char in text.chars() {
@@ -21,12 +21,12 @@ pub fn escape(text: &str) -> String {
     out
 }
 
-/// Rough width of text in a plot. No font is known here; system fonts stay below this for usual text.
+/// Estimates the width of text in a plot. The font is unknown; system fonts are usually narrower.
 pub fn width(text: &str) -> f64 {
     text.chars().map(|char| if char.is_ascii() { 0.58 * FONT } else { FONT }).sum()
 }
 
-/// The beginning of a text that fits, with an ellipsis where something was cut.
+/// Returns the beginning of a text that fits, with an ellipsis if it was cut.
 pub fn cut(text: &str, room: f64) -> String {
     if width(text) <= room {
         return text.to_owned();

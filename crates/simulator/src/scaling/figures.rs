@@ -1,12 +1,12 @@
-//! What is told of a run.
+//! Results of a run.
 
 use serde::Serialize;
 
-/// One scaler. Numbers of changes are for each service and day.
+/// Results of one scaler. Numbers of changes are per service and day.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Figures {
     pub scaler: String,
-    /// Requested by all pods, ready or not: the mean over time.
+    /// Requested by all pods, ready or not: mean over time.
     pub cpu_cores: f64,
     pub memory_gib: f64,
     pub used_cores: f64,
@@ -14,12 +14,12 @@ pub struct Figures {
     pub p50_ms: f64,
     pub p99_ms: f64,
     pub p999_ms: f64,
-    /// Share of the requests that took longer than the objective, or failed.
+    /// Share of the requests that exceeded the latency objective, or failed.
     pub slo_violations: f64,
     pub failed: f64,
     pub horizontal_changes: f64,
     pub vertical_changes: f64,
-    /// Growth after shrinking, or the other way round.
+    /// Number of changes in the opposite direction of the previous one.
     pub horizontal_reversals: f64,
     pub vertical_reversals: f64,
     pub oom_kills: f64,
@@ -45,7 +45,7 @@ impl Figures {
         ]
     }
 
-    /// The means over runs of one scaler.
+    /// Returns the means over runs of one scaler.
     pub fn mean(runs: &[Figures]) -> Figures {
         let mut mean = runs.first().cloned().unwrap_or_default();
         let count = runs.len().max(1) as f64;
@@ -57,7 +57,7 @@ impl Figures {
     }
 }
 
-/// All services together, in one stretch of time.
+/// All services together, in one time slice.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Slice {
     pub from_h: f64,

@@ -1,15 +1,15 @@
-//! How long requests take: what one second's requests are made of, and how all of them are counted.
+//! Request latency: the model of one second's requests, and their histogram.
 
-/// Latencies are told apart to 1/64 of a doubling.
+/// Histogram resolution: 1/64 of a doubling.
 const PARTS_BITS: u32 = 6;
 const SHIFT: u32 = 23 - PARTS_BITS;
-/// 2^-14 s, 61 µs; what is faster counts as this.
+/// 2^-14 s, 61 µs; faster requests count as this.
 const FASTEST: u32 = ((127 - 14) << 23) >> SHIFT;
 /// Up to 2^7 s.
 const BUCKETS: usize = 21 << PARTS_BITS;
-/// The period in which the kernel gives a container its CPU quota.
+/// CFS period: the kernel's interval for a container's CPU quota.
 const QUOTA_PERIOD_S: f64 = 0.1;
-/// Waits of those that wait at all: share of them, and the mean of that part of an exponential distribution.
+/// Waits of the requests that wait: their share, and the mean of that part of an exponential distribution.
 const WAITS: [(f64, f64); 8] = [
     (0.3, 0.1678),
     (0.3, 0.6105),
@@ -21,7 +21,7 @@ const WAITS: [(f64, f64); 8] = [
     (0.004, 6.5215),
 ];
 
-/// Shares of a normal distribution, and the mean of each. No share ends at a percentile that is told.
+/// Shares of a normal distribution, and the mean of each. No share ends at a reported percentile.
 const STANDARD: [(f64, f64); 10] = [
     (0.3, -1.159),
     (0.2, -0.2562),
@@ -66,7 +66,7 @@ impl Latencies {
         self.total = 0.0;
     }
 
-    /// In seconds, the upper end of the bucket; 0 without requests.
+    /// Returns a percentile in seconds, the upper end of the bucket; 0 without requests.
     pub fn percentile(&self, share: f64) -> f64 {
         let mut below = 0.0;
         let wanted = share * self.total;
@@ -79,7 +79,7 @@ impl Latencies {
         0.0
     }
 
-    /// Share of the requests that took longer than about so long.
+    /// Returns the approximate share of the requests that took longer than `seconds`.
     pub fn share_above(&self, seconds: f64) -> f64 {
         let bits = (seconds as f32).to_bits() >> SHIFT;
         let at = (bits.saturating_sub(FASTEST) as usize).min(BUCKETS - 1);
@@ -87,11 +87,11 @@ impl Latencies {
     }
 }
 
-/// The CPU time that requests of a service take: a few values that stand for a log-normal distribution.
+/// CPU time of a service's requests: a few values that approximate a log-normal distribution.
 #[derive(Debug, Clone)]
 pub struct Demand {
     pub mean_s: f64,
-    /// Variance over the square of the mean.
+    /// Variance divided by the square of the mean.
     pub variation: f64,
     /// Share of requests, and their CPU time.
     points: [(f64, f64); STANDARD.len()],
@@ -108,22 +108,22 @@ impl Demand {
     }
 }
 
-/// How long the requests of one second wait for CPU, beside a backlog.
+/// CPU wait of the requests of one second, in addition to a backlog.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Wait {
     /// Share of the requests that wait.
     pub share: f64,
     /// The mean wait of those, in seconds; waits are exponential.
     pub mean_s: f64,
-    /// What all of them wait for before.
+    /// Wait of all requests for the backlog, in seconds.
     pub backlog_s: f64,
 }
 
 impl Wait {
-    /// M/G/m with the capacity of a container: Sakasegawa's approximation, which for one server is Pollaczek and
-    /// Khinchine's formula. `busy` is the share of the capacity that the load takes in the mean.
+    /// M/G/m with the capacity of a container: Sakasegawa's approximation, which for one server is the
+    /// Pollaczek-Khinchine formula. `busy` is the mean utilisation of the capacity.
     pub fn new(demand: &Demand, busy: f64, cores: f64, backlog_s: f64) -> Self {
-        // In one second a queue gets no further than this on its way to where it would settle.
+        // Within one second a queue gets no closer than this to its steady state.
         const BUSY_MAX: f64 = 0.95;
         let busy = busy.clamp(0.0, BUSY_MAX);
         let (servers, speed) = (cores.max(1.0), cores.clamp(1e-3, 1.0));
@@ -136,14 +136,14 @@ impl Wait {
         self.backlog_s + self.share * self.mean_s
     }
 
-    /// The 95th percentile: what run queue latency would show.
+    /// Returns the 95th percentile, as run queue latency would show it.
     pub fn p95(&self) -> f64 {
         const TAIL: f64 = 0.05;
         let random = if self.share > TAIL { self.mean_s * (self.share / TAIL).ln() } else { 0.0 };
         self.backlog_s + random
     }
 
-    /// Counts so many requests of a service whose containers have so many cores.
+    /// Adds requests of a service whose containers have `cores` cores.
     pub fn count(&self, demand: &Demand, cores: f64, requests: f64, into: &mut Latencies) {
         for (share, seconds) in demand.points {
             let (requests, alone) = (requests * share, self.backlog_s + alone(seconds, cores));
@@ -155,7 +155,8 @@ impl Wait {
     }
 }
 
-/// How long a request takes that has a container for itself: at the speed of a core, until the quota of a period is used.
+/// Returns the latency of a request alone in a container: at the speed of a core, until the quota of a period is
+/// used.
 pub fn alone(seconds: f64, cores: f64) -> f64 {
     if cores >= 1.0 {
         return seconds;

@@ -1,4 +1,4 @@
-//! What is asked of the services: requests a second, from a file or made up.
+//! Load on the services: requests per second, from a file or synthetic.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,15 +10,15 @@ use berth_scheduler::agent::Rng;
 
 const MIB: f64 = (1 << 20) as f64;
 const DAY_S: f64 = 86_400.0;
-/// More services of a file are refused.
+/// Maximum number of services in a file.
 const SERVICES_MAX: usize = 200;
-/// More lines are: a month of seconds.
+/// Maximum number of lines in a file: a month of seconds.
 const ROWS_MAX: usize = 31 * 86_400;
-/// CPU that made-up services take at their peak, in turn.
+/// CPU of synthetic services at their peak, assigned in turn.
 const PEAK_CORES: [f64; 5] = [0.6, 1.5, 3.0, 5.0, 8.0];
-/// CPU time of a request, in turn, in seconds: files do not say it.
+/// CPU time of a request in seconds, assigned in turn: files do not include it.
 const DEMANDS_S: [f64; 5] = [0.02, 0.005, 0.01, 0.015, 0.008];
-/// Memory of a pod that does nothing, and what each request in it adds, in turn.
+/// Memory of an idle pod, and of each request in it, assigned in turn.
 const MEMORY_MIB: [(f64, f64); 5] = [(180.0, 0.5), (320.0, 0.25), (140.0, 1.0), (450.0, 0.5), (220.0, 0.25)];
 
 /// One service.
@@ -28,11 +28,11 @@ pub struct Service {
     pub demand: Demand,
     /// Bytes.
     pub base_memory: f64,
-    /// Bytes for each request that is under way.
+    /// Bytes per request in flight.
     pub request_memory: f64,
-    /// Requests a second, for each second; begins anew at the end.
+    /// Requests per second, for each second; repeats after the end.
     pub rates: Arc<Vec<f32>>,
-    /// CPU, in cores, that the highest minute takes.
+    /// CPU of the busiest minute, in cores.
     pub peak_cores: f64,
 }
 
@@ -49,7 +49,7 @@ pub struct Load {
     pub services: Vec<Service>,
 }
 
-/// A made-up load shaped like that of Wikipedia: a wave a day, noise, and bursts.
+/// A synthetic load similar to Wikipedia's: a daily wave, noise, and bursts.
 #[derive(Debug, Clone, Copy)]
 pub struct Synthetic {
     pub services: usize,
@@ -57,7 +57,7 @@ pub struct Synthetic {
     pub seed: u64,
 }
 
-/// Numbers from a seed that do not depend on how many were drawn for something else.
+/// Returns random numbers from a seed that are independent of other draws.
 pub(super) fn seeded(seed: u64, what: u64, which: u64) -> Rng {
     let mut rng = Rng(seed);
     let mut rng = Rng(rng.next() ^ what.wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -68,14 +68,14 @@ pub(super) fn unit(rng: &mut Rng) -> f64 {
     (rng.next() >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// Nearly normal, mean 0 and deviation 1: the sum of four uniform numbers.
+/// Returns an approximately normal number, mean 0 and deviation 1: the sum of four uniform numbers.
 pub(super) fn normal(rng: &mut Rng) -> f64 {
     let bits = rng.next();
     let sum: f64 = (0..4).map(|at| ((bits >> (16 * at)) & 0xffff) as f64 / 65_536.0).sum();
     (sum - 2.0) * 3.0_f64.sqrt()
 }
 
-/// The highest mean of 60 s.
+/// Returns the highest mean of 60 s.
 fn peak(rates: &[f32]) -> f64 {
     rates.chunks(60).map(|some| some.iter().sum::<f32>() / some.len() as f32).fold(0.0_f32, f32::max).into()
 }
@@ -96,11 +96,11 @@ impl Load {
         Load { source, services }
     }
 
-    /// Reads requests/s of services: a column for each, a line for each second; columns without a name or named
-    /// `timestamp` are left out.
+    /// Reads requests/s of services: a column per service, a line per second; columns without a name or named
+    /// `timestamp` are ignored.
     ///
     /// # Errors
-    /// The file cannot be read, or something in it is not a rate.
+    /// The file cannot be read, or contains an invalid rate.
     pub fn read(file: &Path) -> Result<Load, TraceError> {
         let mut lines = Lines::open(file)?;
         if !lines.read()? {
@@ -149,7 +149,7 @@ impl Load {
 }
 
 fn service(name: String, demand_s: f64, kind: usize, rates: Vec<f32>) -> Service {
-    /// As an exponential distribution has it, and somewhat more in the tail.
+    /// As in an exponential distribution, with a slightly heavier tail.
     const VARIATION: f64 = 1.0;
     let (base, each) = MEMORY_MIB[kind];
     Service {
@@ -162,19 +162,19 @@ fn service(name: String, demand_s: f64, kind: usize, rates: Vec<f32>) -> Service
     }
 }
 
-/// The trough of a day is about half of its peak, as Wikipedia's; the second harmonic makes the evening.
+/// The daily minimum is about half of the peak, as for Wikipedia; the second harmonic makes the evening.
 fn shape(options: Synthetic, service: u64) -> Vec<f32> {
     let mut rng = seeded(options.seed, 1, service);
     let phase = unit(&mut rng) * DAY_S;
     let (mut noise, mut rates) = (0.0_f64, Vec::with_capacity(options.seconds));
     for second in 0..options.seconds.max(1) {
         let day = (second as f64 + phase) / DAY_S * std::f64::consts::TAU;
-        // Keeps its deviation of 4 % over a minute or so.
+        // Keeps its deviation of 4 % for about a minute.
         noise += -noise / 60.0 + 0.04 * (2.0_f64 / 60.0).sqrt() * normal(&mut rng);
         let wave = 0.75 + 0.22 * day.sin() + 0.05 * (2.0 * day + 1.0).sin();
         rates.push((wave * (1.0 + noise)).max(0.0) as f32);
     }
-    // Three bursts a day: within 30 s up by a third to the double, for 2 to 10 minutes.
+    // Three bursts a day: within 30 s up by 33 to 100 %, for 2 to 10 minutes.
     let bursts = (options.seconds as f64 / DAY_S * 3.0).round() as usize;
     for _ in 0..bursts {
         let start = (unit(&mut rng) * options.seconds as f64) as usize;

@@ -1,9 +1,9 @@
-//! `berth simulate --scaling`: ways of scaling compared on services whose load changes.
+//! `berth simulate --scaling`: comparison of scalers on services whose load changes.
 //!
-//! A model of services in steps of a second ([`service`]) closes the loop: what a scaler sees depends on what it did. The
-//! load ([`load`]) and everything random is the same for all scalers, and so is what they may see: usage of pods every 15
-//! s, kills, and how long requests wait. `docs/scaling-simulation.md` names what the model assumes. Deterministic by seed.
-//! May not know: kube, tokio, clocks.
+//! A model of services in steps of a second ([`service`]) closes the loop: a scaler's input depends on its actions.
+//! The load ([`load`]) and all random numbers are the same for all scalers, and so are the metrics they may read:
+//! usage of pods every 15 s, OOM kills, and request wait times. `docs/scaling-simulation.md` lists the model's
+//! assumptions. Deterministic by seed. May not know: kube, tokio, clocks.
 
 pub mod figures;
 pub mod latency;

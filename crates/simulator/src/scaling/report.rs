@@ -1,4 +1,4 @@
-//! The page of `--scaling`: figures, what happened over time, and what depends on what. Drawn as `berth simulate` draws.
+//! HTML page of `--scaling`: figures, timelines and sensitivity. Drawn like the report of `berth simulate`.
 
 use std::fmt::Write;
 
@@ -11,45 +11,45 @@ use crate::report::scale::Scale;
 use crate::report::text::escape;
 use crate::report::{page, section, tables, tile};
 
-/// All that is told.
+/// Input of the page.
 #[derive(Debug, Clone)]
 pub struct Report {
     pub source: String,
     pub setup: Vec<(&'static str, String)>,
-    /// The first is compared with the others.
+    /// The first is the baseline.
     pub outcomes: Vec<Outcome>,
     pub sweeps: Vec<Sweep>,
     pub notes: Vec<String>,
     pub command: String,
 }
 
-/// One thing varied: its values, and the figures of each scaler.
+/// One varied parameter: its values, and the figures of each scaler.
 #[derive(Debug, Clone)]
 pub struct Sweep {
     pub what: &'static str,
     pub points: Vec<(f64, Vec<Figures>)>,
 }
 
-/// The page. The same report gives the same bytes.
+/// Renders the page. The same report gives the same bytes.
 pub fn render(report: &Report) -> String {
     let mut body = format!(
         "<header><p class=\"eyebrow\">berth simulate --scaling</p><h1>{}</h1>{}</header>",
         escape(&report.source),
         headline(&report.outcomes)
     );
-    let lead = "CPU and memory are what pods request, the mean over time. Changes, reversals and kills are for a service \
+    let lead = "CPU and memory are the requests of all pods, averaged over time. Changes, reversals and OOM kills are per service \
                 and day.";
     section(&mut body, "scalers", "All scalers", lead, &table(&report.outcomes));
-    let lead = "All services together; the same colour and line is the same scaler everywhere.";
+    let lead = "Totals of all services; each scaler has the same colour and line style in all plots.";
     let plots = format!("<div class=\"grid\">{}</div>", over_time(&report.outcomes));
     section(&mut body, "time", "Over time", lead, &plots);
     if report.sweeps.iter().any(|sweep| !sweep.points.is_empty()) {
         let all: String = report.sweeps.iter().map(|sweep| varied(sweep, &report.outcomes)).collect();
         let plots = format!("<div class=\"grid\">{}{all}</div>", frontier(report));
-        section(&mut body, "sensitivity", "Sensitivity", "The same load with one thing varied.", &plots);
+        section(&mut body, "sensitivity", "Sensitivity", "The same load with one parameter varied.", &plots);
     }
     let setup = tables::setup(&report.setup, &report.notes, &report.command);
-    section(&mut body, "setup", "What was simulated", "", &setup);
+    section(&mut body, "setup", "Setup", "", &setup);
     page::wrap(&report.source, &body)
 }
 
@@ -146,27 +146,27 @@ fn over_time(outcomes: &[Outcome]) -> String {
         plot(
             "plot-cpu",
             "CPU",
-            "Requested; the area is what is used.",
+            "Requested; the area is the usage.",
             "cores",
             |s| s.cpu_cores,
             |s| s.used_cores,
         ),
         plot("plot-memory", "Memory", "Requested.", "GiB", |s| s.memory_gib, |_| f64::NAN),
         plot("plot-replicas", "Replicas", "Ready or not.", "", |s| s.replicas, |_| f64::NAN),
-        plot("plot-p99", "Latency", "99th percentile of each stretch.", "ms", |s| s.p99_ms, |_| f64::NAN),
-        plot("plot-load", "Requests", "What comes, a second.", "/s", |_| f64::NAN, |s| s.requests_per_s),
+        plot("plot-p99", "Latency", "99th percentile of each time slice.", "ms", |s| s.p99_ms, |_| f64::NAN),
+        plot("plot-load", "Requests", "Arrivals per second.", "/s", |_| f64::NAN, |s| s.requests_per_s),
     ]
     .concat()
 }
 
-/// Where a scaler stands among the outcomes.
+/// Returns the index of a scaler among the outcomes.
 fn place(outcomes: &[Outcome], scaler: &str) -> usize {
     outcomes.iter().position(|outcome| outcome.figures.scaler == scaler).unwrap_or(outcomes.len())
 }
 
 type Points = Vec<(f64, f64)>;
 
-/// What a core buys: latency against CPU, for all settings of the two scalers' targets.
+/// Plots latency against CPU, for all settings of the two scalers' targets.
 fn frontier(report: &Report) -> String {
     let targets = |sweep: &&Sweep| sweep.what.contains("target") || sweep.what.contains("setpoint");
     let mut lines: Vec<(usize, &str, Points)> = Vec::new();
@@ -200,7 +200,7 @@ fn frontier(report: &Report) -> String {
     };
     let keys = lines.iter().map(|(at, name, _)| (look(*at), *name));
     let note = "Each point is one target; further left and lower is better.";
-    figure("plot-frontier", "", "What a core buys", note, &(plot.svg() + &legend(keys)))
+    figure("plot-frontier", "", "Latency per core", note, &(plot.svg() + &legend(keys)))
 }
 
 fn varied(sweep: &Sweep, outcomes: &[Outcome]) -> String {

@@ -1,4 +1,4 @@
-//! One run: every service through the whole time with one scaler each.
+//! One run: every service over the whole time, with its own instance of a scaler.
 
 use super::figures::{Figures, Outcome, Slice};
 use super::latency::Latencies;
@@ -8,19 +8,19 @@ use super::service::{Arrivals, Second, State};
 use berth_rightsizing::scaling::Size;
 
 const GIB: f64 = (1_u64 << 30) as f64;
-/// Slices of the timeline.
+/// Number of slices of the timeline.
 const SLICES: u32 = 240;
-/// What people set before anything scales: half a core, and replicas for so large a share of it at the peak.
+/// Initial CPU request of each replica, and its utilisation at the peak, which sets the initial number of replicas.
 const START_MILLI: i64 = 500;
 const START_BUSY: f64 = 0.6;
-/// Where the clock begins: a day's start.
+/// Start of the clock: midnight UTC.
 const EPOCH_S: i64 = 1_767_225_600;
 
-/// What is simulated.
+/// Parameters of a simulation.
 #[derive(Debug, Clone)]
 pub struct Scenario {
     pub load: Load,
-    /// Simulated, but not measured, before.
+    /// Seconds that are simulated before measuring starts.
     pub warm_up_s: u32,
     pub measured_s: u32,
     pub slo_ms: f64,
@@ -28,7 +28,7 @@ pub struct Scenario {
     pub seed: u64,
 }
 
-/// What was added up over services.
+/// Sums over services.
 #[derive(Default)]
 struct Sums {
     cpu: f64,
@@ -44,7 +44,7 @@ struct Sums {
     slices: Vec<(Slice, Latencies)>,
 }
 
-/// How often a number changed, and how often the other way than before.
+/// Number of changes, and of changes in the opposite direction of the previous one.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Changes {
     count: u32,
@@ -75,7 +75,7 @@ pub fn run(scenario: &Scenario, kind: ScalerKind, progress: &dyn Fn(u64)) -> Out
     sums.told(scenario, kind)
 }
 
-/// What a person would set, who knows the peak.
+/// Returns the plan that an operator who knows the peak would set.
 pub fn start(service: &Service, tuning: &Tuning) -> Plan {
     let replicas = (service.peak_cores * 1000.0 / START_MILLI as f64 / START_BUSY).ceil() as u32;
     // For the requests of a second, and a third more.
@@ -86,11 +86,11 @@ pub fn start(service: &Service, tuning: &Tuning) -> Plan {
     Plan { replicas: replicas.clamp(tuning.min_replicas, tuning.max_replicas), size }
 }
 
-/// What the scaler is told is made of.
+/// Data from which a scaler's metrics are computed.
 #[derive(Default)]
 struct Window {
     used: f64,
-    /// Of the last minute, a second each: wait, requests that arrived, and that failed.
+    /// The last minute, one entry per second: wait, arrived requests, failed requests.
     minute: std::collections::VecDeque<(f64, f64, f64)>,
     requests: f64,
     kills: u32,
@@ -111,7 +111,7 @@ fn one_service(scenario: &Scenario, kind: ScalerKind, at: usize, sums: &mut Sums
         let spread = (requests * service.demand.variation).sqrt() * normal(&mut draws);
         let work_s =
             ((requests + spread) * service.demand.mean_s).max(0.1 * requests * service.demand.mean_s);
-        // Keeps its deviation of 3 % for ten minutes or so.
+        // Keeps its deviation of 3 % for about ten minutes.
         noise += -noise / 600.0 + 0.03 * (2.0_f64 / 600.0).sqrt() * normal(&mut draws);
         let arrivals = Arrivals { rate, requests, work_s, memory_noise: noise };
         let measured = now >= scenario.warm_up_s;
@@ -156,7 +156,7 @@ impl Window {
         }
     }
 
-    /// What is seen of it. Pods differ by chance, in the requests that came to each.
+    /// Returns the metrics that the scaler sees. Pods differ randomly in the number of requests that they receive.
     fn scrape(&mut self, state: &State, service: &Service, time_s: i64, (limit, seed): (f64, u64)) -> Scrape {
         let ready = f64::from(state.ready.max(1));
         let each = self.used / ready / f64::from(SCRAPE_S) * 1000.0;

@@ -1,8 +1,8 @@
-//! One service in steps of a second: a fluid queue in front of its replicas, and a queue's formula within the second.
+//! Model of one service in steps of a second: a fluid queue in front of its replicas, and a queueing formula within
+//! the second.
 //!
-//! Load is spread evenly over ready replicas, which all have the same size. Work that they cannot do stays as a backlog, of
-//! which everything that would wait longer than the timeout fails. Requests of a replica that goes away are served by the
-//! others.
+//! Load is spread evenly over ready replicas, which all have the same size. Excess work stays as a backlog; the part
+//! that would wait longer than the timeout fails. Requests of a removed replica are served by the remaining ones.
 
 use std::collections::VecDeque;
 
@@ -10,38 +10,38 @@ use super::latency::{Latencies, Wait};
 use super::load::Service;
 use berth_rightsizing::scaling::Size;
 
-/// What is assumed of every service.
+/// Assumptions for every service.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rules {
-    /// From the decision until a new replica, or one that was killed, serves.
+    /// Seconds from the decision, or an OOM kill, until the replica is ready.
     pub startup_s: u32,
-    /// From the decision until a new size is there. In place: soon.
+    /// Seconds from the decision until an in-place resize is complete.
     pub resize_s: u32,
-    /// CPU limits are so many times the requests. Of memory, request and limit are one.
+    /// Ratio of CPU limits to requests. Memory limits equal the requests.
     pub burst: f64,
     /// Requests that wait longer fail.
     pub timeout_s: f64,
 }
 
-/// What a service asks of one second.
+/// Load on a service in one second.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrivals {
-    /// Requests a second, as expected.
+    /// Expected requests per second.
     pub rate: f64,
-    /// Requests that came.
+    /// Requests that arrived.
     pub requests: f64,
     /// Their CPU time, in seconds.
     pub work_s: f64,
-    /// How much more memory than usual all pods take, as a share of what they take idle.
+    /// Extra memory usage of all pods, as a share of their idle usage.
     pub memory_noise: f64,
 }
 
-/// What came of it.
+/// Result of one second.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Second {
     pub completed: f64,
     pub failed: f64,
-    /// Of all replicas.
+    /// Total of all replicas.
     pub used_cores: f64,
     pub wait_p95_s: f64,
     /// Of one replica.
@@ -49,12 +49,12 @@ pub struct Second {
     pub killed: u32,
 }
 
-/// The service as it stands.
+/// Current state of the service.
 #[derive(Debug, Clone)]
 pub struct State {
     pub size: Size,
     pub ready: u32,
-    /// When replicas will be ready, soonest first.
+    /// Times at which starting replicas become ready, soonest first.
     starting: VecDeque<u32>,
     resize: Option<(u32, Size)>,
     backlog_s: f64,
@@ -79,12 +79,12 @@ impl State {
         self.ready + self.starting.len() as u32
     }
 
-    /// Requests that are in the backlog.
+    /// Returns the number of requests in the backlog.
     pub fn waiting(&self) -> f64 {
         self.waiting
     }
 
-    /// What a scaler wants. Those that are not ready go first.
+    /// Applies a scaler's decision. Unready replicas are removed first.
     pub fn scale(&mut self, now: u32, replicas: u32, size: Size, rules: &Rules) {
         for _ in self.replicas()..replicas {
             self.starting.push_back(now + rules.startup_s);
@@ -147,7 +147,7 @@ impl State {
         second
     }
 
-    /// Takes work out of the backlog, with its requests.
+    /// Removes work from the backlog, with its requests.
     fn take(&mut self, work_s: f64) -> f64 {
         if work_s >= self.backlog_s {
             self.backlog_s = 0.0;
@@ -159,8 +159,8 @@ impl State {
         requests
     }
 
-    /// What a replica takes: as much as when idle, and something for each request that it has had lately, which is given
-    /// back within some minutes.
+    /// Returns the memory of a replica: its idle usage, plus an amount per recent request, which is released within
+    /// some minutes.
     fn memory(&mut self, service: &Service, arrivals: Arrivals, wait: &Wait) -> f64 {
         const KEPT: f64 = 1.0 - 1.0 / 300.0;
         let each = f64::from(self.ready.max(1));

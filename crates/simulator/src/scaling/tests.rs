@@ -11,7 +11,7 @@ use berth_rightsizing::scaling::Size;
 const RULES: Rules = Rules { startup_s: 30, resize_s: 0, burst: 1.0, timeout_s: 10.0 };
 const GIB: i64 = 1 << 30;
 
-/// 10 ms of CPU a request.
+/// A service with 10 ms of CPU per request.
 fn service(rates: Vec<f32>) -> Service {
     let peak_cores = rates.iter().copied().fold(0.0, f32::max) as f64 * 0.01;
     Service {
@@ -46,10 +46,10 @@ fn run_all(scenario: &Scenario) -> [Figures; 5] {
     ScalerKind::ALL.map(|kind| run(scenario, kind, &|_| ()).figures)
 }
 
-/// Calm at 100 requests/s, then four times as many.
+/// Calm at 100 requests/s, then four times the rate.
 fn spike(minutes: u32) -> Scenario {
     let mut scenario = scenario([vec![100.0; 1_800], vec![400.0; 1_800]].concat(), minutes);
-    // Nobody who set it up knew.
+    // The initial setup does not anticipate the spike.
     scenario.load.services[0].peak_cores = 1.0;
     scenario
 }
@@ -144,7 +144,7 @@ fn a_load_that_stays_is_left_alone_after_a_while() {
     let mut calm = scenario(vec![200.0], 60);
     calm.warm_up_s = 3_600;
     for figures in run_all(&calm) {
-        // In an hour; figures are for a day.
+        // One hour; figures are per day.
         assert!(figures.horizontal_reversals <= 2.0 * 24.0 && figures.failed == 0.0, "{figures:?}");
     }
     let showar = run(&calm, ScalerKind::Showar, &|_| ()).figures;

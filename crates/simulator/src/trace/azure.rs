@@ -1,4 +1,4 @@
-//! Azure's packing trace (Protean, OSDI'20) as CoSpot (SoCC'22) released it: one line a VM.
+//! Azure's packing trace (Protean, OSDI'20) as released by CoSpot (SoCC'22): one VM per line.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,17 +22,17 @@ const START: usize = 5;
 const END: usize = 6;
 
 const SECONDS_PER_DAY: f64 = 86_400.0;
-/// Cores and RAM have a scale of their own, of which only a guess is known: a hundred for a core, four for a GiB.
+/// Cores and RAM use an unpublished scale, assumed here: 100 per core, 4 per GiB.
 const CPU_MILLI_PER_CORES: f64 = 10.0;
 const BYTES_PER_RAM: f64 = (GIB / 4) as f64;
 
-/// What a VM asks for.
+/// Type of a requested VM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Type {
     cpu_milli: i64,
     memory: i64,
     low_priority: bool,
-    /// The number of its image, when the trace is widened.
+    /// The number of its image, if the trace is widened.
     image: Option<u64>,
 }
 
@@ -90,7 +90,7 @@ fn spec(kind: Type) -> PodSpec {
     }
 }
 
-/// FNV-1a, mixed: the same in every version, whatever the tenants are called.
+/// FNV-1a, mixed: the same in every version, for any tenant names.
 fn hash(name: &str) -> u64 {
     let fold = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3);
     mix(name.bytes().fold(0xCBF2_9CE4_8422_2325, fold))

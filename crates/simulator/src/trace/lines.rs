@@ -1,4 +1,4 @@
-//! A text file line by line, plain or compressed with gzip, that is not trusted.
+//! Line reader for untrusted text files, plain or gzip.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -8,12 +8,12 @@ use flate2::bufread::MultiGzDecoder;
 
 use super::TraceError;
 
-/// Bytes; the formats need some hundred. Keeps a file that is no table from filling the memory.
+/// In bytes; the formats need a few hundred. Bounds memory for a file that is not a table.
 const LONGEST_LINE: usize = 64 << 10;
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const BYTE_ORDER_MARK: &str = "\u{feff}";
 
-/// What is left of the file, and the line that was read last.
+/// The rest of the file, and the last line read.
 pub struct Lines {
     file: PathBuf,
     input: Box<dyn BufRead>,
@@ -41,20 +41,20 @@ impl Lines {
         &self.file
     }
 
-    /// The number of the line that was read last.
+    /// Returns the number of the last line read.
     pub fn line(&self) -> u64 {
         self.line
     }
 
-    /// Something is wrong at the line that was read last.
+    /// Returns an error at the last line read.
     pub fn wrong(&self, problem: String) -> TraceError {
         TraceError::Invalid { file: self.file.clone(), line: self.line.max(1), problem }
     }
 
-    /// Reads the next line that is not empty; false at the end of the file.
+    /// Reads the next non-empty line; false at the end of the file.
     ///
     /// # Errors
-    /// It cannot be read, or is too long.
+    /// The line cannot be read, or is too long.
     pub fn read(&mut self) -> Result<bool, TraceError> {
         loop {
             self.bytes.clear();
@@ -77,10 +77,10 @@ impl Lines {
         }
     }
 
-    /// The line that was read last.
+    /// Returns the last line read.
     ///
     /// # Errors
-    /// It is no text.
+    /// It is not UTF-8.
     pub fn text(&self) -> Result<&str, TraceError> {
         let text = std::str::from_utf8(&self.bytes).map_err(|error| {
             let byte = error.valid_up_to() + 1;
@@ -102,7 +102,7 @@ impl Lines {
     }
 }
 
-/// What lies between two commas, without white space and quotes around it.
+/// Splits a line at commas, and removes white space and quotes around each value.
 pub fn values(line: &str) -> impl Iterator<Item = &str> {
     line.split(',').map(|value| {
         let value = value.trim();
@@ -110,7 +110,7 @@ pub fn values(line: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Text of the file in a message: short, and without anything that a terminal would obey.
+/// Formats text of the file for a message: short, and without terminal escapes.
 pub fn shown(text: &str) -> String {
     const MOST_CHARS: usize = 60;
     let mut shown: String = text.chars().take(MOST_CHARS).flat_map(char::escape_debug).collect();

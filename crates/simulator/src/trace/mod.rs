@@ -1,7 +1,7 @@
-//! Published traces as workloads: Azure's packing trace and Alibaba's openb, plain or compressed with gzip.
+//! Published traces as workloads: Azure's packing trace and Alibaba's openb, plain or gzip.
 //!
-//! Streams: a request becomes a few numbers, and what it asks for is shared by all that ask for the same. Input is not trusted:
-//! whatever is wrong with a file is told with the line, and nothing of a file is used that is wrong anywhere.
+//! Files are streamed: a request becomes a few numbers, and equal requests share one spec. Input is not trusted:
+//! errors name the line, and a file with any error is not used.
 
 mod azure;
 pub mod lines;
@@ -18,23 +18,24 @@ use table::{Schema, Table};
 
 static ALL: [&Schema; 3] = [&azure::SCHEMA, &openb::PODS, &openb::NODES];
 
-/// How a trace is written.
+/// File format of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
-    /// Azure's packing trace: a VM a line (vmId, tenantId, cores, ram, vmTypeId, starttime, endtime)
+    /// Azure's packing trace: a VM per line (vmId, tenantId, cores, ram, vmTypeId, starttime, endtime)
     AzurePacking,
-    /// Alibaba's cluster-trace-gpu-v2023: a pod a line (name, cpu_milli, memory_mib, num_gpu, gpu_milli, ...)
+    /// Alibaba's cluster-trace-gpu-v2023: a pod per line (name, cpu_milli, memory_mib, num_gpu, gpu_milli, ...)
     Openb,
 }
 
-/// How a trace is read.
+/// Options for reading a trace.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TraceOptions {
-    /// Azure: more than 0 gives each pod one of so many images, by its tenant, so that there are more classes of pods.
+    /// Azure: number of images, chosen for each pod by its tenant, to create more pod classes; 0 for none.
     pub widen: u32,
 }
 
-/// Why a file cannot be used, for the person who named it. Lines are those of the uncompressed text; the header is line 1.
+/// Reason why a file cannot be used, for the user. Line numbers are those of the uncompressed text; the header is
+/// line 1.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     #[error("cannot open {}", file.display())]
@@ -54,10 +55,10 @@ pub enum TraceError {
     Invalid { file: PathBuf, line: u64, problem: String },
 }
 
-/// Reads a trace; `None`: its header tells the format.
+/// Reads a trace; with `None`, the format is detected from the header.
 ///
 /// # Errors
-/// The file cannot be read, or something in it is not as the format has it.
+/// The file cannot be read, or violates the format.
 pub fn read(file: &Path, format: Option<Format>, options: TraceOptions) -> Result<Workload, TraceError> {
     let formats: &[&Schema] = match format {
         Some(Format::AzurePacking) => &[&azure::SCHEMA],
@@ -74,17 +75,17 @@ pub fn read(file: &Path, format: Option<Format>, options: TraceOptions) -> Resul
             table.wrong("no request arrives at time 0 or later: there is nothing to simulate".to_owned())
         );
     }
-    // Stable, so that requests that arrive together stay in the order of the file.
+    // Stable, so that simultaneous requests stay in file order.
     workload.arrivals.sort_by(|a, b| a.arrives_s.total_cmp(&b.arrives_s));
     let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy();
     workload.source = format!("{name} ({})", table.schema().name);
     Ok(workload)
 }
 
-/// Reads a list of nodes (openb: `sn,cpu_milli,memory_mib,gpu,model`), in the order of the file.
+/// Reads a list of nodes (openb: `sn,cpu_milli,memory_mib,gpu,model`), in file order.
 ///
 /// # Errors
-/// The file cannot be read, has no nodes, or something in it is not as the format has it.
+/// The file cannot be read, has no nodes, or violates the format.
 pub fn read_nodes(file: &Path) -> Result<Vec<Node>, TraceError> {
     openb::read_nodes(&mut Table::open(file, &[&openb::NODES])?)
 }

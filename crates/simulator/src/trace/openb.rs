@@ -44,7 +44,7 @@ const NODE_GPUS: usize = 3;
 const NODE_MODEL: usize = 4;
 
 const MIB: f64 = (1u64 << 20) as f64;
-/// Thousandths of GPUs.
+/// In thousandths of a GPU.
 const GPU_RESOURCE: &str = "nvidia.com/gpu-milli";
 const MILLI: i64 = 1000;
 pub(super) fn read(table: &mut Table<'_>) -> Result<Workload, TraceError> {
@@ -122,7 +122,7 @@ fn amounts(row: &Row<'_>, cpu: usize, memory: usize, pods: i64) -> Result<Amount
     Ok(Amounts { cpu_milli, memory, ephemeral_storage: 0, pods })
 }
 
-/// Thousandths of all GPUs together, each of `milli`.
+/// Returns the GPUs of a line in thousandths, each counting as `milli`.
 fn gpus(row: &Row<'_>, column: usize, milli: i64) -> Result<i64, TraceError> {
     const MOST: i64 = 1_000_000;
     match row.whole(column)?.checked_mul(milli) {
@@ -135,8 +135,8 @@ fn gpu_resource(milli: i64) -> Extended {
     [(Arc::from(GPU_RESOURCE), milli)].into_iter().collect()
 }
 
-/// The shape that most nodes with GPUs have (549 of 1,213): eight G2. It passes for every model that
-/// is asked for, so that every pod has a place on nodes that are asked for by number.
+/// The most common shape of GPU nodes (549 of 1,213): eight G2. It counts as every requested model, so that every pod
+/// fits generated nodes.
 fn machine(templates: &[Arc<PodSpec>]) -> Machine {
     let allocatable =
         Amounts { cpu_milli: 96_000, memory: 384 << 30, ephemeral_storage: 0, pods: PODS_PER_NODE };

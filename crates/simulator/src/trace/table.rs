@@ -1,29 +1,29 @@
 //! A file of comma-separated values with a header, line by line.
 //!
-//! The formats read here have neither commas nor line ends within values, so a value is what lies between two commas, without
-//! quotes around it.
+//! The supported formats have no commas or line breaks within values, so a value is the text between two commas,
+//! without quotes around it.
 
 use std::path::Path;
 
 use super::lines::{Lines, shown, values};
 use super::{ALL, TraceError};
 
-/// The columns of a format. Files may have them in any order, and must have no others.
+/// The columns of a format. They may be in any order; other columns are rejected.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Schema {
-    /// As in "this is …".
+    /// Name used in "this is …".
     pub name: &'static str,
     pub columns: &'static [&'static str],
 }
 
-/// Amounts are less, in milli-CPU as well as in bytes (1 PiB): sums of thousands stay exact.
+/// Exclusive upper limit of amounts, in milli-CPU and in bytes (1 PiB): sums of thousands stay exact.
 const MOST: f64 = (1u64 << 50) as f64;
 
 pub(super) struct Table<'a> {
     lines: Lines,
     rows: u64,
     schema: &'a Schema,
-    /// By column of the schema: its position in the file.
+    /// Position in the file, by column of the schema.
     positions: Vec<usize>,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Row<'t> {
 }
 
 impl<'a> Table<'a> {
-    /// Opens a file that is in one of these formats.
+    /// Opens a file in one of these formats.
     pub fn open(file: &Path, formats: &[&'a Schema]) -> Result<Table<'a>, TraceError> {
         let lines = Lines::open(file)?;
         let mut table = Table { lines, rows: 0, schema: formats[0], positions: Vec::new() };
@@ -49,10 +49,10 @@ impl<'a> Table<'a> {
         self.schema
     }
 
-    /// The next line that is not empty.
+    /// Returns the next non-empty line.
     ///
     /// # Errors
-    /// It cannot be read or has too few or too many values; or the file ends without any.
+    /// The line cannot be read or has the wrong number of values; or the file ends without any line.
     pub fn row(&mut self) -> Result<Option<Row<'_>>, TraceError> {
         if !self.lines.read()? {
             if self.rows == 0 {
@@ -71,7 +71,7 @@ impl<'a> Table<'a> {
         Ok(Some(Row { file: self.lines.file(), line: self.lines.line(), schema: self.schema, values }))
     }
 
-    /// Something is wrong at the line that was read last.
+    /// Returns an error at the last line read.
     pub fn wrong(&self, problem: String) -> TraceError {
         self.lines.wrong(problem)
     }
@@ -81,7 +81,7 @@ impl<'a> Table<'a> {
             return Err(self.wrong(format!("the file is empty: it should begin with {}", headers(formats))));
         }
         let found: Vec<&str> = values(self.lines.text()?).collect();
-        // The format that was most likely meant; the first of several.
+        // The format most likely intended; the first of several.
         let known = |schema: &Schema| found.iter().filter(|column| schema.columns.contains(column)).count();
         let schema = formats.iter().rev().max_by_key(|schema| known(schema)).expect("a format is asked for");
         let other = ALL.iter().find(|other| {
@@ -133,7 +133,7 @@ impl<'t> Row<'t> {
         self.values[column]
     }
 
-    /// An amount counted in `unit`s; rounded up, neither negative nor more than any machine could have.
+    /// Returns an amount in `unit`s, rounded up; it must be neither negative nor implausibly large.
     pub fn amount(&self, column: usize, unit: f64) -> Result<i64, TraceError> {
         let amount = self.number(column)? * unit;
         match amount {
@@ -144,7 +144,7 @@ impl<'t> Row<'t> {
         }
     }
 
-    /// An amount of what cannot be divided.
+    /// Returns an amount that must be whole.
     pub fn whole(&self, column: usize) -> Result<i64, TraceError> {
         if self.number(column)?.fract() != 0.0 {
             return Err(self.expected(column, "a whole number"));
@@ -152,7 +152,7 @@ impl<'t> Row<'t> {
         self.amount(column, 1.0)
     }
 
-    /// A point in time, in the unit of the file.
+    /// Returns a point in time, in the unit of the file.
     pub fn time(&self, column: usize) -> Result<f64, TraceError> {
         let time = self.number(column)?;
         if !time.is_finite() {
@@ -161,7 +161,7 @@ impl<'t> Row<'t> {
         Ok(time)
     }
 
-    /// When something ends that began at `start`: infinite when empty or `inf`.
+    /// Returns the end of an interval that began at `start`: infinite when empty or `inf`.
     pub fn end(&self, column: usize, start: f64) -> Result<f64, TraceError> {
         if self.text(column).is_empty() {
             return Ok(f64::INFINITY);
@@ -182,7 +182,7 @@ impl<'t> Row<'t> {
         TraceError::Invalid { file: self.file.to_owned(), line: self.line, problem }
     }
 
-    /// Any number but NaN.
+    /// Returns any number except NaN.
     fn number(&self, column: usize) -> Result<f64, TraceError> {
         match self.text(column).parse::<f64>() {
             Ok(number) if !number.is_nan() => Ok(number),

@@ -1,4 +1,4 @@
-//! Files as they should be, and every way in which they are not. All numbers are invented.
+//! Valid files, and every kind of invalid file. All numbers are invented.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ fn gzip(text: &str) -> Vec<u8> {
     encoder.write_all(text.as_bytes()).and_then(|()| encoder.finish()).expect("memory takes everything")
 }
 
-/// Calls with a file that has these bytes; the path in an error becomes `FILE`.
+/// Calls `read` with a file with these bytes; the path in an error becomes `FILE`.
 fn with_file<T>(bytes: &[u8], read: impl Fn(&Path) -> Result<T, TraceError>) -> Result<T, String> {
     let mut file = tempfile::NamedTempFile::new().expect("a temporary file can be made");
     file.write_all(bytes).expect("it can be written");
@@ -303,13 +303,13 @@ fn the_published_azure_samples_have_their_known_counts() {
 
 #[test]
 fn the_published_openb_lists_have_their_known_counts() {
-    // The second has 477 different lines, of which ten name a model twice.
+    // The second file has 477 different lines, of which ten name a model twice.
     for (file, classes) in [("default", 162), ("gpuspec33", 467)] {
         let Some(file) = published(&format!("alibaba-openb/openb_pod_list_{file}.csv")) else { return };
         let workload = read(&file, None, TraceOptions::default()).expect("the trace is right");
         assert_eq!((workload.arrivals.len(), workload.running.len()), (8152, 0));
         assert_eq!(workload.templates.len(), classes);
-        // Sparse in time: 66 GPUs at most are asked for at once.
+        // Sparse in time: the peak demand is 66 GPUs.
         assert_eq!(workload.nodes_for_peak(0.9), 10);
     }
     let Some(file) = published("alibaba-openb/openb_node_list_all_node.csv") else { return };

@@ -1,4 +1,4 @@
-//! What pods ask of other pods: topology spread, affinity and anti-affinity.
+//! Constraints between pods: topology spread, affinity and anti-affinity.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::nodes::{HOSTNAME, REGION, ZONE};
 use super::pods::POD_LABELS;
 use super::{Generator, NAMESPACES};
 
-/// The last is no node's label.
+/// No node has the last label.
 const TOPOLOGY_KEYS: &[&str] = &[ZONE, ZONE, ZONE, HOSTNAME, HOSTNAME, "rack", REGION, "example.com/nowhere"];
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
@@ -81,8 +81,8 @@ impl Generator {
             0 | 1 => term["namespaceSelector"] = json!({}),
             2 => term["namespaceSelector"] = json!({"matchLabels": {"team": self.one(&["red", "blue"])}}),
             3 => {
-                // What must be there keeps the selector from matching no labels at all: kube-scheduler 1.36 forgets to
-                // put the namespaces it found in the place of such a selector, and then matches it with every pod.
+                // A requirement that some labels exist keeps the selector from matching nothing: kube-scheduler 1.36
+                // forgets to replace such a selector by the namespaces it found, and then matches it with every pod.
                 let any = json!({"key": "kubernetes.io/metadata.name", "operator": "Exists"});
                 let expression = json!({"key": "env", "operator": self.one(&["Exists", "DoesNotExist"])});
                 term["namespaceSelector"] = json!({"matchExpressions": [any, expression]});
@@ -92,7 +92,7 @@ impl Generator {
         term
     }
 
-    /// `None`: null, which selects nothing. Often one that selects pods with these labels.
+    /// `None`: null, which selects nothing. Often it selects pods with these labels.
     fn selector_near(&mut self, labels: &Value) -> Option<Value> {
         match self.dice.below(20) {
             0 => None,

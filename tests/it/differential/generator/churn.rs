@@ -1,4 +1,4 @@
-//! What happens to a cluster between two questions.
+//! Changes of a cluster between two questions.
 
 use serde_json::{Value, json};
 
@@ -6,14 +6,14 @@ use super::{Generator, NAMESPACES};
 use crate::differential::scenario::Step;
 
 impl Generator {
-    /// One event. Whatever happens to an object twice in a step, only its last state is told.
+    /// Adds one event. If an object changes twice in a step, only its last state is sent.
     pub(super) fn churn(&mut self, step: &mut Step) {
         match self.dice.below(22) {
             0 => self.add_node(step),
             1 => self.remove_node(step),
             2 | 3 => self.change_node(step, |it, name, node| {
                 let labels = it.node_labels(name);
-                // A node that loses or changes one label, more often than one that changes all.
+                // Losing or changing one label is more frequent than changing all.
                 match labels.as_object().and_then(|labels| labels.iter().next()) {
                     Some((key, value)) if it.dice.percent(60) => {
                         node["metadata"]["labels"][key] = value.clone();
@@ -90,7 +90,8 @@ impl Generator {
     }
 }
 
-/// Takes out of the step what it says of this object so far: deletions come before additions, whatever happened first.
+/// Removes the step's changes of this object so far: deletions are applied before additions, in whichever order they
+/// were generated.
 pub(super) fn forget(step: &mut Step, resource: &str, key: &str) {
     if let Some(objects) = step.apply.get_mut(resource) {
         objects.retain(|object| crate::differential::scenario::key_of(object) != key);

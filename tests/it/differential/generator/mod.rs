@@ -1,5 +1,5 @@
-//! Random clusters with a history, from a seed: everything that the API server would take, in small vocabularies, so that
-//! labels, taints, ports and selectors of one object often mean another.
+//! Random clusters with a history, from a seed: everything that the API server accepts, in small vocabularies, so
+//! that labels, taints, ports and selectors of one object often match another.
 
 mod affinity;
 mod churn;
@@ -15,30 +15,31 @@ use serde_json::{Value, json};
 use super::scenario::{Question, Scenario, Step, key_of};
 use crate::simulation::dice::Dice;
 
-/// Namespaces of pods. The last has no object: its labels are not known, as it may be while it goes.
+/// Namespaces of pods. The last has no object: its labels are unknown, as during its deletion.
 pub const NAMESPACES: [&str; 4] = ["default", "dev", "prod", "gone"];
 
 const ROUNDS: u64 = 10;
 
-/// What may occur in a cluster.
+/// Features of a cluster.
 #[derive(Clone, Copy, Debug)]
 pub struct Features {
     /// Topology spread, pod affinity and anti-affinity.
     pub domains: bool,
-    /// Services and what else groups pods for the default spreading.
+    /// Services and other owners of pods for the default spreading.
     pub owners: bool,
-    /// Claims, persistent volumes and their kin.
+    /// Claims, persistent volumes and related objects.
     pub volumes: bool,
-    /// Pods of different priorities on nodes that are full, disruption budgets, nominated pods; what pods could preempt is asked.
+    /// Pods of different priorities on full nodes, disruption budgets, nominated pods; also asks for preemption
+    /// victims.
     pub preemption: bool,
 }
 
-/// How common things are in one cluster, in percent, so that clusters differ in more than details.
+/// Frequencies of features in one cluster, in percent, so that clusters differ clearly.
 struct Theme {
     taints: u64,
     node_affinity: u64,
     ports: u64,
-    /// Of the pods: big ones, that a node takes few of.
+    /// Of the pods: large ones, of which few fit on a node.
     big: u64,
     spread: u64,
     owners: u64,
@@ -54,13 +55,13 @@ struct Theme {
 pub struct Generator {
     dice: Dice,
     theme: Theme,
-    /// The cluster as it is after the steps so far.
+    /// The state of the cluster after the steps so far.
     nodes: BTreeMap<String, Value>,
     pods: BTreeMap<String, Value>,
     namespaces: BTreeMap<String, Value>,
-    /// Services and what else groups pods, by resource and key.
+    /// Services and other owners for the default spreading, by resource and key.
     owners: BTreeSet<(&'static str, String)>,
-    /// Claims and what else is about storage, by resource and key.
+    /// Claims and other storage objects, by resource and key.
     storage: BTreeSet<(&'static str, String)>,
     /// Pods without node and name: one workload each.
     templates: Vec<Value>,
@@ -190,7 +191,7 @@ impl Generator {
         step.apply("namespaces", namespace);
     }
 
-    /// Something that groups pods for the default spreading.
+    /// Adds an object that groups pods for the default spreading.
     fn add_owner(&mut self, step: &mut Step) {
         let selector = self.pod_labels();
         let resource =

@@ -1,4 +1,4 @@
-//! Nodes: a zoo of labels and taints, and room of all sizes.
+//! Nodes with varied labels, taints and capacities.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ pub const HOSTNAME: &str = "kubernetes.io/hostname";
 pub const ZONE: &str = "topology.kubernetes.io/zone";
 pub const REGION: &str = "topology.kubernetes.io/region";
 
-/// Label keys of nodes with their values. Numbers, near-numbers and none, for Gt and Lt.
+/// Label keys of nodes with their values: numbers, near-numbers and other text, for Gt and Lt.
 pub const LABELS: [(&str, &[&str]); 7] = [
     (ZONE, &["a", "b", "c"]),
     (REGION, &["east", "west"]),
@@ -23,7 +23,7 @@ pub const TAINT_KEYS: &[&str] = &["dedicated", "node.kubernetes.io/not-ready", "
 pub const TAINT_VALUES: &[&str] = &["", "a", "b"];
 pub const GPU: &str = "example.com/gpu";
 
-/// Removed nodes come back under their old names.
+/// Removed nodes return under their old names.
 const NAMES: u64 = 60;
 
 impl Generator {

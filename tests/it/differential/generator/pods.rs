@@ -1,4 +1,4 @@
-//! Pods: what they ask of a node and of its other pods.
+//! Pods: their constraints on nodes and on other pods.
 
 use serde_json::{Value, json};
 
@@ -40,7 +40,7 @@ impl Generator {
         pod
     }
 
-    /// A new pod of this kind.
+    /// Returns a new pod of this template.
     pub(super) fn pod_of(&mut self, template: &Value) -> Value {
         let mut pod = template.clone();
         let name = self.new_name("pod-");
@@ -49,7 +49,7 @@ impl Generator {
         pod
     }
 
-    /// Somebody bound a pod, without regard to any rule; sometimes to a node that is not known.
+    /// Adds a pod bound without regard to any rule; sometimes to an unknown node.
     pub(super) fn add_bound_pod(&mut self, step: &mut Step) {
         let template = match self.dice.percent(70) {
             true => self.dice.pick(&self.templates).expect("there are some").clone(),
@@ -73,8 +73,8 @@ impl Generator {
         self.put_pod(pod, step);
     }
 
-    /// Upstream keeps the ports of a node's pods in a set: when one of two pods with the same port goes, it takes the port
-    /// of the other for free. Such a state is nothing to compare.
+    /// Upstream keeps the ports of a node's pods in a set: when one of two pods with the same port is deleted, it
+    /// considers the other's port free. Such a state cannot be compared.
     fn drop_taken_ports(&self, pod: &mut Value) {
         let node = &pod["spec"]["nodeName"];
         let taken: Vec<_> = self
@@ -180,7 +180,7 @@ impl Generator {
         }
     }
 
-    /// Bounds of Gt and Lt are numbers: of others, which the API server lets pass, berth makes an error of the whole pod.
+    /// Bounds of Gt and Lt are numbers: for other values, which the API server accepts, berth rejects the whole pod.
     fn node_term(&mut self) -> Value {
         let mut term = json!({});
         let expressions: Vec<_> = (0..self.dice.below(4).min(2)).map(|_| self.node_requirement()).collect();
@@ -215,7 +215,7 @@ impl Generator {
     }
 }
 
-/// Of a container of ours: address, protocol and number.
+/// Returns address, protocol and number of a container's host port.
 fn host_port(container: &Value) -> Option<(String, String, u64)> {
     let port = container["ports"].get(0)?;
     let address = port["hostIP"].as_str()?.replace("0.0.0.0", "");

@@ -1,4 +1,4 @@
-//! What preemption is about: priorities, start times, disruption budgets, and room that is kept for nominated pods.
+//! Inputs of preemption: priorities, start times, disruption budgets, and nominated pods.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -9,18 +9,18 @@ use crate::differential::scenario::{Step, key_of};
 const PRIORITIES: &[i32] = &[i32::MIN, -10, 0, 0, 5, 5, 100, 1000];
 const PREEMPTORS: &[i32] = &[0, 5, 100, 100, 1000, 1000, 2000, 2_000_000_000];
 const BUDGETS: u64 = 6;
-/// In seconds since the epoch. All starts lie in the past.
+/// In seconds since the epoch. All starts are in the past.
 const FIRST_START: u64 = 1_600_000_000;
 
 impl Generator {
-    /// Upstream counts a terminating pod for no topology spread, but takes it off the count when it supposes that it is gone.
-    /// What it finds then is wrong, so there is nothing to compare.
+    /// Upstream does not count a terminating pod for topology spread, but subtracts it when it simulates its removal.
+    /// The result is wrong, so there is nothing to compare.
     pub(super) fn may_terminate(&self) -> bool {
         !self.theme.preemption || self.theme.spread == 0
     }
 
-    /// Gives a pod with a node its importance. Which of two that started at once is more important is left to chance upstream,
-    /// and all that have not started yet start now: so there is at most one of them on a node.
+    /// Sets the priority and start time of a bound pod. Upstream orders pods with the same start time randomly, and
+    /// treats all pods without one as starting now: so there is at most one of them on a node.
     pub(super) fn start(&mut self, pod: &mut Value) {
         if !self.theme.preemption {
             return;
@@ -37,7 +37,7 @@ impl Generator {
         }
     }
 
-    /// A pod that asks for much, so that it seldom fits as it is.
+    /// Returns the pod with large requests, so that it seldom fits without preemption.
     pub(super) fn preemptor(&mut self, mut pod: Value) -> Value {
         if self.dice.percent(60) {
             pod["spec"]["containers"] = self.containers(true);
@@ -61,7 +61,7 @@ impl Generator {
                 self.change_budget(step);
             }
         }
-        // berth keeps room for nominated pods, but does not count them where pods look at each other.
+        // berth reserves room for nominated pods, but ignores them in pod affinity and spread.
         let plain = self.theme.spread == 0 && self.theme.pod_affinity == 0;
         if plain && self.dice.percent(self.theme.nominated) {
             self.nominate(step);
@@ -113,7 +113,8 @@ impl Generator {
     }
 }
 
-/// Such a selector of a spread constraint selects no pod upstream, until preemption takes pods away: then it selects them all.
+/// Such a selector of a spread constraint selects no pod upstream, until preemption removes pods: then it selects
+/// them all.
 pub(super) fn selects_all(selector: &Value) -> bool {
     let empty = |part: &str| match &selector[part] {
         Value::Object(labels) => labels.is_empty(),

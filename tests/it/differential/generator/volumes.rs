@@ -1,4 +1,4 @@
-//! Claims, disks and what tells where they can be: bound and waiting, static and provisioned, missing and leaving.
+//! Claims, volumes and their topology: bound and pending, static and provisioned, missing and being deleted.
 
 use serde_json::{Value, json};
 
@@ -7,14 +7,14 @@ use super::{Generator, NAMESPACES};
 use crate::differential::scenario::{Step, key_of};
 
 const DRIVER: &str = "csi.example.com";
-/// Classes: disks made beforehand, disks made where the pod goes, disks made at once.
+/// Storage classes: static volumes, volumes provisioned where the pod goes, volumes provisioned immediately.
 const STATIC: &str = "static";
 const WAITING: &str = "waiting";
 const IMMEDIATE: &str = "immediate";
 const CLAIMS: &[&str] = &["claim-0", "claim-1", "claim-2", "claim-3", "claim-4", "claim-5"];
 
 impl Generator {
-    /// Classes and drivers, then all the rest.
+    /// Adds classes and drivers, then all other storage objects.
     pub(super) fn add_storage(&mut self, step: &mut Step) {
         let class = |name, provisioner, mode| json!({"metadata": {"name": name, "uid": name}, "provisioner": provisioner, "volumeBindingMode": mode});
         step.apply("storageclasses", class(STATIC, "kubernetes.io/no-provisioner", "WaitForFirstConsumer"));
@@ -81,7 +81,7 @@ impl Generator {
         let mut volumes = Vec::new();
         if self.dice.percent(self.theme.volumes) {
             let mut claims = self.some(CLAIMS, 15);
-            // Twice in one pod it wants two volumes upstream, which no claim can have.
+            // Used twice in one pod, it needs two volumes upstream, which no claim can have.
             let one = self.one(CLAIMS);
             claims.retain(|claim| *claim != one);
             claims.push(one);
@@ -104,7 +104,7 @@ impl Generator {
         }
     }
 
-    /// A disk that not all pods of a node can have.
+    /// Returns a volume that not all pods of a node can share.
     fn disk(&mut self) -> Value {
         let (id, read_only) = (self.one(&["one", "two"]), self.dice.percent(50));
         let mut volume = json!({"name": "disk"});
@@ -185,7 +185,7 @@ impl Generator {
             "metadata": {"name": name, "uid": format!("uid-{name}"), "labels": {}},
             "spec": {
                 "storageClassName": class,
-                // Of equal ones upstream takes any.
+                // Upstream chooses arbitrarily among equal ones.
                 "capacity": {"storage": format!("{}Mi", self.one(&[5, 10, 20]) * 1024 + self.named)},
                 "accessModes": ["ReadWriteOnce"],
                 "persistentVolumeReclaimPolicy": "Retain",
@@ -225,13 +225,13 @@ impl Generator {
         volume
     }
 
-    /// A claim in one of its states of life.
+    /// Adds a claim in one of its lifecycle states.
     fn put_claim(&mut self, namespace: &str, name: &str, step: &mut Step) {
         let uid = self.new_name("uid-claim-");
         let class = self.one(&[STATIC, STATIC, WAITING, WAITING, IMMEDIATE]);
         let mut mode = self.one(&["ReadWriteOnce", "ReadWriteOnce", "ReadWriteOnce", "ReadWriteOncePod"]);
         if self.theme.preemption {
-            // berth does not preempt the one pod that uses such a claim.
+            // berth does not preempt the only pod that uses such a claim.
             mode = "ReadWriteOnce";
         }
         let mut claim = json!({

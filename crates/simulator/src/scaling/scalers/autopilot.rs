@@ -1,8 +1,9 @@
-//! Autopilot (EuroSys'20): moving windows for sizes, and replicas for what all of them used.
+//! Autopilot (EuroSys'20): moving windows for sizes, and replicas from total usage.
 //!
-//! CPU: the 95th percentile weighted by load, half as much after 12 h, with 15 % more, the highest of the last hour. Memory:
-//! the highest of a day, with 10 % more; or what a kill shows. Replicas: the 95th percentile of what all used in 72 h by the
-//! share of its first size that a replica should use (0.8); fewer when nothing higher was wanted for two days.
+//! CPU: the load-weighted 95th percentile with a half-life of 12 h, plus 15 %, maximum over the last hour. Memory:
+//! the maximum of a day, plus 10 %; raised by an OOM kill. Replicas: the 95th percentile of the total usage in 72 h,
+//! divided by the target share (0.8) of a replica's initial size; scaled down after two days without a higher
+//! recommendation.
 
 use std::collections::VecDeque;
 
@@ -19,14 +20,14 @@ const HOUR_S: i64 = 3_600;
 const TOTAL_S: i64 = 72 * HOUR_S;
 const DEFERRED_S: i64 = 48 * HOUR_S;
 const FLOOR: Size = Size { cpu_milli: 10, memory_bytes: 16 << 20 };
-/// CPU is told apart to 4 %.
+/// Bucket width of CPU: 4 %.
 const GROWTH: f64 = 1.04;
 const BUCKETS: usize = 400;
 
 pub struct Autopilot {
     bounds: (u32, u32),
     each_milli: f64,
-    /// Load-weighted: what was used times how often, by bucket, as of the last window.
+    /// Load-weighted: usage times frequency, by bucket, as of the last window.
     weights: Vec<f64>,
     open: Vec<f64>,
     total: (f64, u32),
@@ -84,7 +85,7 @@ impl Autopilot {
     }
 }
 
-/// Adds a value, and forgets those that are older than `seconds`.
+/// Adds a value, and drops values older than `seconds`.
 fn keep<T>(values: &mut VecDeque<(i64, T)>, now: i64, value: T, seconds: i64) {
     values.push_back((now, value));
     while values.front().is_some_and(|(time, _)| now - time >= seconds) {

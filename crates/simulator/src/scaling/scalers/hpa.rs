@@ -8,13 +8,13 @@ use super::{Scrape, Tuning, mean};
 
 const TOLERANCE: f64 = 0.1;
 const DOWN_WINDOW_S: i64 = 300;
-/// In one period of 15 s replicas at most double, or grow by so many if that is more.
+/// Per period of 15 s, replicas at most double, or grow by this number if that is more.
 const UP_PODS: u32 = 4;
 
 pub struct Hpa {
     target: f64,
     bounds: (u32, u32),
-    /// What was recommended in the down-scale window.
+    /// Recommendations in the scale-down stabilization window.
     before: VecDeque<(i64, u32)>,
 }
 
@@ -32,12 +32,12 @@ impl Hpa {
         self.before.push_back((scrape.time_s, wanted));
         let highest = self.before.iter().map(|(_, wanted)| *wanted).max().unwrap_or(wanted);
         let current = scrape.replicas;
-        // A lower number waits until nothing higher was recommended for the window.
+        // A scale-down waits until the window contains no higher recommendation.
         let stable = if wanted < current { highest.min(current) } else { wanted };
         stable.min((current * 2).max(current + UP_PODS)).clamp(self.bounds.0, self.bounds.1)
     }
 
-    /// Pods that are not ready count as idle when more are wanted, and not at all when fewer are.
+    /// Unready pods count as idle when scaling up, and are ignored when scaling down.
     fn desired(&self, scrape: &Scrape) -> u32 {
         let current = scrape.replicas;
         let wanted_milli = self.target * scrape.size.cpu_milli as f64;

@@ -1,4 +1,4 @@
-//! Who is compared.
+//! Scalers under comparison.
 
 mod autopilot;
 mod hpa;
@@ -10,19 +10,19 @@ use serde::Serialize;
 use super::service::Rules;
 use berth_rightsizing::scaling::Size;
 
-/// What every scaler may see, every [`SCRAPE_S`] seconds.
+/// Metrics available to every scaler, every [`SCRAPE_S`] seconds.
 #[derive(Debug, Clone)]
 pub struct Scrape {
     pub time_s: i64,
     pub replicas: u32,
     pub ready: u32,
     pub size: Size,
-    /// Of some ready pods, the mean of the last 15 s in millicores.
+    /// CPU usage of some ready pods, mean of the last 15 s in millicores.
     pub cpu_milli: Vec<f64>,
-    /// Of the same pods, in bytes.
+    /// Memory usage of the same pods, in bytes.
     pub memory_bytes: Vec<f64>,
-    /// The 95th percentile of what requests waited for CPU in the last minute, as a multiple of the CPU time of a request
-    /// in the mean; `None` without requests.
+    /// The 95th percentile of the CPU wait of requests in the last minute, as a multiple of a request's mean CPU
+    /// time; `None` without requests.
     pub wait: Option<f64>,
     /// Share of the last minute's requests that did not fail.
     pub success: f64,
@@ -30,7 +30,7 @@ pub struct Scrape {
 }
 
 pub const SCRAPE_S: u32 = 15;
-/// Usage of so many pods is told at most, which is what a window needs.
+/// Maximum number of pods with reported usage, which is enough for a window.
 pub const PODS_MAX: u32 = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,29 +43,29 @@ pub trait Scaler {
     fn scrape(&mut self, scrape: &Scrape) -> Plan;
 }
 
-/// What is set for the scalers. All keep between the same numbers of replicas.
+/// Settings of the scalers. All use the same bounds for replicas.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tuning {
     pub min_replicas: u32,
     pub max_replicas: u32,
-    /// HPA: share of the request that should be used. Upstream's default is 0.8.
+    /// HPA: target utilisation of the request. Upstream's default is 0.8.
     pub hpa_target: f64,
-    /// SHOWAR: the wait for CPU that should be, see [`Scrape::wait`].
+    /// SHOWAR: target of the CPU wait, see [`Scrape::wait`].
     pub setpoint: f64,
-    /// SHOWAR: the window of the vertical half.
+    /// SHOWAR: window of the vertical scaler, in seconds.
     pub window_s: i64,
     pub rules: Rules,
 }
 
-/// By what is scaled.
+/// Scaling method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ScalerKind {
-    /// berth's.
+    /// berth's scaler.
     Showar,
-    /// Both on CPU, of which upstream warns.
+    /// Both on CPU, which upstream advises against.
     VpaHpa,
-    /// The HPA on CPU, the VPA for memory only: as upstream tells to combine them.
+    /// HPA on CPU, VPA on memory only: the combination that upstream recommends.
     HpaVpaMemory,
     Autopilot,
     Static,
@@ -90,7 +90,7 @@ impl ScalerKind {
         }
     }
 
-    /// One for a service that begins with this plan.
+    /// Builds a scaler for a service that starts with this plan.
     pub fn build(self, start: Plan, tuning: &Tuning) -> Box<dyn Scaler> {
         match self {
             ScalerKind::Showar => Box::new(showar::Showar::new(tuning)),
@@ -123,7 +123,7 @@ impl Scaler for VpaHpa {
     }
 }
 
-/// The mean; 0 of nothing.
+/// Returns the mean; 0 if empty.
 fn mean(values: &[f64]) -> f64 {
     if values.is_empty() { 0.0 } else { values.iter().sum::<f64>() / values.len() as f64 }
 }

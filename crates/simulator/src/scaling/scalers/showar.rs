@@ -1,4 +1,4 @@
-//! What berth does: [`berth_rightsizing::scaling`] itself, with its defaults.
+//! berth's scaler: [`berth_rightsizing::scaling`] itself, with its defaults.
 
 use std::collections::VecDeque;
 

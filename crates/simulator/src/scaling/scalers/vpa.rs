@@ -1,4 +1,4 @@
-//! The Vertical Pod Autoscaler: the production estimator, and upstream's updater in place.
+//! The Vertical Pod Autoscaler: the production estimator, and upstream's in-place updater.
 
 use berth_rightsizing::recommend::amount::from_float;
 use berth_rightsizing::recommend::estimate::{Estimate, estimate};
@@ -7,21 +7,21 @@ use berth_rightsizing::scaling::Size;
 
 use super::Scrape;
 
-/// Between two samples, and two looks of the updater.
+/// Interval of samples and of updater runs.
 const EVERY_S: i64 = 60;
-/// What differs by less than this share, and is inside its bounds, stays; and what was changed not so long ago, too.
+/// Minimum relative difference for an update within the bounds; a recent update is not repeated either.
 const DIFFERENCE_MIN: f64 = 0.1;
 const LIFETIME_S: i64 = 12 * 3_600;
-/// A pod that is killed so soon after it was started gets the new size at once.
+/// A pod that is OOM killed within this time after its start is resized immediately.
 const QUICK_KILL_S: i64 = 600;
 
 pub struct Vpa {
-    /// Whether CPU is among the controlled resources.
+    /// Whether CPU is a controlled resource.
     with_cpu: bool,
     settings: Settings,
     aggregate: Option<Aggregate>,
     pods: Vec<ContainerState>,
-    /// CPU of pods, summed up over the scrapes of a minute, and how many these were.
+    /// CPU of pods, summed over the scrapes of a minute, and the number of scrapes.
     minute: (Vec<f64>, u32),
     changed_s: Option<i64>,
     killed_s: Option<i64>,
@@ -61,7 +61,7 @@ impl Vpa {
         if scrape.time_s % EVERY_S == 0 {
             let each = f64::from(*scrapes);
             for ((pod, sum), memory) in self.pods.iter_mut().zip(sums.iter()).zip(&scrape.memory_bytes) {
-                // What is refused is older than what is known, of which there is nothing here.
+                // Only samples older than the history are rejected, and there are none here.
                 let _ = pod.add_cpu(aggregate, from_float(sum / each), now_ns);
                 let _ = pod.add_memory(aggregate, from_float(*memory), now_ns, &rules, false);
             }
