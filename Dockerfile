@@ -3,7 +3,7 @@
 # For another architecture: docker buildx build --platform=linux/arm64 -t berth .
 
 FROM rust:1.95.0-slim-bookworm AS build
-# ring compiles C, and for musl.
+# ring compiles C code for musl.
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends ca-certificates musl-tools \
     && rm -rf /var/lib/apt/lists/*
@@ -19,10 +19,10 @@ RUN target="$(uname -m)-unknown-linux-musl" \
     && install -D "target/$target/release/berth" /out/berth
 
 FROM scratch
-# For API servers with a certificate of a public authority; in a cluster the service account brings its own.
+# For API servers with a certificate of a public CA; in a cluster the service account has the CA.
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 COPY --from=build /out/berth /berth
-# A number, so that Kubernetes can see that it is not root.
+# Numeric, so that Kubernetes can check `runAsNonRoot`.
 USER 65532:65532
 EXPOSE 10261
 ENTRYPOINT ["/berth"]

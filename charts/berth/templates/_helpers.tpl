@@ -15,7 +15,7 @@
 {{- end }}
 {{- end }}
 
-{{/* Names of cluster-scoped objects carry the namespace: two releases of one name must not share them. */}}
+{{/* Name of cluster-scoped objects. It includes the namespace, so that two releases with the same name do not share them. */}}
 {{- define "berth.clusterName" -}}
 {{- printf "%s-%s" .Release.Namespace (include "berth.fullname" .) }}
 {{- end }}
@@ -57,12 +57,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- printf "%s-metrics-reader" (include "berth.clusterName" .) }}
 {{- end }}
 
-{{/* What the Service is called inside the cluster. */}}
+{{/* DNS name of the Service inside the cluster. */}}
 {{- define "berth.serviceName" -}}
 {{- printf "%s.%s.svc" (include "berth.fullname" .) .Release.Namespace }}
 {{- end }}
 
-{{/* "true" when cert-manager issues the certificate of HTTPS; else berth does, or it comes from files. */}}
+{{/* "true" if cert-manager issues the HTTPS certificate; otherwise berth does, or it comes from files. */}}
 {{- define "berth.certManager" -}}
 {{- $wanted := .Values.guard.certManager.enabled | toString }}
 {{- $there := .Capabilities.APIVersions.Has "cert-manager.io/v1" }}
@@ -71,7 +71,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 
-{{/* The Secret in which berth keeps the certificate that it issues; empty when it does not. */}}
+{{/* Secret for the certificate that berth issues; empty if berth issues none. */}}
 {{- define "berth.ownSecret" -}}
 {{- $serving := .Values.config.serving }}
 {{- if and $serving.address (not $serving.certFile) (ne (include "berth.certManager" .) "true") }}
@@ -83,7 +83,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- printf "%s-cert-manager-tls" (include "berth.fullname" .) }}
 {{- end }}
 
-{{/* The webhook configuration that berth writes its CA into; empty when there is none. */}}
+{{/* ValidatingWebhookConfiguration that berth writes its CA into; empty if there is none. */}}
 {{- define "berth.ownWebhooks" -}}
 {{- if include "berth.ownSecret" . }}
 {{- $default := ternary (include "berth.clusterName" .) "" .Values.guard.enabled }}
@@ -91,7 +91,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 
-{{/* The mutating one, likewise. */}}
+{{/* MutatingWebhookConfiguration that berth writes its CA into; empty if there is none. */}}
 {{- define "berth.ownMutatingWebhooks" -}}
 {{- if include "berth.ownSecret" . }}
 {{- $default := ternary (include "berth.clusterName" .) "" .Values.apply.webhook.enabled }}
@@ -99,7 +99,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 
-{{/* The file of berth: .Values.config, with what follows from the other values. */}}
+{{/* berth's configuration file: .Values.config, with settings derived from other values. */}}
 {{- define "berth.config" -}}
 {{- $config := deepCopy .Values.config }}
 {{- $serving := $config.serving }}
@@ -135,10 +135,10 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- toYaml $config }}
 {{- end }}
 
-{{/* What the webhooks of the guard have in common. */}}
+{{/* Common part of the guard's webhooks. */}}
 {{- define "berth.webhook" -}}
 clientConfig:
-  # caBundle is written by berth, or by cert-manager.
+  # berth or cert-manager writes the caBundle.
   service:
     name: {{ include "berth.fullname" . }}
     namespace: {{ .Release.Namespace }}
@@ -147,7 +147,7 @@ clientConfig:
 failurePolicy: {{ .Values.guard.failurePolicy }}
 timeoutSeconds: {{ .Values.guard.timeoutSeconds }}
 matchPolicy: Equivalent
-# Room is held for what was allowed.
+# An allowed binding reserves resources in the ledger.
 sideEffects: NoneOnDryRun
 admissionReviewVersions: [v1]
 namespaceSelector:
