@@ -93,7 +93,7 @@ pub struct RecommendOptions {
     /// Factor from memory columns to bytes.
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = positive)]
     pub memory_scale: f64,
-    /// The estimators to try, separated by commas. Without it: all.
+    /// Estimators to compare, separated by commas. Default: all.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', requires = "backtest", value_parser = estimator())]
     pub estimators: Vec<EstimatorKind>,
     /// Backtest: time between two decisions.

@@ -30,7 +30,7 @@ const UPSTREAM_WEBHOOK: &str = "vpa-admission-controller";
 /// Answers whether clients accept the serving certificate at a time.
 pub type CertificateValid = Arc<dyn Fn(Timestamp) -> bool + Send + Sync>;
 
-/// Everything that the updater depends on.
+/// Dependencies of the updater.
 #[derive(Clone)]
 pub struct Updater {
     pub config: Arc<config::Recommender>,
@@ -38,7 +38,7 @@ pub struct Updater {
     pub resizer: Arc<Resizer>,
     pub index: Arc<RwLock<Index>>,
     pub leadership: Leadership,
-    /// What shows the certificate that the API server must accept.
+    /// Validity of the certificate that the API server must accept.
     pub certificate: CertificateValid,
     pub metrics: Arc<UpdaterMetrics>,
 }

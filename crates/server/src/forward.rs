@@ -96,11 +96,7 @@ impl Forward {
             request = request.bearer_auth(token.map_err(|error| error.to_string())?.trim());
         }
         let explain = |error: reqwest::Error| {
-            format!(
-                "cannot reach the leader {}: {}",
-                leader.identity,
-                berth_model::with_causes(&error)
-            )
+            format!("cannot reach the leader {}: {}", leader.identity, berth_model::with_causes(&error))
         };
         let answer = request.send().await.map_err(explain)?;
         let status = answer.status();
