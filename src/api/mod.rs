@@ -32,7 +32,6 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
 /// Returns one CustomResourceDefinition as a YAML document.
 ///
 /// # Errors
-///
 /// None for a definition generated from the types of this module.
 pub fn yaml(crd: &CustomResourceDefinition) -> Result<String, serde_saphyr::ser::Error> {
     serde_saphyr::to_string(crd)

@@ -1,9 +1,9 @@
-//! VolumeZone: a node with zone or region labels takes only pods whose bound volumes are labelled with the same ones.
+//! VolumeZone: a node with zone or region labels only accepts pods whose bound volumes have matching labels.
 
 use super::Answer;
 use crate::model::{Labels, Node, VolumeZone};
 
-/// A volume lies in another zone or region.
+/// A volume is in another zone or region.
 pub const ELSEWHERE: Answer = 1;
 
 const ZONE: &str = "topology.kubernetes.io/zone";
