@@ -88,9 +88,9 @@ fn what_is_lacking_is_told_with_its_numbers() {
         lack.map(|lack| lack.message("q"))
     };
     assert_eq!(text(200, 0), None);
-    assert_eq!(text(300, 0).as_deref(), Some("quota q: wants 300m of cpu, but 800m of at most 1 is used"));
-    assert_eq!(text(100, 1).as_deref(), Some("quota q: wants 1 of x/gpu, but 1 of at most 1 is used"));
-    let never = "quota q: wants 2 of cpu, more than its maximum of 1 at all";
+    assert_eq!(text(300, 0).as_deref(), Some("quota q: requested cpu=300m, used cpu=800m, maximum cpu=1"));
+    assert_eq!(text(100, 1).as_deref(), Some("quota q: requested x/gpu=1, used x/gpu=1, maximum x/gpu=1"));
+    let never = "quota q: requested cpu=2 exceeds the maximum cpu=1";
     assert_eq!(text(2000, 0).as_deref(), Some(never));
 }
 
@@ -342,11 +342,12 @@ fn quotas_that_contest_each_other_are_told_which_goes_first_and_shortfalls_are_t
     let by_name = |name: &str| all.iter().find(|status| &*status.name == name).unwrap();
     assert_eq!(by_name("first").contested, None);
     assert_eq!(by_name("queue").contested, None);
-    let why = "quota first goes first for namespace b: it is as specific, and older or first by name";
+    let why =
+        "quota first takes precedence for namespace b: it is equally specific, and older or first by name";
     assert_eq!(by_name("second").contested.as_deref(), Some(why));
     assert_eq!((by_name("second").reason, by_name("third").reason), (Reason::Applied, Reason::Overruled));
-    let short = "quotas guarantee more than all nodes have: cpu 2500m of 2";
+    let short = "the guarantees of all quotas exceed the allocatable resources of all nodes: cpu 2500m of 2";
     assert_eq!(by_name("second").shortfall.as_ref().map(|it| &*it.0), Some(short));
     assert_eq!(by_name("queue").shortfall, None, "it guarantees nothing");
-    assert_eq!(&*by_name("queue").message, "holds for pods of queue x of namespace a");
+    assert_eq!(&*by_name("queue").message, "applies to pods of queue x of namespace a");
 }

@@ -172,7 +172,7 @@ async fn two_teams_share_a_cluster_each_up_to_its_maximum_and_get_back_what_is_g
                 all
             },
         );
-    let expected = "QuotaExceeded: quota red: wants 1 of cpu, but 10 of at most 10 is used";
+    let expected = "QuotaExceeded: quota red: requested cpu=1, used cpu=10, maximum cpu=10";
     assert_eq!(reasons, BTreeMap::from([(expected.to_owned(), 2)]));
 
     // Changed on the fly.
