@@ -152,8 +152,9 @@ pub struct Topology {
         )
     )]
     pub key: String,
-    /// Required: all pods in one domain, or none is scheduled. Preferred: all pods in one domain if one has capacity
-    /// for the minimum, else on any nodes. Spread: as evenly over the domains as capacity allows.
+    /// Required: all pods in one domain, or none is scheduled.
+    /// Preferred: all pods in one domain if one has capacity for the minimum, else on any nodes.
+    /// Spread: as evenly over the domains as capacity allows.
     #[serde(default)]
     pub mode: TopologyMode,
 }
@@ -172,8 +173,11 @@ pub enum TopologyMode {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AllocationStatus {
-    /// Pending: fewer pods than the minimum exist. Scheduling: enough pods exist and are being scheduled.
-    /// Unschedulable: they do not fit. Scheduled: at least the minimum is bound. TimedOut: the timeout has passed.
+    /// Pending: fewer pods than the minimum exist.
+    /// Scheduling: enough pods exist and are being scheduled.
+    /// Unschedulable: they do not fit.
+    /// Scheduled: at least the minimum is bound.
+    /// TimedOut: the timeout has passed.
     /// Invalid: the spec contradicts itself.
     pub phase: String,
     /// The `metadata.generation` that this status was computed from.

@@ -188,8 +188,8 @@ pub struct UtilisationLimit {
 pub struct AllocationPolicyStatus {
     /// The `metadata.generation` that this status was computed from.
     pub observed_generation: i64,
-    /// `InForce`: whether the policy is applied. `Contradicted`: whether another, equally specific policy takes
-    /// precedence for some of its pods.
+    /// `InForce`: whether the policy is applied.
+    /// `Contradicted`: whether another, equally specific policy takes precedence for some of its pods.
     pub conditions: Vec<Condition>,
     /// Pods that the policy applies to, as text.
     pub governs: String,

@@ -83,9 +83,11 @@ pub struct QuotaSpec {
     #[schemars(extend("maxProperties" = 16))]
     pub maximum: Option<BTreeMap<String, Amount>>,
 
-    /// Pods of other quotas that the pods of this quota may preempt. `Any`: within the guarantee, pods of borrowing
-    /// quotas at any priority; beyond it, only such pods with lower priority. `LowerPriority`: only such pods with
-    /// lower priority. `Never`: none.
+    /// Pods of other quotas that the pods of this quota may preempt.
+    /// `Any`: within the guarantee, pods of borrowing quotas at any priority; beyond it, only those with lower
+    /// priority.
+    /// `LowerPriority`: only pods with lower priority.
+    /// `Never`: none.
     #[serde(default)]
     pub reclaim: Reclaim,
 }
@@ -142,9 +144,10 @@ impl JsonSchema for Amount {
 pub struct QuotaStatus {
     /// The `metadata.generation` that this status was computed from.
     pub observed_generation: i64,
-    /// `InForce`: whether the quota is enforced. `Contested`: whether another, equally specific quota takes precedence
-    /// for some of its pods. `AtMaximum`: whether pods wait because the maximum is reached. `Overcommitted`: whether
-    /// all quotas together guarantee more than the cluster's capacity.
+    /// `InForce`: whether the quota is enforced.
+    /// `Contested`: whether another, equally specific quota takes precedence for some of its pods.
+    /// `AtMaximum`: whether pods wait because the maximum is reached.
+    /// `Overcommitted`: whether all quotas together guarantee more than the cluster's capacity.
     pub conditions: Vec<Condition>,
     /// Number of its pods that are bound to a node.
     pub pods: i64,

@@ -54,9 +54,10 @@ pub struct ServiceScalerSpec {
     #[schemars(length(min = 1, max = 3), extend("x-kubernetes-list-type" = "set"))]
     pub dimensions: Option<Vec<Dimension>>,
 
-    /// Estimator of container sizes. `showar`: mean of the samples of `behavior.windowSeconds` plus three standard
-    /// deviations. `autopilot-window` and `autopilot-ensemble`: as in Google's Autopilot; they start without history
-    /// after each change of the leader, and do not shrink a container before they have samples of one day.
+    /// Estimator of container sizes.
+    /// `showar`: mean of the samples of `behavior.windowSeconds` plus three standard deviations.
+    /// `autopilot-window` and `autopilot-ensemble`: as in Google's Autopilot; they start without history after each
+    /// change of the leader, and do not shrink a container before they have samples of one day.
     #[serde(default)]
     pub estimator: SizeEstimator,
 
@@ -127,9 +128,11 @@ pub struct Objectives {
 #[derive(KubeSchema, Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Signal {
-    /// `CpuThrottling`: share of CFS periods in which containers were throttled. `CpuPressure`: share of time in which
-    /// some task waited for a CPU (PSI). `RunQueueLatency`: seconds that tasks waited for a CPU per second of CPU use.
-    /// `RequestLatency`: 95th percentile of Istio's latency histograms, in milliseconds. `Query`: result of the query.
+    /// `CpuThrottling`: share of CFS periods in which containers were throttled.
+    /// `CpuPressure`: share of time in which some task waited for a CPU (PSI).
+    /// `RunQueueLatency`: seconds that tasks waited for a CPU per second of CPU use.
+    /// `RequestLatency`: 95th percentile of Istio's latency histograms, in milliseconds.
+    /// `Query`: result of the query.
     #[serde(rename = "type")]
     pub type_: SignalType,
     /// Target value, a number such as `0.05` or `200`: replicas are added above it, and removed well below it.
@@ -288,7 +291,8 @@ pub enum PolicyType {
 pub struct ServiceScalerStatus {
     /// The `metadata.generation` that this status was computed from.
     pub observed_generation: i64,
-    /// `Active`: whether the service is being scaled. `MetricsAvailable`: whether the required metrics can be read.
+    /// `Active`: whether the service is being scaled.
+    /// `MetricsAvailable`: whether the required metrics can be read.
     /// `Limited`: whether a bound keeps it from the desired size or number of replicas.
     pub conditions: Vec<Condition>,
     /// Current number of replicas of the target.

@@ -137,7 +137,7 @@ impl Accounts {
         };
         self.version += 1;
         let Some(account) = self.by_quota.get_mut(quota) else {
-            debug_assert!(false, "the pod is charged");
+            debug_assert!(false, "discharged a pod that was not charged");
             return;
         };
         account.pods = account.pods.saturating_sub(1);

@@ -45,7 +45,11 @@ mod tests {
     fn the_nodes_zone_must_be_one_of_the_volumes() {
         assert_eq!(ask(ZONE, &["a", "b"], &[(ZONE, "b")]), NEUTRAL);
         assert_eq!(ask(ZONE, &["a", "b"], &[(ZONE, "c")]), ELSEWHERE);
-        assert_eq!(ask(ZONE, &["a"], &[(REGION, "r")]), ELSEWHERE, "a zone is asked for, and none is said");
+        assert_eq!(
+            ask(ZONE, &["a"], &[(REGION, "r")]),
+            ELSEWHERE,
+            "the volume requires a zone, the node has none"
+        );
     }
 
     #[test]
