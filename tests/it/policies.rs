@@ -165,7 +165,7 @@ async fn the_api_server_refuses_policies_that_contradict_themselves_and_says_why
         (selects("Near", json!(["b"])), "Unsupported value"),
         (
             json!({"preferences": [{"name": "ImageLocality"}, {"name": "ImageLocality", "steps": 2}]}),
-            "a preference can be there only once",
+            "each preference can be listed only once",
         ),
         (with("PodTopologySpread", 2), "count pods and take no steps"),
         (with("InterPodAffinity", 2), "count pods and take no steps"),

@@ -172,7 +172,7 @@ async fn two_teams_share_a_cluster_each_up_to_its_maximum_and_get_back_what_is_g
                 all
             },
         );
-    let expected = "QuotaExceeded: quota red: wants 1 of cpu, but 10 of at most 10 is used";
+    let expected = "QuotaExceeded: quota red: requested cpu=1, used cpu=10, maximum cpu=10";
     assert_eq!(reasons, BTreeMap::from([(expected.to_owned(), 2)]));
 
     // Changed on the fly.
@@ -224,9 +224,9 @@ async fn two_teams_share_a_cluster_each_up_to_its_maximum_and_get_back_what_is_g
 async fn refuses_what_says_nothing_sensible(client: &Client) {
     let maximum = |amount: Value| json!({"maximum": {"cpu": amount}});
     let refused = [
-        (json!({}), "the quota says nothing"),
-        (json!({"namespaces": ["a"]}), "the quota says nothing"),
-        (json!({"guaranteed": {}, "maximum": {}}), "the quota says nothing"),
+        (json!({}), "the quota has no effect"),
+        (json!({"namespaces": ["a"]}), "the quota has no effect"),
+        (json!({"guaranteed": {}, "maximum": {}}), "the quota has no effect"),
         (
             json!({"guaranteed": {"cpu": 2}, "maximum": {"cpu": "1999m"}}),
             "guaranteed must not be more than maximum",

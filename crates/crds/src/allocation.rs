@@ -1,4 +1,4 @@
-//! `allocations.berth.dev`: pods that are placed together or not at all.
+//! `allocations.berth.dev`: gangs of pods, scheduled all or nothing.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,8 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Which pods of the namespace are placed together, how many of them at least, and where. Give either `minimum` with
-/// `selector` or `owner`, or `roles`.
+/// Selects pods of the namespace that are scheduled together, their minimum number, and their topology. Set either
+/// `minimum` with `selector` or `owner`, or `roles`.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "berth.dev",
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
     category = "berth",
     namespaced,
     status = "AllocationStatus",
-    doc = "Pods that are placed together or not at all. The pods themselves must name berth as their scheduler: `spec.schedulerName`.",
+    doc = "A gang of pods: they are scheduled all or nothing. The pods themselves must set `spec.schedulerName` to berth.",
     printcolumn = r#"{"name": "Phase", "type": "string", "jsonPath": ".status.phase"}"#,
     printcolumn = r#"{"name": "Minimum", "type": "integer", "jsonPath": ".status.minimum"}"#,
     printcolumn = r#"{"name": "Members", "type": "integer", "jsonPath": ".status.members"}"#,
@@ -41,27 +41,28 @@ use serde::{Deserialize, Serialize};
     },
 ]))]
 pub struct AllocationSpec {
-    /// At least so many of the pods are placed, or none at all. Pods beyond it are placed one by one, as there is room.
+    /// Minimum number of pods that are scheduled together, all or nothing. Further pods are scheduled one by one as
+    /// capacity allows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i32", range(min = 1, max = 1_000_000))]
     pub minimum: Option<i32>,
-    /// The pods with these labels.
+    /// Selects the pods by label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Selector")]
     pub selector: Option<Selector>,
-    /// The pods of this controller.
+    /// Controller of the pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Owner")]
     pub owner: Option<Owner>,
-    /// Parts of the allocation with a minimum each, such as one leader and eight workers. All minima are placed, or
-    /// nothing at all. A pod belongs to the first role that it matches.
+    /// Groups of pods with a minimum each, such as one leader and eight workers. The minima of all roles are scheduled
+    /// together, all or nothing. A pod belongs to the first role that it matches.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 16), extend(
         "x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]
     ))]
     pub roles: Vec<Role>,
-    /// When its minimum of pods is there and could not be placed for so long, no more is tried until something about the
-    /// allocation changes. Numbers with a unit, such as 10m or 1h30m. Without it, it waits for ever.
+    /// Scheduling timeout, such as 10m or 1h30m. It starts when the minimum number of pods exists. After it, the
+    /// allocation is not retried until it changes. Unset: no timeout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 64), regex(pattern = r"^([0-9]+(\.[0-9]+)?(h|m|s|ms|us|ns))+$"), extend(
         "x-kubernetes-validations" = [{
@@ -70,43 +71,43 @@ pub struct AllocationSpec {
         }]
     ))]
     pub timeout: Option<String>,
-    /// Where the pods are to be, seen from each other. Without it, anywhere.
+    /// Placement of the pods relative to each other. Unset: any nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Topology")]
     pub topology: Option<Topology>,
 }
 
-/// A part of an allocation with a minimum of its own.
+/// A group of pods in an allocation, with its own minimum.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(extend("x-kubernetes-validations" = [{
     "rule": "has(self.selector) != has(self.owner)",
     "message": "give exactly one of selector and owner: they say which pods belong to the role",
 }]))]
 pub struct Role {
-    /// What the role is called in the status.
+    /// Name of the role, used in the status.
     #[schemars(length(max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub name: String,
-    /// At least so many of its pods are placed, or none of the allocation.
+    /// Minimum number of pods of this role. If it cannot be met, no pod of the allocation is scheduled.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub minimum: i32,
-    /// The pods with these labels.
+    /// Selects the pods by label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Selector")]
     pub selector: Option<Selector>,
-    /// The pods of this controller.
+    /// Controller of the pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Owner")]
     pub owner: Option<Owner>,
 }
 
-/// Selects pods of the namespace by their labels; all conditions must hold. An empty one selects every pod.
+/// Selects pods of the namespace by label; all conditions must hold. An empty selector selects every pod.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Selector {
-    /// Labels that the pods have, with their values.
+    /// Labels that the pods must have, with their values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub match_labels: BTreeMap<String, String>,
-    /// Conditions on labels of the pods.
+    /// Conditions on the pods' labels.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic"))]
     pub match_expressions: Vec<Requirement>,
@@ -120,30 +121,30 @@ pub struct Requirement {
     /// In, NotIn, Exists or DoesNotExist.
     #[schemars(extend("enum" = ["In", "NotIn", "Exists", "DoesNotExist"]))]
     pub operator: String,
-    /// The values of In and NotIn; none for the others.
+    /// Values for In and NotIn; empty for Exists and DoesNotExist.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256), extend("x-kubernetes-list-type" = "atomic"))]
     pub values: Vec<String>,
 }
 
-/// A controller of pods: what the pods' `metadata.ownerReferences` name as such.
+/// The controller of the pods, as in their `metadata.ownerReferences` with `controller: true`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Owner {
-    /// Its kind: Job, StatefulSet, ReplicaSet or any other that makes pods itself.
+    /// Kind of the controller: Job, StatefulSet, ReplicaSet or any other kind that creates pods itself.
     #[schemars(length(min = 1, max = 63), extend("x-kubernetes-validations" = [{
         "rule": "!(self in ['Deployment', 'CronJob'])",
         "message": "the pods of a Deployment belong to its ReplicaSets, those of a CronJob to its Jobs: use selector",
     }]))]
     pub kind: String,
-    /// Its name.
+    /// Name of the controller.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
 }
 
-/// Where pods are to be, seen from each other.
+/// Placement of pods relative to each other.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Topology {
-    /// A label of nodes, such as topology.kubernetes.io/zone: nodes with the same value are one domain.
+    /// Node label, such as topology.kubernetes.io/zone: nodes with the same value are one domain.
     #[schemars(
         length(min = 1, max = 317),
         regex(
@@ -151,13 +152,14 @@ pub struct Topology {
         )
     )]
     pub key: String,
-    /// Required: all in one domain, or none at all. Preferred: all in one domain if one has room for the minimum, else anywhere.
-    /// Spread: as evenly over the domains as there is room.
+    /// Required: all pods in one domain, or none is scheduled.
+    /// Preferred: all pods in one domain if one has capacity for the minimum, else on any nodes.
+    /// Spread: as evenly over the domains as capacity allows.
     #[serde(default)]
     pub mode: TopologyMode,
 }
 
-// Comments on variants would end up in the schema, in a form that structural schemas do not have.
+// Comments on variants would be part of the schema, in a form that structural schemas do not allow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub enum TopologyMode {
@@ -167,40 +169,43 @@ pub enum TopologyMode {
     Spread,
 }
 
-/// Where an allocation stands, as berth tells it.
+/// Observed state of the allocation, written by berth.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AllocationStatus {
-    /// Pending: fewer pods than the minimum exist. Scheduling: enough exist, and are about to be placed. Unschedulable: they do
-    /// not fit. Scheduled: at least the minimum is bound. TimedOut: it waited for longer than its timeout. Invalid: its spec
-    /// contradicts itself.
+    /// Pending: fewer pods than the minimum exist.
+    /// Scheduling: enough pods exist and are being scheduled.
+    /// Unschedulable: they do not fit.
+    /// Scheduled: at least the minimum is bound.
+    /// TimedOut: the timeout has passed.
+    /// Invalid: the spec contradicts itself.
     pub phase: String,
-    /// The generation of the spec that this status is about.
+    /// The `metadata.generation` that this status was computed from.
     pub observed_generation: i64,
-    /// The sum of the minima.
+    /// Sum of the minima of all roles, or `spec.minimum`.
     pub minimum: i64,
-    /// Pods that belong to it.
+    /// Number of pods that belong to the allocation.
     pub members: i64,
-    /// Those of them that have a node.
+    /// Number of these pods that are bound to a node.
     pub bound: i64,
-    /// Pods that match, but belong to an older allocation.
+    /// Number of pods that match but belong to an older allocation.
     #[serde(skip_serializing_if = "is_zero")]
     pub claimed_by_others: i64,
-    /// The same by role.
+    /// The same numbers per role.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub roles: Vec<RoleStatus>,
-    /// Where bound pods are, by domain of the topology, or by node without one: the first few, the fullest first.
+    /// Number of bound pods per topology domain, or per node without a topology: the fullest first, truncated.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub placement: Vec<Placement>,
-    /// Why it waits.
+    /// Why the allocation is not scheduled.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// What would help it, if that is known.
+    /// A change that would let it be scheduled, if one is known.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub help: String,
-    /// Accepted: the spec is understood. Scheduled: at least the minimum is bound.
+    /// Accepted: the spec is valid. Scheduled: at least the minimum is bound.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
@@ -210,49 +215,49 @@ fn is_zero(number: &i64) -> bool {
     *number == 0
 }
 
-/// How many pods of a role there are.
+/// Pod counts of one role.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct RoleStatus {
-    /// The name of the role; empty when the allocation has none.
+    /// Name of the role; empty if the allocation has no roles.
     pub name: String,
-    /// Its minimum.
+    /// Minimum number of pods of the role.
     pub minimum: i64,
-    /// Pods that belong to it.
+    /// Number of pods that belong to the role.
     pub members: i64,
-    /// Those of them that have a node.
+    /// Number of these pods that are bound to a node.
     pub bound: i64,
 }
 
-/// Bound pods in one place.
+/// Bound pods in one topology domain or on one node.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Placement {
-    /// The value of the topology's label, or the name of a node.
+    /// Value of the topology label, or a node name.
     pub domain: String,
-    /// Pods that are bound there.
+    /// Number of pods bound there.
     pub bound: i64,
 }
 
-/// As `metav1.Condition`.
+/// A condition, as `metav1.Condition`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// What is said.
+    /// Type of the condition.
     #[serde(rename = "type")]
     pub kind: String,
     /// True, False or Unknown.
     pub status: String,
-    /// The generation of the spec that this is about.
+    /// The `metadata.generation` that the condition was computed from.
     #[serde(default)]
     pub observed_generation: i64,
-    /// When the status last was another one.
+    /// Time when the status last changed.
     #[schemars(extend("format" = "date-time"))]
     pub last_transition_time: String,
-    /// The phase.
+    /// The phase of the allocation.
     #[serde(default)]
     pub reason: String,
-    /// Why, for people.
+    /// Human-readable explanation.
     #[serde(default)]
     pub message: String,
 }

@@ -1,6 +1,6 @@
-//! `AllocationPolicy`: how the pods of some schedulers or namespaces are placed, changed without a restart.
+//! `AllocationPolicy`: placement settings for the pods of some schedulers or namespaces, changed without a restart.
 
-// Each printer column has a type.
+// Each printer column repeats `type_`.
 #![allow(clippy::duplicated_attributes)]
 
 use std::collections::BTreeMap;
@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use berth_model::{Packing, Preference};
 
-/// Says how berth places the pods of some schedulers or namespaces. What it leaves out is as the configuration file says. Changes
-/// hold from the next placement on, without a restart; pods that have a node stay there.
+/// Placement settings for the pods of some schedulers or namespaces. Unset fields default to the configuration file.
+/// Changes take effect from the next scheduling attempt, without a restart; pods that are already bound stay on their
+/// nodes.
 #[derive(CustomResource, KubeSchema, Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "berth.dev",
@@ -22,7 +23,7 @@ use berth_model::{Packing, Preference};
     shortname = "allocpolicy",
     status = "AllocationPolicyStatus",
     derive = "PartialEq",
-    doc = "Says how berth places the pods of some schedulers or namespaces, without a restart.",
+    doc = "Placement settings for the pods of some schedulers or namespaces, changed without a restart.",
     printcolumn(
         name = "In Force",
         type_ = "string",
@@ -40,47 +41,51 @@ use berth_model::{Packing, Preference};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct AllocationPolicySpec {
-    /// Whose pods. Several policies may govern a pod: the most specific one holds, which names its namespace and its scheduler,
-    /// before one of its namespace, before one of its scheduler. Of two alike the older one holds, then the first by name.
+    /// Pods that the policy applies to. If several policies match a pod, the most specific one applies: first one that
+    /// names both its namespace and its scheduler, then its namespace, then its scheduler. Of two equally specific
+    /// policies the older one applies, then the first by name.
     #[serde(default)]
     pub governs: Governs,
 
-    /// Which nodes to prefer by their requested share: `LeastAllocated` spreads pods, `MostAllocated` packs them.
+    /// Preferred nodes by their share of requested resources: `LeastAllocated` spreads pods, `MostAllocated` packs
+    /// them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packing: Option<Packing>,
 
-    /// What makes a node better, most important first. The next one only counts among nodes that are alike in those before. One
-    /// that is left out does not count at all. Without the list the order is TaintToleration, NodeAffinity, InterPodAffinity,
-    /// PodTopologySpread, NodeResourcesFit, NodeResourcesBalancedAllocation, ImageLocality.
+    /// Preferences that rank nodes, most important first. Each one only decides between nodes that are equal in all
+    /// preferences before it. A preference that is not listed does not count. Default order: TaintToleration,
+    /// NodeAffinity, InterPodAffinity, PodTopologySpread, NodeResourcesFit, NodeResourcesBalancedAllocation,
+    /// ImageLocality.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 7))]
-    #[x_kube(validation = Rule::new("self.all(p, self.exists_one(q, q.name == p.name))").message("a preference can be there only once"))]
+    #[x_kube(validation = Rule::new("self.all(p, self.exists_one(q, q.name == p.name))").message("each preference can be listed only once"))]
     pub preferences: Option<Vec<PolicyPreference>>,
 
-    /// Choose among so many of the best nodes, at random; 1 always takes the best one. A larger number makes two agents run for
-    /// the same node less often, and the choice a little worse.
+    /// Number of best-ranked nodes from which one is chosen at random; 1 always takes the best node. A larger number
+    /// reduces conflicts between agents, but the chosen node is slightly worse.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub candidate_width: Option<i32>,
 
-    /// How full nodes, or cells of nodes, may become by these pods: others find room there. Pods that are there stay.
+    /// Limit up to which these pods may fill a node or a cell of nodes, so that other pods find capacity there. Running
+    /// pods stay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub utilisation_limit: Option<UtilisationLimit>,
 
-    /// What the ranked lists for these pods may take of the memory for lists of each agent, in MiB. They never get more than
-    /// `cacheMemoryMiB` of the configuration file has; the list in use may exceed it alone.
+    /// Limit of each agent's cache for the ranked lists of these pods, in MiB. It cannot exceed `cacheMemoryMiB` of the
+    /// configuration file; a single list in use may exceed it.
     #[serde(rename = "cacheMemoryMiB", default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 65536))]
     pub cache_memory_mib: Option<i32>,
 
-    /// At most so many of the allocation agents place these pods, always the same ones; the others keep what they have cached
-    /// for everybody else. Without it all agents do. More than there are means all.
+    /// Maximum number of allocation agents that schedule these pods, always the same ones; the caches of the other
+    /// agents stay available for all other pods. Unset, or more than the number of agents: all agents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64))]
     pub agents: Option<i32>,
 }
 
-/// Pods by their scheduler and by their namespace; without any of it all pods that berth places.
+/// Selects pods by scheduler and by namespace. An empty value selects all pods that berth schedules.
 #[derive(KubeSchema, Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!(has(self.namespaces) && has(self.namespaceSelector))").message("give namespaces or namespaceSelector, not both"))]
@@ -95,26 +100,26 @@ pub struct Governs {
     #[schemars(length(min = 1, max = 256), inner(length(min = 1, max = 63)))]
     pub namespaces: Option<Vec<String>>,
 
-    /// Pods of namespaces with such labels.
+    /// Pods of namespaces that match these labels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace_selector: Option<Selector>,
 }
 
-/// Labels that a namespace must have; an empty selector means all namespaces.
+/// Label selector for namespaces; an empty selector selects all namespaces.
 #[derive(KubeSchema, Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Selector {
-    /// Labels that the namespaces have, with their values.
+    /// Labels that the namespaces must have, with their values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 32))]
     pub match_labels: BTreeMap<String, String>,
-    /// Conditions on labels of the namespaces.
+    /// Conditions on the namespaces' labels.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub match_expressions: Vec<Requirement>,
 }
 
-/// A demand on one label.
+/// A condition on one label.
 #[derive(KubeSchema, Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[x_kube(validation = Rule::new("(self.operator in ['In', 'NotIn']) == (has(self.values) && self.values.size() > 0)").message("In and NotIn need values, Exists and DoesNotExist take none"))]
 pub struct Requirement {
@@ -123,7 +128,7 @@ pub struct Requirement {
     pub key: String,
     /// In, NotIn, Exists or DoesNotExist.
     pub operator: Operator,
-    /// The values of In and NotIn; none for the others.
+    /// Values for In and NotIn; empty for Exists and DoesNotExist.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(max = 63)))]
     pub values: Vec<String>,
@@ -137,7 +142,7 @@ pub enum Operator {
     DoesNotExist,
 }
 
-/// One preference and how finely it counts.
+/// A preference and its granularity.
 #[derive(KubeSchema, Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[x_kube(
     validation = Rule::new("!has(self.steps) || !(self.name in ['InterPodAffinity', 'PodTopologySpread'])").message("InterPodAffinity and PodTopologySpread count pods and take no steps"),
@@ -147,106 +152,107 @@ pub enum Operator {
     validation = Rule::new("!has(self.steps) || self.name != 'ImageLocality' || self.steps <= 8").message("ImageLocality takes 8 steps at most")
 )]
 pub struct PolicyPreference {
-    /// The plugin of kube-scheduler that scores the same.
+    /// Name of the corresponding score plugin of kube-scheduler.
     pub name: Preference,
-    /// How many steps it tells nodes apart by: the fewer, the more the next preferences count. 1 switches it off. Without it, as
-    /// many as there are: 16 for TaintToleration and NodeResourcesBalancedAllocation, 4096 for NodeAffinity, 64 for
-    /// NodeResourcesFit, 8 for ImageLocality.
+    /// Number of steps that the score is rounded to: with fewer steps, more nodes are equal and the next preferences
+    /// decide. 1 turns the preference off. Default and maximum: 16 for TaintToleration and
+    /// NodeResourcesBalancedAllocation, 4096 for NodeAffinity, 64 for NodeResourcesFit, 8 for ImageLocality.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 4096))]
     pub steps: Option<i32>,
 }
 
-/// In percent of what the nodes of a cell can give, counting the requests of all pods there.
+/// Limits in percent of the allocatable resources of a cell of nodes. The requests of all pods on these nodes count.
 #[derive(KubeSchema, Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.cpuPercent) || has(self.memoryPercent)").message("give cpuPercent, memoryPercent or both"))]
 pub struct UtilisationLimit {
-    /// Of the CPU.
+    /// CPU limit in percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub cpu_percent: Option<i32>,
-    /// Of the memory.
+    /// Memory limit in percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub memory_percent: Option<i32>,
-    /// The label whose values make cells of nodes, such as `topology.kubernetes.io/zone`: the limit is for all nodes of a cell
-    /// together. Without it, and for nodes without the label, each node is a cell.
+    /// Node label whose values define the cells, such as `topology.kubernetes.io/zone`: the limit applies to all nodes
+    /// of a cell together. Each node is its own cell if the field is unset or the node lacks the label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 317))]
     pub topology_key: Option<String>,
 }
 
-/// What berth says of the policy.
+/// Observed state of the policy, written by berth.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AllocationPolicyStatus {
-    /// The generation of the spec that this is said of.
+    /// The `metadata.generation` that this status was computed from.
     pub observed_generation: i64,
-    /// `InForce`: whether it holds; `Contradicted`: whether another policy, as specific, goes before it for some of its pods.
+    /// `InForce`: whether the policy is applied.
+    /// `Contradicted`: whether another, equally specific policy takes precedence for some of its pods.
     pub conditions: Vec<Condition>,
-    /// Whose pods it is about, in words.
+    /// Pods that the policy applies to, as text.
     pub governs: String,
-    /// What holds for these pods, with everything that the policy leaves out. Not there while it is not in force.
+    /// Settings in effect for these pods, with defaults filled in. Unset while the policy is not in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub effective: Option<Effective>,
 }
 
-/// As everywhere in Kubernetes.
+/// A condition, as `metav1.Condition`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// What is said.
+    /// Type of the condition.
     #[serde(rename = "type")]
     pub type_: String,
     /// True, False or Unknown.
     pub status: String,
-    /// The generation of the spec that this is about.
+    /// The `metadata.generation` that the condition was computed from.
     #[serde(default)]
     pub observed_generation: i64,
-    /// When the status last was another one.
+    /// Time when the status last changed.
     #[schemars(extend("format" = "date-time"))]
     pub last_transition_time: String,
-    /// Why, in a word.
+    /// Machine-readable reason, in CamelCase.
     pub reason: String,
-    /// Why, for people.
+    /// Human-readable explanation.
     pub message: String,
 }
 
-/// What holds for the pods of a policy.
+/// Settings in effect for the pods of a policy.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Effective {
-    /// Which nodes are better by their requested share.
+    /// Preferred nodes by their share of requested resources.
     pub packing: Packing,
-    /// Those that count, most important first.
+    /// Preferences that rank nodes, most important first.
     pub preferences: Vec<EffectivePreference>,
-    /// Choose among so many of the best nodes.
+    /// Number of best-ranked nodes from which one is chosen at random.
     pub candidate_width: i64,
-    /// How full nodes, or cells of nodes, may become.
+    /// Limit up to which these pods may fill a node or a cell of nodes.
     pub utilisation_limit: Option<EffectiveLimit>,
-    /// What ranked lists may take in each agent, in MiB.
+    /// Limit of each agent's cache for the ranked lists of these pods, in MiB.
     #[serde(rename = "cacheMemoryMiB")]
     pub cache_memory_mib: Option<i64>,
-    /// At most so many agents place these pods; nothing: all do.
+    /// Maximum number of agents that schedule these pods; null: all agents.
     pub agents: Option<i64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct EffectivePreference {
-    /// What it looks at.
+    /// Name of the preference.
     pub name: Preference,
-    /// How finely it counts; nothing: it is never rounded.
+    /// Number of steps that the score is rounded to; null: not rounded.
     pub steps: Option<i64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EffectiveLimit {
-    /// Of the CPU.
+    /// CPU limit in percent.
     pub cpu_percent: Option<i64>,
-    /// Of the memory.
+    /// Memory limit in percent.
     pub memory_percent: Option<i64>,
-    /// Nodes with the same value of this label are one cell; nothing: each node is one.
+    /// Node label whose values define the cells; null: each node is its own cell.
     pub topology_key: Option<String>,
 }

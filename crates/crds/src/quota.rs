@@ -1,6 +1,6 @@
-//! `Quota`: how much the pods of some namespaces or of a queue may request together, and how much is theirs.
+//! `Quota`: guaranteed and maximum requests of the pods of some namespaces or of a queue.
 
-// Each printer column has a type.
+// Each printer column repeats `type_`.
 #![allow(clippy::duplicated_attributes)]
 
 use std::borrow::Cow;
@@ -12,8 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use super::policy::{Condition, Selector};
 
-/// Says how much the pods of some namespaces, or of a queue, may request together, and how much of it they get back when others
-/// have borrowed it. All pods with a node count, whoever scheduled them; the limits hold for those that berth schedules.
+/// Guaranteed and maximum requests of the pods of some namespaces or of a queue. Guaranteed capacity can be borrowed by
+/// other quotas and is reclaimed when needed. All bound pods count, whichever scheduler bound them; the limits are
+/// enforced for pods that berth schedules.
 #[derive(CustomResource, KubeSchema, Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "berth.dev",
@@ -24,7 +25,7 @@ use super::policy::{Condition, Selector};
     category = "berth",
     status = "QuotaStatus",
     derive = "PartialEq",
-    doc = "Says how much the pods of some namespaces or of a queue may request together, and how much of it is guaranteed to them.",
+    doc = "Guaranteed and maximum requests of the pods of some namespaces or of a queue.",
     printcolumn(name = "Used", type_ = "string", json_path = ".status.summary.used"),
     printcolumn(name = "Guaranteed", type_ = "string", json_path = ".status.summary.guaranteed"),
     printcolumn(name = "Maximum", type_ = "string", json_path = ".status.summary.maximum"),
@@ -48,40 +49,45 @@ use super::policy::{Condition, Selector};
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("!(has(self.namespaces) && has(self.namespaceSelector))").message("give namespaces or namespaceSelector, not both"),
-    validation = Rule::new("(has(self.guaranteed) && self.guaranteed.size() > 0) || (has(self.maximum) && self.maximum.size() > 0)").message("give guaranteed, maximum or both: the quota says nothing"),
+    validation = Rule::new("(has(self.guaranteed) && self.guaranteed.size() > 0) || (has(self.maximum) && self.maximum.size() > 0)").message("give guaranteed, maximum or both: the quota has no effect"),
     validation = Rule::new("!has(self.guaranteed) || !has(self.maximum) || self.guaranteed.all(r, !(r in self.maximum) || quantity(string(self.guaranteed[r])).compareTo(quantity(string(self.maximum[r]))) <= 0)").message("guaranteed must not be more than maximum")
 )]
 pub struct QuotaSpec {
-    /// Pods of these namespaces. Without it, without namespaceSelector and without queue: all pods that no other quota has.
+    /// Pods of these namespaces. If namespaces, namespaceSelector and queue are all unset: all pods that belong to no
+    /// other quota.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256), inner(length(min = 1, max = 63)))]
     pub namespaces: Option<Vec<String>>,
 
-    /// Pods of namespaces with such labels.
+    /// Pods of namespaces that match these labels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace_selector: Option<Selector>,
 
-    /// Pods that carry the label `berth.dev/queue` with this value; in the namespaces above, or in all. A pod belongs to one quota:
-    /// one of its queue goes before one of its namespace, of two alike the older one, then the first by name.
+    /// Pods whose label `berth.dev/queue` has this value, in the namespaces selected above or, without those, in all
+    /// namespaces. A pod belongs to one quota: one that names its queue takes precedence over one that selects its
+    /// namespace. Of two equally specific quotas the older one applies, then the first by name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"))]
     pub queue: Option<String>,
 
-    /// What these pods get back when others have borrowed it: pods that fit in here may preempt those that borrow. By resource:
-    /// cpu, memory, ephemeral-storage, pods, and any other that pods request. Of a resource that is not named nothing is
-    /// guaranteed; a pod is judged by those that are.
+    /// Guaranteed requests: pods that fit within them may preempt pods of quotas that borrow. By resource: cpu, memory,
+    /// ephemeral-storage, pods, or any other resource that pods request. Resources that are not listed are not
+    /// guaranteed; only the listed ones decide whether a pod is within the guarantee.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("maxProperties" = 16))]
     pub guaranteed: Option<BTreeMap<String, Amount>>,
 
-    /// The most that these pods get together, borrowed or not. A pod beyond it waits. A resource that is not named is not
-    /// limited.
+    /// Maximum requests of all these pods together, including borrowed capacity. A pod that would exceed it waits.
+    /// Resources that are not listed are not limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("maxProperties" = 16))]
     pub maximum: Option<BTreeMap<String, Amount>>,
 
-    /// Which pods of other quotas the pods of this one may preempt. `Any`: within its guarantee all that borrow, however important
-    /// they are, and otherwise less important ones that borrow. `LowerPriority`: less important ones only. `Never`: none.
+    /// Pods of other quotas that the pods of this quota may preempt.
+    /// `Any`: within the guarantee, pods of borrowing quotas at any priority; beyond it, only those with lower
+    /// priority.
+    /// `LowerPriority`: only pods with lower priority.
+    /// `Never`: none.
     #[serde(default)]
     pub reclaim: Reclaim,
 }
@@ -94,7 +100,7 @@ pub enum Reclaim {
     Never,
 }
 
-/// A quantity as in the requests of a pod.
+/// A resource quantity, as in the requests of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Amount {
@@ -132,40 +138,41 @@ impl JsonSchema for Amount {
     }
 }
 
-/// What berth says of the quota.
+/// Observed state of the quota, written by berth.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct QuotaStatus {
-    /// The generation of the spec that this is said of.
+    /// The `metadata.generation` that this status was computed from.
     pub observed_generation: i64,
-    /// `InForce`: whether it holds. `Contested`: whether another quota, as specific, goes before it for some of its pods.
-    /// `AtMaximum`: whether pods wait for room in it. `Overcommitted`: whether all quotas together guarantee more than the cluster
-    /// has.
+    /// `InForce`: whether the quota is enforced.
+    /// `Contested`: whether another, equally specific quota takes precedence for some of its pods.
+    /// `AtMaximum`: whether pods wait because the maximum is reached.
+    /// `Overcommitted`: whether all quotas together guarantee more than the cluster's capacity.
     pub conditions: Vec<Condition>,
-    /// Its pods that have a node.
+    /// Number of its pods that are bound to a node.
     pub pods: i64,
-    /// Its pods that wait for room in it; a gang counts as one.
+    /// Number of its pods that wait because the maximum is reached; a gang counts as one.
     pub waiting: i64,
-    /// Its pods that others preempted to get back what was theirs, since berth was started.
+    /// Number of its pods that other quotas preempted to reclaim their guarantee, since berth started.
     pub reclaimed: i64,
-    /// What its pods request together, of the resources that it names.
+    /// Requests of its pods together, for the resources that the quota lists.
     pub used: BTreeMap<String, String>,
-    /// What of it is beyond the guarantee.
+    /// The part of `used` beyond the guarantee.
     pub borrowed: BTreeMap<String, String>,
-    /// The same in words, for tables.
+    /// The same amounts as text, for printer columns.
     pub summary: Summary,
 }
 
-/// A quota in words.
+/// Amounts of a quota as text, for printer columns.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Summary {
-    /// What its pods request together.
+    /// Requests of its pods together.
     pub used: String,
-    /// What is theirs.
+    /// Guaranteed requests.
     pub guaranteed: String,
-    /// The most they get.
+    /// Maximum requests.
     pub maximum: String,
-    /// What is beyond the guarantee.
+    /// Requests beyond the guarantee.
     pub borrowed: String,
 }

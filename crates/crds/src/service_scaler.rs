@@ -1,6 +1,6 @@
-//! `ServiceScaler`: how many replicas a service has, and how large they are, from what it uses and how well it serves.
+//! `ServiceScaler`: scales the replicas and the container sizes of a service by its usage and service quality.
 
-// Each printer column has a type.
+// Each printer column repeats `type_`.
 #![allow(clippy::duplicated_attributes)]
 
 use std::collections::BTreeMap;
@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use super::policy::Condition;
 use super::quota::Amount;
 
-/// Scales one service: sizes of its containers first, then its replicas (SHOWAR, SoCC'21). Sizes follow what the containers used;
-/// replicas follow a signal of saturation, such as the share of time in which they were throttled.
+/// Scales one service: first the requests of its containers, then its replicas (SHOWAR, SoCC'21). Container sizes
+/// follow usage; replicas follow a saturation signal, such as the share of throttled CFS periods.
 #[derive(CustomResource, KubeSchema, Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "berth.dev",
@@ -25,7 +25,7 @@ use super::quota::Amount;
     namespaced,
     status = "ServiceScalerStatus",
     derive = "PartialEq",
-    doc = "Scales one service: the sizes of its containers and the number of its replicas.",
+    doc = "Scales one service: the requests of its containers and the number of its replicas.",
     printcolumn(name = "Target", type_ = "string", json_path = ".spec.target.name"),
     printcolumn(name = "Replicas", type_ = "integer", json_path = ".status.replicas"),
     printcolumn(name = "Desired", type_ = "integer", json_path = ".status.desiredReplicas"),
@@ -41,57 +41,59 @@ use super::quota::Amount;
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("!has(self.dimensions) || !('Replicas' in self.dimensions) || has(self.objectives)").message("to scale replicas, objectives are needed"),
+    validation = Rule::new("!has(self.dimensions) || !('Replicas' in self.dimensions) || has(self.objectives)").message("scaling Replicas requires objectives"),
     validation = Rule::new("!has(self.bounds) || !has(self.bounds.minReplicas) || !has(self.bounds.maxReplicas) || self.bounds.minReplicas <= self.bounds.maxReplicas").message("bounds.minReplicas must not be more than bounds.maxReplicas")
 )]
 pub struct ServiceScalerSpec {
-    /// What is scaled: something with a `scale` subresource, in the namespace of the scaler. It cannot be changed.
-    #[x_kube(validation = Rule::new("self == oldSelf").message("the target cannot be changed: make another ServiceScaler"))]
+    /// Workload to scale: a resource with a `scale` subresource, in the namespace of the ServiceScaler. Immutable.
+    #[x_kube(validation = Rule::new("self == oldSelf").message("target is immutable: create another ServiceScaler"))]
     pub target: Target,
 
-    /// What may be changed. Without it: CPU and Memory, and Replicas if there are objectives.
+    /// Dimensions to scale. Default: CPU and Memory, and Replicas if objectives are set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 3), extend("x-kubernetes-list-type" = "set"))]
     pub dimensions: Option<Vec<Dimension>>,
 
-    /// How sizes are estimated. `showar`: the mean of the last five minutes and three standard deviations. `autopilot-window` and
-    /// `autopilot-ensemble`: as Google's Autopilot; they begin anew with each leader, and shrink nothing before they have seen a day.
+    /// Estimator of container sizes.
+    /// `showar`: mean of the samples of `behavior.windowSeconds` plus three standard deviations.
+    /// `autopilot-window` and `autopilot-ensemble`: as in Google's Autopilot; they start without history after each
+    /// change of the leader, and do not shrink a container before they have samples of one day.
     #[serde(default)]
     pub estimator: SizeEstimator,
 
-    /// What says that replicas have too much to do, and how well the service must serve.
+    /// Saturation signal for the number of replicas, and service level objectives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objectives: Option<Objectives>,
 
-    /// Between what replicas and sizes may be.
+    /// Bounds of replicas and container sizes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bounds: Option<Bounds>,
 
-    /// How fast replicas may change, as in a HorizontalPodAutoscaler.
+    /// Interval of decisions and limits on the rate of change, as in a HorizontalPodAutoscaler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub behavior: Option<Behavior>,
 
-    /// Tell in the status what would be done, and do nothing.
+    /// Only reports decisions in the status; changes nothing.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// Something with a `scale` subresource.
+/// A resource with a `scale` subresource.
 #[derive(KubeSchema, Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Target {
-    /// Such as `apps/v1`.
+    /// API version, such as `apps/v1`.
     #[schemars(length(min = 1, max = 253))]
     pub api_version: String,
-    /// Such as `Deployment`.
+    /// Kind, such as `Deployment`.
     #[schemars(length(min = 1, max = 63))]
     pub kind: String,
-    /// Its name.
+    /// Name of the resource.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
 }
 
-/// Something that can be changed.
+/// A dimension of scaling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum Dimension {
     Replicas,
@@ -100,7 +102,7 @@ pub enum Dimension {
     Memory,
 }
 
-/// How sizes are estimated.
+/// Estimator of container sizes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum SizeEstimator {
@@ -110,38 +112,40 @@ pub enum SizeEstimator {
     AutopilotEnsemble,
 }
 
-/// What says that replicas have too much to do, and how well the service must serve.
+/// Saturation signal for the number of replicas, and service level objectives.
 #[derive(KubeSchema, Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self.signal.type != 'Query' || has(self.signal.query)").message("a signal of type Query needs a query"))]
+#[x_kube(validation = Rule::new("self.signal.type != 'Query' || has(self.signal.query)").message("a signal of type Query requires a query"))]
 pub struct Objectives {
-    /// What the number of replicas follows.
+    /// Saturation signal that the number of replicas follows.
     pub signal: Signal,
-    /// Of the requests so many percent must succeed; when fewer do, replicas are added. Such as 99 or 99.9.
+    /// Percentage of requests that must succeed, such as 99 or 99.9; replicas are added while fewer succeed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub success_rate: Option<SuccessRate>,
 }
 
-/// A number that grows when replicas have too much to do.
+/// A metric that grows as the replicas saturate.
 #[derive(KubeSchema, Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Signal {
-    /// `CpuThrottling`: the share of CFS periods in which containers were throttled. `CpuPressure`: the share of time in which some
-    /// task waited for a CPU (PSI). `RunQueueLatency`: seconds for which tasks waited for a CPU, for each second of use.
-    /// `RequestLatency`: milliseconds, the 95th percentile of Istio's histograms. `Query`: what the query says.
+    /// `CpuThrottling`: share of CFS periods in which containers were throttled.
+    /// `CpuPressure`: share of time in which some task waited for a CPU (PSI).
+    /// `RunQueueLatency`: seconds that tasks waited for a CPU per second of CPU use.
+    /// `RequestLatency`: 95th percentile of Istio's latency histograms, in milliseconds.
+    /// `Query`: result of the query.
     #[serde(rename = "type")]
     pub type_: SignalType,
-    /// What it should be, as a number such as `0.05` or `200`: more means more replicas, much less means fewer.
+    /// Target value, a number such as `0.05` or `200`: replicas are added above it, and removed well below it.
     #[schemars(length(min = 1, max = 32), regex(pattern = r"^[0-9]+([.][0-9]+)?$"))]
     pub target: String,
-    /// PromQL that gives one number, instead of the one that the type stands for. `$namespace`, `$name` and `$pods` (a regular
-    /// expression of the names of its pods) are replaced.
+    /// PromQL that returns one number; replaces the built-in query of the type. `$namespace`, `$name` and `$pods` (a
+    /// regular expression that matches the pods' names) are substituted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 4096))]
     pub query: Option<String>,
 }
 
-/// Where the signal comes from.
+/// Source of the saturation signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum SignalType {
     CpuThrottling,
@@ -151,51 +155,52 @@ pub enum SignalType {
     Query,
 }
 
-/// How many requests must succeed.
+/// Service level objective for the success rate of requests.
 #[derive(KubeSchema, Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SuccessRate {
-    /// In percent, such as `99` or `99.9`.
+    /// Percentage of requests, such as `99` or `99.9`.
     #[schemars(length(min = 1, max = 16), regex(pattern = r"^([0-9]{1,2}([.][0-9]+)?|100)$"))]
     pub percent: String,
-    /// PromQL that gives the share of requests that succeeded, from 0 to 1, instead of Istio's metrics.
+    /// PromQL that returns the share of requests that succeeded, from 0 to 1; replaces the query of Istio's metrics.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 4096))]
     pub query: Option<String>,
 }
 
-/// Between what replicas and sizes may be.
+/// Bounds of replicas and container sizes.
 #[derive(KubeSchema, Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Bounds {
-    /// Never fewer; 1 without it.
+    /// Minimum number of replicas. Default: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100000))]
     pub min_replicas: Option<i32>,
-    /// Never more; 10 without it.
+    /// Maximum number of replicas. Default: 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100000))]
     pub max_replicas: Option<i32>,
-    /// Sizes of containers; the one named `*` is for all that are not named.
+    /// Bounds per container; the entry `*` applies to all containers that are not listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub containers: Vec<ContainerBounds>,
 }
 
-/// Between what the size of a container may be.
+/// Bounds of the size of one container.
 #[derive(KubeSchema, Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerBounds {
-    /// The container's name, or `*`.
+    /// Name of the container, or `*`.
     #[schemars(length(min = 1, max = 63))]
     pub name: String,
-    /// `Off` leaves the container alone.
+    /// `Auto`: the container is sized. `Off`: it is left unchanged.
     #[serde(default)]
     pub mode: ContainerMode,
-    /// Never less, by resource: cpu, memory. Without it 128m and 128Mi.
+    /// Lower bound by resource: cpu, memory. Default: 128m and 128Mi.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 2))]
     pub min_allowed: BTreeMap<String, Amount>,
-    /// Never more. A container that would need more CPU than this, or than one core without it, gets more replicas instead.
+    /// Upper bound by resource: cpu, memory. If a container needs more CPU than this (default: one core), replicas are
+    /// added instead.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 2))]
     pub max_allowed: BTreeMap<String, Amount>,
@@ -209,46 +214,47 @@ pub enum ContainerMode {
     Off,
 }
 
-/// How fast replicas may change.
+/// Interval of decisions and limits on the rate of change.
 #[derive(KubeSchema, Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Behavior {
-    /// Sizes and replicas are decided about so often, but for what cannot wait: kills for want of memory, and a signal far beyond
-    /// its target. 60 without it.
+    /// Interval between decisions, in seconds; OOM kills and a signal far above its target are handled immediately.
+    /// Default: 60.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 3600))]
     pub period_seconds: Option<i32>,
-    /// Sizes are estimated from the samples of so many seconds; 300 without it.
+    /// Window of usage samples that sizes are estimated from, in seconds. Default: 300.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 10, max = 600))]
     pub window_seconds: Option<i32>,
-    /// For more replicas.
+    /// Limits for adding replicas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale_up: Option<ScalingRules>,
-    /// For fewer replicas.
+    /// Limits for removing replicas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale_down: Option<ScalingRules>,
 }
 
-/// How fast replicas may change in one direction.
+/// Limits on the rate of change in one direction.
 #[derive(KubeSchema, Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ScalingRules {
-    /// No change in this direction for so long after one in the other. Without it 0 for more replicas and 300 for fewer; the latter
-    /// holds for CPU sizes, too, which wait for 3600 without it.
+    /// Delay in seconds after a change in the opposite direction. Default: 0 for adding and 300 for removing replicas.
+    /// The value for removing also applies to CPU sizes, whose default is 3600.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 3600))]
     pub stabilization_window_seconds: Option<i32>,
-    /// Which of the policies holds: the one that allows the largest change (`Max`), or the smallest (`Min`); `Disabled`: no change.
+    /// Policy that applies if there are several: the one that allows the largest change (`Max`) or the smallest
+    /// (`Min`). `Disabled`: no change in this direction.
     #[serde(default)]
     pub select_policy: SelectPolicy,
-    /// How much change there may be in how much time. Without any: no limit beside the controller's own step.
+    /// Maximum changes per period. Empty: no limit apart from the controller's own step.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub policies: Vec<ScalingPolicy>,
 }
 
-/// Which policy holds.
+/// Policy that applies if there are several.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum SelectPolicy {
     #[default]
@@ -257,85 +263,87 @@ pub enum SelectPolicy {
     Disabled,
 }
 
-/// A change that is allowed in some time.
+/// Maximum change per period.
 #[derive(KubeSchema, Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ScalingPolicy {
-    /// Whether `value` is a number of pods or a share of those that there were.
+    /// Unit of `value`: `Pods`, or `Percent` of the replicas at the start of the period.
     #[serde(rename = "type")]
     pub type_: PolicyType,
-    /// How many, or how many percent.
+    /// Maximum change, in pods or percent.
     #[schemars(range(min = 1, max = 100000))]
     pub value: i32,
-    /// In so many seconds.
+    /// Length of the period in seconds.
     #[schemars(range(min = 1, max = 1800))]
     pub period_seconds: i32,
 }
 
-/// What the value of a policy is.
+/// Unit of the value of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum PolicyType {
     Pods,
     Percent,
 }
 
-/// What berth says of the service.
+/// Observed state of the ServiceScaler, written by berth.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ServiceScalerStatus {
-    /// The generation of the spec that this is said of.
+    /// The `metadata.generation` that this status was computed from.
     pub observed_generation: i64,
-    /// `Active`: whether the service is scaled now. `MetricsAvailable`: whether what decisions need can be read. `Limited`: whether a
-    /// bound keeps it from what would be right.
+    /// `Active`: whether the service is being scaled.
+    /// `MetricsAvailable`: whether the required metrics can be read.
+    /// `Limited`: whether a bound keeps it from the desired size or number of replicas.
     pub conditions: Vec<Condition>,
-    /// Replicas of the target now.
+    /// Current number of replicas of the target.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas: Option<i64>,
-    /// Replicas that it should have.
+    /// Desired number of replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub desired_replicas: Option<i64>,
-    /// Selects the pods of the target, as its `scale` says.
+    /// Label selector of the target's pods, from its `scale` subresource.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
-    /// Sizes that containers should have; of what somebody else decides about, nothing.
+    /// Desired sizes per container. Resources that are managed by another autoscaler are left out.
     pub containers: Vec<ContainerStatus>,
-    /// Services whose pods the next pods had better be near to, or far from: a preference of the scheduler.
+    /// Services near which new pods should be placed, or which they should avoid: a preference in scheduling.
     #[schemars(length(max = 64))]
     pub hints: Vec<HintStatus>,
-    /// The last decision, with what it was made from, in one line.
+    /// Last decision with its inputs, in one line.
     pub decision: String,
-    /// When replicas or sizes last were changed.
+    /// Time when replicas or sizes last changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub last_change_time: Option<String>,
-    /// What is remembered from decision to decision; not for people.
+    /// Internal state of the controller, kept between decisions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<String>,
 }
 
-/// Where the next pods had better be.
+/// A placement preference for new pods, relative to another service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HintStatus {
-    /// The other service: namespace and name of its ServiceScaler. Its own pods peak together, too.
+    /// Namespace and name of the other service's ServiceScaler. It may be the service itself: its own pods peak
+    /// together, too.
     pub service: String,
-    /// Selects the pods of the other service, in that namespace.
+    /// Label selector of the other service's pods, in its namespace.
     pub selector: String,
-    /// `Apart`: not on a node with them. `Together`: with them.
+    /// `Apart`: not on the same node. `Together`: on the same node.
     pub placement: HintPlacement,
-    /// From 1 to 100.
+    /// Weight of the preference, from 1 to 100.
     pub weight: i32,
-    /// Of what the usage peaks at the same time, or in turn.
+    /// Resource whose usage peaks at the same time, or alternates.
     pub resource: HintResource,
 }
 
-/// Where pods of two services had better be.
+/// Relative placement of two services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum HintPlacement {
     Apart,
     Together,
 }
 
-/// What was compared.
+/// Resource whose usage was compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum HintResource {
     #[serde(rename = "CPU")]
@@ -344,12 +352,12 @@ pub enum HintResource {
     Network,
 }
 
-/// What one container should have.
+/// Desired size of one container.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerStatus {
-    /// The container.
+    /// Name of the container.
     pub name: String,
-    /// What it should request, by resource.
+    /// Desired requests by resource.
     pub target: BTreeMap<String, String>,
 }

@@ -262,7 +262,7 @@ mod tests {
             "spec.utilisationLimit.memoryPercent must be 1 to 100, not -7"
         );
         let twice = r#"{"preferences":[{"name":"ImageLocality"},{"name":"ImageLocality"}]}"#;
-        assert_eq!(problem(twice), "spec.preferences: ImageLocality is there twice");
+        assert_eq!(problem(twice), "spec.preferences: ImageLocality is listed twice");
         assert!(problem(r#"{"governs":{"namespaces":["a"],"namespaceSelector":{}}}"#).contains("both"));
         let bad = r#"{"governs":{"namespaceSelector":{"matchExpressions":[{"key":"a","operator":"In"}]}}}"#;
         assert!(problem(bad).starts_with("spec.governs.namespaceSelector: "), "{}", problem(bad));

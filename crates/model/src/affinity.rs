@@ -1,24 +1,24 @@
-//! What pods ask of each other: pod affinity and anti-affinity, and topology spread.
+//! Pod affinity and anti-affinity, and topology spread.
 
 use std::sync::Arc;
 
 use super::{Labels, Owner, Requirement};
 
-/// What the rules of other pods see of a pod. Pods made from one template mostly share one.
+/// The part of a pod that the rules of other pods read. Pods made from one template mostly share one value.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Peer {
     pub identity: Identity,
-    /// It is being deleted: topology spread does not count it any more, affinity still does.
+    /// The pod is being deleted: topology spread ignores it, affinity still counts it.
     pub terminating: bool,
-    /// Its own terms, which bind pods that come later.
+    /// The pod's own terms, which also constrain pods scheduled later.
     pub affinity: Arc<PodAffinity>,
-    /// Its controller, which can make it a member of an allocation.
+    /// The pod's controller, which can make it a member of an allocation.
     pub owner: Option<Owner>,
-    /// The PodGroup that it names (`spec.schedulingGroup.podGroupName`).
+    /// The PodGroup named in `spec.schedulingGroup.podGroupName`.
     pub group: Option<Arc<str>>,
 }
 
-/// What selectors of pods match against.
+/// The attributes that pod selectors match.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Identity {
     pub namespace: Arc<str>,
@@ -45,7 +45,7 @@ impl LabelSelector {
         }
     }
 
-    /// The label keys it reads.
+    /// Returns the label keys that the selector reads.
     pub fn keys(&self) -> impl Iterator<Item = &Arc<str>> {
         let requirements: &[Requirement] = match self {
             LabelSelector::Nothing => &[],
@@ -55,12 +55,12 @@ impl LabelSelector {
     }
 }
 
-/// Which pods are meant: by namespace and labels.
+/// Selects pods by namespace and labels.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PodSelector {
-    /// Sorted. The pod's own namespace stands here where the term names none.
+    /// Sorted. The pod's own namespace if the term names none.
     pub namespaces: Box<[Arc<str>]>,
-    /// Pods of namespaces with such labels are meant, too.
+    /// Also selects pods of namespaces with matching labels.
     pub namespace_selector: LabelSelector,
     pub labels: LabelSelector,
 }
@@ -73,7 +73,7 @@ impl PodSelector {
     }
 }
 
-/// One term of pod (anti-)affinity: pods like these, in the same domain of this topology.
+/// One term of pod (anti-)affinity: selected pods in the same domain of the topology.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PodTerm {
     pub selector: PodSelector,
@@ -116,23 +116,23 @@ pub struct SpreadConstraint {
     pub min_domains: i32,
     /// `DoNotSchedule`; else `ScheduleAnyway`.
     pub hard: bool,
-    /// The pods that are counted, all in the pod's namespace. An empty selector counts none (upstream:
+    /// The pods to count, all in the pod's namespace. An empty selector counts none (upstream:
     /// `countPodsMatchSelector`), so it is kept as [`LabelSelector::Nothing`].
     pub selector: PodSelector,
-    /// The pod is one of those that are counted.
+    /// The pod itself matches the selector.
     pub self_match: bool,
-    /// Only nodes that match the pod's node affinity and selector make up the topology.
+    /// Only nodes that match the pod's node affinity and node selector are part of the topology.
     pub honor_affinity: bool,
-    /// Only nodes whose taints the pod tolerates make up the topology.
+    /// Only nodes whose taints the pod tolerates are part of the topology.
     pub honor_taints: bool,
 }
 
-/// What a pod wants of topology spread, in the order of its spec: the first violated constraint gives the reason.
+/// Topology spread constraints of a pod, in the order of its spec: the first violated constraint gives the reason.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Spread {
     pub constraints: Box<[SpreadConstraint]>,
-    /// They are the cluster's defaults: nodes that lack a topology key are judged by the others (upstream:
-    /// `requireAllTopologies`).
+    /// The constraints are the cluster's defaults: a node that lacks the label of one constraint is judged by the
+    /// remaining ones (upstream: `requireAllTopologies`).
     pub defaulted: bool,
 }
 

@@ -1,4 +1,4 @@
-//! A set of labels, sorted by key.
+//! Label set, sorted by key.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use std::sync::Arc;
 pub struct Labels(Box<[(Arc<str>, Arc<str>)]>);
 
 impl Labels {
-    /// The value of `key`, if it is set.
+    /// Returns the value of `key`, if set.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.0.binary_search_by(|(k, _)| (**k).cmp(key)).ok().map(|i| &*self.0[i].1)
     }
@@ -16,7 +16,7 @@ impl Labels {
         self.0.iter().map(|(k, v)| (&**k, &**v))
     }
 
-    /// The pairs as they are shared.
+    /// Iterates over the pairs as shared strings.
     pub fn pairs(&self) -> impl Iterator<Item = &(Arc<str>, Arc<str>)> {
         self.0.iter()
     }

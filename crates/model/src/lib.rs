@@ -1,7 +1,7 @@
-//! Plain values: what the rules need to know of pods and nodes, and nothing else.
+//! Plain values of pods and nodes that the rules read.
 //!
-//! May not know: kube, tokio, clocks. Everything here is cheap to move, compares by value, and was checked when
-//! it was made: a `Pod` whose spec could not be understood carries the error instead of the spec.
+//! Must not depend on kube, tokio or clocks. All values are cheap to move, compare by value, and are
+//! validated on creation: a `Pod` with an invalid spec carries the error instead of the spec.
 
 mod affinity;
 mod causes;

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::{Amounts, Extended, Labels, Taint};
 
-/// A node as the rules see it. Two equal `Node`s are the same to every rule: a heartbeat changes nothing here.
+/// A node as the rules read it. Two equal `Node`s are equivalent for every rule: a heartbeat changes nothing
+/// here.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Node {
     pub name: Arc<str>,
@@ -14,11 +15,11 @@ pub struct Node {
     pub unschedulable: bool,
     pub allocatable: Amounts,
     pub extended: Extended,
-    /// What its kubelet can do (`status.declaredFeatures`); sorted.
+    /// Features of the kubelet (`status.declaredFeatures`), sorted.
     pub declared_features: Box<[Arc<str>]>,
     /// Sorted by name.
     pub images: Box<[Image]>,
-    /// What could not be understood of it; such a part counts as nothing, so that no pod is misplaced.
+    /// Invalid fields of the node; they count as zero, so that no pod is misplaced.
     pub problems: Box<[String]>,
 }
 
@@ -30,7 +31,7 @@ pub struct Image {
 }
 
 impl Node {
-    /// Size of the image `name` on this node, if present.
+    /// Returns the size of the image `name` on this node, if present.
     pub fn image_size(&self, name: &str) -> Option<i64> {
         let at = self.images.binary_search_by(|image| (*image.name).cmp(name)).ok()?;
         Some(self.images[at].size_bytes)

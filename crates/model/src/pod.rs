@@ -6,7 +6,7 @@ use super::{
     HeldVolumes, Labels, NodeAffinity, Peer, PodAffinity, PodVolumes, Spread, Toleration, Usage, VolumeNeeds,
 };
 
-/// A pod as the scheduler sees it. Identity is `uid`: a recreated pod of the same name is another pod.
+/// A pod as the scheduler reads it. Its identity is `uid`: a recreated pod with the same name is a different pod.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pod {
     pub uid: Arc<str>,
@@ -15,39 +15,39 @@ pub struct Pod {
     pub scheduler_name: Arc<str>,
     /// The node it is bound to.
     pub node_name: Option<Arc<str>>,
-    /// The node that another scheduler keeps room on for it (`status.nominatedNodeName`).
+    /// The node on which another scheduler reserves capacity for the pod (`status.nominatedNodeName`).
     pub nominated_node: Option<Arc<str>>,
     pub priority: i32,
     pub preemption_policy: PreemptionPolicy,
     /// Creation time in seconds since the epoch.
     pub created_s: i64,
-    /// When a kubelet took it (`status.startTime`), in seconds since the epoch.
+    /// Time when a kubelet accepted the pod (`status.startTime`), in seconds since the epoch.
     pub started_s: Option<i64>,
     pub generation: i64,
     /// `metadata.deletionTimestamp` is set.
     pub deleting: bool,
-    /// Phase Succeeded or Failed: it holds nothing on its node any more.
+    /// Phase is Succeeded or Failed: the pod uses no resources of its node.
     pub finished: bool,
-    /// Names of scheduling gates; a pod with any is not to be scheduled.
+    /// Names of scheduling gates; a pod with any of them is not scheduled.
     pub gates: Box<[Arc<str>]>,
-    /// The `PodScheduled` condition as it stands in the API server.
+    /// The `PodScheduled` condition as stored in the API server.
     pub scheduled: Option<ScheduledCondition>,
-    /// What other pods' rules see of it; the labels of its namespace are not known here yet.
+    /// The part that the rules of other pods read; without the labels of its namespace.
     pub peer: Arc<Peer>,
-    /// Its controller, for the default spreading.
+    /// The pod's controller, for default topology spread.
     pub owner: Option<Owner>,
-    /// Its volumes that say where it can run; `None`: it has no such.
+    /// Volumes that restrict where the pod can run; `None`: no such volumes.
     pub volumes: Option<Arc<PodVolumes>>,
-    /// Why it had better not be moved, as far as it says so itself.
+    /// Why the pod should not be moved, by its own annotations and volumes.
     pub pinned: Option<Pinned>,
-    /// What it takes. Known even when `spec` is not (then as far as it could be understood).
+    /// The pod's resource usage. Set even if `spec` is invalid (from its valid parts).
     pub usage: Arc<Usage>,
-    /// What it asks of a node, or why that could not be understood.
+    /// The pod's requirements on nodes, or why the spec is invalid.
     pub spec: Result<Arc<PodSpec>, SpecError>,
 }
 
 impl Default for Pod {
-    /// A pod without a name that asks for nothing and waits.
+    /// Returns an unnamed pending pod without requests.
     fn default() -> Self {
         let nothing: Arc<str> = Arc::from("");
         Pod {
@@ -76,23 +76,23 @@ impl Default for Pod {
     }
 }
 
-/// Why a pod had better not be moved, as cluster-autoscaler has it.
+/// Why a pod should not be moved, by the rules of cluster-autoscaler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pinned {
     /// `cluster-autoscaler.kubernetes.io/safe-to-evict: "false"`.
     NotSafeToEvict,
-    /// It has an `emptyDir` on disk or a `hostPath`, and is not said to be safe to evict.
+    /// The pod has an `emptyDir` on disk or a `hostPath`, and no annotation that it is safe to evict.
     LocalStorage,
 }
 
-/// What a pod holds of its node, and shows to other pods there. Cheap to copy.
+/// Resources that a pod uses on its node, and what other pods there can read of it. Cheap to clone.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Holding {
     pub usage: Arc<Usage>,
     pub peer: Arc<Peer>,
     pub volumes: Option<Arc<HeldVolumes>>,
     pub priority: i32,
-    /// The quota that it belongs to.
+    /// The quota that the pod belongs to.
     pub quota: Option<Arc<str>>,
 }
 
@@ -103,33 +103,33 @@ impl From<&Holding> for Holding {
 }
 
 impl From<&Arc<Usage>> for Holding {
-    /// A pod without a name or labels.
+    /// Returns the holding of a pod without name and labels.
     fn from(usage: &Arc<Usage>) -> Self {
         Holding { usage: usage.clone(), ..Holding::default() }
     }
 }
 
-/// What a pod asks of a node: the input of every rule.
+/// A pod's requirements on nodes: the input of every rule.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct PodSpec {
     pub usage: Arc<Usage>,
-    /// Sorted, each once.
+    /// Sorted, without duplicates.
     pub tolerations: Box<[Toleration]>,
     /// `spec.nodeSelector`: every pair must be a label of the node.
     pub node_selector: Labels,
     pub node_affinity: NodeAffinity,
     pub pod_affinity: Arc<PodAffinity>,
     pub spread: Spread,
-    /// Images of all containers and image volumes, normalised as ImageLocality does (`:latest` added); sorted, each
-    /// once.
+    /// Images of all containers and image volumes, normalised as in ImageLocality (`:latest` added); sorted, without
+    /// duplicates.
     pub images: Box<[Arc<str>]>,
     /// Number of containers and init containers (ImageLocality's upper threshold grows with it).
     pub containers: u32,
-    /// What its claims and disks ask of a node, filled in from the other objects of the cluster.
+    /// Requirements of the pod's claims and disks, resolved from other objects of the cluster.
     pub volumes: Option<Arc<VolumeNeeds>>,
-    /// What it needs of the kubelet (upstream: `nodedeclaredfeatures`); sorted.
+    /// Features that the kubelet must declare (upstream: `nodedeclaredfeatures`); sorted.
     pub features: Box<[Arc<str>]>,
-    /// Things this version cannot decide yet; such a pod waits with a condition that names them. Sorted.
+    /// Features that this version does not support; such a pod waits with a condition that names them. Sorted.
     pub unsupported: Box<[Unsupported]>,
 }
 
@@ -148,7 +148,7 @@ pub struct ScheduledCondition {
     pub message: Arc<str>,
 }
 
-/// Why the spec of one pod cannot be understood, for the person who wrote it.
+/// Validation error of a pod's spec, for its author.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
 pub struct SpecError {
@@ -168,14 +168,14 @@ pub struct Owner {
 /// A feature of the pod that berth does not schedule yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Unsupported {
-    /// Of a type that is not known here.
+    /// Volumes of an unknown type.
     Volumes,
     ResourceClaims,
     SchedulingGroup,
 }
 
 impl Unsupported {
-    /// The field of the pod that asks for it.
+    /// Returns the field of the pod that requires the feature.
     pub fn field(self) -> &'static str {
         match self {
             Unsupported::Volumes => "spec.volumes",
@@ -185,7 +185,7 @@ impl Unsupported {
     }
 }
 
-/// A port of the node that a pod takes.
+/// A host port that a pod uses.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostPort {
     /// `None`: all addresses (`0.0.0.0` or unset).
@@ -195,7 +195,7 @@ pub struct HostPort {
 }
 
 impl HostPort {
-    /// Two pods cannot both have it: same protocol and port, and an address in common.
+    /// Returns whether the ports conflict: same protocol and port, and an address in common.
     pub fn conflicts(&self, other: &HostPort) -> bool {
         self.port == other.port
             && self.protocol == other.protocol

@@ -1,9 +1,9 @@
-//! One copy of values that many objects hold.
+//! Interning pool for shared values.
 
 use std::{collections::HashSet, hash::Hash, sync::Arc};
 
-/// Shares equal values. What nobody else holds any more is dropped whenever the pool has doubled since it was last swept,
-/// so a pool is never much larger than twice what lived at its last sweep.
+/// Shares equal values. When the pool has doubled since the last sweep, values without other references are dropped, so
+/// it never holds much more than twice the values alive at the last sweep.
 #[derive(Debug)]
 pub struct Pool<T: ?Sized> {
     values: HashSet<Arc<T>>,

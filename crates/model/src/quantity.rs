@@ -1,9 +1,10 @@
 //! Kubernetes quantities, parsed exactly as upstream does (`k8s.io/apimachinery/pkg/api/resource`).
 
-/// An amount in billionths (upstream's finest scale), never more than `i64::MAX` units when parsed.
+/// An amount in billionths (upstream's finest scale), at most `i64::MAX` units when parsed.
 ///
-/// Upstream caps only binary suffixes (`Ki` to `Ei`) there. Its decimal quantities may be larger, but then its
-/// `Value()` is 0 or wraps; here they are capped too and count as `i64::MAX`, so that too much is never little.
+/// Upstream caps only binary suffixes (`Ki` to `Ei`) at that value. Its decimal quantities may be larger, but then its
+/// `Value()` is 0 or wraps; here they are capped too and count as `i64::MAX`, so that an excessive quantity never
+/// counts as a small one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Quantity {
     nano: i128,
@@ -17,7 +18,7 @@ const NANO_PER_UNIT: i128 = 1_000_000_000;
 const NANO_PER_MILLI: i128 = 1_000_000;
 const NANO_MAX: i128 = i64::MAX as i128 * NANO_PER_UNIT;
 
-/// What a suffix multiplies by: `2^binary * 10^decimal`.
+/// Multiplier of a suffix: `2^binary * 10^decimal`.
 struct Scale {
     binary: u32,
     decimal: i32,
@@ -34,8 +35,8 @@ impl Quantity {
         Quantity { nano: milli as i128 * NANO_PER_MILLI }
     }
 
-    /// Parses what `resource.ParseQuantity` parses, and nothing else. Digits finer than a billionth round away
-    /// from zero: who asks for some gets some.
+    /// Parses exactly the texts that `resource.ParseQuantity` accepts. Digits finer than a billionth round away from
+    /// zero: a non-zero request never becomes zero.
     pub fn parse(text: &str) -> Result<Quantity, QuantityError> {
         if text.is_empty() {
             return Err(QuantityError(
@@ -53,7 +54,7 @@ impl Quantity {
             None => ("", rest),
         };
         let scale = Scale::parse(suffix).ok_or_else(|| bad_suffix(text, suffix))?;
-        // Upstream takes a lone suffix, sign or dot for zero, unless that needs its slow path.
+        // Upstream accepts a lone suffix, sign or dot as zero, unless it takes its slow path.
         if whole.is_empty() && fraction.is_empty() && (scale.decimal < -9 || scale.binary >= 50) {
             return Err(QuantityError(format!("quantity {:?} has no digits", shown(text))));
         }
@@ -65,12 +66,12 @@ impl Quantity {
         self.nano
     }
 
-    /// Whole units, rounded away from zero; saturates.
+    /// Returns whole units, rounded away from zero; saturates.
     pub fn value(self) -> i64 {
         self.rounded(NANO_PER_UNIT)
     }
 
-    /// Thousandths, rounded away from zero; saturates.
+    /// Returns thousandths, rounded away from zero; saturates.
     pub fn milli_value(self) -> i64 {
         self.rounded(NANO_PER_MILLI)
     }
@@ -79,7 +80,7 @@ impl Quantity {
         self.nano < 0
     }
 
-    /// The exact sum: no rounding happens before `value` or `milli_value`.
+    /// Returns the exact sum: rounding only happens in `value` and `milli_value`.
     pub fn saturating_add(self, other: Quantity) -> Quantity {
         Quantity { nano: self.nano.saturating_add(other.nano) }
     }
@@ -111,14 +112,14 @@ impl Scale {
             "Ei" => (60, 0),
             _ => {
                 let exponent = suffix.strip_prefix(['e', 'E'])?.parse::<i64>().ok()?;
-                // Upstream cuts the exponent to 32 bits without a check.
+                // Upstream truncates the exponent to 32 bits without a check.
                 (0, exponent as i32)
             }
         };
         Some(Scale { binary, decimal })
     }
 
-    /// Billionths of `whole.fraction` (ASCII digits) times this scale: rounded up, at most `NANO_MAX`.
+    /// Returns billionths of `whole.fraction` (ASCII digits) times this scale: rounded up, at most `NANO_MAX`.
     fn nano(&self, whole: &[u8], fraction: &[u8]) -> i128 {
         let unit = NANO_PER_UNIT << self.binary;
         let digits = || {
@@ -136,12 +137,12 @@ impl Scale {
             units = (units * 10 + digit).min(NANO_MAX);
         }
 
-        // From the right, as ceil((a + x) / 10) = ceil((a + ceil(x)) / 10) for a whole `a`: exact for any length.
+        // From the right, since ceil((a + x) / 10) = ceil((a + ceil(x)) / 10) for an integer `a`: exact for any length.
         let mut nano: i128 = 0;
         for digit in digits().rev().take(len as usize - before) {
             nano = (digit * unit + nano + 9) / 10;
         }
-        // After 40 more zeros it is 0 or 1, and stays.
+        // After 40 more zeros it is 0 or 1, and no longer changes.
         for _ in 0..(-point).clamp(0, 40) {
             nano = (nano + 9) / 10;
         }
@@ -156,14 +157,14 @@ fn split_digits(text: &str) -> (&str, &str) {
 
 fn bad_suffix(text: &str, suffix: &str) -> QuantityError {
     QuantityError(format!(
-        "quantity {:?} does not end in a unit: {:?} is none of n u m k M G T P E Ki Mi Gi Ti Pi Ei, nor an \
+        "quantity {:?} has the invalid suffix {:?}: use one of n u m k M G T P E Ki Mi Gi Ti Pi Ei, or an \
          exponent such as e3",
         shown(text),
         shown(suffix)
     ))
 }
 
-/// Enough of a text to recognise it: an object may hold megabytes.
+/// Truncates a text for an error message: an object may hold megabytes.
 fn shown(text: &str) -> String {
     text.chars().take(40).collect()
 }
@@ -178,7 +179,7 @@ mod tests {
         Quantity::parse(text).unwrap()
     }
 
-    /// Upstream's answers, made by `tools/quantity-vectors`.
+    /// Upstream's results, generated by `tools/quantity-vectors`.
     const VECTORS: &str = include_str!("../../../tests/data/quantities.txt");
 
     #[test]
@@ -195,7 +196,7 @@ mod tests {
             parsed += 1;
             let exact = nano.parse::<i128>().unwrap_or(i128::MAX);
             if exact.abs() > NANO_MAX {
-                // Upstream's decimals go on here, and their Value() wraps or is 0.
+                // Upstream's decimals are not capped here, and their Value() wraps or is 0.
                 assert_eq!(ours.nano().abs(), NANO_MAX, "{line:?}");
                 assert_eq!(ours.value().unsigned_abs(), i64::MAX as u64, "{line:?}");
                 continue;
@@ -208,8 +209,8 @@ mod tests {
                     assert!(ours.unsigned_abs() >= i64::MAX as u64, "{line:?}");
                     continue;
                 }
-                // Of negative ones upstream's answer depends on how they are stored (and -1Pi is -2882303760): no use
-                // to anybody, as a negative amount is refused wherever it is asked for.
+                // For negative quantities upstream's result depends on their representation (and -1Pi is -2882303760);
+                // this does not matter, as negative amounts are rejected everywhere.
                 if exact >= 0 {
                     assert_eq!(ours.to_string(), theirs, "{line:?}");
                 }

@@ -1,8 +1,8 @@
-//! What people and autoscalers are told about a pod.
+//! Reports about pods for users and autoscalers: events and conditions.
 
 use std::sync::Arc;
 
-/// A pod by all its names, as events and status patches need it.
+/// Reference to a pod, as events and status patches need it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PodRef {
     pub namespace: Arc<str>,
@@ -12,23 +12,23 @@ pub struct PodRef {
     pub scheduler_name: Arc<str>,
 }
 
-/// One thing to tell. Texts are kube-scheduler's, byte for byte: autoscalers and people parse them.
+/// One report. Texts equal kube-scheduler's byte for byte: autoscalers and users parse them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report {
-    /// Event `Scheduled`; the API server itself sets the condition when it binds.
+    /// Event `Scheduled`; the API server sets the condition itself on binding.
     Scheduled { pod: PodRef, node: Arc<str> },
-    /// Event `Preempted`: the pod is evicted from the node for a more important one.
+    /// Event `Preempted`: the pod is evicted from the node for a pod with higher priority.
     Preempted { pod: PodRef, preemptor: PodRef, node: Arc<str> },
     /// Event `FailedScheduling` and condition `PodScheduled=False`.
     Failed {
         pod: PodRef,
         /// `Unschedulable` or `SchedulerError`.
         reason: &'static str,
-        /// The whole text; the event carries it cut to 1,024 bytes, as upstream does.
+        /// The full text; the event truncates it to 1,024 bytes, as upstream does.
         message: Arc<str>,
-        /// `metadata.generation` of the pod that was looked at.
+        /// `metadata.generation` of the evaluated pod.
         generation: i64,
-        /// Whether an event is wanted too, or only a fresher condition.
+        /// Whether to send an event as well, or only to update the condition.
         event: bool,
     },
 }

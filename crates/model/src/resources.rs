@@ -1,14 +1,14 @@
-//! Amounts of resources as the scheduler counts them: integers in fixed units, rounded up once per pod.
+//! Resource amounts as the scheduler counts them: integers in fixed units, rounded up once per pod.
 
 use std::sync::Arc;
 
 use super::HostPort;
 
-/// The resources every node has, in the units kube-scheduler counts them.
-/// Sums saturate: a cluster object can never make the arithmetic wrap.
+/// The resources of every node, in the units of kube-scheduler. Sums saturate: no object of the cluster can
+/// make the arithmetic wrap.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Amounts {
-    /// Thousandths of a core.
+    /// Millicores.
     pub cpu_milli: i64,
     /// Bytes.
     pub memory: i64,
@@ -34,12 +34,13 @@ impl Amounts {
     }
 }
 
-/// Resources beyond [`Amounts`]: extended resources, huge pages, attachable volumes. Sorted by name, none zero.
+/// Resources beyond [`Amounts`]: extended resources, huge pages, attachable volumes. Sorted by name, no zero
+/// amounts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Extended(Vec<(Arc<str>, i64)>);
 
 impl Extended {
-    /// The amount of `name`; 0 when there is none.
+    /// Returns the amount of `name`; 0 if absent.
     pub fn get(&self, name: &str) -> i64 {
         match self.0.binary_search_by(|(n, _)| (**n).cmp(name)) {
             Ok(at) => self.0[at].1,
@@ -59,7 +60,7 @@ impl Extended {
         self.0.is_empty()
     }
 
-    /// Adds `amount` (may be negative) of `name`; an amount that becomes zero is forgotten.
+    /// Adds `amount` (may be negative) of `name`; entries that become zero are removed.
     pub fn add(&mut self, name: &Arc<str>, amount: i64) {
         match self.0.binary_search_by(|(n, _)| n.cmp(name)) {
             Ok(at) => {
@@ -84,15 +85,15 @@ impl FromIterator<(Arc<str>, i64)> for Extended {
     }
 }
 
-/// What one pod takes from its node. Pods made from one template share one `Usage` behind an `Arc`.
+/// Resource usage of one pod on its node. Pods made from one template share one `Usage` behind an `Arc`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Usage {
     /// Effective requests; `pods` is 1.
     pub requests: Amounts,
     pub extended: Extended,
-    /// CPU that spreading and packing count: 100 milli for a container that names none.
+    /// CPU for spreading and packing scores: 100 milli for a container without a request.
     pub nonzero_cpu_milli: i64,
-    /// Memory that spreading and packing count: 200 MiB for a container that names none.
+    /// Memory for spreading and packing scores: 200 MiB for a container without a request.
     pub nonzero_memory: i64,
     /// Sorted.
     pub ports: Box<[HostPort]>,

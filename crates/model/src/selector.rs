@@ -1,4 +1,4 @@
-//! Node selectors: `nodeSelector` and `affinity.nodeAffinity`, checked and ready to match.
+//! Node selectors: `nodeSelector` and `affinity.nodeAffinity`, validated and ready to match.
 
 use std::sync::Arc;
 
@@ -7,12 +7,12 @@ use super::Labels;
 /// Node affinity of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct NodeAffinity {
-    /// Any one of these terms must match; `None`: no such demand. An empty list matches nothing.
+    /// One of these terms must match; `None`: no required affinity. An empty list matches nothing.
     pub required: Option<Box<[NodeSelectorTerm]>>,
     pub preferred: Box<[PreferredTerm]>,
 }
 
-/// All requirements must hold. A term without any matches nothing.
+/// All requirements must hold. An empty term matches nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeSelectorTerm {
     pub expressions: Box<[Requirement]>,
@@ -26,7 +26,7 @@ pub struct PreferredTerm {
     pub term: NodeSelectorTerm,
 }
 
-/// A demand on one label.
+/// A requirement on one label.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Requirement {
     pub key: Arc<str>,
@@ -45,7 +45,7 @@ pub enum Operator {
     Lt(i64),
 }
 
-/// A demand on `metadata.name`, the only field that nodes can be selected by.
+/// A requirement on `metadata.name`, the only field that can select nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FieldRequirement {
     NameIs(Arc<str>),

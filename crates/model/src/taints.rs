@@ -33,7 +33,7 @@ pub enum TolerationOperator {
 }
 
 impl Toleration {
-    /// Whether the pod that carries this accepts `taint` (upstream: `Toleration.ToleratesTaint`).
+    /// Returns whether this toleration tolerates `taint` (upstream: `Toleration.ToleratesTaint`).
     pub fn tolerates(&self, taint: &Taint) -> bool {
         if self.effect.is_some_and(|effect| effect != taint.effect) {
             return false;

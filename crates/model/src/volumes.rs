@@ -1,4 +1,4 @@
-//! Volumes: what pods ask for and hold, and what nodes offer.
+//! Volumes: requirements and usage of pods, and what nodes offer.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Deref;
@@ -6,33 +6,33 @@ use std::sync::Arc;
 
 use super::{LabelSelector, Labels, NodeSelectorTerm, Requirement};
 
-/// A persistent volume claim by its names.
+/// Name of a persistent volume claim.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClaimName {
     pub namespace: Arc<str>,
     pub name: Arc<str>,
 }
 
-/// What a pod's `spec.volumes` says, as far as it says where the pod can run.
+/// The part of a pod's `spec.volumes` that restricts where the pod can run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct PodVolumes {
-    /// In the order of the spec, each once.
+    /// In the order of the spec, without duplicates.
     pub claims: Box<[PodClaim]>,
     /// Sorted.
     pub disks: Box<[Disk]>,
-    /// Disks named in the pod itself that a CSI driver attaches since the migration; sorted, each once.
+    /// Disks in the pod spec that a CSI driver attaches since CSI migration; sorted, without duplicates.
     pub inline: Box<[CsiVolume]>,
 }
 
-/// A claim of the pod's namespace that a pod uses.
+/// A claim that a pod uses, in the pod's namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PodClaim {
     pub name: Arc<str>,
-    /// It is made for this pod alone (`ephemeral.volumeClaimTemplate`), and named after it.
+    /// Created for this pod only (`ephemeral.volumeClaimTemplate`), and named after it.
     pub ephemeral: bool,
 }
 
-/// A disk that a pod names itself, of the kinds that two pods of one node cannot share freely.
+/// A disk in the pod spec, of a kind that two pods on one node cannot share freely.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Disk {
     GcePersistentDisk { name: Arc<str>, read_only: bool },
@@ -42,7 +42,7 @@ pub enum Disk {
 }
 
 impl Disk {
-    /// Two pods of one node cannot both have it (upstream: `isVolumeConflict`).
+    /// Returns whether two pods on one node cannot both use the disks (upstream: `isVolumeConflict`).
     pub fn conflicts(&self, other: &Disk) -> bool {
         use Disk::*;
         match (self, other) {
@@ -66,33 +66,33 @@ impl Disk {
     }
 }
 
-/// A volume as its CSI driver knows it.
+/// A volume as identified by its CSI driver.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CsiVolume {
     pub driver: Arc<str>,
     pub handle: Arc<str>,
 }
 
-/// What a pod that has a node holds of it, of volumes.
+/// Volumes that a bound pod uses on its node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct HeldVolumes {
     pub claims: Box<[ClaimName]>,
     pub disks: Box<[Disk]>,
     /// See [`PodVolumes::inline`].
     pub inline: Box<[CsiVolume]>,
-    /// Every volume that a CSI driver attaches: those of the claims as far as they are known, and the inline ones. Sorted,
-    /// each once.
+    /// All volumes that a CSI driver attaches: those of the known claims, and the inline ones. Sorted, without
+    /// duplicates.
     pub attached: Box<[CsiVolume]>,
 }
 
 impl HeldVolumes {
-    /// Something of it counts on the node.
+    /// Returns whether any of the volumes counts on the node: disks or attached volumes.
     pub fn takes_something(&self) -> bool {
         !self.attached.is_empty() || !self.disks.is_empty()
     }
 }
 
-/// How a volume can be mounted: a set of access modes.
+/// Set of access modes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AccessModes(u8);
 
@@ -105,7 +105,7 @@ impl AccessModes {
 }
 
 impl<'a> FromIterator<&'a str> for AccessModes {
-    /// All unknown modes are one: a claim with one gets no volume without.
+    /// Maps all unknown modes to one bit: a claim with an unknown mode only gets a volume with one.
     fn from_iter<I: IntoIterator<Item = &'a str>>(modes: I) -> Self {
         let bit = |mode| match mode {
             "ReadWriteOnce" => 1,
@@ -118,7 +118,7 @@ impl<'a> FromIterator<&'a str> for AccessModes {
     }
 }
 
-/// What claims ask of volumes, and volumes are.
+/// Attributes that claims request and volumes have.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct VolumeKind {
     /// Storage class; empty: none.
@@ -130,14 +130,15 @@ pub struct VolumeKind {
     pub attributes_class: Arc<str>,
 }
 
-/// A persistent volume as claims choose among them.
+/// A persistent volume as a candidate for claims.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct StaticVolume {
     pub name: Arc<str>,
     pub kind: VolumeKind,
     pub capacity_bytes: i64,
     pub labels: Labels,
-    /// Any one of these terms must match the labels of a node; `None`: every node reaches it. An empty list matches none.
+    /// One of these terms must match the labels of a node; `None`: every node reaches the volume. An empty list matches
+    /// none.
     pub affinity: Option<Box<[NodeSelectorTerm]>>,
 }
 
@@ -147,36 +148,37 @@ impl StaticVolume {
     }
 }
 
-/// Whether a volume's node affinity admits a node with these labels (upstream: `volume.CheckNodeAffinity`, which hands on
-/// nothing but the labels).
+/// Returns whether a volume's node affinity admits a node with these labels (upstream: `volume.CheckNodeAffinity`,
+/// which only passes the labels).
 pub fn admits(terms: &[NodeSelectorTerm], node_labels: &Labels) -> bool {
     terms.iter().any(|term| term.matches("", node_labels))
 }
 
-/// What the claims and disks of a pod ask of a node, as everything stands now; the part of a class that volumes make.
+/// Current requirements of a pod's claims and disks on nodes; part of the pod's class.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct VolumeNeeds {
-    /// No node will do, for this reason: a claim is missing, lost, not bound…
+    /// Why no node is possible: a claim is missing, lost, not bound…
     pub refusal: Option<Arc<str>>,
-    /// Node affinity of the bound volumes; sorted, each once.
+    /// Node affinity of the bound volumes; sorted, without duplicates.
     pub bound: Box<[Box<[NodeSelectorTerm]>]>,
     /// A claim is bound to a volume that does not exist.
     pub volume_missing: bool,
-    /// Zones and regions that bound volumes are labelled with; sorted, each once.
+    /// Zone and region labels of the bound volumes; sorted, without duplicates.
     pub zones: Box<[VolumeZone]>,
-    /// Claims that get their volume when the pod gets its node, in the order in which they choose: smallest first.
+    /// Claims whose volume is bound or provisioned when the pod gets its node, in the order of selection: smallest
+    /// first.
     pub unbound: Box<[UnboundClaim]>,
-    /// By CSI driver, sorted: how many volumes no other pod has.
+    /// Number of volumes that no other pod uses, by CSI driver; sorted.
     pub fresh: Box<[(Arc<str>, u32)]>,
-    /// Volumes that other pods may have attached to a node already; sorted, each once.
+    /// Volumes that may already be attached to a node for other pods; sorted, without duplicates.
     pub shared: Box<[CsiVolume]>,
     /// See [`PodVolumes::disks`].
     pub disks: Box<[Disk]>,
-    /// A claim that only one pod may use is used by another one.
+    /// A `ReadWriteOncePod` claim is used by another pod.
     pub claim_in_use: bool,
 }
 
-/// A topology label of a bound volume: the node's must be one of these values.
+/// A topology label of a bound volume: the node's label must have one of these values.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct VolumeZone {
     pub key: Arc<str>,
@@ -184,40 +186,41 @@ pub struct VolumeZone {
     pub values: Box<[Arc<str>]>,
 }
 
-/// A claim of class `WaitForFirstConsumer` without a volume. It has no name here: the pods of a StatefulSet are one class.
+/// An unbound claim of a class with `WaitForFirstConsumer`. It is unnamed: the pods of a StatefulSet are one class.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct UnboundClaim {
     pub size_bytes: i64,
     pub kind: VolumeKind,
     /// Labels that the volume must have; `None`: any.
     pub selector: Option<LabelSelector>,
-    /// The node its volume is being made for.
+    /// The node that its volume is being provisioned for.
     pub selected_node: Option<Arc<str>>,
-    /// A volume that was set apart for this claim: it must be this one.
+    /// The volume pre-bound to this claim: no other one is used.
     pub prebound: Option<Arc<StaticVolume>>,
-    /// Free volumes of the class that more than a few nodes reach, smallest first. Those of few nodes are known by the nodes.
+    /// Free volumes of the class that more than a few nodes reach, smallest first. Volumes that only a few nodes reach
+    /// are part of those nodes' rows.
     pub candidates: Shared<Vec<Arc<StaticVolume>>>,
-    /// `None`: nobody makes volumes of this class.
+    /// `None`: volumes of this class are not provisioned dynamically.
     pub provision: Option<Provision>,
 }
 
-/// How a volume could be made for a claim.
+/// Dynamic provisioning for a claim.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Provision {
-    /// Any one must match, all requirements of it; empty: everywhere.
+    /// Allowed topologies: one must match with all its requirements; empty: everywhere.
     pub topologies: Shared<Vec<Box<[Requirement]>>>,
-    /// Where there is enough room; `None`: the driver does not tell.
+    /// Segments with enough storage capacity; `None`: the driver does not report capacity.
     pub segments: Option<Shared<Vec<LabelSelector>>>,
 }
 
-/// By CSI driver, sorted: how many volumes a node can have attached.
+/// Maximum number of attached volumes of a node, by CSI driver; sorted.
 pub type AttachLimits = Box<[(Arc<str>, i64)]>;
 
-/// What a node offers to volumes, besides being reached by some.
+/// Attach limits and attachments of a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeStorage {
     pub limits: AttachLimits,
-    /// What is attached according to the attach controller; sorted, each once.
+    /// Volumes attached according to the attach controller; sorted, without duplicates.
     pub attachments: Box<[CsiVolume]>,
 }
 
@@ -228,7 +231,7 @@ impl NodeStorage {
     }
 }
 
-/// A large value that many hold, hashed once: comparing two holders of the same one costs nothing.
+/// A large shared value with a cached hash: comparing two references to the same value is cheap.
 #[derive(Debug)]
 pub struct Shared<T> {
     hash: u64,

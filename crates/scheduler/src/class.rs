@@ -1,11 +1,11 @@
-//! Classes: pods that every rule treats alike.
+//! Pod classes: groups of pods that every rule treats alike.
 //!
-//! The key of a class is the whole [`PodSpec`] in canonical form, which holds exactly what rules read of the pod itself, and
-//! of the pod's namespace and labels as much as affinity terms of other pods could read: labels that no such term names are
-//! left out, so that the pods of a StatefulSet, each labelled with its own name, are one class. Each cached rule has a trait,
-//! the part of the spec it reads; classes with an equal trait share that rule's answers. What the policy of a pod says is
-//! part of its class, too, and what hints add: when these change, the pods are of other classes, so that no list can be
-//! wrong.
+//! The key of a class is the whole [`PodSpec`] in canonical form, which holds exactly the fields of the pod that rules
+//! read, plus the parts of the pod's namespace and labels that affinity terms of other pods may read. Labels that no
+//! such term names are left out, so that the pods of a StatefulSet, each labelled with its own name, are one class.
+//! Each cached rule has a trait, the part of the spec that it reads; classes with an equal trait share that rule's
+//! answers. The placement settings of a pod's policy and its hints are part of its class, too: when these change, the
+//! pods get another class, so that no ranked list becomes wrong.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -17,11 +17,11 @@ use berth_model::{
     Identity, Labels, NodeAffinity, NodeSelectorTerm, PodAffinity, PodSpec, Toleration, VolumeZone,
 };
 
-/// Identifies a class for as long as the process runs; never used again.
+/// Identifies a class within the process; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClassId(pub u64);
 
-/// Identifies a value of one rule's trait; never used again.
+/// Identifies a value of one rule's trait; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TraitId(pub u64);
 
@@ -30,39 +30,40 @@ pub struct TraitId(pub u64);
 pub struct Class {
     pub id: ClassId,
     pub spec: Arc<PodSpec>,
-    /// What affinity terms of other pods can tell of these pods.
+    /// The part of the pods' identity that affinity terms of other pods read.
     pub identity: Identity,
-    /// Each of these pods is one that its own required affinity asks for: the first of them needs no other.
+    /// Each of these pods matches its own required affinity: the first of them needs no other pod.
     pub self_affine: bool,
-    /// Room that is kept for pods of a lower priority does not bind these. The same for all while none is kept.
+    /// Capacity reserved for pods with lower priority is available to these pods. The same for all pods while nothing
+    /// is reserved.
     pub priority: i32,
-    /// What the policy of these pods says.
+    /// Placement settings of these pods' policy.
     pub placement: Arc<Placement>,
-    /// Preferred terms of pod affinity that these pods do not have themselves.
+    /// Preferred pod affinity terms from hints, in addition to the pods' own.
     pub hints: Terms,
-    /// By rule: the trait's value, or `None` where the rule does not apply to this class.
+    /// Trait values by rule; `None` where the rule does not apply to this class.
     pub traits: [Option<TraitId>; CachedRule::COUNT],
     pub tolerates_unschedulable: bool,
 }
 
 impl Class {
-    /// The cached rules that apply, each with its trait.
+    /// Returns the cached rules that apply, each with its trait.
     pub fn cached_rules(&self) -> impl Iterator<Item = (CachedRule, TraitId)> + '_ {
         CachedRule::ALL.into_iter().filter_map(|rule| Some((rule, self.traits[rule.index()]?)))
     }
 
-    /// Whether where its pods may go depends on pods of other nodes.
+    /// Returns whether the valid nodes of its pods depend on pods on other nodes.
     pub fn looks_at_pods(&self) -> bool {
         let spec = &self.spec;
-        // Terms of other pods can only tell of pods whose namespace counts for their class.
+        // Terms of other pods can only select pods whose namespace is part of their class.
         let named = self.identity != Identity::default();
         let cells = self.placement.limit.as_ref().is_some_and(|limit| limit.topology_key.is_some());
         let hinted = !self.hints.is_empty();
         named || cells || hinted || !spec.pod_affinity.is_empty() || !spec.spread.constraints.is_empty()
     }
 
-    /// Whether a pod like this, where it comes, may open nodes to the class: one that its affinity asks for, or that makes the
-    /// emptiest domain of its spread less empty.
+    /// Returns whether the arrival of a pod like this may make nodes valid for the class: it matches the class's
+    /// required affinity, or makes the emptiest domain of its spread less empty.
     pub fn welcomes(&self, pod: &Identity) -> bool {
         let required = &self.spec.pod_affinity.required;
         let hard = self.spec.spread.constraints.iter().filter(|constraint| constraint.hard);
@@ -70,8 +71,9 @@ impl Class {
             || hard.into_iter().any(|c| c.selector.matches(pod))
     }
 
-    /// A number that is the same for the same class in every process of this program. Priorities are left out: only a process
-    /// that keeps room somewhere tells classes apart by them; and policies and hints, which do not reach all processes at once.
+    /// Returns a number that is the same for the same class in every process of this program. It ignores priorities, as
+    /// only a process with reservations distinguishes classes by them, and policies and hints, which do not reach all
+    /// processes at once.
     pub fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         (&self.spec, &self.identity, self.self_affine).hash(&mut hasher);
@@ -96,7 +98,7 @@ impl Class {
     }
 }
 
-/// What one rule reads of a spec.
+/// The part of a spec that one rule reads.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Trait {
     Tolerations(Box<[Toleration]>),
@@ -106,7 +108,7 @@ enum Trait {
     VolumeZones(Box<[VolumeZone]>),
 }
 
-/// What makes pods one class.
+/// Identity of a class.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct ClassKey {
     spec: Arc<PodSpec>,
@@ -117,7 +119,7 @@ struct ClassKey {
     hints: Terms,
 }
 
-/// What the terms of any pod name. It only grows.
+/// Labels that are named in the terms of any pod. Only grows.
 #[derive(Debug, Default)]
 struct Named {
     terms: bool,
@@ -141,33 +143,33 @@ impl Named {
     }
 }
 
-/// Gives every pod its class. Remembers the classes in use and, bounded, those used last.
+/// Assigns classes to pods. Remembers the classes in use and a bounded number of recently used ones.
 #[derive(Debug, Default)]
 pub struct Classifier {
     classes: HashMap<ClassKey, Arc<Class>>,
     named: Named,
-    /// Of pods that no policy governs.
+    /// Settings for pods without a policy.
     placement: Arc<Placement>,
-    /// Some node had room that was kept for a pod.
+    /// Some node had a reservation.
     reservations: bool,
     traits: HashMap<Trait, TraitId>,
-    /// Classes in the order they were made, to forget the unused ones first.
+    /// Classes in order of creation, to evict unused ones first.
     order: VecDeque<Arc<Class>>,
     next_class: u64,
     next_trait: u64,
 }
 
-/// Classes that no pod uses are remembered up to this many: a Deployment that scales up again finds its ranked lists.
+/// Maximum number of unused classes: a Deployment that scales up later finds its ranked lists.
 const MOST_UNUSED: usize = 4096;
 
 impl Classifier {
-    /// Pods that no policy governs are placed so.
+    /// Creates a classifier with the placement settings for pods without a policy.
     pub fn new(placement: Arc<Placement>) -> Self {
         Classifier { placement, ..Classifier::default() }
     }
 
-    /// Notes which labels the terms of some pod read. Returns whether that is news: then pods classified before may be of
-    /// other classes now.
+    /// Records the labels that the terms of a pod read. Returns whether any is new: then pods classified before may
+    /// belong to other classes now.
     pub fn note_terms(&mut self, affinity: &PodAffinity) -> bool {
         if affinity.is_empty() {
             return false;
@@ -190,19 +192,19 @@ impl Classifier {
         news
     }
 
-    /// Notes that room is kept for pods somewhere. Returns whether that is news, as for [`Classifier::note_terms`]. It stays
-    /// so: under load there is such room now and then.
+    /// Records that a node has a reservation. Returns whether this is new, as for [`Classifier::note_terms`]. It is
+    /// never reset: under load, reservations recur.
     pub fn note_reservations(&mut self) -> bool {
         !std::mem::replace(&mut self.reservations, true)
     }
 
-    /// The class of a pod with this spec, which other pods see so.
+    /// Returns the class of a pod with this spec and identity.
     pub fn classify(&mut self, spec: &Arc<PodSpec>, pod: &Identity, priority: i32) -> Arc<Class> {
         let placement = self.placement.clone();
         self.classify_under(placement, spec, pod, priority)
     }
 
-    /// The same for a pod under a policy.
+    /// Returns the class of a pod under a policy.
     pub fn classify_under(
         &mut self,
         placement: Arc<Placement>,
@@ -213,7 +215,7 @@ impl Classifier {
         self.classify_hinted(placement, Terms::default(), spec, pod, priority)
     }
 
-    /// The same for a pod that hints give terms besides its own.
+    /// Returns the class of a pod with additional terms from hints.
     pub fn classify_hinted(
         &mut self,
         placement: Arc<Placement>,
@@ -254,7 +256,7 @@ impl Classifier {
         class
     }
 
-    /// Number of classes remembered.
+    /// Returns the number of known classes.
     pub fn len(&self) -> usize {
         self.classes.len()
     }
@@ -271,8 +273,8 @@ impl Classifier {
         })
     }
 
-    /// Looks at the two oldest classes for each new one, so that the work is spread evenly: an unused one is forgotten, a
-    /// used one goes to the back.
+    /// Checks the two oldest classes for each new one, so that the work is spread evenly: an unused one is evicted, a
+    /// used one moves to the back.
     fn forget_unused(&mut self) {
         for _ in 0..2 {
             if self.order.len() <= MOST_UNUSED {
@@ -281,7 +283,7 @@ impl Classifier {
             let Some(class) = self.order.pop_front() else {
                 return;
             };
-            // Here and in `classes`: nobody else has it.
+            // Here and in `classes`: no other references.
             if Arc::strong_count(&class) > 2 {
                 self.order.push_back(class);
                 continue;
@@ -299,7 +301,7 @@ impl Classifier {
 
 fn trait_of(rule: CachedRule, spec: &PodSpec) -> Option<Trait> {
     match rule {
-        // Every class has it: a node's taints exclude pods that say nothing, too.
+        // Every class has this trait: taints also exclude pods without tolerations.
         CachedRule::TaintToleration => Some(Trait::Tolerations(spec.tolerations.clone())),
         CachedRule::NodeAffinity => crate::rules::node_affinity_applies(spec)
             .then(|| Trait::NodeAffinity(spec.node_selector.clone(), spec.node_affinity.clone())),

@@ -91,7 +91,7 @@ async fn kubectl_applies_the_kinds_and_the_examples_and_says_what_is_wrong_with_
     let names = ["berth-blue", "berth-red", "berth-training"];
     assert_eq!(listed, names.map(|name| format!("allocation.berth.dev/{name}\n")).concat());
     let explained = kubectl.must(&["explain", "allocation.spec.topology.mode"], "").await;
-    assert!(explained.contains("Spread: as evenly over the domains as there is room"), "{explained}");
+    assert!(explained.contains("Spread: as evenly over the domains as capacity allows"), "{explained}");
 
     for (spec, expected) in cases() {
         let said = kubectl.run(&["apply", "--dry-run=server", "-f", "-"], &allocation(&spec)).await;

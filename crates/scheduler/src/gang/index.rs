@@ -1,4 +1,5 @@
-//! All allocations, and which of them a pod belongs to: found by what the pod shows, without a look at every allocation.
+//! Index of allocations: finds the allocation of a pod by the pod's labels, owner and group, without scanning all
+//! allocations.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -7,24 +8,24 @@ use std::sync::Arc;
 use super::{Allocation, AllocationKind, AllocationName, COSCHEDULING_LABEL, Members};
 use berth_model::{LabelSelector, Operator, Peer};
 
-/// Where a pod belongs.
+/// The allocation that a pod belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Membership {
     pub name: AllocationName,
-    /// The place of its role in the allocation.
+    /// Index of the pod's role in the allocation.
     pub role: usize,
-    /// Younger allocations that claim it, too, in vain.
+    /// Younger allocations that also match the pod.
     pub losers: Box<[AllocationName]>,
 }
 
-/// See the module.
+/// All allocations, indexed by clue.
 #[derive(Debug, Default)]
 pub struct Allocations {
     all: BTreeMap<AllocationName, Arc<Allocation>>,
     by_clue: HashMap<Clue, BTreeSet<AllocationName>>,
 }
 
-/// What every member of an allocation shows.
+/// An attribute that every member of a role has.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Clue {
     Label {
@@ -41,14 +42,14 @@ enum Clue {
         namespace: Arc<str>,
         name: Arc<str>,
     },
-    /// Nothing but the namespace.
+    /// Only the namespace.
     Any {
         namespace: Arc<str>,
     },
 }
 
 impl Allocations {
-    /// The allocation is now so. Returns whether that is news.
+    /// Upserts an allocation. Returns whether it changed.
     pub fn apply(&mut self, allocation: Allocation) -> bool {
         let known = self.all.get(&allocation.name);
         if known.is_some_and(|known| **known == allocation) {
@@ -88,9 +89,9 @@ impl Allocations {
         self.all.is_empty()
     }
 
-    /// The allocation that has this pod: of several, the one that was made first, then by kind and name.
+    /// Returns the allocation of this pod: of several matching ones the oldest, then by kind and name.
     ///
-    /// A pod that names a PodGroup belongs to it, whether it exists or not.
+    /// A pod that names a PodGroup belongs to it, even if the PodGroup does not exist yet.
     pub fn find(&self, pod: &Peer) -> Option<Membership> {
         let mut found: Vec<(&Arc<Allocation>, usize)> = Vec::new();
         if !self.all.is_empty() {
@@ -143,13 +144,13 @@ impl Allocations {
     }
 }
 
-/// The PodGroup that the pod names comes first, then the older one.
+/// Orders allocations by precedence: the PodGroup that the pod names first, then the older one.
 fn precedence(a: &Allocation, b: &Allocation, named: Option<&AllocationName>) -> Ordering {
     let rank = |x: &Allocation| (Some(&x.name) != named, x.created_s);
     rank(a).cmp(&rank(b)).then_with(|| a.name.cmp(&b.name))
 }
 
-/// One clue for each role: the most telling one.
+/// Returns one clue per role: the most selective one.
 fn clues_of(allocation: &Allocation) -> BTreeSet<Clue> {
     let AllocationName { kind, namespace, name } = &allocation.name;
     let namespace = || namespace.clone();

@@ -1,7 +1,8 @@
-//! Allocations: pods that are placed together or not at all.
+//! Gang scheduling: allocations, whose pods are scheduled all or nothing.
 //!
-//! May not know: kube, tokio, clocks. What an allocation is, and what is told of it, is in `spec.rs`; which one a pod belongs to
-//! in `index.rs`; where an agent would place its members in `plan.rs`. The scheduler has the state (`scheduler/gangs.rs`).
+//! Must not depend on kube, tokio or clocks. `spec.rs` defines allocations and their status, `index.rs` finds the
+//! allocation of a pod, `plan.rs` defines an agent's placement of the members. The scheduler keeps the state
+//! (`scheduler/gangs.rs`).
 
 mod index;
 mod plan;

@@ -1,4 +1,4 @@
-//! What an agent is asked to place together, and what it answers.
+//! Request to an agent to place pods together, and the resulting plan.
 
 use std::sync::Arc;
 
@@ -8,47 +8,47 @@ use crate::inventory::NodeId;
 use crate::rules::Diagnosis;
 use berth_model::Holding;
 
-/// A member without a node.
+/// An unbound member.
 #[derive(Debug, Clone)]
 pub struct Candidate {
     pub uid: Arc<str>,
     pub class: Arc<Class>,
     pub holding: Holding,
-    /// The place of its role in the allocation.
+    /// Index of its role in the allocation.
     pub role: usize,
 }
 
-/// What is to be placed together.
+/// Members to place together.
 #[derive(Debug, Clone)]
 pub struct Wanted {
-    /// In the order in which they would have their turn. Not empty.
+    /// In queue order. Not empty.
     pub members: Vec<Candidate>,
-    /// By role: so many of these members must find a place, or none gets one.
+    /// Required number of placed members by role; if one is not reached, none is placed.
     pub need: Box<[u32]>,
     pub topology: Option<Topology>,
-    /// Where other members are already.
+    /// Nodes of members that are placed already.
     pub placed: Vec<NodeId>,
-    /// Room that is kept for members (by uid): it is theirs.
+    /// Capacity reserved for members (by uid), available to them.
     pub reserved: Vec<(NodeId, Arc<str>)>,
 }
 
-/// What an agent found.
+/// Placement found by an agent.
 #[derive(Debug)]
 pub struct Plan {
-    /// Every role has what it needs.
+    /// Every role reaches its required number.
     pub complete: bool,
-    /// Members by their place in [`Wanted::members`], in the order in which they were placed. If the plan is not complete, how
-    /// far it got.
+    /// Members by their index in [`Wanted::members`], in the order of placement. The partial placement if the plan is
+    /// not complete.
     pub places: Vec<(usize, NodeId)>,
-    /// Of the first member that found no place.
+    /// The first member that could not be placed.
     pub lacking: Option<Lacking>,
 }
 
-/// Why a member found no place beside those that did.
+/// Why a member could not be placed next to the placed ones.
 #[derive(Debug)]
 pub struct Lacking {
     pub class: Arc<Class>,
     pub diagnosis: Diagnosis,
-    /// The domain of the topology that came closest.
+    /// The topology domain that came closest.
     pub domain: Option<Arc<str>>,
 }

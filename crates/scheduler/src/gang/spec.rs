@@ -1,11 +1,11 @@
-//! What an allocation asks for, whichever object says so, and what is told of it.
+//! Spec and status of an allocation, independent of the kind of its object.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use berth_model::{LabelSelector, Peer};
 
-/// The object that makes pods one allocation.
+/// Kind of the object that defines an allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AllocationKind {
     /// `allocations.berth.dev`.
@@ -16,7 +16,7 @@ pub enum AllocationKind {
     Coscheduling,
 }
 
-/// An allocation by all its names.
+/// Name of an allocation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AllocationName {
     pub kind: AllocationKind,
@@ -24,44 +24,45 @@ pub struct AllocationName {
     pub name: Arc<str>,
 }
 
-/// What an allocation asks for.
+/// Spec of an allocation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allocation {
     pub name: AllocationName,
     pub uid: Arc<str>,
     pub generation: i64,
-    /// Creation time in seconds since the epoch: of two that claim a pod, the older one has it.
+    /// Creation time in seconds since the epoch: if two allocations match a pod, it belongs to the older one.
     pub created_s: i64,
-    /// At least one. A pod belongs to the first role that it matches.
+    /// Not empty. A pod belongs to the first role that it matches.
     pub roles: Box<[Role]>,
-    /// Once enough members are there and could not be placed for so long, no more is tried until something about the
-    /// allocation changes. `None`: it waits for ever.
+    /// Scheduling timeout; starts once enough members exist. After it, the allocation is not retried until it changes.
+    /// `None`: no timeout.
     pub timeout: Option<Duration>,
     pub topology: Option<Topology>,
-    /// Its minimum was bound once, as its object says: members that come later are placed one by one.
+    /// The minimum was bound before, according to the object: later members are scheduled one by one.
     pub was_scheduled: bool,
-    /// Its spec cannot be understood, for this reason; its members wait.
+    /// Why the spec is invalid; the members wait.
     pub problem: Option<Arc<str>>,
 }
 
-/// A part of an allocation with a minimum of its own.
+/// A group of pods in an allocation, with its own minimum.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Role {
-    /// Empty when there is only one.
+    /// Empty if there is only one role.
     pub name: Arc<str>,
     pub members: Members,
-    /// So many of them are placed, or none at all. At least 1, but for a group whose pods need not come together: 0.
+    /// Minimum number of pods scheduled together, all or nothing. At least 1, except 0 for a group without gang
+    /// scheduling.
     pub minimum: u32,
 }
 
-/// Which pods of the namespace belong to a role.
+/// Selects the pods of a role, in the allocation's namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Members {
-    /// Those with these labels.
+    /// Pods with these labels.
     Selected(LabelSelector),
-    /// Those with this controller.
+    /// Pods with this controller.
     Owned(OwnerName),
-    /// Those that name the group themselves: by `spec.schedulingGroup` or by a label.
+    /// Pods that name the group themselves: by `spec.schedulingGroup` or by a label.
     Grouped,
 }
 
@@ -72,21 +73,21 @@ pub struct OwnerName {
     pub name: Arc<str>,
 }
 
-/// Where the members of an allocation are to be.
+/// Placement of the members relative to each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
-    /// A label of nodes: those with the same value are one domain.
+    /// Node label: nodes with the same value are one domain.
     pub key: Arc<str>,
     pub mode: TopologyMode,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TopologyMode {
-    /// All in one domain, or none at all.
+    /// All pods in one domain, or none is placed.
     Required,
-    /// All in one domain if there is one with room, else anywhere.
+    /// All pods in one domain if one has capacity, else on any nodes.
     Preferred,
-    /// As evenly over the domains as there is room.
+    /// As evenly over the domains as capacity allows.
     Spread,
 }
 
@@ -94,7 +95,7 @@ pub enum TopologyMode {
 pub const COSCHEDULING_LABEL: &str = "scheduling.x-k8s.io/pod-group";
 
 impl Allocation {
-    /// The role that the pod belongs to, by its place.
+    /// Returns the index of the role that the pod belongs to.
     pub fn role_of(&self, pod: &Peer) -> Option<usize> {
         if pod.identity.namespace != self.name.namespace {
             return None;
@@ -114,48 +115,48 @@ impl Allocation {
         })
     }
 
-    /// So many members in all are placed, or none.
+    /// Returns the minimum number of members of all roles together.
     pub fn minimum(&self) -> u32 {
         self.roles.iter().fold(0, |sum, role| sum.saturating_add(role.minimum))
     }
 }
 
-/// Where an allocation stands.
+/// Phase of an allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Phase {
     /// Fewer members than the minimum exist.
     Pending,
-    /// Enough members exist, and are about to be placed.
+    /// Enough members exist, and are being scheduled.
     Scheduling,
     /// They do not fit.
     Unschedulable,
     /// At least the minimum is bound.
     Scheduled,
-    /// It has been waiting for longer than its timeout: no more is tried until something about it changes.
+    /// The timeout has passed: not retried until the allocation changes.
     TimedOut,
-    /// Its spec cannot be understood, or contradicts itself.
+    /// The spec is invalid or contradicts itself.
     Invalid,
 }
 
-/// What is told of an allocation.
+/// Status of an allocation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllocationStatus {
     pub name: AllocationName,
     pub uid: Arc<str>,
     pub observed_generation: i64,
     pub phase: Phase,
-    /// One sentence or more for people: why it waits, or nothing.
+    /// Human-readable reason for waiting; empty if it does not wait.
     pub message: Arc<str>,
-    /// What would help it, if that is known.
+    /// A change that would let it be scheduled, if one is known.
     pub help: Option<Arc<str>>,
     pub roles: Box<[RoleStatus]>,
-    /// Bound members by domain of its topology, or by node without one; the fullest first, cut to the first few.
+    /// Number of bound members by topology domain, or by node without a topology; the fullest first, truncated.
     pub placement: Box<[(Arc<str>, u32)]>,
-    /// Members that another, older allocation has.
+    /// Number of matching pods that belong to an older allocation.
     pub claimed_by_others: u32,
 }
 
-/// How many of a role there are.
+/// Pod counts of one role.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoleStatus {
     pub name: Arc<str>,

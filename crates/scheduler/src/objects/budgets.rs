@@ -1,4 +1,4 @@
-//! PodDisruptionBudgets: which pods are not to be preempted if others will do (upstream: `filterPodsWithPDBViolation`).
+//! PodDisruptionBudgets: pods that preemption avoids if other victims suffice (upstream: `filterPodsWithPDBViolation`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,14 +6,14 @@ use std::sync::Arc;
 use super::ObjectName;
 use berth_model::{Identity, LabelSelector};
 
-/// How much disruption the pods that it selects can bear now.
+/// Disruptions currently allowed for the selected pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DisruptionBudget {
     pub name: ObjectName,
-    /// One that selects everything selects nothing, as upstream has it.
+    /// A selector that matches everything selects nothing, as upstream.
     pub selector: LabelSelector,
     pub allowed: i32,
-    /// Names of pods whose disruption the API server has counted already.
+    /// Names of pods whose disruption the API server has already counted.
     pub disrupted: BTreeSet<Arc<str>>,
 }
 
@@ -25,7 +25,7 @@ pub struct Budgets {
 }
 
 impl Budgets {
-    /// Grows with every change.
+    /// Increments with every change.
     pub fn revision(&self) -> u64 {
         self.revision
     }
@@ -48,12 +48,12 @@ impl Budgets {
         self.all.keys()
     }
 
-    /// What is left of each budget while pods are taken from it one after the other.
+    /// Starts an account of the remaining budgets, from which pods are subtracted one by one.
     pub fn spending(&self) -> Spending<'_> {
         Spending { budgets: self, left: BTreeMap::new() }
     }
 
-    /// The budgets that count the disruption of this pod.
+    /// Returns the budgets that count the disruption of this pod.
     fn of_pod<'a>(
         &'a self,
         namespace: &Arc<str>,
@@ -74,7 +74,7 @@ impl Budgets {
     }
 }
 
-/// See [`Budgets::spending`].
+/// Remaining budgets, see [`Budgets::spending`].
 #[derive(Debug, Clone)]
 pub struct Spending<'a> {
     budgets: &'a Budgets,
@@ -82,7 +82,7 @@ pub struct Spending<'a> {
 }
 
 impl Spending<'_> {
-    /// Takes this pod, too. Whether that is more than one of its budgets allows.
+    /// Subtracts this pod. Returns whether that exceeds one of its budgets.
     pub fn violates(&mut self, namespace: &Arc<str>, name: &str, pod: &Identity) -> bool {
         let mut violated = false;
         for budget in self.budgets.of_pod(namespace, name, pod) {
@@ -93,7 +93,7 @@ impl Spending<'_> {
         violated
     }
 
-    /// The first budget of this pod that allows nothing more.
+    /// Returns the first budget of this pod that allows no further disruption.
     pub fn exhausted(&self, namespace: &Arc<str>, name: &str, pod: &Identity) -> Option<&ObjectName> {
         let left = |budget: &DisruptionBudget| self.left.get(&budget.name).copied();
         let none_left = |budget: &&DisruptionBudget| left(budget).unwrap_or(budget.allowed.into()) < 1;

@@ -1,7 +1,8 @@
-//! The other objects of a cluster that decide what a pod wants and what other pods see of it: namespaces, and what makes
-//! pods belong together.
+//! Stores of other cluster objects that affect what a pod requires and what other pods read of it: namespaces, volumes,
+//! disruption budgets, and the services and controllers that select pods.
 //!
-//! May not know: kube, tokio, clocks, nodes. Each store answers whether a change changes anything, and for whom.
+//! Must not depend on kube, tokio, clocks or nodes. Each store returns whether a change has an effect, and which pods
+//! it affects.
 
 mod budgets;
 mod spreading;
@@ -26,7 +27,7 @@ use berth_model::{
 };
 use spreading::Spreading;
 
-/// What kind of object.
+/// Kind of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     Namespace,
@@ -51,15 +52,15 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// What says which pods belong together.
+    /// Kinds that select pods for default topology spread.
     pub const SPREADING: [Kind; 4] =
         [Kind::Service, Kind::ReplicationController, Kind::ReplicaSet, Kind::StatefulSet];
 }
 
-/// An object by all its names.
+/// Name of an object.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectName {
-    /// Empty for objects that belong to no namespace.
+    /// Empty for cluster-scoped objects.
     pub namespace: Arc<str>,
     pub name: Arc<str>,
 }
@@ -74,7 +75,7 @@ pub enum Object {
     Volume(Volume),
     Claim(Claim),
     StorageClass(StorageClass),
-    /// How many volumes the node of this name can have attached, by driver; sorted.
+    /// Maximum number of attached volumes of the node with this name, by driver; sorted.
     CsiNode {
         name: Arc<str>,
         limits: AttachLimits,
@@ -85,21 +86,21 @@ pub enum Object {
     },
     Capacity(Capacity),
     Attachment(Attachment),
-    /// One of [`Kind::SPREADING`], and the pods it selects; of a service single labels only.
+    /// One of [`Kind::SPREADING`], and the pods it selects; for a service only single labels.
     Selecting {
         kind: Kind,
         name: ObjectName,
         selector: LabelSelector,
     },
     DisruptionBudget(DisruptionBudget),
-    /// Not kept here: the scheduler hands it to the gangs.
+    /// Not stored here: the scheduler passes it to the gangs.
     Allocation(Box<Allocation>),
-    /// Not kept here: the scheduler hands it to the policies.
+    /// Not stored here: the scheduler passes it to the policies.
     Policy(Box<Policy>),
     Quota(Box<quota::Quota>),
 }
 
-/// Which pods must be looked at again after a change.
+/// Pods to re-evaluate after a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Affected {
     Nothing,
@@ -110,9 +111,9 @@ pub enum Affected {
         namespace: Arc<str>,
         owner: Arc<str>,
     },
-    /// All pods of this namespace, those with a node too: others see them differently now.
+    /// All pods of this namespace, including bound ones: other pods read different labels of them now.
     Everyone(Arc<str>),
-    /// See there.
+    /// Pods affected by volumes, see [`VolumeNews`].
     Volumes(Box<VolumeNews>),
 }
 
@@ -122,26 +123,27 @@ impl From<VolumeNews> for Affected {
     }
 }
 
-/// Everything known.
+/// All stores.
 #[derive(Debug, Default)]
 pub struct Objects {
     namespaces: HashMap<Arc<str>, Labels>,
     pub volumes: Volumes,
     pub budgets: Budgets,
-    /// The scheduler hands them to the index.
+    /// Filled by the scheduler.
     pub quotas: quota::Index,
-    /// Pods made from one template share what others see of them.
+    /// Pods made from one template share their [`Peer`].
     peers: Pool<Peer>,
     spreading: Spreading,
 }
 
 impl Objects {
-    /// With the constraints that pods get that have none of their own; their selectors are not read.
+    /// Creates empty stores with the default spread constraints for pods without their own; the selectors of the
+    /// defaults are ignored.
     pub fn new(default_spread: Spread) -> Self {
         Objects { spreading: Spreading::new(default_spread), ..Objects::default() }
     }
 
-    /// The object is now so.
+    /// Upserts an object.
     pub fn apply(&mut self, object: Object) -> Affected {
         match object {
             Object::Namespace { name, labels } => {
@@ -166,15 +168,15 @@ impl Objects {
         }
     }
 
-    /// Those that exist, each with its labels.
+    /// Returns the existing namespaces with their labels.
     pub fn namespaces(&self) -> impl Iterator<Item = (&Arc<str>, &Labels)> {
         self.namespaces.iter()
     }
 
-    /// The object is gone.
+    /// Deletes an object.
     pub fn delete(&mut self, kind: Kind, object: &ObjectName) -> Affected {
         match kind {
-            // Its pods are going, too; what is known of it stands until then.
+            // Its pods are being deleted, too; their known labels stay valid until then.
             Kind::Namespace => {
                 self.namespaces.remove(&object.name);
                 Affected::Nothing
@@ -190,7 +192,7 @@ impl Objects {
         }
     }
 
-    /// A list of all objects of this kind is complete: the others are gone.
+    /// Handles a complete list of all objects of this kind: deletes objects that are not in it.
     pub fn retain(&mut self, kind: Kind, listed: &HashSet<ObjectName>) -> Vec<Affected> {
         let gone: Vec<_> = self.names(kind).into_iter().filter(|name| !listed.contains(name)).collect();
         gone.iter().map(|name| self.delete(kind, name)).collect()
@@ -213,7 +215,7 @@ impl Objects {
         names
     }
 
-    /// What the pod takes of its node and shows there, with the labels of its namespace.
+    /// Returns the pod's usage of its node and what other pods there read of it, with the labels of its namespace.
     pub fn holding(&mut self, pod: &Pod) -> Holding {
         let volumes = pod.volumes.as_ref().map(|volumes| Arc::new(self.volumes.held(pod, volumes)));
         let peer = self.peer(&pod.peer);
@@ -231,7 +233,7 @@ impl Objects {
         self.peers.share(Peer { identity, ..Peer::clone(bare) })
     }
 
-    /// The same for a pod that is charged already, after its namespace or a claim of it changed.
+    /// Recomputes the holding of a charged pod, after its namespace or one of its claims changed.
     pub fn renewed(&mut self, holding: &Holding) -> Holding {
         let volumes = holding.volumes.as_ref().map(|held| Arc::new(self.volumes.renewed(held)));
         let peer = self.peer(&holding.peer);
@@ -239,7 +241,7 @@ impl Objects {
         Holding { peer, volumes, quota, ..holding.clone() }
     }
 
-    /// What the pod wants, with what the cluster adds to that. `used` tells whether a pod that has a node uses a claim.
+    /// Returns the pod's requirements, completed from cluster objects. `used` returns whether a bound pod uses a claim.
     pub fn wishes(
         &mut self,
         spec: &Arc<PodSpec>,

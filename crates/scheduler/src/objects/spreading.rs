@@ -1,7 +1,7 @@
-//! Default topology spread: what belongs together is spread even if its pods do not ask for it.
+//! Default topology spread: pods of the same service or controller are spread even if they have no constraints.
 //!
-//! What belongs together is what services select and controllers own. Upstream: `DefaultSelector` in
-//! plugins/helper/spread.go, and `buildDefaultConstraints` in plugins/podtopologyspread/common.go.
+//! Upstream: `DefaultSelector` in plugins/helper/spread.go, and `buildDefaultConstraints` in
+//! plugins/podtopologyspread/common.go.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use berth_model::{
     SpreadConstraint,
 };
 
-/// Upstream's `systemDefaultConstraints`, without the selectors, which each pod gets its own of.
+/// Returns upstream's `systemDefaultConstraints`, without selectors, which are set per pod.
 pub fn system_defaults() -> Spread {
     let soft = |topology_key: &str, max_skew| SpreadConstraint {
         max_skew,
@@ -22,7 +22,7 @@ pub fn system_defaults() -> Spread {
     Spread { constraints: constraints.into(), defaulted: true }
 }
 
-/// A constraint with everything unset that can be; `max_skew` 1.
+/// Returns a constraint with default values; `max_skew` 1.
 pub fn default_constraint(topology_key: &str, hard: bool) -> SpreadConstraint {
     SpreadConstraint {
         topology_key: topology_key.into(),
@@ -36,20 +36,20 @@ pub fn default_constraint(topology_key: &str, hard: bool) -> SpreadConstraint {
     }
 }
 
-/// What is known of services and controllers, and the constraints that pods get by them.
+/// Services and controllers, and the default constraints of their pods.
 #[derive(Debug, Default)]
 pub(super) struct Spreading {
     defaults: Spread,
     namespaces: HashMap<Arc<str>, Together>,
-    /// Pods made from one template share what they get.
+    /// Pods made from one template share their spec.
     specs: Pool<PodSpec>,
 }
 
-/// One namespace.
+/// Services and controllers of one namespace.
 #[derive(Debug, Default)]
 struct Together {
     services: HashMap<Arc<str>, LabelSelector>,
-    /// Services by one label that they select, as a pod is mostly selected by few of many.
+    /// Services by one label of their selector, as a pod is mostly selected by few of many services.
     by_label: HashMap<Label, Vec<Arc<str>>>,
     controllers: HashMap<(Kind, Arc<str>), LabelSelector>,
 }
@@ -61,7 +61,7 @@ impl Spreading {
         Spreading { defaults, ..Spreading::default() }
     }
 
-    /// The object now selects these pods.
+    /// Upserts the selector of an object.
     pub fn apply(&mut self, kind: Kind, object: ObjectName, selector: LabelSelector) -> Affected {
         let together = self.namespaces.entry(object.namespace.clone()).or_default();
         let news = match kind {
@@ -88,7 +88,7 @@ impl Spreading {
         if known { affected(kind, object.clone()) } else { Affected::Nothing }
     }
 
-    /// The names of all objects of this kind, in no particular order.
+    /// Returns the names of all objects of this kind, in no particular order.
     pub fn names(&self, kind: Kind) -> Vec<ObjectName> {
         let mut names = Vec::new();
         for (namespace, together) in &self.namespaces {
@@ -102,7 +102,8 @@ impl Spreading {
         names
     }
 
-    /// What the pod wants: `spec`, with the default constraints if it has none of its own and belongs to something.
+    /// Returns `spec`, with the default constraints if it has none of its own and the pod belongs to a service or
+    /// controller.
     pub fn wishes(&mut self, spec: &Arc<PodSpec>, pod: &Pod) -> Arc<PodSpec> {
         if !spec.spread.constraints.is_empty() || self.defaults.constraints.is_empty() {
             return spec.clone();
@@ -131,7 +132,7 @@ impl Spreading {
 }
 
 impl Together {
-    /// Returns whether that is news. A service that selects nothing is as good as none.
+    /// Returns whether the selector changed. A service with an empty selector is ignored.
     fn put_service(&mut self, name: &Arc<str>, selector: LabelSelector) -> bool {
         let first = first_label(&selector);
         let known = match first {
@@ -155,7 +156,8 @@ impl Together {
         true
     }
 
-    /// What all the pods meant have in common with this one, sorted, each once; empty: it belongs to nothing.
+    /// Returns the requirements of all selectors that match this pod, sorted, without duplicates; empty if it belongs
+    /// to no service or controller.
     fn requirements(&self, pod: &Identity, owner: Option<&Owner>) -> Vec<Requirement> {
         let services = pod.labels.pairs().filter_map(|label| self.by_label.get(label)).flatten();
         let selectors = services.filter_map(|name| self.services.get(name));
@@ -168,7 +170,7 @@ impl Together {
         {
             let theirs = requirements_of(selector);
             if kind == Kind::ReplicationController {
-                // Merged as maps are: where it names another value than a service, the controller is right.
+                // Merged like maps: where a label has another value in a service, the controller's value is used.
                 let keys: HashSet<_> = selector.keys().collect();
                 all.retain(|requirement| !keys.contains(&requirement.key));
             }
@@ -180,7 +182,7 @@ impl Together {
     }
 }
 
-/// A change of a service concerns all pods of its namespace, that of a controller only its own.
+/// Returns the affected pods: for a service all pods of its namespace, for a controller only its own.
 fn affected(kind: Kind, object: ObjectName) -> Affected {
     match kind {
         Kind::Service => Affected::Waiting(object.namespace),
@@ -195,7 +197,7 @@ fn requirements_of(selector: &LabelSelector) -> &[Requirement] {
     }
 }
 
-/// A label that every pod meant has, if the selector names one.
+/// Returns a label that every selected pod has, if the selector names one.
 fn first_label(selector: &LabelSelector) -> Option<Label> {
     requirements_of(selector).iter().find_map(|requirement| match &requirement.operator {
         Operator::In(values) if values.len() == 1 => Some((requirement.key.clone(), values[0].clone())),

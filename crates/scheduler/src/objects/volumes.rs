@@ -1,9 +1,9 @@
-//! Volumes, claims and what they depend on.
+//! Volumes, claims and the objects they depend on.
 //!
-//! A free volume that only a few hosts reach (a local disk) is offered to those hosts: it becomes part of their rows, so that
-//! thousands of them cost a pod no more than one. Every other free volume is a candidate that each claim of its storage class
-//! carries along. `needs.rs` makes of a pod's claims what the rules read; `progress.rs` sees whether claims have got what was
-//! asked for them.
+//! A free volume that only a few hosts reach (a local disk) is offered to those hosts: it becomes part of their rows,
+//! so that thousands of them cost a pod no more than one. Every other free volume is a candidate of every claim of its
+//! storage class. `needs.rs` converts a pod's claims to what the rules read; `progress.rs` checks whether claims have
+//! been bound as requested.
 
 mod needs;
 mod progress;
@@ -26,7 +26,7 @@ use berth_model::{
 /// `v1.PersistentVolume`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Volume {
-    /// `metadata.resourceVersion`; 0 if that is no number.
+    /// `metadata.resourceVersion`; 0 if it is not a number.
     pub version: u64,
     pub spec: Arc<StaticVolume>,
     /// `spec.claimRef`.
@@ -34,14 +34,14 @@ pub struct Volume {
     /// `status.phase`.
     pub available: bool,
     pub deleting: bool,
-    /// As its CSI driver knows it, also when it is written as the type of disk that the driver took over.
+    /// As identified by its CSI driver, also for an in-tree volume type that has been migrated to the driver.
     pub csi: Option<CsiVolume>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimRef {
     pub claim: ClaimName,
-    /// Empty: whichever claim has this name.
+    /// Empty: any claim with this name.
     pub uid: Arc<str>,
 }
 
@@ -91,7 +91,7 @@ pub struct StorageClass {
 pub struct Capacity {
     pub object: ObjectName,
     pub class: Arc<str>,
-    /// The largest volume that can be made; `None`: not known, so none.
+    /// Largest volume that can be provisioned; `None`: unknown, treated as no capacity.
     pub bytes: Option<i64>,
     pub nodes: LabelSelector,
 }
@@ -111,7 +111,7 @@ pub struct Attachment {
     pub volume: Arc<str>,
 }
 
-/// What a change changes, and for whom.
+/// Effects of a change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VolumeNews {
     /// Pods that use these.
@@ -120,9 +120,9 @@ pub struct VolumeNews {
     pub all_claims: bool,
     /// All pods that have a node and use claims.
     pub all_holdings: bool,
-    /// Hosts (by the label `kubernetes.io/hostname`) that reach other free volumes now.
+    /// Hosts (by the label `kubernetes.io/hostname`) whose reachable free volumes changed.
     pub hosts: BTreeSet<Arc<str>>,
-    /// Nodes (by name) whose [`NodeStorage`] is another now.
+    /// Nodes (by name) whose [`NodeStorage`] changed.
     pub nodes: BTreeSet<Arc<str>>,
 }
 
@@ -133,32 +133,32 @@ impl VolumeNews {
 }
 
 const HOSTNAME: &str = "kubernetes.io/hostname";
-/// A volume that more hosts reach than these is no local one.
+/// A volume is local if at most this many hosts reach it.
 const MAX_HOSTS: usize = 16;
-/// Remembered sizes of claims a storage class.
+/// Maximum number of cached claim sizes per storage class.
 const MAX_SIZES: usize = 256;
 
 /// Smallest first.
 type Free = BTreeMap<(i64, Arc<str>), Arc<StaticVolume>>;
 
-/// To whom a volume is offered.
+/// Receivers that a volume is offered to.
 #[derive(Debug, PartialEq, Eq)]
 enum Offer {
     Nobody,
     Hosts(BTreeSet<Arc<str>>),
     Class(Arc<str>),
-    /// It is set apart for this claim, or bound to it.
+    /// Pre-bound or bound to this claim.
     Claim(ClaimName),
 }
 
-/// See the module.
+/// All volumes, claims and related objects.
 #[derive(Debug, Default)]
 pub struct Volumes {
     volumes: HashMap<Arc<str>, Volume>,
     claims: HashMap<ClaimName, Claim>,
     classes: HashMap<Arc<str>, StorageClass>,
     limits: HashMap<Arc<str>, AttachLimits>,
-    /// Drivers that tell where they have room.
+    /// Drivers that publish storage capacity.
     drivers_with_capacity: BTreeSet<Arc<str>>,
     /// By storage class.
     capacities: HashMap<Arc<str>, BTreeMap<ObjectName, Capacity>>,
@@ -167,7 +167,7 @@ pub struct Volumes {
     attachments_by_node: HashMap<Arc<str>, BTreeSet<Arc<str>>>,
     attachments_by_volume: HashMap<Arc<str>, BTreeSet<Arc<str>>>,
 
-    /// Volumes and nodes given to claims, which the API server does not say yet.
+    /// Volumes and nodes assigned to claims, not yet confirmed by the API server.
     reserved: HashMap<Arc<str>, ClaimName>,
     selected: HashMap<ClaimName, Arc<str>>,
 
@@ -177,12 +177,12 @@ pub struct Volumes {
     /// Claims by their `spec.volumeName`.
     claims_by_volume: HashMap<Arc<str>, BTreeSet<ClaimName>>,
 
-    /// Made on demand from the above.
+    /// Caches, computed on demand from the fields above.
     candidates: HashMap<Arc<str>, Shared<Vec<Arc<StaticVolume>>>>,
     segments: HashMap<Arc<str>, BTreeMap<i64, Shared<Vec<LabelSelector>>>>,
 }
 
-/// One more of an index's sets.
+/// Adds a value to one set of an index.
 fn note<K: std::hash::Hash + Eq + Clone, V: Ord>(index: &mut HashMap<K, BTreeSet<V>>, key: &K, value: V) {
     index.entry(key.clone()).or_default().insert(value);
 }
@@ -206,7 +206,7 @@ impl Volumes {
             }
             _ => self.change_volume(&name, |volumes| {
                 if volume.claim.is_some() {
-                    // The API server says it now.
+                    // Confirmed by the API server.
                     volumes.reserved.remove(&volume.spec.name);
                 }
                 volumes.volumes.insert(volume.spec.name.clone(), volume);
@@ -223,14 +223,14 @@ impl Volumes {
         self.with_attached_nodes(news, name)
     }
 
-    /// An attachment names its volume; what that is decides what is attached.
+    /// An attachment names its volume; the volume determines what is attached.
     fn with_attached_nodes(&self, mut news: VolumeNews, volume: &Arc<str>) -> VolumeNews {
         let attachments = self.attachments_by_volume.get(volume).into_iter().flatten();
         news.nodes.extend(attachments.map(|name| self.attachments[name].node.clone()));
         news
     }
 
-    /// Does something to a volume or its reservation, and offers it anew.
+    /// Changes a volume or its reservation, and updates its offer.
     fn change_volume(&mut self, name: &Arc<str>, change: impl FnOnce(&mut Self)) -> VolumeNews {
         let mut news = VolumeNews::default();
         let before = self.volumes.get(name).map(|volume| (self.offer(volume), volume.spec.clone()));
@@ -358,7 +358,7 @@ impl Volumes {
         VolumeNews { all_claims: known, all_holdings: known, ..VolumeNews::default() }
     }
 
-    /// How many volumes a node can have attached, by driver; sorted.
+    /// Upserts the maximum number of attached volumes of a node, by driver; sorted.
     pub fn apply_limits(&mut self, node: &Arc<str>, limits: AttachLimits) -> VolumeNews {
         let known = self.limits.insert(node.clone(), limits);
         let same = known.as_ref() == self.limits.get(node);
@@ -402,7 +402,7 @@ impl Volumes {
         }
     }
 
-    /// Forgets what a changed capacity was part of. Whether any claim may have asked for that.
+    /// Invalidates cached segments that contain a changed capacity. Returns whether any claim may have used them.
     fn capacity_changed(&mut self, class: &str, before: Option<&Capacity>, after: Option<&Capacity>) -> bool {
         let Some(segments) = self.segments.get_mut(class) else {
             return before != after;
@@ -412,7 +412,7 @@ impl Volumes {
         };
         let asked = segments.len();
         if asked >= MAX_SIZES {
-            // Others may have asked, who are not remembered.
+            // Sizes beyond the limit are not cached, but may have been used.
             segments.clear();
             return before != after;
         }
@@ -486,7 +486,7 @@ impl Volumes {
         }
     }
 
-    /// What a node offers; `None`: nothing is known of it.
+    /// Returns the storage of a node; `None`: unknown.
     pub fn storage_of(&self, node: &str) -> Option<NodeStorage> {
         let attached = self.attachments_by_node.get(node).into_iter().flatten();
         let mut attachments: Vec<CsiVolume> = attached
@@ -503,7 +503,7 @@ impl Volumes {
             .then(|| NodeStorage { limits, attachments: attachments.into() })
     }
 
-    /// Free volumes that only this host and few others reach, smallest first.
+    /// Returns free volumes that only this and a few other hosts reach, smallest first.
     pub fn local(&self, host: &str) -> Option<Arc<Vec<Arc<StaticVolume>>>> {
         let free = self.offered_to_hosts.get(host)?;
         Some(Arc::new(free.values().cloned().collect()))
@@ -517,7 +517,7 @@ impl Volumes {
         self.candidates.entry(class.clone()).or_insert_with(make).clone()
     }
 
-    /// Where a volume of this size can be made.
+    /// Returns the segments where a volume of this size can be provisioned.
     fn segments(&mut self, class: &Arc<str>, size_bytes: i64) -> Shared<Vec<LabelSelector>> {
         let sizes = self.segments.entry(class.clone()).or_default();
         if let Some(known) = sizes.get(&size_bytes) {
@@ -533,7 +533,7 @@ impl Volumes {
     }
 }
 
-/// The hosts that a volume is limited to, if they are few: each of its terms names hosts.
+/// Returns the hosts that a volume is limited to, if they are few: each of its terms names hosts.
 fn hosts(volume: &StaticVolume) -> Option<BTreeSet<Arc<str>>> {
     let mut hosts = BTreeSet::new();
     for term in volume.affinity.as_ref()? {
@@ -546,8 +546,8 @@ fn hosts(volume: &StaticVolume) -> Option<BTreeSet<Arc<str>>> {
     (hosts.len() <= MAX_HOSTS).then_some(hosts)
 }
 
-/// Selectors that together match what these match. Those that ask for one value of one label, as node-local drivers have one
-/// for every node, become one selector with all values.
+/// Merges selectors without changing what they match together. Selectors for one value of one label, which node-local
+/// drivers publish for every node, become one selector with all values.
 fn united<'a>(selectors: impl Iterator<Item = &'a LabelSelector>) -> Vec<LabelSelector> {
     let mut by_key: BTreeMap<Arc<str>, BTreeSet<Arc<str>>> = BTreeMap::new();
     let mut all = BTreeSet::new();

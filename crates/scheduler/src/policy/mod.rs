@@ -1,8 +1,9 @@
-//! Allocation policies: what they say of placing pods, which one governs a pod, and what is told of each.
+//! Allocation policies: placement settings, selection of the policy for a pod, and status.
 //!
-//! The most specific policy governs a pod: one that names its namespace (or selects it) and its scheduler, before one of its
-//! namespace, before one of its scheduler, before one of all pods. Of two alike the older one goes first, then the first by name;
-//! the status of the other says so. May not know: kube, tokio, clocks, nodes.
+//! The most specific policy governs a pod: first one that selects both its namespace and its scheduler, then its
+//! namespace, then its scheduler, then one for all pods. Of two equally specific policies the older one takes
+//! precedence, then the first by name; the status of the other one reports this. Must not depend on kube, tokio, clocks
+//! or nodes.
 
 mod status;
 
@@ -21,20 +22,20 @@ use crate::rules::{AgentLimit, Placement, PreferenceOrder, UtilisationLimit, has
 use berth_model::Packing;
 use berth_model::{Identity, LabelSelector, Labels};
 
-/// One policy as it was seen.
+/// One policy as observed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
     pub name: Arc<str>,
     pub uid: Arc<str>,
     pub generation: i64,
-    /// When it was made, in seconds since 1970.
+    /// Creation time in seconds since 1970.
     pub created: i64,
     pub governs: Governs,
-    /// Or what is wrong with it, for a person.
+    /// Settings, or a human-readable validation error.
     pub wishes: Result<Wishes, Arc<str>>,
 }
 
-/// Whose pods.
+/// Selects the pods of a policy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Governs {
     /// Sorted; empty: any.
@@ -51,7 +52,7 @@ pub enum Namespaces {
     Selected(LabelSelector),
 }
 
-/// What a policy says; what it leaves out is as for pods that none governs.
+/// Settings of a policy; unset ones default to those for pods without a policy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wishes {
     pub packing: Option<Packing>,
@@ -59,14 +60,14 @@ pub struct Wishes {
     pub order: Option<PreferenceOrder>,
     pub limit: Option<UtilisationLimit>,
     pub cache_bytes: Option<usize>,
-    /// At most so many agents place these pods.
+    /// Maximum number of agents that place these pods.
     pub agents: Option<u8>,
 }
 
-/// How specific a policy is: its namespaces are limited, its schedulers are.
+/// Specificity of a policy: whether it limits namespaces, and schedulers.
 type Rank = (bool, bool);
 
-/// One policy that is in force.
+/// A valid policy with its settings.
 #[derive(Debug)]
 struct Ruling {
     policy: Arc<str>,
@@ -77,12 +78,12 @@ struct Ruling {
 /// All policies.
 #[derive(Debug, Default)]
 pub struct Policies {
-    /// Of pods that none governs.
+    /// Settings for pods without a policy.
     default: Arc<Placement>,
     by_name: BTreeMap<Arc<str>, Policy>,
-    /// Those that are not invalid, the one that goes first first.
+    /// Valid policies, in order of precedence.
     rulings: Vec<Ruling>,
-    /// What is told of them may be other than what was told.
+    /// Statuses may have changed since the last report.
     news: bool,
     told: BTreeMap<Arc<str>, PolicyStatus>,
 }
@@ -105,12 +106,12 @@ impl Governs {
 }
 
 impl Policies {
-    /// Pods that no policy governs are placed so.
+    /// Creates a store with the settings for pods without a policy.
     pub fn new(default: Arc<Placement>) -> Self {
         Policies { default, ..Policies::default() }
     }
 
-    /// The policy is now so. Returns whether pods may be placed differently now.
+    /// Upserts a policy. Returns whether pods may be placed differently now.
     pub fn apply(&mut self, policy: Policy) -> bool {
         let known = self.by_name.get(&policy.name);
         if known == Some(&policy) {
@@ -129,7 +130,7 @@ impl Policies {
         !same
     }
 
-    /// The same for a policy that is gone.
+    /// Deletes a policy. Returns whether pods may be placed differently now.
     pub fn delete(&mut self, name: &str) -> bool {
         self.told.remove(name);
         let known = self.by_name.remove(name).is_some();
@@ -140,7 +141,7 @@ impl Policies {
         known
     }
 
-    /// The same for all that are not among these.
+    /// Deletes all policies that are not in `listed`. Returns whether pods may be placed differently now.
     pub fn retain(&mut self, listed: &HashSet<ObjectName>) -> bool {
         let listed: HashSet<&str> = listed.iter().map(|object| &*object.name).collect();
         let gone = self.by_name.keys().filter(|name| !listed.contains(&***name));
@@ -148,7 +149,7 @@ impl Policies {
         gone.iter().filter(|name| self.delete(name)).count() > 0
     }
 
-    /// Puts them in the order in which they are asked.
+    /// Sorts the valid policies by precedence.
     fn rank(&mut self) {
         let valid = self.by_name.values().filter_map(|policy| Some((policy, policy.wishes.as_ref().ok()?)));
         let mut valid: Vec<_> = valid.collect();
@@ -166,29 +167,30 @@ impl Policies {
         self.rulings.iter().find(|ruling| ruling.governs.includes(pod, scheduler))
     }
 
-    /// The policy that governs such a pod, with the labels of its namespace, if one does.
+    /// Returns the policy for such a pod, with the labels of its namespace, if any.
     pub fn governing(&self, pod: &Identity, scheduler: &str) -> Option<&Arc<str>> {
         self.ruling(pod, scheduler).map(|ruling| &ruling.policy)
     }
 
-    /// How such a pod is placed.
+    /// Returns the settings for such a pod.
     pub fn placement(&self, pod: &Identity, scheduler: &str) -> Arc<Placement> {
         self.ruling(pod, scheduler).map_or(&self.default, |ruling| &ruling.placement).clone()
     }
 
-    /// A namespace has come, gone, or has other labels: what is told of policies may change.
+    /// Records that a namespace was added, deleted or relabelled: statuses may change.
     pub fn namespace_changed(&mut self) {
         let selects = |policy: &Policy| matches!(policy.governs.namespaces, Namespaces::Selected(_));
         self.news |= self.by_name.values().any(selects);
     }
 
-    /// Everything is to be told again: whoever told it before may have ended before.
+    /// Reports all statuses again: the previous reporter may have stopped before it wrote them.
     pub fn tell_again(&mut self) {
         self.told.clear();
         self.news = true;
     }
 
-    /// What is to be told of policies now, but for what was told before; sorted by name. `namespaces` gives those that exist.
+    /// Returns the statuses that changed since the last report, sorted by name. `namespaces` returns the existing
+    /// namespaces.
     pub fn take_news<'a, N>(&mut self, namespaces: impl FnOnce() -> N) -> Vec<PolicyStatus>
     where
         N: IntoIterator<Item = (&'a Arc<str>, &'a Labels)>,
@@ -206,7 +208,7 @@ impl Policies {
 }
 
 impl Wishes {
-    /// With what is left out as it is in `default`.
+    /// Returns the settings, with unset ones from `default`.
     fn over(&self, default: &Placement, policy: &str) -> Placement {
         let agents = self.agents.map(|most| AgentLimit { most, from: hash_of(policy) });
         Placement {

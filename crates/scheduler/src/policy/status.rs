@@ -1,4 +1,4 @@
-//! What is told of policies: whether they are in force, for whom, and what follows from them.
+//! Status of policies: whether they are in force, for which pods, and the resulting settings.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,27 +7,27 @@ use super::{Governs, Namespaces, Policies, Policy, Ruling};
 use crate::rules::Placement;
 use berth_model::Labels;
 
-/// What is told of one policy.
+/// Status of one policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PolicyStatus {
     pub name: Arc<str>,
     pub uid: Arc<str>,
     pub observed_generation: i64,
     pub reason: Reason,
-    /// For people.
+    /// Human-readable explanation.
     pub message: Arc<str>,
-    /// Other policies that are as specific and go before it, and for which pods.
+    /// Equally specific policies that take precedence, and for which pods.
     pub contradiction: Option<Arc<str>>,
-    /// Whose pods.
+    /// Pods of the policy, as text.
     pub governs: Arc<str>,
-    /// What holds for them; nothing while it is not in force.
+    /// Settings in effect for them; `None` while the policy is not in force.
     pub effective: Option<Arc<Placement>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
     Applied,
-    /// Others that are as specific go before it for all of its pods.
+    /// Equally specific policies take precedence for all of its pods.
     Overruled,
     Invalid,
 }
@@ -42,15 +42,15 @@ impl Reason {
     }
 }
 
-/// Names that a text has at most.
+/// Maximum number of names in a text.
 const MOST_NAMES: usize = 10;
 
-/// What a policy is there for: a namespace or all, and a scheduler or all.
+/// A set of pods that a policy selects: a namespace or all, and a scheduler or all.
 type Claim = (Option<Arc<str>>, Option<Arc<str>>);
 
-/// Of all policies, sorted by name. `namespaces` are those that exist, sorted.
+/// Returns the statuses of all policies, sorted by name. `namespaces` are the existing ones, sorted.
 pub(super) fn statuses(policies: &Policies, namespaces: &[(&Arc<str>, &Labels)]) -> Vec<PolicyStatus> {
-    // As a claim says how specific it is, only policies that are as specific can have it in common.
+    // As a claim implies the specificity, only equally specific policies can share one.
     let mut winners: BTreeMap<Claim, &Arc<str>> = BTreeMap::new();
     let mut statuses: BTreeMap<&Arc<str>, PolicyStatus> = BTreeMap::new();
     for ruling in &policies.rulings {
@@ -112,16 +112,16 @@ fn of_ruling(
     }
     let each = lost.iter().map(|(winner, claims)| {
         let texts: Vec<_> = claims.iter().map(text_of).collect();
-        format!("policy {winner} goes first for {}", names(&texts))
+        format!("policy {winner} takes precedence for {}", names(&texts))
     });
     let each: Vec<_> = each.take(MOST_NAMES).collect();
-    let text = format!("{}: it is as specific, and older or first by name", each.join("; "));
+    let text = format!("{}: it is equally specific, and older or first by name", each.join("; "));
     let contradiction = Some(Arc::from(text));
     if losses < claims {
-        let message = "the policy is in force for a part of its pods".into();
+        let message = "the policy is in force for some of its pods".into();
         return PolicyStatus { message, contradiction, effective: Some(ruling.placement.clone()), ..bare };
     }
-    let message = "the policy is not in force: other policies go first for all of its pods".into();
+    let message = "the policy is not in force: other policies take precedence for all of its pods".into();
     PolicyStatus { reason: Reason::Overruled, message, contradiction, ..bare }
 }
 
@@ -137,7 +137,7 @@ fn claims(governs: &Governs, namespaces: &[(&Arc<str>, &Labels)]) -> Vec<Claim> 
     within.iter().flat_map(|namespace| of.iter().map(|name| (namespace.clone(), name.clone()))).collect()
 }
 
-/// The namespaces that are meant now.
+/// Returns the names of the selected namespaces.
 pub(crate) fn names_of(meant: &Namespaces, namespaces: &[(&Arc<str>, &Labels)]) -> Vec<Arc<str>> {
     match meant {
         Namespaces::All => Vec::new(),
@@ -165,7 +165,7 @@ fn describe(governs: &Governs, namespaces: &[(&Arc<str>, &Labels)]) -> String {
     };
     let mut text = match &within {
         None => "all pods".to_owned(),
-        Some(none) if none.is_empty() => return "no pods: no namespace has such labels now".to_owned(),
+        Some(none) if none.is_empty() => return "no pods: no namespace matches the selector".to_owned(),
         Some(some) => {
             format!("pods of namespace{} {}", if some.len() == 1 { "" } else { "s" }, names(some))
         }
@@ -176,7 +176,7 @@ fn describe(governs: &Governs, namespaces: &[(&Arc<str>, &Labels)]) -> String {
     text
 }
 
-/// "a, b, and 3 more"
+/// Formats names as "a, b, and 3 more".
 fn names<T: AsRef<str>>(all: &[T]) -> String {
     let shown: Vec<_> = all.iter().take(MOST_NAMES).map(AsRef::as_ref).collect();
     match all.len() - shown.len() {

@@ -118,7 +118,7 @@ fn a_policy_that_others_go_before_says_for_which_pods() {
     assert_eq!(
         by_name["whole"].contradiction.as_deref(),
         Some(
-            "policy older goes first for namespace a; policy part goes first for namespace c: it is as specific, \
+            "policy older takes precedence for namespace a; policy part takes precedence for namespace c: it is equally specific, \
              and older or first by name"
         )
     );
@@ -139,7 +139,7 @@ fn namespaces_selected_by_labels_follow_their_labels() {
     assert_eq!((&*told[0].governs, told[0].reason), ("pods of namespace a", Reason::Applied));
     policies.namespace_changed();
     let told = tell(&mut policies, &[("a", "red"), ("b", "red")]);
-    assert_eq!(&*told[0].governs, "no pods: no namespace has such labels now");
+    assert_eq!(&*told[0].governs, "no pods: no namespace matches the selector");
     let labels = [("team", "blue")].into_iter().collect();
     let blue = Identity { namespace: "z".into(), namespace_labels: labels, ..Identity::default() };
     assert_eq!(policies.governing(&blue, "berth").map(|name| &**name), Some("blue"));

@@ -1,4 +1,4 @@
-//! Which dry run is taken (upstream: `pickOneNodeForPreemption`).
+//! Cost of a dry run, to choose the cheapest (upstream: `pickOneNodeForPreemption`).
 
 use std::cmp::Reverse;
 
@@ -8,18 +8,18 @@ use super::{Victims, started};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cost {
     violations: u32,
-    /// Not upstream's, which knows no groups here.
+    /// Not in upstream, which does not handle groups here.
     groups: u32,
-    /// Those that have not borrowed are kept before those that have.
+    /// Number of victims that do not borrow: pods that borrow are evicted in preference to them.
     unlent: usize,
     highest_priority: i32,
     sum_of_priorities: i64,
     pods: usize,
-    /// When the first of the most important victims started: the later, the less is lost.
+    /// Earliest start of the victims with the highest priority: the later, the less work is lost.
     earliest_start: Reverse<i64>,
 }
 
-/// Makes all priorities positive, so that fewer victims of a negative priority are better than more.
+/// Makes all priorities positive, so that fewer victims with negative priority are better than more.
 const OFFSET: i64 = i32::MAX as i64 + 1;
 
 impl Victims {

@@ -1,5 +1,5 @@
-//! The victims on one node (upstream: `SelectVictimsOnNode`): first all that may be preempted go, then as many as possible come
-//! back, the most important first; those that a disruption budget wants kept before all others.
+//! Victims on one node (upstream: `SelectVictimsOnNode`): first all pods that may be preempted are removed, then as
+//! many as possible are put back, the most important first; pods protected by a disruption budget before all others.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use super::{Fruitless, Ground, Potential, Site, VictimGroup, Victims, importance
 use crate::inventory::Occupant;
 use crate::objects::Spending;
 
-/// Pods that stay or go together: one, or all of a group that are on this node.
+/// Pods that stay or are evicted together: a single pod, or all pods of a group on this node.
 struct Unit<'a> {
     here: Vec<&'a Arc<Occupant>>,
     group: Option<&'a VictimGroup>,
@@ -23,10 +23,11 @@ impl<'a> Unit<'a> {
     }
 }
 
-/// What a pod must preempt at `site`, which `ground` stands for, to go there. `spending`: what is left of the budgets.
+/// Returns the victims for which a pod can go to `site`, which `ground` simulates. `spending`: remaining disruption
+/// budgets.
 ///
 /// # Errors
-/// Why it cannot go there, whatever it preempts.
+/// Why preemption does not help there.
 pub fn dry_run(ground: &mut impl Ground, site: &Site, mut spending: Spending) -> Result<Victims, Fruitless> {
     let units = units(&site.pods);
     if units.is_empty() {
@@ -41,7 +42,7 @@ pub fn dry_run(ground: &mut impl Ground, site: &Site, mut spending: Spending) ->
             let of = &pod.pod;
             spending.violates(&of.namespace, &of.name, &pod.holding.peer.identity)
         });
-        // Each of them counts, so none is left out.
+        // Each of them is charged to its budgets, so no short-circuit.
         pods.fold(false, |any, violates| any | violates)
     };
     let (violating, others): (Vec<_>, Vec<_>) = units.into_iter().partition(|unit| violates(unit));
@@ -62,13 +63,13 @@ pub fn dry_run(ground: &mut impl Ground, site: &Site, mut spending: Spending) ->
     }
     victims.pods.sort_by_cached_key(|pod| importance(pod));
     match victims.pods.is_empty() {
-        // It fits as it is: whoever asked looked at an older state.
+        // It fits without victims: the caller has seen an older state.
         true => Err(Fruitless::NoVictims),
         false => Ok(victims),
     }
 }
 
-/// Those that hold what is lent to them last, so that they come back last; then the most important first.
+/// Returns the units in the order in which they are put back: pods that borrow last; then the most important first.
 fn units(pods: &[Potential]) -> Vec<Unit<'_>> {
     let mut alone = Vec::new();
     let mut groups: BTreeMap<&str, Unit> = BTreeMap::new();

@@ -1,8 +1,9 @@
-//! Preemption: which pods must leave which node so that a more important pod fits (upstream: DefaultPreemption).
+//! Preemption: selects the pods to evict from a node so that a pod with higher priority fits (upstream:
+//! DefaultPreemption).
 //!
-//! A *survey* of all nodes finds those where it could help, from what rows know of each priority, cheapest first
-//! (`survey.rs`). A *dry run* of one of them finds its victims as upstream does (`dry_run.rs`), and of some dry runs the one
-//! with the least cost is taken (`cost.rs`). May not know: kube, tokio, clocks, and who carries it out.
+//! A *survey* of all nodes finds those where preemption could help, from the rows' sums by priority, cheapest first
+//! (`survey.rs`). A *dry run* of one of them finds its victims as upstream does (`dry_run.rs`), and of several dry runs
+//! the cheapest is taken (`cost.rs`). Must not depend on kube, tokio or clocks, or on the code that evicts the victims.
 
 mod cost;
 mod dry_run;
@@ -26,14 +27,14 @@ use crate::quota::Claim;
 use crate::rules::Reasons;
 use berth_model::Holding;
 
-/// A node and those of its pods that the preemptor may preempt.
+/// A node and its pods that the preemptor may preempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Site {
     pub node: NodeId,
-    /// Of the node's row when the pods were read.
+    /// Revision of the node's row when the pods were read.
     pub revision: Revision,
     pub pods: Vec<Potential>,
-    /// The preemptor may take back what is guaranteed to it: those that have borrowed go first.
+    /// The preemptor may reclaim its guarantee: pods that borrow are evicted first.
     pub reclaims: bool,
 }
 
@@ -41,50 +42,50 @@ pub struct Site {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Potential {
     pub pod: Arc<Occupant>,
-    /// It holds what is lent to it.
+    /// It uses borrowed resources.
     pub lent: bool,
-    /// Pods that must go with it; `None`: it goes alone.
+    /// Pods that must be evicted with it; `None`: it is evicted alone.
     pub group: Option<Arc<VictimGroup>>,
 }
 
-/// Pods that are of no use without each other: if one is evicted, all are, wherever they run.
+/// Pods that are useless without each other: if one is evicted, all are, on any node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VictimGroup {
-    /// Tells groups apart.
+    /// Identifies the group.
     pub name: Arc<str>,
-    /// All of them.
+    /// All pods of the group.
     pub members: Vec<Arc<Occupant>>,
-    /// Some of them are on their way to a node, so that they cannot all be evicted now.
+    /// Some of them are being bound, so that they cannot all be evicted now.
     pub unsettled: bool,
 }
 
-/// What to evict so that the preemptor may go to `node`.
+/// Pods to evict so that the preemptor may go to `node`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Victims {
     pub node: NodeId,
-    /// Never empty; most important first.
+    /// Not empty; most important first.
     pub pods: Vec<Arc<Occupant>>,
-    /// How many of them a disruption budget wants kept.
+    /// Number of victims whose eviction violates a disruption budget.
     pub violations: u32,
-    /// How many groups are evicted as a whole.
+    /// Number of groups that are evicted as a whole.
     pub groups: u32,
-    /// Of those that go because of a guarantee, the quotas; one for each pod.
+    /// Quotas of the victims that are reclaimed; one entry per pod.
     pub lent: Vec<Arc<str>>,
-    /// How many others go beside such.
+    /// Number of further victims when the preemptor reclaims.
     pub unlent: usize,
 }
 
 /// Why preemption does not help on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fruitless {
-    /// No pod there may be preempted.
+    /// No pod on the node may be preempted.
     NoVictims,
-    /// Without all that may be preempted it is still out for these reasons.
+    /// Even without all pods that may be preempted, the node is not valid for these reasons.
     StillOut(Reasons),
 }
 
 impl Fruitless {
-    /// Why the node is out without all that may be preempted; none: nothing may be.
+    /// Returns why the node is not valid without all pods that may be preempted; no reasons: there are no such pods.
     pub fn reasons(self) -> Reasons {
         match self {
             Fruitless::NoVictims => Reasons::NONE,
@@ -99,20 +100,21 @@ impl Victims {
     }
 }
 
-/// A node on which pods can be supposed to be gone.
+/// A node on which the removal of pods can be simulated.
 pub trait Ground {
-    /// Supposes that these pods are gone from the node.
+    /// Simulates that these pods are gone from the node.
     fn remove(&mut self, pods: &mut dyn Iterator<Item = &Holding>);
-    /// Whether the preemptor may go to the node, as it is supposed to be.
+    /// Returns whether the preemptor may go to the simulated node.
     fn admits(&mut self) -> bool;
-    /// Why it may not.
+    /// Returns why it may not.
     fn reasons(&mut self) -> Reasons;
-    /// Supposes that these pods are there again if the preemptor may go there all the same. Returns whether it may.
+    /// Puts these pods back if the preemptor may still go there. Returns whether it may.
     fn put_back(&mut self, pods: &mut dyn Iterator<Item = &Holding>) -> bool;
 }
 
 impl Site {
-    /// What a pod of this priority may preempt on `node`. `group_of` tells of a pod (by uid) who must go with it.
+    /// Returns the pods that a pod with this priority may preempt on `node`. `group_of` returns the group that must be
+    /// evicted with a pod (by uid).
     pub fn new(
         ledger: &Ledger,
         node: NodeId,
@@ -123,8 +125,8 @@ impl Site {
         Site::claimed(ledger, node, false, lower, group_of)
     }
 
-    /// The same where `claim` says which pods may be preempted; it is asked about the least important ones first. A group goes
-    /// only if all of it may.
+    /// Like [`Site::new`], but `claim` decides which pods may be preempted; it is called for the least important ones
+    /// first. A group may only be preempted if all of its pods may.
     pub fn claimed(
         ledger: &Ledger,
         node: NodeId,
@@ -152,7 +154,7 @@ impl Site {
     }
 }
 
-/// Whether all of a group may go; it is lent something if one of them is.
+/// Returns the claim on a whole group: all of its pods must be preemptible; it is lent if one of them is.
 fn claim_all(group: &VictimGroup, claim: &mut impl FnMut(&Occupant) -> Claim) -> Claim {
     let mut members: Vec<_> = group.members.iter().collect();
     members.sort_by_cached_key(|pod| std::cmp::Reverse(importance(pod)));
@@ -167,8 +169,8 @@ fn claim_all(group: &VictimGroup, claim: &mut impl FnMut(&Occupant) -> Claim) ->
     if lent { Claim::Lent } else { Claim::Lower }
 }
 
-/// More important pods come first (upstream: `MoreImportantPod`): by priority, then by who started earlier; one that has not
-/// started yet counts as started now.
+/// Sort key: more important pods first (upstream: `MoreImportantPod`): by priority, then by earlier start; a pod that
+/// has not started counts as started now.
 pub(crate) fn importance(pod: &Occupant) -> impl Ord + use<> {
     (std::cmp::Reverse(pod.holding.priority), started(pod), pod.pod.uid.clone())
 }

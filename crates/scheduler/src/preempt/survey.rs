@@ -1,5 +1,6 @@
-//! The nodes where preemption could help, cheapest first, without a look at any pod: what rows know of each priority tells
-//! whether enough would be free without the pods of lower priorities, and how high they must be.
+//! Survey of nodes where preemption could help, cheapest first, without a look at single pods: from the rows' sums by
+//! priority it determines whether enough would be free without the pods of lower priorities, and the highest priority
+//! that must go.
 
 use std::sync::Arc;
 
@@ -7,27 +8,27 @@ use crate::class::Class;
 use crate::inventory::{Held, NodeId, Row};
 use crate::rules::{Reasons, Salt, Unhelped, insufficient_without, shortage};
 
-/// See [`survey`].
+/// Result of [`survey`].
 #[derive(Debug, Clone, Default)]
 pub struct Survey {
     /// Nodes worth a dry run, the cheapest *last*.
     pub candidates: Vec<NodeId>,
-    /// What is to be said of all others.
+    /// Reasons for all other nodes.
     pub unhelped: Unhelped,
 }
 
-/// A lower bound of what preemption on a node costs; fields in order of importance.
+/// A lower bound of the cost of preemption on a node; fields in order of importance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Bound {
-    /// At least one victim is of this priority or a higher one.
+    /// At least one victim has this priority or a higher one.
     highest_priority: i32,
-    /// How much of the node must be freed, in thousandths.
+    /// Share of the node to free, in thousandths.
     shortage: u16,
     tie: u32,
 }
 
-/// Looks at `nodes`, all that there are, each with its row and why the class may not go there (`None`: one pod of it may).
-/// `lenders`: quotas whose pods may go whatever their priority; sorted.
+/// Surveys `nodes`, all nodes, each with its row and why the class may not go there (`None`: one pod of it may).
+/// `lenders`: quotas whose pods may be evicted whatever their priority; sorted.
 pub fn survey<'a>(
     class: &Class,
     priority: i32,
@@ -54,8 +55,8 @@ pub fn survey<'a>(
     survey
 }
 
-/// The lowest priority up to which pods must go, and how much is missing. `Err`: nothing can go (no reasons), or it is still
-/// out for these reasons when all is gone that can.
+/// Returns the lowest priority up to which pods must be evicted, and the shortage. `Err`: no pod may be evicted (no
+/// reasons), or why the node is not valid even without all pods that may be.
 fn bound(class: &Class, priority: i32, lenders: &[Arc<str>], row: &Row) -> Result<(i32, u16), Reasons> {
     let reserved = row.with_reservations(priority);
     let row = reserved.as_ref().unwrap_or(row);
@@ -63,7 +64,7 @@ fn bound(class: &Class, priority: i32, lenders: &[Arc<str>], row: &Row) -> Resul
     let tiers = row.tiers.below(priority);
     let lent = if lenders.is_empty() { None } else { row.shares.of(lenders) };
     if let Some(lent) = lent {
-        // Those that have borrowed go first.
+        // Pods that borrow are evicted first.
         if insufficient_without(usage, row, &lent).is_none() {
             return Ok((i32::MIN, shortage(usage, row)));
         }
@@ -81,8 +82,8 @@ fn bound(class: &Class, priority: i32, lenders: &[Arc<str>], row: &Row) -> Resul
     Ok((tiers[lowest].priority, shortage(usage, row)))
 }
 
-/// At least what all pods hold that may go for a pod of this priority: what is both lent and of a lower priority counts twice, so
-/// that no node is left out. `None`: nobody may go.
+/// Returns an upper bound of the holdings of all pods that may be evicted for a pod with this priority: pods that both
+/// borrow and have lower priority count twice, so that no node is missed. `None`: no pod may be evicted.
 pub(crate) fn removable(row: &Row, priority: i32, lenders: &[Arc<str>]) -> Option<Held> {
     let lower = row.tiers.below(priority).last().map(|tier| tier.held.clone());
     let lent = if lenders.is_empty() { None } else { row.shares.of(lenders) };

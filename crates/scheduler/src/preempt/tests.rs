@@ -1,4 +1,4 @@
-//! Dry runs against a naive reading of upstream's `SelectVictimsOnNode`, and the choice among them.
+//! Dry runs compared with a naive implementation of upstream's `SelectVictimsOnNode`, and the choice among them.
 
 use std::sync::Arc;
 
@@ -77,11 +77,11 @@ fn run(pods: &[Running], allowed: &[i32], cpu_milli: i64, priority: i32) -> Resu
     let (mut agent, class) = (agent(&ledger), class(cpu_milli, priority));
     let site = Site::new(&ledger, NodeId(0), priority, &|_| None);
     let found = agent.dry_run(&class, &site, &budgets(allowed), Default::default());
-    assert_eq!(agent.view().alterations(), 0, "nothing stays supposed");
+    assert_eq!(agent.view().alterations(), 0, "the simulation is reverted");
     found
 }
 
-/// Upstream, line by line, where CPU is all that counts: the uids of the victims in their order, and the violations.
+/// Upstream's algorithm, line by line, for CPU only: returns the uids of the victims in order, and the violations.
 fn naive(pods: &[Running], allowed: &[i32], cpu_milli: i64, priority: i32) -> Option<(Vec<String>, u32)> {
     let mut potential: Vec<usize> = (0..pods.len()).filter(|at| pods[*at].0 < priority).collect();
     let mut taken: i64 = pods.iter().filter(|pod| pod.0 >= priority).map(|pod| pod.1).sum();
@@ -188,7 +188,7 @@ fn a_group_goes_as_a_whole_or_stays_and_stays_if_one_of_it_is_too_important() {
         let group = Arc::new(VictimGroup { name: "g".into(), members, unsettled: false });
         let site = Site::new(&ledger, NodeId(0), 5, &|uid| (uid == "u0").then(|| group.clone()));
         let found = agent(&ledger).dry_run(&class(300, 5), &site, &Budgets::default(), Default::default());
-        let victims = found.expect("others can go");
+        let victims = found.expect("other pods can be evicted");
         let uids: Vec<_> = victims.pods.iter().map(|pod| pod.pod.uid.to_string()).collect();
         (uids, victims.groups)
     };
@@ -196,7 +196,8 @@ fn a_group_goes_as_a_whole_or_stays_and_stays_if_one_of_it_is_too_important() {
     assert_eq!(dry_run(elsewhere(5)), (vec!["u1".to_owned()], 0));
 }
 
-/// Prints how long a hopeless preemption takes in a large cluster: `cargo test --release -- --ignored hopeless_survey`.
+/// Prints the duration of a preemption that helps nowhere in a large cluster: `cargo test --release -- --ignored
+/// hopeless_survey`.
 #[test]
 #[ignore = "a measurement"]
 fn the_time_of_a_hopeless_survey_of_5000_nodes_with_150000_pods() {

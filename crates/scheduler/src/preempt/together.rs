@@ -1,4 +1,4 @@
-//! Pods that are placed together and preempt together: what is asked and what is answered.
+//! Joint preemption for pods that are placed together: request and result.
 
 use std::sync::Arc;
 
@@ -6,29 +6,29 @@ use super::Site;
 use crate::inventory::{NodeId, Occupant};
 use crate::objects::Budgets;
 
-/// Nodes to look at for a whole allocation, all in the domain of its topology that has this name.
+/// Nodes to consider for a whole allocation, all in the topology domain of this name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prospect<Node> {
     pub domain: Option<Arc<str>>,
     pub nodes: Vec<Node>,
 }
 
-/// What pods may preempt together.
+/// Pods that the members may preempt together.
 #[derive(Debug)]
 pub struct Together {
-    /// Each is tried; the one that costs least is taken.
+    /// Each is tried; the cheapest is taken.
     pub prospects: Vec<Prospect<Site>>,
     pub budgets: Budgets,
 }
 
-/// A place for one of them.
+/// The placement of one member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Takeover {
-    /// By its place in [`crate::gang::Wanted::members`].
+    /// Index in [`crate::gang::Wanted::members`].
     pub member: usize,
     pub node: NodeId,
-    /// Who must leave for it, wherever they are. May be nobody.
+    /// Pods to evict for it, on any node. May be empty.
     pub victims: Vec<Arc<Occupant>>,
-    /// As of [`super::Victims`].
+    /// As in [`super::Victims`].
     pub lent: Vec<Arc<str>>,
 }

@@ -1,4 +1,4 @@
-//! Pods that wait a while after an error: 1 s at first, twice as long each time, 10 s at most.
+//! Backoff queue for pods after errors: 1 s at first, doubled on each failure, 10 s at most.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ pub struct BackoffLimits {
 }
 
 impl BackoffLimits {
-    /// How long to wait after this many failures in a row; 1 is the first.
+    /// Returns the backoff after this many consecutive failures; 1 is the first.
     pub fn after(&self, failures: u32) -> Duration {
         let doublings = failures.saturating_sub(1).min(31);
         self.initial.saturating_mul(1 << doublings).min(self.max)
     }
 }
 
-/// Pods by the time at which they may try again.
+/// Pods ordered by the end of their backoff.
 #[derive(Debug, Default)]
 pub struct Backoff {
     by_time: BTreeSet<(Duration, Arc<str>)>,
@@ -37,7 +37,7 @@ impl Backoff {
         self.by_time.contains(&(until, uid.clone()))
     }
 
-    /// The next pod whose time has come.
+    /// Removes and returns the next pod whose backoff has ended.
     pub fn pop_due(&mut self, now: Duration) -> Option<Arc<str>> {
         let (until, _) = self.by_time.first()?;
         if *until > now {

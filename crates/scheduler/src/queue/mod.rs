@@ -1,12 +1,12 @@
-//! Where pods wait that no agent can work on now: backing off after an error, or parked because they fit nowhere.
+//! Queues of pods that cannot be scheduled now: in backoff after an error, or parked because they fit on no node.
 //!
-//! May not know: kube. (Pods that are ready wait in the dispatcher's lanes; gated ones are only remembered.)
+//! Must not depend on kube. (Ready pods wait in the dispatcher's lanes; gated ones are only remembered.)
 
 mod backoff;
 mod parked;
 
-/// Of so many that are taken from a queue one is the one that waits longest, whatever its priority: nobody waits for ever behind
-/// a stream of more important ones, who lose a sixteenth of the turns by it at most.
+/// Every `AGED_TURN`-th pod taken from a queue is the one that waits longest, whatever its priority. This prevents
+/// starvation behind a stream of pods with higher priority, which lose at most a sixteenth of the turns.
 pub const AGED_TURN: u64 = 16;
 
 pub use backoff::{Backoff, BackoffLimits};

@@ -1,8 +1,9 @@
-//! Pods that fit nowhere, by class. One evaluation serves a whole class, however many pods wait in it.
+//! Parking queue of unschedulable pods, by class. One evaluation serves a whole class, however many pods wait in it.
 //!
-//! A parked class is looked at again when something loosened since its list was last seen empty: a pod left a node, a node
-//! came or changed, or a pod came that the class's affinity or spread waits for. The list is repaired for it, not rebuilt, so this costs the changed rows only; there is no
-//! periodic flush. When the list is not empty any more, pods wake one by one: each that finds a place wakes the next.
+//! A parked class is re-evaluated when constraints have loosened since its list was last found empty: a pod left a
+//! node, a node was added or changed, or a pod arrived that matches the class's affinity or spread. The ranked list is
+//! repaired, not rebuilt, so this only costs the changed rows; there is no periodic flush. When the list is no longer
+//! empty, pods wake one by one: each one that is placed wakes the next.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,43 +16,44 @@ use crate::inventory::Revision;
 use crate::rules::{Diagnosis, Unhelped};
 use berth_model::{Identity, PreemptionPolicy};
 
-/// A pod's place within its class: by priority, then arrival.
+/// A pod's position in its class: by priority, then arrival.
 pub type Place = (Reverse<i32>, u64);
 
 /// The waiting pods of one class.
 #[derive(Debug)]
 pub struct Group {
     pub class: Arc<Class>,
-    /// The agent that has the list and looks after the group.
+    /// The agent that caches the ranked list and serves the group.
     pub agent: usize,
-    /// The list was empty as of this revision.
+    /// The revision at which the list was last found empty.
     pub checked: Revision,
-    /// A pod that may open nodes to this class came at this revision.
+    /// The revision at which a pod arrived that may make nodes valid for this class.
     pub arrived: Revision,
     pub pods: BTreeMap<Place, Arc<str>>,
-    /// The pod that was woken and has not come back yet.
+    /// The pod that was woken and has not returned yet.
     pub probe: Option<Arc<str>>,
-    /// What was found, and when the pods were last told so.
+    /// The diagnosis of the last evaluation.
     pub diagnosis: Diagnosis,
-    /// What came of preemption, if it was tried.
+    /// Result of preemption, if it was tried.
     unhelped: Option<Unhelped>,
+    /// Time of the last report for the pods.
     pub told_at: Duration,
-    /// The pods know this diagnosis.
+    /// This diagnosis has been reported for the pods.
     pub told: bool,
-    /// There may be pods that have not been told anything.
+    /// There may be pods without any report.
     pub untold: bool,
     messages: [Option<Arc<str>>; 2],
-    /// Pods woken since the group came to be.
+    /// Number of pods woken since the group was created.
     woken: u64,
 }
 
 impl Group {
-    /// Whether it is known that no pod of the class fits now, given the latest change that could matter.
+    /// Returns whether no pod of the class can fit now, given the latest change that could matter.
     pub fn is_certain(&self, loosened: Revision) -> bool {
         self.probe.is_none() && self.checked >= loosened.max(self.arrived)
     }
 
-    /// The text for a pod of this group; made once for all of them.
+    /// Returns the report text for a pod of this group; formatted once for all of them.
     pub fn message(&mut self, policy: PreemptionPolicy) -> Arc<str> {
         let slot = usize::from(policy == PreemptionPolicy::Never);
         let slot = &mut self.messages[slot];
@@ -68,9 +70,9 @@ impl Group {
 pub struct Parked {
     groups: BTreeMap<ClassId, Group>,
     pods: usize,
-    /// By agent: every group of this agent was seen empty at this revision or later, or has a probe under way.
+    /// By agent: every group of this agent was found empty at this revision or later, or has a probe in progress.
     settled: Vec<Revision>,
-    /// By agent: where the search for a due group goes on.
+    /// By agent: position where the search for a due group continues.
     cursor: Vec<ClassId>,
 }
 
@@ -91,7 +93,7 @@ impl Parked {
         self.groups.values()
     }
 
-    /// Number of pods parked.
+    /// Returns the number of parked pods.
     pub fn len(&self) -> usize {
         self.pods
     }
@@ -100,8 +102,8 @@ impl Parked {
         self.pods == 0
     }
 
-    /// No node is valid for `class`, as of revision `checked`. Makes or updates its group; returns whether the diagnosis is
-    /// new to its pods.
+    /// Records that no node is valid for `class` as of revision `checked`. Upserts its group; returns whether the
+    /// diagnosis is new for its pods.
     pub fn found_nowhere(
         &mut self,
         class: &Arc<Class>,
@@ -113,7 +115,7 @@ impl Parked {
         match self.groups.get_mut(&class.id) {
             Some(group) => {
                 if checked < group.checked {
-                    // Another agent has seen a newer state.
+                    // Another agent has evaluated a newer revision.
                     return false;
                 }
                 group.agent = agent;
@@ -149,7 +151,7 @@ impl Parked {
         }
     }
 
-    /// The pods of the class could preempt nothing, for these reasons.
+    /// Records that preemption failed for the pods of the class, for these reasons.
     pub fn preemption_failed(&mut self, class: ClassId, unhelped: Unhelped) {
         if let Some(group) = self.groups.get_mut(&class)
             && group.unhelped.as_ref() != Some(&unhelped)
@@ -160,7 +162,7 @@ impl Parked {
         }
     }
 
-    /// Adds a pod to the group of its class, which must exist. If it was the probe, it is not any more.
+    /// Adds a pod to the group of its class, which must exist. If it was the probe, the group has no probe afterwards.
     pub fn join(&mut self, class: ClassId, place: Place, uid: &Arc<str>) {
         let Some(group) = self.groups.get_mut(&class) else {
             return;
@@ -173,7 +175,7 @@ impl Parked {
         }
     }
 
-    /// Takes a pod out of its group; an empty group is forgotten.
+    /// Removes a pod from its group; an empty group is dropped.
     pub fn leave(&mut self, class: ClassId, place: Place) {
         let Some(group) = self.groups.get_mut(&class) else {
             return;
@@ -184,7 +186,8 @@ impl Parked {
         self.forget_if_empty(class);
     }
 
-    /// Wakes the first pod of the class, or in an aged turn the one that waits longest, unless one is awake already.
+    /// Wakes the first pod of the class, or on an aged turn the one that waits longest, unless a pod of the class is
+    /// awake already.
     pub fn wake(&mut self, class: ClassId) -> Option<Arc<str>> {
         let group = self.groups.get_mut(&class)?;
         if group.probe.is_some() {
@@ -200,7 +203,8 @@ impl Parked {
         Some(uid)
     }
 
-    /// Wakes the pod at this place, unless one is awake already. Returns the agent that has the list.
+    /// Wakes the pod at this position, unless a pod of the class is awake already. Returns the agent that caches the
+    /// list.
     pub fn wake_this(&mut self, class: ClassId, place: Place) -> Option<usize> {
         let group = self.groups.get_mut(&class)?;
         if group.probe.is_some() {
@@ -212,7 +216,7 @@ impl Parked {
         Some(group.agent)
     }
 
-    /// The woken pod `uid` will not come back to the group. Whether it was this class's probe.
+    /// Records that the woken pod `uid` will not return to the group. Returns whether it was this class's probe.
     pub fn probe_ended(&mut self, class: ClassId, uid: &str) -> bool {
         let Some(group) = self.groups.get_mut(&class) else {
             return false;
@@ -221,14 +225,15 @@ impl Parked {
             return false;
         }
         group.probe = None;
-        // Nobody knows what the list is now: look again.
+        // The state of the list is unknown: re-evaluate it.
         group.checked = 0;
         self.settled[group.agent] = 0;
         self.forget_if_empty(class);
         true
     }
 
-    /// A pod like this came at `revision`: the classes that were waiting for such a pod are due. Returns their agents.
+    /// Marks the classes as due that were waiting for a pod like this, which arrived at `revision`. Returns their
+    /// agents.
     pub fn arrived(&mut self, pod: &Identity, revision: Revision) -> BTreeSet<usize> {
         let mut agents = BTreeSet::new();
         for group in self.groups.values_mut().filter(|group| group.class.welcomes(pod)) {
@@ -245,7 +250,7 @@ impl Parked {
         }
     }
 
-    /// A class of this agent whose list may not be empty any more: something loosened since it was seen empty.
+    /// Returns a class of this agent whose list may no longer be empty: constraints loosened since it was found empty.
     pub fn due(&mut self, agent: usize, loosened: Revision) -> Option<Arc<Class>> {
         if self.settled[agent] >= loosened {
             return None;
@@ -316,7 +321,7 @@ mod tests {
         let (mut parked, class) = group_of(&[("low", 0), ("high", 5)]);
         assert_eq!(parked.wake(class.id).as_deref(), Some("high"));
         assert_eq!(parked.wake(class.id), None, "one is awake already");
-        assert!(parked.due(0, 99).is_none(), "the probe will tell");
+        assert!(parked.due(0, 99).is_none(), "the probe is still running");
         assert!(parked.probe_ended(class.id, "high"));
         assert_eq!(parked.wake(class.id).as_deref(), Some("low"));
         assert!(parked.is_empty());

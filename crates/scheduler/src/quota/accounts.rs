@@ -1,4 +1,4 @@
-//! What the pods of each quota hold.
+//! Accounts of the pods' holdings per quota.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -7,16 +7,16 @@ use super::resources::wants;
 use super::{Limit, Limits, Resource, Sums};
 use berth_model::{Holding, Usage};
 
-/// What the pods of one quota hold that have a node, assumed ones included.
+/// Holdings of the bound pods of one quota, including assumed ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Account {
     pub pods: u64,
     pub used: Sums,
-    /// What those of them hold that are being deleted.
+    /// Holdings of those pods that are being deleted.
     pub leaving: Sums,
 }
 
-/// Why something does not fit a quota: the first resource that it would go beyond the maximum of.
+/// Why a request does not fit into a quota: the first resource whose maximum it would exceed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lack {
     pub resource: Resource,
@@ -26,29 +26,31 @@ pub struct Lack {
 }
 
 impl Lack {
-    /// What does not fit alone, whatever goes.
+    /// Returns whether the request exceeds the maximum by itself.
     pub fn is_for_ever(&self) -> bool {
         self.wanted > self.maximum.into()
     }
 
-    /// For the pod that waits.
+    /// Returns the text for the pod that waits.
     pub fn message(&self, quota: &str) -> String {
         let Lack { resource, wanted, used, maximum } = self;
         let (wanted, used) = (resource.show(*wanted), resource.show(*used));
         let (name, maximum) = (resource.name(), resource.show((*maximum).into()));
         match self.is_for_ever() {
             true => {
-                format!("quota {quota}: wants {wanted} of {name}, more than its maximum of {maximum} at all")
+                format!("quota {quota}: requested {name}={wanted} exceeds the maximum {name}={maximum}")
             }
             false => {
-                format!("quota {quota}: wants {wanted} of {name}, but {used} of at most {maximum} is used")
+                format!(
+                    "quota {quota}: requested {name}={wanted}, used {name}={used}, maximum {name}={maximum}"
+                )
             }
         }
     }
 }
 
 impl Account {
-    /// What `wanted` lacks beside what is used.
+    /// Returns what `wanted` lacks, given the current usage.
     pub fn lacks(&self, maximum: &Limit, wanted: &Sums) -> Option<Lack> {
         wanted.iter().filter(|(_, amount)| *amount > 0).find_map(|(resource, amount)| {
             let limit = maximum.get(resource)?;
@@ -58,7 +60,7 @@ impl Account {
         })
     }
 
-    /// The same for one pod, without making a sum of it.
+    /// Returns the same for one pod, without allocating a sum.
     pub fn lacks_for(&self, maximum: &Limit, usage: &Usage) -> Option<Lack> {
         wants(usage).find_map(|(resource, amount)| {
             let limit = maximum.get(&resource)?;
@@ -68,7 +70,8 @@ impl Account {
         })
     }
 
-    /// What is used beyond the guarantee, of the resources that it names; of all if it names none.
+    /// Returns the usage beyond the guarantee, for the resources that the guarantee lists; for all if it
+    /// lists none.
     pub fn borrowed(&self, limits: &Limits) -> Sums {
         let mut borrowed = Sums::default();
         for (resource, used) in self.used.iter() {
@@ -83,15 +86,15 @@ impl Account {
     }
 }
 
-/// All quotas that have pods with a node.
+/// Accounts of all quotas that have bound pods.
 #[derive(Debug, Clone, Default)]
 pub struct Accounts {
     /// Never iterated where order could matter.
     by_quota: HashMap<Arc<str>, Account>,
     nothing: Account,
-    /// Quotas in which something became free since this was last asked.
+    /// Quotas whose usage decreased since the last call of `take_freed`.
     freed: BTreeSet<Arc<str>>,
-    /// Grows with every change.
+    /// Increments with every change.
     version: u64,
 }
 
@@ -110,7 +113,7 @@ impl Accounts {
         self.version
     }
 
-    /// A pod with this holding has a node.
+    /// Adds the holding of a bound pod.
     pub fn charge(&mut self, holding: &Holding) {
         let Some(quota) = &holding.quota else {
             return;
@@ -127,14 +130,14 @@ impl Accounts {
         }
     }
 
-    /// Takes back what [`Accounts::charge`] did.
+    /// Reverts [`Accounts::charge`].
     pub fn discharge(&mut self, holding: &Holding) {
         let Some(quota) = &holding.quota else {
             return;
         };
         self.version += 1;
         let Some(account) = self.by_quota.get_mut(quota) else {
-            debug_assert!(false, "it was charged");
+            debug_assert!(false, "discharged a pod that was not charged");
             return;
         };
         account.pods = account.pods.saturating_sub(1);
@@ -152,12 +155,12 @@ impl Accounts {
         !self.freed.is_empty()
     }
 
-    /// Quotas in which something became free since the last call. Sorted.
+    /// Returns the quotas whose usage decreased since the last call. Sorted.
     pub fn take_freed(&mut self) -> BTreeSet<Arc<str>> {
         std::mem::take(&mut self.freed)
     }
 
-    /// Everything was counted anew.
+    /// Replaces all accounts by recounted ones.
     pub fn replace(&mut self, fresh: Accounts) {
         let all = self.by_quota.keys().chain(fresh.by_quota.keys()).cloned();
         self.freed.extend(all);
@@ -165,7 +168,7 @@ impl Accounts {
         self.by_quota = fresh.by_quota;
     }
 
-    /// Quotas with pods, sorted.
+    /// Returns the quotas with pods, sorted.
     pub fn quotas(&self) -> Vec<&Arc<str>> {
         let mut quotas: Vec<_> = self.by_quota.keys().collect();
         quotas.sort();

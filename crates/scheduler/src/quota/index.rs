@@ -1,4 +1,5 @@
-//! Which quota a pod belongs to: the most specific one, of two alike the older one, then the first by name.
+//! Index of quotas: finds the quota of a pod: the most specific one, of equally specific ones the older, then
+//! the first by name.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -13,23 +14,23 @@ use berth_model::Identity;
 #[derive(Debug, Default)]
 pub struct Index {
     by_name: BTreeMap<Arc<str>, Arc<Quota>>,
-    /// Those that are valid, the one that goes first first.
+    /// Valid quotas, in order of precedence.
     ranked: Vec<Arc<Quota>>,
-    /// By queue: places in `ranked`.
+    /// Quotas by queue: indices in `ranked`.
     queues: HashMap<Arc<str>, Vec<usize>>,
-    /// By namespace, those without a queue that name it.
+    /// Quotas without a queue that name the namespace.
     named: HashMap<Arc<str>, Vec<usize>>,
-    /// Without a queue, of selected namespaces or of all.
+    /// Quotas without a queue for selected namespaces or for all.
     others: Vec<usize>,
 }
 
-/// What a change of a quota means.
+/// Effect of a change of a quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     Nothing,
-    /// The same pods belong to it, but how much they may have changed.
+    /// The same pods belong to it, but its limits may have changed.
     Limits,
-    /// Other pods may belong to other quotas.
+    /// Pods may belong to a different quota.
     Pods,
 }
 
@@ -42,12 +43,12 @@ impl Index {
         self.by_name.is_empty()
     }
 
-    /// Sorted by name.
+    /// Returns all quotas, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Quota>> {
         self.by_name.values()
     }
 
-    /// Those that are in force, in the order in which pods fall to them.
+    /// Returns the quotas in force, in order of precedence.
     pub fn ranked(&self) -> impl Iterator<Item = &Arc<Quota>> {
         self.ranked.iter()
     }
@@ -79,7 +80,7 @@ impl Index {
         if quota.limits.is_ok() { Change::Pods } else { Change::Limits }
     }
 
-    /// Those that are not among these, sorted.
+    /// Returns the quotas that are not in `listed`, sorted.
     pub fn unlisted(&self, listed: &HashSet<ObjectName>) -> Vec<Arc<str>> {
         let listed: HashSet<&str> = listed.iter().map(|object| &*object.name).collect();
         self.by_name.keys().filter(|name| !listed.contains(&***name)).cloned().collect()
@@ -103,7 +104,7 @@ impl Index {
         }
     }
 
-    /// The quota of such a pod, with the labels of its namespace.
+    /// Returns the quota of such a pod, with the labels of its namespace.
     pub fn find(&self, pod: &Identity) -> Option<&Arc<str>> {
         if self.ranked.is_empty() {
             return None;

@@ -1,9 +1,9 @@
-//! Who waits for room in a quota, in order of place.
+//! Waiting lines of quotas, in order of position.
 //!
-//! Those who want the same stand in one lane, so that one look at the first of a lane tells about all of it. What the first of a
-//! lane wants and cannot have yet is set aside for it: who comes after takes only what is left. So a large pod does not wait for
-//! ever behind small ones, and one that waits for devices does not hold up those that need none. Every sixteenth is the one
-//! that waits longest, whatever its priority.
+//! Pods with equal requests share one lane, so that checking the first of a lane covers the whole lane. What the first
+//! of a lane requests and does not fit yet is reserved for it: later ones only get what remains. So a large pod is not
+//! starved by small ones, and a pod that waits for devices does not block pods that need none. Every sixteenth release
+//! goes to the one that waits longest, whatever its priority.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -11,7 +11,8 @@ use std::sync::Arc;
 use super::{Account, Limit, Sums};
 use crate::queue::{AGED_TURN, Place};
 
-/// Lanes of one quota that are looked at in one go. Pods are seldom of so many sizes; the rest has its turn when these go.
+/// Maximum number of lanes of one quota that are checked at once. Pods seldom have this many sizes; the remaining lanes
+/// are checked when these are gone.
 const MOST_LANES: usize = 1024;
 
 #[derive(Debug, Default)]
@@ -21,19 +22,19 @@ struct Line {
     released: u64,
 }
 
-/// Those who want the same.
+/// Entries with equal requests.
 #[derive(Debug, Default)]
 struct Lane {
     places: BTreeMap<Place, Arc<str>>,
-    /// Places by order of arrival.
+    /// Positions by order of arrival.
     arrivals: BTreeMap<u64, Place>,
 }
 
-/// All lines. What waits is called by its uid, or is a gang by its key.
+/// All lines. Entries are pods by uid, or gangs by key.
 #[derive(Debug, Default)]
 pub struct Lines {
     by_quota: BTreeMap<Arc<str>, Line>,
-    /// Where each stands.
+    /// Position of each entry.
     standing: HashMap<Arc<str>, (Arc<str>, Sums, Place)>,
 }
 
@@ -46,7 +47,7 @@ impl Lines {
         self.standing.len()
     }
 
-    /// How many wait for this quota.
+    /// Returns the number of entries that wait for this quota.
     pub fn waiting(&self, quota: &str) -> usize {
         self.by_quota.get(quota).map_or(0, |line| line.pods)
     }
@@ -55,18 +56,18 @@ impl Lines {
         self.standing.contains_key(key)
     }
 
-    /// The quota that it waits for, and how much it wants of it.
+    /// Returns the quota that the entry waits for, and its request.
     pub fn standing(&self, key: &str) -> Option<(&Arc<str>, &Sums)> {
         self.standing.get(key).map(|(quota, wanted, _)| (quota, wanted))
     }
 
-    /// All that wait for this quota, in no order that matters.
+    /// Returns all entries that wait for this quota, in no relevant order.
     pub fn all(&self, quota: &str) -> impl Iterator<Item = &Arc<str>> {
         let lanes = self.by_quota.get(quota).into_iter().flat_map(|line| line.lanes.values());
         lanes.flat_map(|lane| lane.places.values())
     }
 
-    /// Quotas that somebody waits for.
+    /// Returns the quotas with waiting entries.
     pub fn quotas(&self) -> impl Iterator<Item = &Arc<str>> {
         self.by_quota.keys()
     }
@@ -95,13 +96,13 @@ impl Lines {
         true
     }
 
-    /// Whether anybody waits for this quota with a better place.
+    /// Returns whether an entry with a better position waits for this quota.
     pub fn is_before(&self, quota: &str, place: Place) -> bool {
         let mut lanes = self.by_quota.get(quota).into_iter().flat_map(|line| line.lanes.values());
         lanes.any(|lane| lane.places.first_key_value().is_some_and(|(first, _)| *first < place))
     }
 
-    /// Those for whom there is room now, in the order in which they get it. They leave the line.
+    /// Removes and returns the entries that fit now, in order of admission.
     pub fn release(&mut self, quota: &str, maximum: &Limit, account: &Account) -> Vec<Arc<str>> {
         let Some(line) = self.by_quota.get_mut(quota) else {
             return Vec::new();
@@ -118,10 +119,10 @@ impl Lines {
 }
 
 impl Line {
-    /// `taken`: what is used, and from here on what is released or set aside.
+    /// `taken`: the usage, plus what is released or reserved in this call.
     fn release(&mut self, maximum: &Limit, mut taken: Account) -> Vec<Arc<str>> {
         let nothing = Account::default();
-        // What is more than the maximum alone never gets in, and so holds up nobody.
+        // An entry that exceeds the maximum alone can never be admitted, so it must not block the line.
         let possible = |wanted: &&Sums| nothing.lacks(maximum, wanted).is_none();
         let open = self.lanes.iter().filter(|(wanted, _)| possible(wanted));
         let mut firsts: BTreeMap<Place, Sums> =
@@ -164,7 +165,7 @@ impl Line {
         Some(key)
     }
 
-    /// Who came first, and what it wants.
+    /// Returns the position of the entry that waits longest, and its request.
     fn longest(&self, possible: impl Fn(&&Sums) -> bool) -> Option<(Place, Sums)> {
         let firsts = self.lanes.iter().filter(|(wanted, _)| possible(wanted)).filter_map(|(wanted, lane)| {
             let (arrival, place) = lane.arrivals.first_key_value()?;

@@ -1,9 +1,9 @@
-//! Quotas: how much the pods of some namespaces or queues may hold together, and how much of it nobody may keep from them.
+//! Quotas: maximum and guaranteed requests of the pods of some namespaces or queues.
 //!
-//! A pod belongs to one quota at most (`index.rs`). What its pods with a node hold is counted where they are charged
-//! (`accounts.rs`), so that it never goes beyond the maximum, whoever commits. Pods for which there is no room in their quota
-//! wait in a line of its own (`lines.rs`). Beyond its guarantee a quota *borrows*; what is lent can be taken back
-//! (`rights.rs`). May not know: kube, tokio, clocks, nodes.
+//! A pod belongs to at most one quota (`index.rs`). The holdings of its bound pods are summed where pods are charged
+//! (`accounts.rs`), so that the maximum is never exceeded, whichever agent commits. Pods that do not fit into their
+//! quota wait in its own line (`lines.rs`). Beyond its guarantee a quota *borrows*; what it borrows can be reclaimed
+//! (`rights.rs`). Must not depend on kube, tokio, clocks or nodes.
 
 mod accounts;
 mod index;
@@ -27,59 +27,59 @@ pub use status::{QuotaStatus, Reason, Shortfall, Standing, statuses};
 use crate::policy::Namespaces;
 use berth_model::Identity;
 
-/// The label of pods that name a queue.
+/// Label of pods that names their queue.
 pub const QUEUE_LABEL: &str = "berth.dev/queue";
 
-/// One quota as it was seen.
+/// One quota as observed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quota {
     pub name: Arc<str>,
     pub uid: Arc<str>,
     pub generation: i64,
-    /// When it was made, in seconds since 1970.
+    /// Creation time in seconds since 1970.
     pub created: i64,
     pub scope: Scope,
     pub reclaim: Reclaim,
-    /// Or what is wrong with it, for a person.
+    /// Limits, or a human-readable validation error.
     pub limits: Result<Limits, Arc<str>>,
 }
 
-/// Whose pods.
+/// Selects the pods of a quota.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Scope {
-    /// Those that carry this value of [`QUEUE_LABEL`].
+    /// Pods whose [`QUEUE_LABEL`] has this value.
     pub queue: Option<Arc<str>>,
     pub namespaces: Namespaces,
 }
 
-/// What a resource is not named in is not limited, or not guaranteed.
+/// Resources that are not listed are not limited, or not guaranteed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Limits {
     pub guaranteed: Limit,
     pub maximum: Limit,
 }
 
-/// Which pods of other quotas the pods of this one may preempt.
+/// Pods of other quotas that the pods of this quota may preempt.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Reclaim {
-    /// Within its guarantee those that borrow, however important they are; else less important ones that borrow.
+    /// Within its guarantee pods of borrowing quotas, whatever their priority; beyond it, those with lower priority.
     #[default]
     Any,
-    /// Less important ones.
+    /// Only pods with lower priority.
     LowerPriority,
     /// None.
     Never,
 }
 
 impl Quota {
-    /// `None`: it is invalid, and not in force.
+    /// Returns the limits; `None`: the quota is invalid, and not in force.
     pub fn valid(&self) -> Option<&Limits> {
         self.limits.as_ref().ok()
     }
 }
 
 impl Scope {
-    /// How specific it is: a queue before namespaces, both before either.
+    /// Specificity: a queue before namespaces, both before either.
     fn rank(&self) -> (bool, bool) {
         (self.queue.is_some(), self.namespaces != Namespaces::All)
     }

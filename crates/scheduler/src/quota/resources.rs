@@ -1,4 +1,4 @@
-//! Amounts of resources by name, as quotas write them and as sums over pods.
+//! Resource amounts by name, as listed in quotas and as sums over pods.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use berth_model::{Amounts, Quantity, QuantityError, Usage};
 
-/// What is counted, in the order in which it is told.
+/// A counted resource; the order is that of reports.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Resource {
-    /// In thousandths of a core.
+    /// In millicores.
     Cpu,
     /// In bytes.
     Memory,
@@ -41,18 +41,18 @@ impl Resource {
         }
     }
 
-    /// A quantity of it as it is counted.
+    /// Parses a quantity of this resource in the unit of accounting.
     ///
     /// # Errors
-    /// The text is no quantity, or a negative one.
+    /// The text is not a quantity.
     pub fn amount(&self, text: &str) -> Result<i64, QuantityError> {
         let quantity = Quantity::parse(text)?;
         let amount = if *self == Resource::Cpu { quantity.milli_value() } else { quantity.value() };
-        // What is limited to less than nothing is limited to nothing; the API server refuses it anyway.
+        // A negative limit counts as zero; the API server rejects it anyway.
         Ok(amount.max(0))
     }
 
-    /// An amount as Kubernetes writes quantities.
+    /// Formats an amount as a Kubernetes quantity.
     pub fn show(&self, amount: i128) -> String {
         match self {
             Resource::Cpu if amount % 1000 == 0 => (amount / 1000).to_string(),
@@ -63,7 +63,7 @@ impl Resource {
         }
     }
 
-    /// In units of Prometheus: cores, bytes, and counts.
+    /// Returns the amount in Prometheus base units: cores, bytes, and counts.
     pub fn base(&self, amount: i128) -> f64 {
         match self {
             Resource::Cpu => amount as f64 / 1000.0,
@@ -84,7 +84,7 @@ fn bytes(amount: i128) -> String {
     format!("{amount}{unit}")
 }
 
-/// Amounts by resource, as a quota names them; one may be 0. Sorted, each once.
+/// Amounts by resource, as listed in a quota; may be 0. Sorted, without duplicates.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Limit(Box<[(Resource, i64)]>);
 
@@ -110,7 +110,7 @@ impl FromIterator<(Resource, i64)> for Limit {
     }
 }
 
-/// What some pods request together. None is zero. Wide enough that no cluster can make a sum stick at its end.
+/// Requests of pods together; no zero amounts. Wide enough that no cluster can saturate a sum.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Sums(BTreeMap<Resource, i128>);
 
@@ -143,7 +143,7 @@ impl Sums {
         wants(usage).for_each(|(resource, amount)| self.change(resource, -i128::from(amount)));
     }
 
-    /// What nodes have.
+    /// Adds allocatable amounts of a node.
     pub fn add_amounts(&mut self, amounts: &Amounts) {
         base(amounts).for_each(|(resource, amount)| self.change(resource, amount.into()));
     }
@@ -178,7 +178,7 @@ fn base(amounts: &Amounts) -> impl Iterator<Item = (Resource, i64)> {
     .into_iter()
 }
 
-/// What a pod requests of one resource.
+/// Returns a pod's request for one resource.
 pub(super) fn wanted(usage: &Usage, resource: &Resource) -> i64 {
     match resource {
         Resource::Cpu => usage.requests.cpu_milli,
@@ -189,13 +189,13 @@ pub(super) fn wanted(usage: &Usage, resource: &Resource) -> i64 {
     }
 }
 
-/// What a pod requests, without what it does not.
+/// Returns a pod's non-zero requests.
 pub(super) fn wants(usage: &Usage) -> impl Iterator<Item = (Resource, i64)> {
     let extended = usage.extended.iter().map(|(name, amount)| (Resource::Extended(name.clone()), amount));
     base(&usage.requests).chain(extended).filter(|(_, amount)| *amount > 0)
 }
 
-/// "cpu 3, memory 2Gi"
+/// Formats amounts as "cpu 3, memory 2Gi".
 pub(super) fn list(amounts: impl Iterator<Item = (Resource, String)>) -> String {
     let mut text = String::new();
     for (resource, amount) in amounts {

@@ -1,9 +1,9 @@
-//! What a pod may preempt beyond what its priority allows, and what it may not.
+//! Preemption rights from quotas: what a pod may preempt regardless of priority, and what it may not.
 //!
-//! Within its guarantee a pod may make those leave that hold what is lent to them: pods of other quotas, only as many as
-//! leave their quota at or above its guarantee. A pod beyond its guarantee takes nothing that another quota's guarantee covers,
-//! however important it is. So nothing is taken back and forth: who lost what it had borrowed is beyond its guarantee, and
-//! whoever took it is covered by theirs.
+//! Within its guarantee a pod may preempt pods that borrow: pods of other quotas, only as many as leave their quota at
+//! or above its guarantee. A pod beyond its guarantee may not preempt pods that another quota's guarantee covers,
+//! whatever its priority. This prevents preemption in a cycle: a quota that lost what it had borrowed is beyond its
+//! guarantee, and the new owner is covered by its own guarantee.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,36 +12,37 @@ use super::resources::{Sums, wanted};
 use super::{Account, Limits, Quota, Reclaim};
 use berth_model::{Holding, Usage};
 
-/// What quotas say of what one pod preempts.
+/// Rights of one preemptor from quotas.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rights {
-    /// Of the preemptor.
+    /// Quota of the preemptor.
     pub quota: Option<Arc<str>>,
-    /// It fits into the guarantee of its quota.
+    /// The preemptor fits into the guarantee of its quota.
     pub within: bool,
     pub reclaim: Reclaim,
-    /// Quotas that borrow and that it may take that back from. Sorted.
+    /// Borrowing quotas from which it may reclaim. Sorted.
     pub lenders: Vec<Arc<str>>,
 }
 
-/// What becomes of each quota while its pods are considered as victims, one after the other.
+/// Remaining usage of each quota while its pods are considered as victims, one by one.
 #[derive(Debug, Default)]
 pub struct Toll {
     left: BTreeMap<Arc<str>, Option<(Arc<Quota>, Account)>>,
 }
 
-/// How a pod may become a victim.
+/// Why a pod may become a victim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claim {
     No,
     /// By priority.
     Lower,
-    /// It holds what is lent to it.
+    /// It uses borrowed resources.
     Lent,
 }
 
 impl Account {
-    /// Whether `usage` fits into what is guaranteed, of the resources that the guarantee names and it wants; there must be one.
+    /// Returns whether `usage` fits into the guarantee, for the resources that the guarantee lists and the pod
+    /// requests; there must be at least one.
     pub fn guarantees(&self, limits: &Limits, usage: &Usage) -> bool {
         let mut named = false;
         let within = limits.guaranteed.iter().all(|(resource, guaranteed)| {
@@ -52,7 +53,7 @@ impl Account {
         within && named
     }
 
-    /// The same for what several pods want together.
+    /// Returns the same for the requests of several pods together.
     pub fn guarantees_all(&self, limits: &Limits, wanted: &Sums) -> bool {
         let mut named = false;
         let within = limits.guaranteed.iter().all(|(resource, guaranteed)| {
@@ -63,7 +64,8 @@ impl Account {
         within && named
     }
 
-    /// Whether the guarantee covers a pod that is counted here: without it less would be used than is guaranteed.
+    /// Returns whether the guarantee covers a pod that is counted here: without the pod, usage would be below the
+    /// guarantee.
     pub fn covers(&self, limits: &Limits, usage: &Usage) -> bool {
         limits.guaranteed.iter().any(|(resource, guaranteed)| {
             let wanted = wanted(usage, resource);
@@ -71,7 +73,8 @@ impl Account {
         })
     }
 
-    /// Whether it uses more than it is guaranteed, of any resource that the guarantee names; anything, if it names none.
+    /// Returns whether usage exceeds the guarantee in any resource that the guarantee lists; any usage, if it lists
+    /// none.
     pub fn borrows(&self, limits: &Limits) -> bool {
         let more = |(resource, guaranteed): (&_, i64)| self.used.get(resource) > guaranteed.into();
         self.pods > 0 && (limits.guaranteed.is_empty() || limits.guaranteed.iter().any(more))
@@ -79,14 +82,14 @@ impl Account {
 }
 
 impl Rights {
-    /// Whether it may preempt pods whatever their priority.
+    /// Returns whether it may preempt pods regardless of their priority.
     pub fn reclaims(&self) -> bool {
         !self.lenders.is_empty()
     }
 
-    /// How the pod that holds this may become a victim, after those that were asked about before. Ask about the least important
-    /// first. `lower`: it is less important than the preemptor. `account_of` gives what its quota uses without what leaves it
-    /// anyway.
+    /// Returns whether and why the pod with this holding may become a victim, after the pods passed before. Pass the
+    /// least important pods first. `lower`: its priority is lower than the preemptor's. `account_of` returns the usage
+    /// of its quota without pods that leave it anyway.
     pub fn claim(
         &self,
         toll: &mut Toll,
@@ -115,7 +118,7 @@ impl Rights {
         };
         let claim = match account.covers(limits, &holding.usage) {
             false if lent && account.borrows(limits) => Claim::Lent,
-            // Somebody beyond its guarantee; pods without a quota preempt as ever.
+            // The preemptor is beyond its guarantee; pods without a quota preempt by priority as usual.
             true if self.quota.is_some() && !self.within => Claim::No,
             _ => by_priority,
         };

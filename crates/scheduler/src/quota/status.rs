@@ -1,4 +1,4 @@
-//! What is told of quotas.
+//! Status of quotas.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,30 +8,30 @@ use super::{Accounts, Index, Limit, Lines, Quota, Resource, Scope, Sums};
 use crate::policy::{Namespaces, names_of};
 use berth_model::Labels;
 
-/// What is told of one quota.
+/// Status of one quota.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuotaStatus {
     pub name: Arc<str>,
     pub uid: Arc<str>,
     pub observed_generation: i64,
     pub reason: Reason,
-    /// For people.
+    /// Human-readable explanation.
     pub message: Arc<str>,
-    /// Other quotas that go before it for some of its pods.
+    /// Equally specific quotas that take precedence for some of its pods.
     pub contested: Option<Arc<str>>,
-    /// Pods that have a node.
+    /// Number of bound pods.
     pub pods: u64,
-    /// Pods that wait for room in it; a gang counts as one.
+    /// Number of pods that wait because the maximum is reached; a gang counts as one.
     pub waiting: usize,
-    /// Pods that others took their room back from, since this process began.
+    /// Number of pods that other quotas preempted to reclaim their guarantee, since the process started.
     pub reclaimed: u64,
-    /// By resource, those that the quota names.
+    /// Usage by resource, for the resources that the quota lists.
     pub standing: Vec<Standing>,
-    /// What guarantees of all quotas together lack in the cluster.
+    /// Amount by which the guarantees of all quotas exceed the cluster's capacity.
     pub shortfall: Option<Shortfall>,
 }
 
-/// One resource of a quota.
+/// Usage of one resource of a quota.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
     pub resource: Resource,
@@ -41,14 +41,14 @@ pub struct Standing {
     pub maximum: Option<i64>,
 }
 
-/// All guarantees together are more than all nodes have.
+/// All guarantees together exceed the allocatable resources of all nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shortfall(pub Arc<str>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
     Applied,
-    /// Others go before it for all of its pods.
+    /// Other quotas take precedence for all of its pods.
     Overruled,
     Invalid,
 }
@@ -63,11 +63,11 @@ impl Reason {
     }
 }
 
-/// Names that a text has at most.
+/// Maximum number of names in a text.
 const MOST_NAMES: usize = 10;
 
 impl Standing {
-    /// Of all resources that the quota names, sorted.
+    /// Returns the usage of all resources that the quota lists, sorted.
     pub fn of(quota: &Quota, accounts: &Accounts) -> Vec<Standing> {
         let Some(limits) = quota.valid() else {
             return Vec::new();
@@ -88,7 +88,8 @@ impl Standing {
     }
 }
 
-/// Of all quotas, by name. `namespaces` are those that exist, sorted; `cluster` is what all nodes have.
+/// Returns the statuses of all quotas, by name. `namespaces` are the existing ones, sorted; `cluster` is the sum of all
+/// nodes' allocatable resources.
 pub fn statuses(
     index: &Index,
     accounts: &Accounts,
@@ -123,7 +124,8 @@ pub fn statuses(
             None => QuotaStatus { shortfall, ..bare },
             Some((why, false)) => QuotaStatus { shortfall, contested: Some(why.clone()), ..bare },
             Some((why, true)) => {
-                let message = "the quota is not in force: other quotas go first for all of its pods".into();
+                let message =
+                    "the quota is not in force: other quotas take precedence for all of its pods".into();
                 let contested = Some(why.clone());
                 QuotaStatus { reason: Reason::Overruled, message, contested, shortfall, ..bare }
             }
@@ -142,7 +144,12 @@ fn shortfall(index: &Index, cluster: &Sums) -> Option<Shortfall> {
         let has = resource.show(cluster.get(resource));
         (resource.clone(), format!("{} of {has}", resource.show(amount)))
     }));
-    let told = || Shortfall(format!("quotas guarantee more than all nodes have: {text}").into());
+    let told = || {
+        Shortfall(
+            format!("the guarantees of all quotas exceed the allocatable resources of all nodes: {text}")
+                .into(),
+        )
+    };
     (!text.is_empty()).then(told)
 }
 
@@ -150,11 +157,11 @@ fn add(sums: &mut Sums, limit: &Limit) {
     limit.iter().for_each(|(resource, amount)| sums.change(resource.clone(), amount.into()));
 }
 
-/// A namespace or all of them, of one queue or of none.
+/// A set of pods that a quota selects: a namespace or all, and a queue or none.
 type Claim = (Option<Arc<str>>, Option<Arc<str>>);
 
-/// By quota: who goes before it for which pods, and whether for all of them. Only quotas that are as specific contest each
-/// other; that a queue goes before a namespace is meant so.
+/// Returns for each quota which quotas take precedence for which of its pods, and whether for all of them. Only equally
+/// specific quotas contest each other; that a queue takes precedence over a namespace is intended.
 fn contests(index: &Index, namespaces: &[(&Arc<str>, &Labels)]) -> BTreeMap<Arc<str>, (Arc<str>, bool)> {
     let mut winners: BTreeMap<Claim, &Arc<str>> = BTreeMap::new();
     let mut found = BTreeMap::new();
@@ -174,9 +181,9 @@ fn contests(index: &Index, namespaces: &[(&Arc<str>, &Labels)]) -> BTreeMap<Arc<
         if losses > 0 {
             let each = lost
                 .iter()
-                .map(|(winner, claims)| format!("quota {winner} goes first for {}", names(claims)));
+                .map(|(winner, claims)| format!("quota {winner} takes precedence for {}", names(claims)));
             let each: Vec<_> = each.take(MOST_NAMES).collect();
-            let text = format!("{}: it is as specific, and older or first by name", each.join("; "));
+            let text = format!("{}: it is equally specific, and older or first by name", each.join("; "));
             found.insert(quota.name.clone(), (text.into(), losses == all));
         }
     }
@@ -205,19 +212,19 @@ fn describe(scope: &Scope, namespaces: &[(&Arc<str>, &Labels)]) -> String {
     let within = match &scope.namespaces {
         Namespaces::All => String::new(),
         meant => match &*names_of(meant, namespaces) {
-            [] => return "holds for no pods: no namespace has such labels now".to_owned(),
+            [] => return "applies to no pods: no namespace matches the selector".to_owned(),
             [one] => format!(" of namespace {one}"),
             some => format!(" of namespaces {}", names(some)),
         },
     };
     match &scope.queue {
-        Some(queue) => format!("holds for pods of queue {queue}{within}"),
-        None if within.is_empty() => "holds for all pods that no other quota has".to_owned(),
-        None => format!("holds for pods{within}"),
+        Some(queue) => format!("applies to pods of queue {queue}{within}"),
+        None if within.is_empty() => "applies to all pods that belong to no other quota".to_owned(),
+        None => format!("applies to pods{within}"),
     }
 }
 
-/// "a, b, and 3 more"
+/// Formats names as "a, b, and 3 more".
 fn names<T: AsRef<str>>(all: &[T]) -> String {
     let shown: Vec<_> = all.iter().take(MOST_NAMES).map(AsRef::as_ref).collect();
     match all.len() - shown.len() {

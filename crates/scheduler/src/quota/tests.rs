@@ -88,9 +88,9 @@ fn what_is_lacking_is_told_with_its_numbers() {
         lack.map(|lack| lack.message("q"))
     };
     assert_eq!(text(200, 0), None);
-    assert_eq!(text(300, 0).as_deref(), Some("quota q: wants 300m of cpu, but 800m of at most 1 is used"));
-    assert_eq!(text(100, 1).as_deref(), Some("quota q: wants 1 of x/gpu, but 1 of at most 1 is used"));
-    let never = "quota q: wants 2 of cpu, more than its maximum of 1 at all";
+    assert_eq!(text(300, 0).as_deref(), Some("quota q: requested cpu=300m, used cpu=800m, maximum cpu=1"));
+    assert_eq!(text(100, 1).as_deref(), Some("quota q: requested x/gpu=1, used x/gpu=1, maximum x/gpu=1"));
+    let never = "quota q: requested cpu=2 exceeds the maximum cpu=1";
     assert_eq!(text(2000, 0).as_deref(), Some(never));
 }
 
@@ -129,7 +129,7 @@ fn those_who_wait_come_in_order_and_a_large_one_keeps_its_room() {
     join(&mut lines, "urgent", 100, 0, place(5, 3));
     let maximum = limit(&[("cpu", 1000)]);
     assert_eq!(release(&mut lines, &maximum, 850, 0), ["urgent"]);
-    // 250 are free, but the large one is first.
+    // 250 are free, but the large entry is first.
     assert_eq!(release(&mut lines, &maximum, 750, 0), [""; 0]);
     assert_eq!(release(&mut lines, &maximum, 100, 0), ["large", "small"]);
     assert!(lines.is_empty() && lines.quotas().next().is_none());
@@ -184,7 +184,7 @@ fn the_longest_keeps_its_room_until_it_is_enough() {
         assert_eq!(release(&mut lines, &maximum, 900, 0).len(), 1);
     }
     for used in [900, 700, 300] {
-        assert_eq!(release(&mut lines, &maximum, used, 0), [""; 0], "room is set aside");
+        assert_eq!(release(&mut lines, &maximum, used, 0), [""; 0], "capacity is reserved");
     }
     assert_eq!(release(&mut lines, &maximum, 200, 0), ["low"]);
 }
@@ -212,10 +212,10 @@ proptest! {
             prop_assert!(cpus <= cpu && devices <= gpus);
             prop_assert_eq!(lines.len(), waiting.len());
             prop_assert_eq!(lines.waiting("q"), waiting.len());
-            // The first that could ever get in had all of the room.
+            // The first possible entry could use the whole maximum.
             let possible = waiting.iter().filter(|at| pods[**at].0 <= cpu && pods[**at].1 <= gpus);
             if cpus == 0 && devices == 0 {
-                prop_assert!(possible.clone().all(|at| pods[*at].0 > 0 || pods[*at].1 > 0), "nothing is asked for");
+                prop_assert!(possible.clone().all(|at| pods[*at].0 > 0 || pods[*at].1 > 0), "only empty requests are possible");
                 prop_assert_eq!(possible.count(), 0);
             }
         }
@@ -284,7 +284,7 @@ fn beyond_its_guarantee_a_pod_takes_nothing_that_is_covered_however_important_it
     let beyond = rights(false, Reclaim::Any);
     assert_eq!(claims(&beyond, &[true; 3], 200, 300), [Claim::Lower, Claim::No, Claim::No]);
     assert_eq!(claims(&beyond, &[false; 2], 0, 300), [Claim::No, Claim::No]);
-    // Without a quota, and within its own, priorities decide as ever.
+    // Without a quota, and within its own quota, only priorities decide.
     assert_eq!(claims(&Rights::default(), &[true, false], 300, 300), [Claim::Lower, Claim::No]);
     assert_eq!(claims(&rights(true, Reclaim::Any), &[true, false], 300, 300), [Claim::Lower, Claim::No]);
 }
@@ -311,7 +311,7 @@ fn a_guarantee_is_judged_by_the_resources_that_it_names() {
     assert_eq!(account.borrowed(&nothing), account.used, "without a guarantee all is borrowed");
 }
 
-/// Two quotas that each need what the other has: whoever lost a pod must not be able to take it back.
+/// Two quotas that each need what the other has: the one that lost a pod must not be able to reclaim it.
 #[test]
 fn nothing_is_taken_back_and_forth() {
     for (guaranteed, used, size) in [(100, 300, 100), (150, 300, 100), (0, 70, 70), (99, 100, 1)] {
@@ -342,11 +342,12 @@ fn quotas_that_contest_each_other_are_told_which_goes_first_and_shortfalls_are_t
     let by_name = |name: &str| all.iter().find(|status| &*status.name == name).unwrap();
     assert_eq!(by_name("first").contested, None);
     assert_eq!(by_name("queue").contested, None);
-    let why = "quota first goes first for namespace b: it is as specific, and older or first by name";
+    let why =
+        "quota first takes precedence for namespace b: it is equally specific, and older or first by name";
     assert_eq!(by_name("second").contested.as_deref(), Some(why));
     assert_eq!((by_name("second").reason, by_name("third").reason), (Reason::Applied, Reason::Overruled));
-    let short = "quotas guarantee more than all nodes have: cpu 2500m of 2";
+    let short = "the guarantees of all quotas exceed the allocatable resources of all nodes: cpu 2500m of 2";
     assert_eq!(by_name("second").shortfall.as_ref().map(|it| &*it.0), Some(short));
-    assert_eq!(by_name("queue").shortfall, None, "it guarantees nothing");
-    assert_eq!(&*by_name("queue").message, "holds for pods of queue x of namespace a");
+    assert_eq!(by_name("queue").shortfall, None, "it has no guarantee");
+    assert_eq!(&*by_name("queue").message, "applies to pods of queue x of namespace a");
 }

@@ -1,30 +1,30 @@
-//! What domain-scoped rules count: which pods, over which topology, on which nodes. The counts themselves are kept by whoever
-//! evaluates the rules (`agent`), which shares equal ones among classes.
+//! Pod counts of domain-scoped rules: which pods, over which topology, on which nodes. The counts are kept by the
+//! module that evaluates the rules (`agent`), which shares equal ones among classes.
 
 use std::sync::Arc;
 
 use super::{node_affinity, taint_toleration};
 use berth_model::{Identity, Labels, Node, NodeSelectorTerm, Peer, PodSelector, Toleration};
 
-/// One count: for each domain of the topology, the sum of what the pods there count for.
+/// One count: the sum of the pods' weights in each domain of the topology.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Counted {
     pub what: What,
     pub topology: TopologyKey,
-    /// `None`: pods count wherever they are.
+    /// `None`: pods on all nodes count.
     pub nodes: Option<Box<Eligible>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum TopologyKey {
-    /// Nodes with the same value of this label are one domain; nodes without it are in none.
+    /// Nodes with the same value of this label are one domain; nodes without the label are in none.
     Label(Arc<str>),
-    /// Every node that has this label is a domain of its own, whatever the value.
+    /// Every node with this label is its own domain, whatever the value.
     EachNode(Arc<str>),
 }
 
 impl TopologyKey {
-    /// The domain the node is in.
+    /// Returns the domain of the node.
     pub fn domain<'a>(&self, node: &'a Node) -> Option<&'a str> {
         match self {
             TopologyKey::Label(key) => node.labels.get(key),
@@ -39,26 +39,26 @@ impl TopologyKey {
     }
 }
 
-/// What a pod counts for.
+/// How the weight of a pod is computed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum What {
     /// 1 if all of these select it.
     Selected { by: Box<[PodSelector]>, terminating: bool },
-    /// The number of its required anti-affinity terms over this topology that select such a pod.
+    /// The number of the counted pod's required anti-affinity terms over this topology that select this pod.
     Refuses(Identity),
-    /// The weights of its terms over this topology that select such a pod: preferred ones, and 1 for each required affinity
-    /// term (upstream: `hardPodAffinityWeight`).
+    /// The sum of weights of the counted pod's terms over this topology that select this pod: preferred terms, and 1
+    /// for each required affinity term (upstream: `hardPodAffinityWeight`).
     Prefers(Identity),
 }
 
-/// Which nodes make up the topology of a spread constraint.
+/// The nodes that are part of the topology of a spread constraint.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Eligible {
-    /// They have all these labels.
+    /// Labels that the nodes must have.
     pub labels: Box<[Arc<str>]>,
-    /// They match this selector and these required terms; `None`: node affinity is ignored.
+    /// Node selector and required terms that the nodes must match; `None`: node affinity is ignored.
     pub affinity: Option<(Labels, Option<Box<[NodeSelectorTerm]>>)>,
-    /// These tolerate all their hard taints; `None`: taints are ignored.
+    /// Tolerations that must cover all hard taints of the nodes; `None`: taints are ignored.
     pub tolerations: Option<Box<[Toleration]>>,
 }
 
@@ -76,7 +76,7 @@ impl Eligible {
 }
 
 impl Counted {
-    /// What one such pod counts for.
+    /// Returns the weight of one pod.
     pub fn weight(&self, peer: &Peer) -> i64 {
         let over_this = |key: &Arc<str>| self.topology.label() == key;
         match &self.what {

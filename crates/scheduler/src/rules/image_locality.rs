@@ -1,7 +1,7 @@
-//! ImageLocality: nodes that already have the pod's images are better, by the bytes that need not be pulled.
+//! ImageLocality: prefers nodes that already have the pod's images, by the bytes that need not be pulled.
 //!
-//! Upstream scales a size by the share of nodes that have the image, so that its score does not depend on one node alone;
-//! here the answer is node-local, and as the last preference it only decides between nodes that are equal otherwise.
+//! Upstream scales a size by the share of nodes that have the image, so that its score does not depend on one node
+//! alone. Here the answer is node-local; as the last preference it only decides between nodes that are otherwise equal.
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use super::Answer;
 use berth_model::Node;
 
 const MIB: i64 = 1 << 20;
-/// Below this, pulling is cheap enough not to matter (upstream: `minThreshold`).
+/// Below this size, pulling is cheap enough to ignore (upstream: `minThreshold`).
 const LEAST_BYTES: i64 = 23 * MIB;
-/// From this on, for each container, more makes no difference (upstream: `maxContainerThreshold`).
+/// Above this size per container, more makes no difference (upstream: `maxContainerThreshold`).
 const MOST_BYTES: i64 = 1000 * MIB;
-/// Nothing of note is present; 0 is the best answer.
+/// No relevant image is present; 0 is the best answer.
 pub const WORST: Answer = 7;
 
 pub fn answer(images: &[Arc<str>], containers: u32, node: &Node) -> Answer {

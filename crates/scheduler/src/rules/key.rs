@@ -1,8 +1,9 @@
-//! One integer that orders all nodes for a class: validity, then the preferences in order of importance, then chance.
+//! Sort key of a node for a class, one integer: validity, then the preferences in order of importance, then a
+//! tie-breaker.
 //!
-//! The preferences are packed, most important first, so comparing integers compares them lexicographically: a total
-//! order, which weighted votes of rules are not. Each is quantised, so that equal steps let the next one decide. Their order
-//! and steps are a [`Layout`]: policies choose them.
+//! The preferences are packed, most important first, so that comparing integers compares them lexicographically: a
+//! total order, unlike weighted sums of scores. Each preference is quantised, so that the next one decides between
+//! equal steps. A [`Layout`] holds their order and steps; policies choose it.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -15,14 +16,14 @@ use super::resources_balanced_allocation;
 use super::resources_fit;
 use berth_model::Preference;
 
-/// Smaller is better. An invalid node is larger than every valid one, and carries its reasons.
+/// Smaller is better. An invalid node is greater than every valid one, and carries its reasons.
 ///
-/// 16 bytes: pods and spread count pods, and what upstream would call better by one pod must be better here, so these two
-/// are not quantised.
+/// 16 bytes: InterPodAffinity and PodTopologySpread count pods. A node that is better by one pod upstream must be
+/// better here, so these two are not quantised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(u128);
 
-/// What the node-local rules answer, each 0 = best.
+/// Answers of the node-local rules, 0 is best.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Preferences {
     pub untolerated: u16,
@@ -30,16 +31,16 @@ pub(super) struct Preferences {
     pub share: u16,
     pub balance: u16,
     pub image: u16,
-    /// Orders nodes that are equal otherwise; below 2^28, another one for each node.
+    /// Tie-breaker between equal nodes: below 2^28, different for each node.
     pub tie: u32,
 }
 
 const INVALID: u128 = 1 << 127;
 const TIE_BITS: u32 = 28;
-/// What spread counts in.
+/// Bits of the spread cost.
 const SPREAD_BITS: u32 = 34;
 const PODS_BITS: u32 = 36;
-/// Preferences that only look at the node, by their place in [`Layout`].
+/// Node-local preferences, by their index in [`Layout`].
 const LOCAL: [Preference; 5] = [
     Preference::TaintToleration,
     Preference::NodeAffinity,
@@ -48,23 +49,23 @@ const LOCAL: [Preference; 5] = [
     Preference::ImageLocality,
 ];
 
-// All of them with all their steps leave room for the bit of invalid nodes.
+// With all their steps they leave room for the invalid bit.
 const _: () = assert!(4 + 12 + PODS_BITS + SPREAD_BITS + 6 + 4 + 3 + TIE_BITS == 127);
 const _: () = assert!(node_affinity::WORST < 1 << 12);
 const _: () = assert!(resources_fit::STEPS <= 1 << 6);
 const _: () = assert!(resources_balanced_allocation::STEPS <= 1 << 4);
 const _: () = assert!(image_locality::WORST < 1 << 3);
 
-/// Where in a key each preference stands, and how finely it is told.
+/// Bit positions and steps of the preferences in a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Layout {
-    /// As in [`LOCAL`].
+    /// Indexed as [`LOCAL`].
     local: [Slot; LOCAL.len()],
-    /// The two about pods, the more important one first; those that do not count have no bits, and come last.
+    /// The two pod-counting preferences, the more important one first; unused ones have no bits and come last.
     numbers: [Number; 2],
 }
 
-/// No bits: it does not count.
+/// Bits of one node-local preference; no bits: it does not count.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 struct Slot {
     shift: u32,
@@ -95,16 +96,17 @@ impl About {
 }
 
 impl Slot {
-    /// What is worse is never in a better step. `worst` is the worst answer to this class.
+    /// Rounds an answer to a step; monotonic: a worse answer never gets a better step. `worst` is the worst answer for
+    /// this class.
     fn step(self, preference: Preference, answer: u16, worst: impl FnOnce() -> u16) -> u128 {
         let (answer, steps) = (u32::from(answer), u32::from(self.steps));
         let most = u32::from(most_steps(preference).unwrap_or(1));
         let step = match preference {
             _ if self.bits == 0 => return 0,
-            // It counts taints: some are worse than none, however few the steps.
+            // Counts taints: some taints are worse than none, even with few steps.
             Preference::TaintToleration => answer.min(steps - 1),
             _ if steps == most => answer,
-            // The same for what is missed of the class's own terms.
+            // The same for missed terms of the class's own affinity.
             Preference::NodeAffinity => {
                 (answer * (steps - 1)).div_ceil(u32::from(worst()).max(1)).min(steps - 1)
             }
@@ -119,7 +121,7 @@ impl Number {
         ((1 << self.bits) - 1) << self.shift
     }
 
-    /// Cut to what there is room for.
+    /// Encodes the value, clamped to the available bits.
     fn write(self, value: i64) -> u128 {
         let number = match self.about {
             About::Pods => value.clamp(-Key::MOST_PODS, Key::MOST_PODS) + Key::MOST_PODS,
@@ -137,14 +139,15 @@ impl Number {
         }
     }
 
-    /// Where what is more important begins.
+    /// Returns the lowest bit of the more important preferences.
     fn end(self) -> u32 {
         self.shift + self.bits
     }
 }
 
 impl Layout {
-    /// Most important first, each with its steps; the others do not count.
+    /// Builds the layout from preferences in order of importance, each with its steps; preferences that are not listed
+    /// do not count.
     pub(super) fn new(order: &[(Preference, u16)]) -> Layout {
         let mut local = [Slot::default(); LOCAL.len()];
         let mut numbers = Vec::new();
@@ -175,53 +178,53 @@ impl Layout {
     }
 }
 
-/// A valid key taken apart, so that what a node's topology domains are worth can be added to what the node itself is. Better
-/// ones are smaller, among those of one class.
+/// A decoded valid key, so that scores of topology domains can be added to the node's own. Smaller is better, within
+/// one class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Standing {
-    /// What is more important than both numbers.
+    /// Preferences that are more important than both pod counts.
     before: u64,
-    /// The numbers about pods, in the order of the layout.
+    /// The pod-counting preferences, in the order of the layout.
     first: i64,
     between: u64,
     second: i64,
-    /// What is less important, and chance.
+    /// Less important preferences and the tie-breaker.
     rest: u64,
-    /// The same for all of a class.
+    /// Whether spread comes first; the same for all nodes of a class.
     spread_first: bool,
 }
 
-/// A standing preference by preference, in the default order of importance; less is better everywhere.
+/// A standing as separate scores, in the default order of importance; less is better everywhere.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scores {
     /// Untolerated `PreferNoSchedule` taints.
     pub taints: u16,
-    /// The weight of the preferred node affinity terms that the node misses.
+    /// Total weight of the preferred node affinity terms that the node does not match.
     pub node_affinity: u16,
     /// See [`Standing::pods`].
     pub pod_affinity: i64,
-    /// What topology spread would cost, in points of upstream's score.
+    /// Cost for topology spread, in points of upstream's score.
     pub spread: f64,
-    /// The share of the node that would be taken or, when packing, free: 0 to 63.
+    /// Share of the node that would be requested or, when packing, free: 0 to 63.
     pub share: u16,
-    /// How far the shares of CPU and memory would be apart: 0 to 15.
+    /// Difference between the requested shares of CPU and memory: 0 to 15.
     pub balance: u16,
-    /// How much of the pod's images would have to be pulled: 0 to 7.
+    /// Share of the pod's images to pull: 0 to 7.
     pub images: u16,
 }
 
 impl Standing {
-    /// Pods that are liked or disliked near by: the negated sum of weights (upstream: the score of InterPodAffinity).
+    /// Returns the score of InterPodAffinity: the negated sum of weights.
     pub fn pods(self) -> i64 {
         if self.spread_first { self.second } else { self.first }
     }
 
-    /// Pods of the same kind near by (upstream: the score of PodTopologySpread), in the units of whoever added it up.
+    /// Returns the cost for PodTopologySpread, in the caller's units.
     pub fn spread(self) -> i64 {
         if self.spread_first { self.first } else { self.second }
     }
 
-    /// The same node with other pods around it, as far as they count.
+    /// Replaces the pod-counting preferences, as far as the layout has them.
     pub fn with_pods(mut self, layout: &Layout, pods: i64, spread: i64) -> Standing {
         for (number, into) in layout.numbers.iter().zip([&mut self.first, &mut self.second]) {
             let value = match number.about {
@@ -233,7 +236,7 @@ impl Standing {
         self
     }
 
-    /// In the units in which the rules answer, but for the rounding of steps; 0 for what does not count.
+    /// Returns the scores in the units of the rules, apart from rounding to steps; 0 for unused preferences.
     pub fn scores(self, layout: &Layout) -> Scores {
         let [first, second] = layout.numbers;
         let local = |at: usize| {
@@ -262,13 +265,13 @@ impl Standing {
 }
 
 impl Key {
-    /// No node has this id.
+    /// The key of an id without a node.
     pub const VACANT: Key = Key(u128::MAX);
-    /// What [`Standing::spread`] of one node can be at most.
+    /// Maximum of [`Standing::spread`] of one node.
     pub const MOST_SPREAD: i64 = (1 << SPREAD_BITS) - 1;
     const MOST_PODS: i64 = (1 << (PODS_BITS - 1)) - 1;
 
-    /// `worst_affinity` is the most that the class's preferred node affinity can miss.
+    /// Returns the key of a valid node. `worst_affinity` is the worst answer of the class's preferred node affinity.
     pub(super) fn valid(layout: &Layout, p: Preferences, worst_affinity: impl Fn() -> u16) -> Key {
         let answers = [p.untolerated, p.affinity, p.share, p.balance, p.image];
         let mut bits = u128::from(p.tie) & ((1 << TIE_BITS) - 1);
@@ -278,7 +281,7 @@ impl Key {
         Key(bits).with_pods(layout, 0, 0)
     }
 
-    /// The same node with other pods around it. Both are cut to what there is room for.
+    /// Replaces the pod-counting preferences; values are clamped to the available bits.
     pub fn with_pods(self, layout: &Layout, pods: i64, spread: i64) -> Key {
         let mut bits = self.0;
         for number in layout.numbers {
@@ -291,7 +294,7 @@ impl Key {
         Key(bits)
     }
 
-    /// `None` for an invalid node.
+    /// Decodes the key; `None` for an invalid node.
     pub fn standing(self, layout: &Layout) -> Option<Standing> {
         let [first, second] = layout.numbers;
         let between = |from: u32, to: u32| (self.0 >> from) as u64 & ((1 << (to - from)) - 1);
@@ -318,19 +321,19 @@ impl Key {
         self.0 & INVALID == 0
     }
 
-    /// Why the node is invalid; `None` for a valid one and where there is no node.
+    /// Returns why the node is invalid; `None` for a valid node or if there is no node.
     pub fn reasons(self) -> Option<Reasons> {
         (!self.is_valid() && self != Key::VACANT).then(|| Reasons::from_bits(self.0 & !INVALID))
     }
 }
 
-/// Breaks ties differently in each agent, so that two agents do not run for the same node.
+/// Seed for tie-breaking, different in each agent, so that two agents do not compete for the same node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Salt(pub u64);
 
 impl Salt {
-    /// A well mixed number below 2^28 for the node with this id; another one for each of the first 2^28 nodes: every step can
-    /// be undone.
+    /// Returns a well-mixed number below 2^28 for the node with this id, different for each of the first 2^28 nodes:
+    /// every step is invertible.
     pub fn tie(self, id: u32) -> u32 {
         const MASK: u32 = (1 << TIE_BITS) - 1;
         let mut x = (id ^ self.0 as u32) & MASK;
@@ -345,21 +348,21 @@ impl Salt {
 /// 2^64 divided by the golden ratio: the step of splitmix64.
 pub const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// splitmix64's finaliser: every bit of the input moves every bit of the output.
+/// Finalizer of splitmix64: every bit of the input affects every bit of the output.
 pub fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     x ^ (x >> 31)
 }
 
-/// The same in every process of this program.
+/// Returns a hash that is the same in every process of this program.
 pub fn hash_of(name: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     name.hash(&mut hasher);
     hasher.finish()
 }
 
-/// A random word as a number from 0 to below 1.
+/// Converts a random word to a number from 0 to below 1.
 pub fn unit(random: u64) -> f64 {
     (random >> 11) as f64 / (1u64 << 53) as f64
 }
@@ -505,7 +508,7 @@ mod tests {
         (0u16..20, 0u16..=100, 0u16..64, 0u16..16, 0u16..8, -5i64..5, 0i64..5, 0u32..4)
     }
 
-    /// What the key of such a node must be ordered by, by the documentation of steps.
+    /// The values that the key of such a node must be ordered by, per the documentation of steps.
     fn expected(order: &PreferenceOrder, a: Answers) -> Vec<i64> {
         let rounded =
             |answer: u16, steps: u16, most: u16| i64::from(answer) * i64::from(steps) / i64::from(most);
@@ -539,7 +542,7 @@ mod tests {
             let by_hand = expected(&order, one).cmp(&expected(&order, two));
             prop_assert!(first.is_valid());
             prop_assert_eq!(first.cmp(&second), by_hand);
-            // What a cell adds counts as if it were the node's own.
+            // Scores added by a cell count as if they were the node's own.
             let standing = |a: Answers| {
                 let own = key(a).with_pods(layout, a.5 - 3, 0).standing(layout).unwrap();
                 own.with_pods(layout, own.pods() + 3, own.spread() + a.6)

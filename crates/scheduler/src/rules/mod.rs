@@ -1,10 +1,10 @@
-//! The rules: what makes a node valid for a class of pods (validators), and what makes it better (preferences).
+//! Scheduling rules: validators (is a node valid for a class of pods) and preferences (which valid nodes are better).
 //!
-//! One file a rule, named as in kube-scheduler; a rule does not know the others. Answers that cost label or string
-//! matching are kept in rule objects (`agent`), one [`Answer`] a node, shared by all classes with the same trait; answers
-//! that compare integers are computed anew each time: caching those lost in 2018 (kubernetes#71013).
+//! One file per rule, named as in kube-scheduler; rules do not depend on each other. Answers that need label or string
+//! matching are cached in rule objects (`agent`), one [`Answer`] per node, shared by all classes with the same trait.
+//! Answers that only compare integers are recomputed every time: caching them lost in 2018 (kubernetes#71013).
 //!
-//! `NodeName` needs no file: a pod that names its node is bound, and never waits here.
+//! `NodeName` needs no file: a pod with a node name is bound, and never waits here.
 
 pub mod counted;
 mod image_locality;
@@ -37,7 +37,7 @@ use crate::class::Class;
 use crate::inventory::{Revision, Row};
 use berth_model::{Node, PodSpec, Usage, VolumeNeeds};
 
-/// What a cached rule says of one node, in the rule's own code.
+/// Answer of a cached rule for one node, in the rule's own encoding.
 pub type Answer = u16;
 
 /// The rules whose answers are worth caching.
@@ -74,7 +74,7 @@ impl CachedRule {
         }
     }
 
-    /// Evaluates this rule for one node. Depends on nothing but the rule's traits in `class` and on `node`.
+    /// Evaluates this rule for one node. Depends only on the rule's traits in `class` and on `node`.
     pub fn answer(self, class: &Class, node: &Node) -> Answer {
         let spec = &class.spec;
         match self {
@@ -96,26 +96,26 @@ impl CachedRule {
 /// Answers of all cached rules for one node. A rule that does not apply to the class answers [`NEUTRAL`].
 pub type Answers = [Answer; CachedRule::COUNT];
 
-/// The node is fine, and as good as any.
+/// The node is valid, and neither better nor worse than others.
 pub const NEUTRAL: Answer = 0;
 
-/// The place of the node `id` among all nodes for `class`: its reasons when it is not valid, else its preferences.
+/// Returns the sort key of a node for `class`: its reasons if it is not valid, else its preferences.
 ///
 /// The first rule that fails gives the reason, in kube-scheduler's order.
 pub fn rank(class: &Class, row: &Row, answers: &Answers, tie: u32) -> Key {
     if row.node.is_none() {
         return Key::VACANT;
     }
-    // Pods that another scheduler has nominated for the node count as if they were there.
+    // Pods that another scheduler has nominated for the node count as if they were bound to it.
     if let Some(row) = row.with_reservations(class.priority) {
         return rank(class, &row, answers, tie);
     }
     let affinity = answers[CachedRule::NodeAffinity.index()];
-    // Upstream's PreFilter ends here, without a look at any node.
+    // Upstream's PreFilter ends here, before any node is evaluated.
     if class.spec.volumes.as_ref().is_some_and(|needs| needs.refusal.is_some()) {
         return Key::invalid(Reasons::VOLUMES_REFUSED);
     }
-    // Upstream narrows the nodes to the named ones before any of its filters runs.
+    // Upstream limits the nodes to the named ones before any filter runs.
     if affinity == node_affinity::NOT_NAMED {
         return Key::invalid(Reasons::NOT_NAMED);
     }
@@ -147,7 +147,7 @@ pub fn rank(class: &Class, row: &Row, answers: &Answers, tie: u32) -> Key {
     {
         return Key::invalid(reasons);
     }
-    // Upstream has it last; what is said of pods elsewhere comes before it.
+    // Upstream evaluates this filter last; the rules about pods on other nodes come before it.
     if row.node.as_ref().is_some_and(|node| node_declared_features::lacks(&class.spec, node)) {
         return Key::invalid(Reasons::FEATURES);
     }
@@ -163,7 +163,7 @@ pub fn rank(class: &Class, row: &Row, answers: &Answers, tie: u32) -> Key {
     Key::valid(placement.layout(), preferences, || node_affinity::worst(&class.spec))
 }
 
-/// The four rules about volumes; the first that fails gives the reason.
+/// Evaluates the four volume rules; the first that fails gives the reason.
 fn volumes_refuse(needs: &VolumeNeeds, row: &Row, answers: &Answers) -> Option<Reasons> {
     let zone = answers[CachedRule::VolumeZone.index()];
     volume_restrictions::refuses(needs, row)
@@ -172,21 +172,21 @@ fn volumes_refuse(needs: &VolumeNeeds, row: &Row, answers: &Answers) -> Option<R
         .or_else(|| (zone == volume_zone::ELSEWHERE).then_some(Reasons::VOLUME_ZONE))
 }
 
-/// Whether the pod's selector, required node affinity and tolerations let it run on the node, whatever room there is.
+/// Returns whether the pod's selector, required node affinity and tolerations allow the node, ignoring free capacity.
 pub fn may_run_on(spec: &PodSpec, node: &Node) -> bool {
     node_affinity::required_match(&spec.node_selector, spec.node_affinity.required.as_deref(), node)
         && taint_toleration::answer(&spec.tolerations, node) != taint_toleration::UNTOLERATED
 }
 
-/// What a node lacks for a pod with this usage, in kube-scheduler's words; empty if it fits: what the ledger knows, and what a
-/// kubelet turns pods away for.
+/// Returns what a node lacks for a pod with this usage, in kube-scheduler's words; empty if it fits. Checks what the
+/// ledger accounts for, which is also what kubelets check on admission.
 pub fn lacking(usage: &Usage, row: &Row) -> Vec<String> {
     let ports = if node_ports::conflict(&usage.ports, row) { Reasons::PORTS } else { Reasons::NONE };
     let missing = resources_fit::insufficient(usage, row).unwrap_or(Reasons::NONE);
     (ports | missing).texts_of_usage(usage)
 }
 
-/// The same for a caller without rule objects: evaluates every rule on the row itself.
+/// Ranks like [`rank`] for a caller without rule objects: evaluates every rule on the row itself.
 pub fn rank_uncached(class: &Class, row: &Row) -> Key {
     let mut answers = [NEUTRAL; CachedRule::COUNT];
     if let Some(node) = &row.node {
@@ -199,8 +199,8 @@ pub fn rank_uncached(class: &Class, row: &Row) -> Key {
     rank(class, row, &answers, 0)
 }
 
-/// Whether `class` may go to the node of this row, given that it was valid there at revision `seen`: labels and taints
-/// are only looked at again when the node itself changed since.
+/// Returns whether `class` may go to the node of this row, given that it was valid there at revision `seen`: labels and
+/// taints are only re-evaluated if the node itself has changed since.
 pub fn still_admits(class: &Class, row: &Row, seen: Revision) -> bool {
     let key = if row.node_revision > seen {
         rank_uncached(class, row)

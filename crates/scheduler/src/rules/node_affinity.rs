@@ -1,18 +1,18 @@
-//! NodeAffinity: `nodeSelector` and required node affinity exclude nodes; matched preferred terms make them better.
+//! NodeAffinity: `nodeSelector` and required node affinity exclude nodes; matching preferred terms make nodes better.
 
 use super::Answer;
 use berth_model::{FieldRequirement, Labels, Node, NodeSelectorTerm, PodSpec};
 
 /// The node does not match. Answers below this are preferences: lower is better.
 pub const NO_MATCH: Answer = Answer::MAX - 1;
-/// The pod names the nodes it may run on (`metadata.name`), and this is none of them: kube-scheduler never looks at
-/// such a node, and words it differently.
+/// The pod's affinity lists node names (`metadata.name`), and not this one: kube-scheduler never evaluates such a node,
+/// and reports it differently.
 pub const NOT_NAMED: Answer = Answer::MAX;
 
-/// The most that the preference can say; weights beyond this are scaled.
+/// Worst answer of the preference; larger sums of weights are scaled down.
 pub const WORST: Answer = (1 << 12) - 1;
 
-/// Whether the node is one that a pod with this selector and these terms may run on (upstream: `RequiredNodeAffinity`).
+/// Returns whether the node matches this selector and these terms (upstream: `RequiredNodeAffinity`).
 pub fn required_match(selector: &Labels, terms: Option<&[NodeSelectorTerm]>, node: &Node) -> bool {
     selector.iter().all(|(key, value)| node.labels.get(key) == Some(value))
         && terms.is_none_or(|terms| terms.iter().any(|term| term.matches(&node.name, &node.labels)))
@@ -38,20 +38,20 @@ pub fn answer(spec: &PodSpec, node: &Node) -> Answer {
     if total > worst { (missed * worst / total) as Answer } else { missed as Answer }
 }
 
-/// The worst that the preference can answer for this spec.
+/// Returns the worst answer of the preference for this spec.
 pub fn worst(spec: &PodSpec) -> Answer {
     let weights = spec.node_affinity.preferred.iter().map(|preferred| preferred.weight.max(0) as u64);
     weights.sum::<u64>().min(u64::from(WORST)) as Answer
 }
 
-/// Whether the class has anything to ask of this rule.
+/// Returns whether the rule applies to the class.
 pub fn applies(spec: &PodSpec) -> bool {
     !spec.node_selector.is_empty()
         || spec.node_affinity.required.is_some()
         || !spec.node_affinity.preferred.is_empty()
 }
 
-/// Whether every term names nodes and none of them can be `node` (upstream: NodeAffinity's PreFilter).
+/// Returns whether every term lists node names and none of them can be `node` (upstream: NodeAffinity's PreFilter).
 fn excluded_by_name(terms: &[NodeSelectorTerm], node: &str) -> bool {
     !terms.is_empty()
         && terms.iter().all(|term| names(term).next().is_some() && names(term).any(|n| n != node))
@@ -64,7 +64,7 @@ fn names(term: &NodeSelectorTerm) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Whether every term names nodes, but no term leaves any (two names at once): no node can ever match.
+/// Returns whether every term lists node names, but none leaves any (two names at once): no node can ever match.
 pub fn names_conflict(spec: &PodSpec) -> bool {
     let Some(terms) = &spec.node_affinity.required else {
         return false;

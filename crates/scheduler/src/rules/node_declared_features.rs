@@ -1,4 +1,4 @@
-//! NodeDeclaredFeatures: what a pod needs of the kubelet must be among what the node says its kubelet can do.
+//! NodeDeclaredFeatures: a node's kubelet must declare all features that the pod needs.
 
 use berth_model::{Node, PodSpec};
 

@@ -1,4 +1,4 @@
-//! NodePorts: two pods of one node cannot have the same host port.
+//! NodePorts: two pods on one node cannot use the same host port.
 
 use crate::inventory::Row;
 use berth_model::HostPort;

@@ -1,8 +1,8 @@
-//! NodeUnschedulable: a cordoned node takes only pods that tolerate the taint `node.kubernetes.io/unschedulable`.
+//! NodeUnschedulable: a cordoned node only accepts pods that tolerate the taint `node.kubernetes.io/unschedulable`.
 
 use berth_model::{Effect, Taint, Toleration};
 
-/// Whether a pod with these tolerations may go to a cordoned node.
+/// Returns whether a pod with these tolerations may go to a cordoned node.
 pub fn tolerated(tolerations: &[Toleration]) -> bool {
     let cordon = Taint {
         key: "node.kubernetes.io/unschedulable".into(),

@@ -1,4 +1,4 @@
-//! NodeVolumeLimits: a CSI driver can attach so many volumes to a node (CSINode).
+//! NodeVolumeLimits: the number of volumes that a CSI driver can attach to a node is limited (CSINode).
 
 use super::reasons::Reasons;
 use crate::inventory::Row;
@@ -67,7 +67,7 @@ mod tests {
         assert_eq!(refuses(&wants(0, &["b"]), &row(1, &["a"], &[])), FULL);
     }
 
-    /// Upstream counts it twice, too: only volumes of pods are taken off the new ones.
+    /// Upstream counts such a volume twice, too: only volumes of pods are subtracted from the new ones.
     #[test]
     fn attached_volumes_that_no_pod_uses_count_once() {
         assert_eq!(refuses(&wants(1, &[]), &row(2, &["a"], &["a"])), None);

@@ -1,4 +1,5 @@
-//! How pods are to be placed: which preferences count, in which order and how finely, and what else policies can say.
+//! Placement settings: which preferences count, in which order and with how many steps, and further settings of
+//! policies.
 
 use std::sync::Arc;
 
@@ -20,29 +21,30 @@ pub const fn most_steps(preference: Preference) -> Option<u16> {
     }
 }
 
-/// What is the same for all pods under one policy, and decides with their class how nodes are ranked for them.
+/// Settings that are the same for all pods under one policy; with the class they determine the ranking of nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Placement {
     pub order: PreferenceOrder,
     pub packing: Packing,
-    /// Choose among the best this many nodes (Protean's n0). From configuration, never driven by conflicts.
+    /// Number of best nodes to choose from (Protean's n0). From configuration, never adapted to conflicts.
     pub candidate_width: usize,
     pub limit: Option<UtilisationLimit>,
-    /// What the ranked lists of such classes may take of one agent's memory, all together.
+    /// Memory limit for the ranked lists of such classes in one agent, all together.
     pub cache_bytes: Option<usize>,
     pub agents: Option<AgentLimit>,
 }
 
-/// Only some of the agents place such pods, so that the others keep what they have cached for everybody else.
+/// Restricts such pods to some of the agents, so that the caches of the remaining agents stay available for all other
+/// pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AgentLimit {
     pub most: u8,
-    /// Which ones: policies with other numbers start to count at other agents.
+    /// Selects the first agent: different policies start at different agents.
     pub from: u64,
 }
 
 impl AgentLimit {
-    /// A bit for each agent that may, of so many that there are.
+    /// Returns a bit mask of the allowed agents, out of `agents`.
     pub fn among(self, agents: usize) -> u64 {
         let agents = agents.max(1);
         let first = (self.from % agents as u64) as usize;
@@ -51,22 +53,22 @@ impl AgentLimit {
     }
 }
 
-/// Which preferences count, most important first, and how finely.
+/// Preferences that count, most important first, with their steps.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PreferenceOrder {
-    /// With their steps; 0 steps: it is never rounded.
+    /// Each with its steps; 0 steps: never rounded.
     preferences: Arc<[(Preference, u16)]>,
     layout: Layout,
 }
 
-/// Why an order of preferences cannot be.
+/// Validation error of a list of preferences.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PreferencesError {
-    #[error("{0} is there twice")]
+    #[error("{0} is listed twice")]
     Twice(&'static str),
     #[error("{name} takes 1 to {most} steps, not {steps}")]
     Steps { name: &'static str, most: u16, steps: u32 },
-    #[error("{0} counts pods and takes no steps: leave steps out, or leave it out to switch it off")]
+    #[error("{0} counts pods and takes no steps: remove steps, or remove the preference to turn it off")]
     NoSteps(&'static str),
 }
 
@@ -97,8 +99,8 @@ impl Default for PreferenceOrder {
 }
 
 impl PreferenceOrder {
-    /// These preferences, most important first, each with its steps if they are not all that it can tell apart; the others, and
-    /// those with one step, do not count.
+    /// Builds the order from preferences, most important first, each with its steps if they are not the maximum.
+    /// Preferences that are not listed, and those with one step, do not count.
     pub fn new(
         order: impl IntoIterator<Item = (Preference, Option<u32>)>,
     ) -> Result<PreferenceOrder, PreferencesError> {
@@ -125,7 +127,7 @@ impl PreferenceOrder {
         Ok(PreferenceOrder { preferences: preferences.into(), layout })
     }
 
-    /// Those that count, most important first, each with its steps; 0 steps: it is never rounded.
+    /// Returns the preferences that count, most important first, each with its steps; 0 steps: never rounded.
     pub fn preferences(&self) -> &[(Preference, u16)] {
         &self.preferences
     }
@@ -142,7 +144,7 @@ mod tests {
         };
         let text = |order: &[_]| with(order).unwrap_err().to_string();
         use Preference::*;
-        assert_eq!(text(&[(ImageLocality, None), (ImageLocality, None)]), "ImageLocality is there twice");
+        assert_eq!(text(&[(ImageLocality, None), (ImageLocality, None)]), "ImageLocality is listed twice");
         assert_eq!(text(&[(ImageLocality, Some(9))]), "ImageLocality takes 1 to 8 steps, not 9");
         assert_eq!(text(&[(NodeResourcesFit, Some(0))]), "NodeResourcesFit takes 1 to 64 steps, not 0");
         assert!(text(&[(PodTopologySpread, Some(4))]).starts_with("PodTopologySpread counts pods"));

@@ -1,4 +1,4 @@
-//! PodTopologySpread: pods of one kind spread evenly over zones, nodes or whatever a label tells apart.
+//! PodTopologySpread: spreads pods of one kind evenly over zones, nodes or other topology domains.
 
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use berth_model::{PodSpec, SpreadConstraint};
 
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
-/// The hard or the soft constraints of a pod by their place in its spec, each with what it counts.
+/// Returns the hard or the soft constraints of a pod with their index in the spec, each with its count.
 pub fn counted(spec: &PodSpec, hard: bool) -> Vec<(usize, Counted)> {
     let all = spec.spread.constraints.iter().enumerate();
     let constraints: Vec<_> = all.filter(|(_, constraint)| constraint.hard == hard).collect();
-    // Default constraints judge a node by the labels it has.
+    // Default constraints only use the labels that a node has.
     let all_labels = hard || !spec.spread.defaulted;
     let mut labels: Vec<Arc<str>> = match all_labels {
         true => constraints.iter().map(|(_, constraint)| constraint.topology_key.clone()).collect(),
@@ -26,7 +26,7 @@ pub fn counted(spec: &PodSpec, hard: bool) -> Vec<(usize, Counted)> {
         .into_iter()
         .map(|(place, constraint)| {
             let key = constraint.topology_key.clone();
-            // Upstream's score, unlike its filter, counts the pods of each node by itself for this label.
+            // Upstream's score, unlike its filter, counts pods per node for this label.
             let topology = match !hard && *key == *HOSTNAME {
                 true => TopologyKey::EachNode(key),
                 false => TopologyKey::Label(key),
@@ -42,8 +42,8 @@ pub fn counted(spec: &PodSpec, hard: bool) -> Vec<(usize, Counted)> {
         .collect()
 }
 
-/// A hard constraint where this many pods match in the domain, in the emptiest of `domains` domains as many as `emptiest`
-/// (`None`: there is no domain). `here` is `None` where the node lacks the label.
+/// Checks a hard constraint: `here` pods match in the node's domain (`None`: the node lacks the label), and `emptiest`
+/// in the emptiest of `domains` domains (`None`: there is no domain).
 pub fn judge(
     constraint: &SpreadConstraint,
     here: Option<i64>,
@@ -64,13 +64,13 @@ pub fn judge(
 /// Fixed-point units of one point of upstream's score.
 pub const POINT: f64 = (1 << 16) as f64;
 
-/// What one matching pod costs in a topology of this many domains (upstream: `topologyNormalizingWeight`).
+/// Returns the cost of one matching pod in a topology of this many domains (upstream: `topologyNormalizingWeight`).
 pub fn weight(domains: usize) -> f64 {
     ((domains + 2) as f64).ln()
 }
 
-/// What a node costs for a soft constraint, in units of 1/[`POINT`]: `pods` match in its domain. A node in no domain costs
-/// nothing, which is the least bit better than the emptiest domain.
+/// Returns the cost of a node for a soft constraint, in units of 1/[`POINT`]: `pods` match in its domain. A node in no
+/// domain costs -1, slightly better than the emptiest domain.
 pub fn cost(constraint: &SpreadConstraint, pods: Option<i64>, weight: f64) -> i64 {
     let cost = |pods: i64| pods as f64 * weight + f64::from(constraint.max_skew - 1);
     pods.map_or(-1, |pods| (cost(pods) * POINT).round() as i64)

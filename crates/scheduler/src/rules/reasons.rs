@@ -1,4 +1,4 @@
-//! Why nodes are not valid, and how that is told: in kube-scheduler's words, which autoscalers and people parse.
+//! Reasons why nodes are not valid, and their texts: kube-scheduler's words, which autoscalers and users parse.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -7,16 +7,16 @@ use std::ops::{BitOr, BitOrAssign};
 use crate::class::Class;
 use berth_model::{PreemptionPolicy, Usage};
 
-/// A set of reasons for which one node is not valid. Only those of the first rule that failed, as upstream tells them.
+/// Set of reasons why one node is not valid: only those of the first rule that failed, as upstream reports them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Reasons(u128);
 
-/// Extended resources of a class beyond this many share the last reason.
+/// Maximum number of extended resources of a class with their own reason; further ones share the last reason.
 pub(super) const MAX_EXTENDED: usize = 40;
 
 const FIRST_EXTENDED: u32 = 8;
 
-/// What upstream's DynamicResources says in PostFilter of a pod without resource claims.
+/// Upstream's DynamicResources reports this in PostFilter for a pod without resource claims.
 const NO_CLAIMS: &str = "no new claims to deallocate";
 
 impl Reasons {
@@ -29,22 +29,22 @@ impl Reasons {
     pub const CPU: Reasons = Reasons(1 << 5);
     pub const MEMORY: Reasons = Reasons(1 << 6);
     pub const EPHEMERAL_STORAGE: Reasons = Reasons(1 << 7);
-    /// The pod names its nodes, and this is none of them.
+    /// The pod's affinity lists node names, and not this one.
     pub const NOT_NAMED: Reasons = Reasons(1 << 50);
-    /// More is asked than the node has in all: taking pods away from it cannot help.
+    /// The request exceeds the node's allocatable resources: evicting pods cannot help.
     pub const UNRESOLVABLE: Reasons = Reasons(1 << 51);
     pub const SPREAD: Reasons = Reasons(1 << 64);
-    /// The node lacks a label that topology spread asks for.
+    /// The node lacks a label that topology spread requires.
     pub const SPREAD_LABEL: Reasons = Reasons(1 << 65);
     pub const POD_AFFINITY: Reasons = Reasons(1 << 66);
     pub const POD_ANTI_AFFINITY: Reasons = Reasons(1 << 67);
-    /// Pods that are there already refuse this one.
+    /// Required anti-affinity of existing pods excludes this pod.
     pub const EXISTING_ANTI_AFFINITY: Reasons = Reasons(1 << 68);
-    /// The kubelet lacks something.
+    /// The kubelet lacks a required feature.
     pub const FEATURES: Reasons = Reasons(1 << 69);
-    /// A disk of the pod is taken by another pod of the node.
+    /// A disk of the pod is in use by another pod on the node.
     pub const DISK: Reasons = Reasons(1 << 70);
-    /// A claim that only one pod may use is used by another one, wherever.
+    /// A `ReadWriteOncePod` claim is in use by another pod on any node.
     pub const CLAIM_IN_USE: Reasons = Reasons(1 << 71);
     pub const TOO_MANY_VOLUMES: Reasons = Reasons(1 << 72);
     /// A bound volume does not reach the node.
@@ -53,12 +53,12 @@ impl Reasons {
     pub const NO_SPACE: Reasons = Reasons(1 << 75);
     pub const VOLUME_MISSING: Reasons = Reasons(1 << 76);
     pub const VOLUME_ZONE: Reasons = Reasons(1 << 77);
-    /// Its claims keep the pod from every node; the class knows why.
+    /// The pod's claims exclude every node; the class has the text.
     pub const VOLUMES_REFUSED: Reasons = Reasons(1 << 78);
-    /// The policy of the class leaves this room to others.
+    /// The utilisation limit of the class's policy reserves this capacity for other pods.
     pub const LIMIT: Reasons = Reasons(1 << 79);
 
-    /// Too little of the `at`-th extended resource that the class requests.
+    /// Returns the reason for too little of the `at`-th extended resource that the class requests.
     pub fn extended(at: usize) -> Reasons {
         Reasons(1 << (FIRST_EXTENDED + at as u32))
     }
@@ -71,7 +71,7 @@ impl Reasons {
         Reasons(bits)
     }
 
-    /// Of PodTopologySpread and InterPodAffinity, which come last.
+    /// Returns whether they come from PodTopologySpread or InterPodAffinity, which are evaluated last.
     pub fn are_of_domains(self) -> bool {
         const OF_DOMAINS: u128 = 0b11111 << 64;
         self.0 & OF_DOMAINS != 0
@@ -81,7 +81,7 @@ impl Reasons {
         self.0 & other.0 != 0
     }
 
-    /// Whether the node could become valid if pods left it (upstream: `Unschedulable`, not `…AndUnresolvable`).
+    /// Returns whether the node could become valid if pods left it (upstream: `Unschedulable`, not `…AndUnresolvable`).
     pub fn resolvable_by_eviction(self) -> bool {
         const PORTS_AND_RESOURCES: u128 = (1 << (FIRST_EXTENDED + MAX_EXTENDED as u32)) - (1 << 3);
         const BY_EVICTION: u128 = PORTS_AND_RESOURCES
@@ -95,14 +95,14 @@ impl Reasons {
         self.0 & BY_EVICTION != 0 && !self.has(Reasons::UNRESOLVABLE)
     }
 
-    /// In kube-scheduler's words.
+    /// Returns the texts of kube-scheduler.
     pub fn texts(self, class: &Class) -> Vec<String> {
         let volumes = class.spec.volumes.as_ref().filter(|_| self.has(Reasons::VOLUMES_REFUSED));
         let refusal = volumes.and_then(|needs| needs.refusal.as_ref()).map(|refusal| refusal.to_string());
         self.texts_of_usage(&class.spec.usage).into_iter().chain(refusal).collect()
     }
 
-    /// The same for whoever knows only what a pod takes.
+    /// Returns the same texts for a caller that only knows the usage of the pod.
     pub(super) fn texts_of_usage(self, usage: &Usage) -> Vec<String> {
         const FIXED: [(Reasons, &str); 24] = [
             (Reasons::UNSCHEDULABLE, "node(s) were unschedulable"),
@@ -162,7 +162,7 @@ impl BitOrAssign for Reasons {
     }
 }
 
-/// Why a class fits nowhere: for each set of reasons, how many nodes have it.
+/// Why a class fits on no node: the number of nodes per set of reasons.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Diagnosis {
     counts: BTreeMap<Reasons, usize>,
@@ -171,7 +171,7 @@ pub struct Diagnosis {
 impl FromIterator<Reasons> for Diagnosis {
     fn from_iter<I: IntoIterator<Item = Reasons>>(nodes: I) -> Self {
         let mut counts = BTreeMap::new();
-        // Neighbours are often alike, so most nodes only bump a counter.
+        // Adjacent nodes are often alike, so most of them only increment a counter.
         let mut run = (Reasons::NONE, 0usize);
         for reasons in nodes {
             if reasons == run.0 {
@@ -191,13 +191,13 @@ impl FromIterator<Reasons> for Diagnosis {
 }
 
 impl Diagnosis {
-    /// How many nodes there are.
+    /// Returns the number of nodes.
     pub fn nodes(&self) -> usize {
         self.counts.values().sum()
     }
 
-    /// The text of the event and the condition (upstream: `FitError.Error`, with the words of DynamicResources and of
-    /// DefaultPreemption for the case that they find nothing to take away).
+    /// Returns the text of the event and the condition (upstream: `FitError.Error`, with the texts of DynamicResources
+    /// and of DefaultPreemption when preemption cannot help).
     pub fn message(&self, class: &Class, policy: PreemptionPolicy) -> String {
         let nodes = self.nodes();
         let helped = |(reasons, _): &(&Reasons, &usize)| reasons.resolvable_by_eviction();
@@ -206,8 +206,8 @@ impl Diagnosis {
         self.message_of(class, policy, Some(&unhelped))
     }
 
-    /// The same where preemption was tried: it helped nowhere, for these reasons, or the pod is nominated for a node now
-    /// (`None`).
+    /// Returns the text after preemption was tried: it helps on no node, for these reasons, or the pod has been
+    /// nominated for a node (`None`).
     pub fn message_of(&self, class: &Class, policy: PreemptionPolicy, unhelped: Option<&Unhelped>) -> String {
         let nodes = self.nodes();
         if nodes == 0 {
@@ -216,11 +216,10 @@ impl Diagnosis {
         let mut text = format!("0/{nodes} nodes are available: ");
         if super::node_affinity::names_conflict(&class.spec) {
             // Upstream's PreFilter ends here, so that DynamicResources does not find its own state in PostFilter and
-            // fails with these two last words.
+            // fails with the last two words.
             text.push_str("pod affinity terms conflict. not found");
             return text;
         }
-        // The same.
         if let Some(refusal) = class.spec.volumes.as_ref().and_then(|needs| needs.refusal.as_ref()) {
             let _ = write!(text, "{refusal}. not found");
             return text;
@@ -246,17 +245,18 @@ impl Diagnosis {
     }
 }
 
-/// On how many nodes preemption does not help, by why.
+/// Number of nodes on which preemption does not help, by reason.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Unhelped {
     pub no_victims: usize,
     pub not_helpful: usize,
-    /// Without all that may be preempted the node is still out.
+    /// The node is not valid even without all pods that may be preempted.
     still_out: BTreeMap<Reasons, usize>,
 }
 
 impl Unhelped {
-    /// One more node that is out for these reasons when all that may be preempted is gone; for none: nothing may be.
+    /// Adds a node that is not valid for these reasons even without all pods that may be preempted; no reasons: there
+    /// are no such pods.
     pub fn add(&mut self, reasons: Reasons) {
         match reasons == Reasons::NONE {
             true => self.no_victims += 1,
@@ -278,7 +278,7 @@ impl Unhelped {
     }
 }
 
-/// `"3 this, 5 that"`, sorted as text (so 10 comes before 9), as upstream sorts it.
+/// Formats `"3 this, 5 that"`, sorted as text (so 10 comes before 9), as upstream does.
 fn histogram(counts: BTreeMap<String, usize>) -> String {
     let mut entries: Vec<String> = counts
         .into_iter()

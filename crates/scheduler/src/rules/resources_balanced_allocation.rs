@@ -1,4 +1,5 @@
-//! NodeResourcesBalancedAllocation: prefer nodes whose CPU and memory would be taken alike, so that neither strands.
+//! NodeResourcesBalancedAllocation: prefers nodes whose requested shares of CPU and memory would be similar, so that
+//! neither is stranded.
 
 use super::resources_fit::Shares;
 

@@ -1,4 +1,4 @@
-//! NodeResourcesFit: what the pod requests must be free; and of the nodes where it is, prefer the emptiest
+//! NodeResourcesFit: the pod's requests must fit into the node's free resources; of these nodes it prefers the emptiest
 //! (LeastAllocated) or the fullest (MostAllocated).
 
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use super::reasons::{MAX_EXTENDED, Reasons};
 use crate::inventory::{Held, Row};
 use berth_model::{Amounts, Packing, Usage};
 
-/// Everything that is missing for `usage` on this node; `None` if it fits (upstream: `fitsRequest`).
+/// Returns all resources that are insufficient for `usage` on this node; `None` if it fits (upstream: `fitsRequest`).
 pub fn insufficient(usage: &Usage, row: &Row) -> Option<Reasons> {
     missing(usage, row, &row.requested, |name| row.extended_requested(name))
 }
 
-/// The same without pods that hold this together.
+/// Returns the same as if pods with these total holdings were gone.
 pub fn insufficient_without(usage: &Usage, row: &Row, gone: &Held) -> Option<Reasons> {
     let mut taken = row.requested;
     taken.sub(&gone.amounts);
@@ -20,7 +20,8 @@ pub fn insufficient_without(usage: &Usage, row: &Row, gone: &Held) -> Option<Rea
     missing(usage, row, &taken, extended)
 }
 
-/// How much of the node must be freed for `usage`, of the resource that is missing most, in thousandths of what the node has.
+/// Returns how much of the scarcest resource must be freed on the node for `usage`, in thousandths of the node's
+/// allocatable amount.
 pub fn shortage(usage: &Usage, row: &Row) -> u16 {
     let of = |wanted: i64, taken: i64, all: i64| {
         let missing = wanted.saturating_sub(all.saturating_sub(taken));
@@ -78,24 +79,25 @@ fn missing(
     (missing != Reasons::NONE).then_some(missing)
 }
 
-/// How full a cell may become by pods under a policy (Protean's utilisation limit), in percent of what it can give. `None`: full.
+/// Maximum utilisation of a cell by pods under a policy (Protean's utilisation limit), in percent of its allocatable
+/// resources. `None`: unlimited.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct UtilisationLimit {
     pub cpu: Option<u8>,
     pub memory: Option<u8>,
-    /// Nodes with the same value of this label are a cell; without it, each is one.
+    /// Nodes with the same value of this label are one cell; unset: each node is its own cell.
     pub topology_key: Option<Arc<str>>,
 }
 
 impl UtilisationLimit {
-    /// Whether this node is a cell of its own.
+    /// Returns whether this node is its own cell.
     pub fn is_of_node(&self, row: &Row) -> bool {
         let label = |key| row.node.as_ref().and_then(|node| node.labels.get(key));
         self.topology_key.as_ref().is_none_or(|key| label(key).is_none())
     }
 }
 
-/// What a node or several have, and how much of that their pods request: CPU (milli) and memory (bytes).
+/// Allocatable and requested CPU (milli) and memory (bytes) of one or several nodes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Load {
     taken: [i64; 2],
@@ -113,14 +115,15 @@ impl Load {
         Load { taken: add(self.taken, more.taken), all: add(self.all, more.all) }
     }
 
-    /// Exactly undoes [`Load::plus`].
+    /// Exactly reverts [`Load::plus`].
     pub fn minus(self, less: Load) -> Load {
         let take = |a: [i64; 2], b: [i64; 2]| [a[0].wrapping_sub(b[0]), a[1].wrapping_sub(b[1])];
         Load { taken: take(self.taken, less.taken), all: take(self.all, less.all) }
     }
 }
 
-/// Why the pod would take a cell beyond the limit, if it would. Pods that request none of a resource may exceed its limit.
+/// Returns why the pod would exceed the limit of a cell, if so. Pods that do not request a resource may exceed its
+/// limit.
 pub fn beyond(limit: &UtilisationLimit, usage: &Usage, cell: &Load) -> Option<Reasons> {
     let mut reasons = Reasons::NONE;
     let mut check = |percent: Option<u8>, wanted: i64, taken: i64, all: i64| {
@@ -140,8 +143,8 @@ pub fn beyond(limit: &UtilisationLimit, usage: &Usage, cell: &Load) -> Option<Re
     (reasons != Reasons::NONE).then_some(reasons)
 }
 
-/// The shares of a node that are taken once the pod is there: 0 empty, 1 full, more when overcommitted. Pods count at
-/// least 100 milli CPU and 200 MiB, as upstream's scores do.
+/// Requested shares of a node once the pod is on it: 0 empty, 1 full, more when overcommitted. Pods count at least 100
+/// milli CPU and 200 MiB, as in upstream's scores.
 #[derive(Debug, Clone, Copy)]
 pub struct Shares {
     pub cpu: f64,
@@ -161,7 +164,7 @@ impl Shares {
     }
 }
 
-/// Steps of the preference. Coarse on purpose, so that balance and images get a say.
+/// Steps of the preference. Coarse on purpose, so that balance and images also matter.
 pub const STEPS: u16 = 64;
 
 /// 0 is best, `STEPS - 1` worst.

@@ -1,10 +1,10 @@
-//! TaintToleration: a NoSchedule or NoExecute taint that the pod does not tolerate excludes the node; among the others,
-//! fewer untolerated PreferNoSchedule taints are better.
+//! TaintToleration: a NoSchedule or NoExecute taint that the pod does not tolerate excludes the node; among the
+//! remaining nodes, fewer untolerated PreferNoSchedule taints are better.
 
 use super::Answer;
 use berth_model::{Effect, Node, Toleration};
 
-/// The node is excluded. Every other answer is the number of untolerated PreferNoSchedule taints.
+/// The node is excluded. Any other answer is the number of untolerated PreferNoSchedule taints.
 pub const UNTOLERATED: Answer = Answer::MAX;
 
 pub fn answer(tolerations: &[Toleration], node: &Node) -> Answer {

@@ -1,5 +1,5 @@
-//! VolumeBinding: the node must be reached by the pod's bound volumes; and each claim that waits for its first pod must find a
-//! free volume there, or be one for which a volume can be made there.
+//! VolumeBinding: all bound volumes of the pod must reach the node, and for each claim with delayed binding the node
+//! must have a free volume or allow provisioning one.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ use berth_model::{
 /// A bound volume does not reach the node.
 pub const NOT_REACHED: Answer = 1;
 
-/// Whether the volumes with these affinities reach the node.
+/// Returns whether the volumes with these affinities reach the node.
 pub fn answer(bound: &[Box<[NodeSelectorTerm]>], node: &Node) -> Answer {
     if bound.iter().all(|terms| admits(terms, &node.labels)) { super::NEUTRAL } else { NOT_REACHED }
 }
 
-/// Why the node does not do, given the cached answer; `None`: it does (upstream: `FindPodVolumes`, which tells of bound and of
-/// unbound claims at once).
+/// Returns why the node is not valid, given the cached answer; `None`: it is valid (upstream: `FindPodVolumes`, which
+/// reports bound and unbound claims together).
 pub fn refuses(needs: &VolumeNeeds, row: &Row, answer: Answer) -> Option<Reasons> {
     let mut reasons = Reasons::NONE;
     if answer == NOT_REACHED {
@@ -34,19 +34,19 @@ pub fn refuses(needs: &VolumeNeeds, row: &Row, answer: Answer) -> Option<Reasons
     (reasons != Reasons::NONE).then_some(reasons)
 }
 
-/// What a claim gets on a node.
+/// The volume that a claim gets on a node.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Choice<'a> {
-    /// This free volume.
+    /// A free volume.
     Volume(&'a Arc<StaticVolume>),
-    /// One that is made for it there.
+    /// A volume provisioned for it.
     Made,
 }
 
-/// What each of these claims gets on the node of this row, in their order.
+/// Returns what each of these claims gets on the node of this row, in their order.
 ///
 /// # Errors
-/// Why one of them gets nothing.
+/// The reason why one of them gets no volume.
 pub fn plan<'a>(claims: &'a [UnboundClaim], row: &'a Row) -> Result<Vec<Choice<'a>>, Reasons> {
     let Some(node) = row.node.as_deref().filter(|_| !claims.is_empty()) else {
         return Ok(Vec::new());
@@ -67,7 +67,7 @@ pub fn plan<'a>(claims: &'a [UnboundClaim], row: &'a Row) -> Result<Vec<Choice<'
         };
         choices.push(chosen.map(Choice::Volume));
     }
-    // Claims that wait for their volume on this node already are asked first.
+    // Claims that already wait for provisioning on this node are checked first.
     let open = |selected: bool| {
         let open = move |(claim, choice): &(&UnboundClaim, &Option<Choice>)| {
             choice.is_none() && claim.selected_node.is_some() == selected
@@ -80,7 +80,8 @@ pub fn plan<'a>(claims: &'a [UnboundClaim], row: &'a Row) -> Result<Vec<Choice<'
     Ok(choices.into_iter().map(|choice| choice.unwrap_or(Choice::Made)).collect())
 }
 
-/// The smallest free volume that serves the claim on this node, or the one set apart for it (upstream: `FindMatchingVolume`).
+/// Returns the smallest free volume that satisfies the claim on this node, or the pre-bound one (upstream:
+/// `FindMatchingVolume`).
 fn find<'a>(
     claim: &'a UnboundClaim,
     local: &'a [Arc<StaticVolume>],
@@ -102,13 +103,13 @@ fn find<'a>(
             && !taken(volume)
     };
     let place = |volume: &&Arc<StaticVolume>| (volume.capacity_bytes, volume.name.clone());
-    // Both lists begin with the smallest.
+    // Both lists are sorted by size.
     let local = local.iter().find(serves);
     let elsewhere = claim.candidates.iter().find(serves);
     [local, elsewhere].into_iter().flatten().min_by_key(place)
 }
 
-/// Whether a volume can be made on this node (upstream: `checkVolumeProvisions`).
+/// Checks whether a volume can be provisioned for this node (upstream: `checkVolumeProvisions`).
 fn can_be_made(provision: Option<&Provision>, node: &Node) -> Result<(), Reasons> {
     let provision = provision.ok_or(Reasons::NO_FREE_VOLUME)?;
     let matches = |term: &[Requirement]| {

@@ -1,4 +1,5 @@
-//! VolumeRestrictions: some disks serve one pod of a node only, and a claim `ReadWriteOncePod` one pod of the cluster.
+//! VolumeRestrictions: some disks can only be used by one pod per node, and a `ReadWriteOncePod` claim by one pod in
+//! the cluster.
 
 use super::reasons::Reasons;
 use crate::inventory::Row;

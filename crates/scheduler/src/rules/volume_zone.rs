@@ -1,9 +1,9 @@
-//! VolumeZone: a node with zone or region labels takes only pods whose bound volumes are labelled with the same ones.
+//! VolumeZone: a node with zone or region labels only accepts pods whose bound volumes have matching labels.
 
 use super::Answer;
 use berth_model::{Labels, Node, VolumeZone};
 
-/// A volume lies in another zone or region.
+/// A volume is in another zone or region.
 pub const ELSEWHERE: Answer = 1;
 
 const ZONE: &str = "topology.kubernetes.io/zone";
@@ -45,7 +45,11 @@ mod tests {
     fn the_nodes_zone_must_be_one_of_the_volumes() {
         assert_eq!(ask(ZONE, &["a", "b"], &[(ZONE, "b")]), NEUTRAL);
         assert_eq!(ask(ZONE, &["a", "b"], &[(ZONE, "c")]), ELSEWHERE);
-        assert_eq!(ask(ZONE, &["a"], &[(REGION, "r")]), ELSEWHERE, "a zone is asked for, and none is said");
+        assert_eq!(
+            ask(ZONE, &["a"], &[(REGION, "r")]),
+            ELSEWHERE,
+            "the volume requires a zone, the node has none"
+        );
     }
 
     #[test]

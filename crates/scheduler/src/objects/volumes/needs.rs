@@ -1,4 +1,4 @@
-//! From a pod's claims to what the rules read, as everything stands now.
+//! Conversion of a pod's claims to what the rules read, from the current state.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use berth_model::{
     UnboundClaim, VolumeNeeds, VolumeZone,
 };
 
-/// Nobody makes volumes of a class with this provisioner (upstream: `NotSupportedProvisioner`).
+/// Provisioner of classes without dynamic provisioning (upstream: `NotSupportedProvisioner`).
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
-/// What VolumeZone reads of a volume.
+/// Labels of a volume that VolumeZone reads.
 const TOPOLOGY_LABELS: [&str; 4] = [
     "failure-domain.beta.kubernetes.io/zone",
     "failure-domain.beta.kubernetes.io/region",
@@ -20,7 +20,7 @@ const TOPOLOGY_LABELS: [&str; 4] = [
     "topology.kubernetes.io/region",
 ];
 
-/// What a pod's volumes ask of a node.
+/// Requirements of a pod's volumes on nodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resolved {
     pub needs: VolumeNeeds,
@@ -29,7 +29,7 @@ pub struct Resolved {
 }
 
 impl Volumes {
-    /// What the pod's volumes ask of a node. `used` tells whether a pod that has a node uses a claim.
+    /// Returns the requirements of the pod's volumes on nodes. `used` returns whether a bound pod uses a claim.
     pub fn resolve(
         &mut self,
         pod: &Pod,
@@ -73,15 +73,15 @@ impl Volumes {
         (needs.bound, needs.zones, needs.shared) = (canonical(bound), canonical(zones), canonical(shared));
         needs.fresh = fresh.into_iter().collect();
         let mut unbound: Vec<_> = unbound.into_iter().filter_map(|name| self.unbound(name)).collect();
-        // Equal ones stay in the order of the pod, which decides who gets which volume.
+        // Claims of equal size stay in the order of the pod, which determines which one gets which volume.
         unbound.sort_by_key(|(claim, _)| claim.size_bytes);
         let (claims, names) = unbound.into_iter().unzip::<_, _, Vec<_>, Vec<_>>();
         needs.unbound = claims.into();
         Resolved { needs, unbound: names }
     }
 
-    /// Why no node will do, in the words and the order of upstream's PreFilter plugins: VolumeRestrictions, VolumeBinding,
-    /// VolumeZone.
+    /// Returns why no node is possible, with the texts and in the order of upstream's PreFilter plugins:
+    /// VolumeRestrictions, VolumeBinding, VolumeZone.
     fn refusal(&self, pod: &Pod, volumes: &PodVolumes) -> Option<String> {
         let claims = || {
             volumes
@@ -156,7 +156,7 @@ impl Volumes {
         Some((unbound, name))
     }
 
-    /// The volume that was set apart for this claim, if it serves.
+    /// Returns the volume that is pre-bound to this claim, if it satisfies the claim.
     fn prebound(&self, claim: &Claim) -> Option<Arc<StaticVolume>> {
         let names = self.offered_to_claims.get(&claim.name)?;
         names.iter().find_map(|name| {
@@ -172,7 +172,8 @@ impl Volumes {
         })
     }
 
-    /// What a CSI driver attaches for this claim, now or once it is bound (upstream: `getCSIDriverInfo`).
+    /// Returns the volume that a CSI driver attaches for this claim, now or once it is bound (upstream:
+    /// `getCSIDriverInfo`).
     fn attached_as(&self, claim: &Claim) -> Option<CsiVolume> {
         if let Some(volume) = claim.volume.as_ref().and_then(|volume| self.volumes.get(volume)) {
             return volume.csi.clone();
@@ -187,24 +188,24 @@ impl Volumes {
             "kubernetes.io/azure-file" | "kubernetes.io/vsphere-volume" => return None,
             _ => class.provisioner.clone(),
         };
-        // No volume has such a handle.
+        // No real volume has such a handle.
         let handle = format!("claim {}/{}", claim.name.namespace, claim.name.name);
         Some(CsiVolume { driver, handle: handle.into() })
     }
 
-    /// The attach controller has the claim's volume on some node.
+    /// Returns whether the attach controller has attached the claim's volume to any node.
     fn is_attached(&self, claim: &Claim) -> bool {
         claim.volume.as_ref().is_some_and(|volume| self.attachments_by_volume.contains_key(volume))
     }
 
-    /// What a pod holds of its node.
+    /// Returns the volumes that a pod uses on its node.
     pub fn held(&self, pod: &Pod, volumes: &PodVolumes) -> HeldVolumes {
         let claims = volumes.claims.iter().map(|claim| claim_name(pod, claim)).collect();
         let (disks, inline) = (volumes.disks.clone(), volumes.inline.clone());
         self.renewed(&HeldVolumes { claims, disks, inline, attached: [].into() })
     }
 
-    /// The same, after something changed.
+    /// Recomputes the used volumes after a change.
     pub fn renewed(&self, held: &HeldVolumes) -> HeldVolumes {
         let claims = held.claims.iter().filter_map(|name| self.claims.get(name));
         let mut attached: Vec<_> = claims.filter_map(|claim| self.attached_as(claim)).collect();
@@ -213,7 +214,7 @@ impl Volumes {
     }
 }
 
-/// Sorted, each once.
+/// Sorts and removes duplicates.
 fn canonical<T: Ord>(mut values: Vec<T>) -> Box<[T]> {
     values.sort();
     values.dedup();
@@ -224,7 +225,8 @@ fn claim_name(pod: &Pod, claim: &PodClaim) -> ClaimName {
     ClaimName { namespace: pod.namespace.clone(), name: claim.name.clone() }
 }
 
-/// Several zones of one label are separated by two underscores; a label that cannot be read is ignored.
+/// Returns the zones of a volume's labels. Several zones of one label are separated by two underscores; an invalid
+/// label is ignored.
 fn zones_of(volume: &StaticVolume) -> impl Iterator<Item = VolumeZone> + '_ {
     TOPOLOGY_LABELS.into_iter().filter_map(|key| {
         let mut values: Vec<Arc<str>> = Vec::new();

@@ -1,38 +1,38 @@
-//! Claims whose pod has its node: what is asked for them, and whether they have got it.
+//! Claims of pods that have a node: requested bindings and their progress.
 
 use std::sync::Arc;
 
 use super::{VolumeNews, Volumes};
 use berth_model::{ClaimName, Node, admits};
 
-/// What is asked for one claim of a pod that has its node.
+/// Requested binding of one claim of a pod that has a node.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ClaimRequest {
     pub claim: ClaimName,
-    /// A recreated claim of the same name is another one.
+    /// A recreated claim with the same name is a different one.
     pub uid: Arc<str>,
     pub wanted: Wanted,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Wanted {
-    /// This volume: set its `spec.claimRef`.
+    /// Bind this volume: set its `spec.claimRef`.
     Volume(Arc<str>),
-    /// A volume made for the pod's node: set the claim's annotation `volume.kubernetes.io/selected-node`.
+    /// Provision a volume for the pod's node: set the claim's annotation `volume.kubernetes.io/selected-node`.
     Provision,
 }
 
-/// How far claims are.
+/// Progress of claims.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Progress {
     Waiting,
     Done,
-    /// They never will be bound so, for this reason.
+    /// They can no longer be bound as requested, for this reason.
     Failed(String),
 }
 
 impl Volumes {
-    /// What to ask for these claims. A claim that is gone is asked for nevertheless, and then found missing.
+    /// Returns the requests for these claims. A deleted claim is requested as well, and then reported as missing.
     pub fn requests(&self, wanted: &[(ClaimName, Wanted)]) -> Arc<[ClaimRequest]> {
         let request = |(claim, wanted): &(ClaimName, Wanted)| {
             let uid = self.claims.get(claim).map(|known| known.uid.clone()).unwrap_or_else(|| "".into());
@@ -41,7 +41,7 @@ impl Volumes {
         wanted.iter().map(request).collect()
     }
 
-    /// Nobody else gets these volumes, and other pods with these claims must go to this node.
+    /// Reserves these volumes for the claims; other pods with these claims must go to this node.
     pub fn reserve(&mut self, requests: &[ClaimRequest], node: &Arc<str>) -> VolumeNews {
         let mut news = VolumeNews::default();
         for ClaimRequest { claim, wanted, .. } in requests {
@@ -58,7 +58,7 @@ impl Volumes {
         news
     }
 
-    /// Takes back a reservation: what the API server says counts again.
+    /// Releases a reservation: the state of the API server applies again.
     pub fn release(&mut self, requests: &[ClaimRequest]) -> VolumeNews {
         let mut news = VolumeNews::default();
         for ClaimRequest { claim, wanted, .. } in requests {
@@ -78,8 +78,8 @@ impl Volumes {
         news
     }
 
-    /// Whether the claims are bound as asked, given the versions that the API server gave to what was written for each.
-    /// Older states of volumes and claims say nothing (upstream: `checkBindings`).
+    /// Returns whether the claims are bound as requested, given the versions that the API server assigned to the write
+    /// for each. Older states of volumes and claims are ignored (upstream: `checkBindings`).
     pub fn progress(&self, requests: &[ClaimRequest], written: &[u64], node: &Node) -> Progress {
         for (request, version) in requests.iter().zip(written) {
             match self.progress_of(request, *version, node) {
@@ -117,7 +117,7 @@ impl Volumes {
                 match &claim.volume {
                     None => None,
                     Some(volume) => match self.volumes.get(volume) {
-                        // The watch of volumes is behind that of claims.
+                        // The watch of volumes lags behind the watch of claims.
                         None => return Ok(false),
                         known => known,
                     },

@@ -53,7 +53,7 @@ fn class(provisioner: &str, delayed: bool) -> StorageClass {
 const STATIC: &str = "kubernetes.io/no-provisioner";
 const CSI: &str = "example.com/csi";
 
-/// A pod of the namespace, and its claims by name; a star before it: ephemeral.
+/// Returns a pod and its claims by name; the prefix `*` marks an ephemeral claim.
 fn pod(claims: &[&str]) -> (Pod, PodVolumes) {
     let claim = |name: &&str| match name.strip_prefix('*') {
         Some(name) => PodClaim { name: name.into(), ephemeral: true },
@@ -112,7 +112,7 @@ fn a_claim_that_does_not_wait_for_its_pod_must_be_bound_before() {
     volumes.apply_class(class(CSI, true));
     assert_eq!(refusal(&mut volumes, &["c"]), "");
     volumes.apply_claim(Claim { volume: Some("pv".into()), ..claim("c") });
-    assert_eq!(refusal(&mut volumes, &["c"]), unbound, "a person chose its volume");
+    assert_eq!(refusal(&mut volumes, &["c"]), unbound, "a user chose its volume");
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn a_reserved_volume_is_its_claims_alone_until_released_or_seen_bound() {
     volumes.reserve(&requests, &"n".into());
     let reference = ClaimRef { claim: name("c"), uid: "uid".into() };
     volumes.apply_volume(Volume { claim: Some(reference), version: 2, ..volume("pv") });
-    assert!(!volumes.release(&requests).all_claims, "the API server says it now");
+    assert!(!volumes.release(&requests).all_claims, "confirmed by the API server");
     assert_eq!(for_claim(&mut volumes, "c"), (true, 0));
 }
 
@@ -298,7 +298,7 @@ fn room_for_a_claim_is_where_its_driver_says_so_and_only_such_changes_are_told()
         let segments = unbound.provision.expect("it is made").segments;
         segments.map(|segments| (segments.len(), segments.iter().any(|segment| segment.matches(&labels))))
     };
-    assert_eq!(room(&mut volumes, "a"), None, "the driver does not tell");
+    assert_eq!(room(&mut volumes, "a"), None, "the driver does not report capacity");
     assert!(volumes.apply_driver(&CSI.into(), true).all_claims);
     assert_eq!(room(&mut volumes, "a"), Some((1, true)), "one selector for all nodes");
     assert_eq!((room(&mut volumes, "b"), room(&mut volumes, "c")), (Some((1, true)), Some((1, false))));

@@ -72,7 +72,7 @@ fn a_pod_beyond_the_maximum_waits_is_told_so_and_gets_its_turn_in_order() {
     bench.work();
     assert_eq!((bench.bound(), used(&bench, "a")), (vec!["urgent"], 200));
     assert_eq!((bench.in_state("over quota"), bench.scheduler.queue_lengths().over_quota), (3, 3));
-    let told = ("QuotaExceeded", "quota a: wants 200m of cpu, but 200m of at most 300m is used");
+    let told = ("QuotaExceeded", "quota a: requested cpu=200m, used cpu=200m, maximum cpu=300m");
     assert_eq!(last_told(&bench, "first"), told);
     // There is room for it, but the first one in line comes first.
     assert_eq!(
@@ -144,7 +144,7 @@ fn pods_of_others_count_and_what_is_there_already_is_never_taken_away() {
     bench.apply(of("b", "free", 100));
     bench.work();
     assert_eq!((bench.bound(), used(&bench, "a")), (vec!["ours", "free"], 500));
-    assert_eq!(last_told(&bench, "late").1, "quota a: wants 100m of cpu, but 500m of at most 300m is used");
+    assert_eq!(last_told(&bench, "late").1, "quota a: requested cpu=100m, used cpu=500m, maximum cpu=300m");
     assert!(bench.evictions.is_empty());
 }
 
@@ -184,7 +184,7 @@ fn a_choice_made_before_the_quota_came_counts_in_it() {
     bench.settle(0, &task, answer);
     bench.work();
     assert_eq!((bench.binds.len(), bench.in_state("over quota")), (0, 1));
-    assert!(last_told(&bench, "p").1.ends_with("more than its maximum of 50m at all"));
+    assert!(last_told(&bench, "p").1.ends_with("exceeds the maximum cpu=50m"));
 }
 
 #[test]
@@ -255,7 +255,7 @@ fn a_gang_is_admitted_with_all_that_it_needs_and_others_do_not_take_its_room_mea
     bench.apply(of("a", "after", 100));
     pass(&mut bench, S);
     assert_eq!(bench.bound(), ["before"]);
-    let why = "quota a: wants 300m of cpu, but 100m of at most 350m is used (for the pods that must be placed together)";
+    let why = "quota a: requested cpu=300m, used cpu=100m, maximum cpu=350m (for the pods that must be placed together)";
     assert_eq!(last_told(&bench, "g-0"), ("QuotaExceeded", why));
     pass(&mut bench, 3 * S);
     let told = bench.statuses.last().expect("it was told");
