@@ -1,7 +1,8 @@
 //! berth: a Kubernetes scheduler that keeps a ranked list of nodes for every class of pods.
 //!
-//! `ARCHITECTURE.md` has the map. The decision rooms (`model`, `inventory`, `rules`, `class`, `agent`, `dispatch`,
-//! `queue`, `gang`, `policy`, `hints`, `correlate`, `scaling`, `recommend`, `apply`, `repack`, `scheduler`) are synchronous and deterministic: time, randomness and the outcome of I/O are arguments.
+//! `ARCHITECTURE.md` has the map. The decision modules (`model`, `inventory`, `rules`, `class`, `agent`, `dispatch`,
+//! `queue`, `gang`, `policy`, `hints`, `correlate`, `scaling`, `recommend`, `apply`, `repack`, `scheduler`) are
+//! synchronous and deterministic: time, randomness and results of I/O are arguments.
 
 pub mod advise;
 pub mod agent;
