@@ -247,7 +247,7 @@ fn a_standby_tells_pods_nothing_and_the_new_leader_tells_what_is_not_known() {
         scheduled: Some(crate::model::ScheduledCondition {
             status: false,
             reason: "SchedulerError".into(),
-            message: "the pod's spec cannot be understood: spec.x: is odd".into(),
+            message: "the pod's spec is invalid: spec.x: is odd".into(),
         }),
         ..unreadable("a")
     });

@@ -102,7 +102,7 @@ fn nobody_is_evicted_for_a_gang_of_which_not_all_would_fit_then() {
     assert!(bench.evictions.is_empty());
     bench.assert_nothing_is_kept();
     let told = bench.messages("g-0");
-    assert!(told.last().is_some_and(|told| told.contains("no less important pods that could")), "{told:?}");
+    assert!(told.last().is_some_and(|told| told.contains("no victims found that could")), "{told:?}");
 }
 
 #[test]

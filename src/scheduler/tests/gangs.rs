@@ -115,7 +115,7 @@ fn a_gang_that_does_not_fit_takes_nothing_and_is_placed_when_it_does() {
     assert_eq!((bench.binds.len(), bench.cpu_taken("a"), bench.cpu_taken("b")), (0, 0, 0));
     let told = bench.messages("g-4")[0];
     assert!(told.starts_with("0/2 nodes are available: 2 Insufficient cpu."), "{told}");
-    assert!(told.ends_with(" ns/g needs places for 5 at once; there are 4."), "{told}");
+    assert!(told.ends_with(" ns/g must place 5 pods at once; 4 fit."), "{told}");
     assert_eq!(bench.status("g").phase, Phase::Unschedulable);
     // A single pod takes what the gang cannot use.
     bench.apply(pod("single", 1000));
@@ -184,7 +184,7 @@ fn a_gang_whose_plans_are_always_overtaken_backs_off_without_holding_anything() 
         assert_eq!(settled, if last { Settled::Done } else { Settled::Again });
         bench.scheduler.delete_pod(&format!("x{round}").into());
     }
-    assert!(bench.binds.is_empty() && bench.messages("g-0")[0].contains("overtaken"));
+    assert!(bench.binds.is_empty() && bench.messages("g-0")[0].contains("in a row conflicted"));
     bench.run_until(2 * S);
     assert_eq!(bench.bound().len(), 2);
 }
@@ -333,7 +333,7 @@ fn a_zone_that_must_hold_all_and_cannot_leaves_the_gang_waiting_and_says_so() {
     bench.run_until(S);
     assert!(bench.bound().is_empty());
     let told = bench.messages("g-0")[0];
-    assert!(told.contains("needs places for 3 at once in one zone; there are 2"), "{told}");
+    assert!(told.contains("must place 3 pods at once in one zone; 2 fit"), "{told}");
     bench.join("h", 3, 600);
     bench.run_until(2 * S);
     assert_eq!(bench.bound().len(), 3, "it would rather share a zone, but need not");

@@ -26,7 +26,7 @@ fn a_pod_grows_into_what_is_free_and_nobody_is_placed_there_meanwhile() {
     bench.apply(on("n", pod("a", 300)));
     bench.apply(on("n", pod("b", 300)));
     let why = bench.grow("a", 401).unwrap_err();
-    assert_eq!(why, "it would request 401 thousandths of a CPU more than 400 that are free on node n");
+    assert_eq!(why, "it would request 401 more millicores of CPU, but only 400 are free on node n");
     assert!(bench.grow("a", 300).is_ok());
     assert!(bench.grow("b", 300).is_err(), "the first one has it");
     assert_eq!(bench.cpu_taken("n"), 900);

@@ -77,7 +77,10 @@ fn a_pod_beyond_the_maximum_waits_is_told_so_and_gets_its_turn_in_order() {
     // There is room for it, but the first one in line comes first.
     assert_eq!(
         last_told(&bench, "third"),
-        ("QuotaExceeded", "quota a: there is room, but it is kept for pods that wait before this one")
+        (
+            "QuotaExceeded",
+            "quota a: there is free capacity, but it is reserved for pods queued before this one"
+        )
     );
     delete(&mut bench, "urgent");
     bench.work();

@@ -639,7 +639,7 @@ impl Sim {
                 }
                 self.tally.count(match reason {
                     "Unschedulable" => "told parked",
-                    _ if message.contains("overtaken") => "conflicts to backoff",
+                    _ if message.contains("in a row conflicted") => "conflicts to backoff",
                     _ if message.contains("rejected") => "told rejected",
                     _ => "told refused",
                 });
