@@ -68,12 +68,12 @@ pub struct Stats {
     pub list_misses: u64,
     pub rule_hits: u64,
     pub rule_misses: u64,
-    /// Correct predictions of the dispatcher about a hit or miss of the ranked list.
+    /// Predictions of the dispatcher about a hit or miss of the ranked list.
     pub predictions_right: u64,
     pub predictions_wrong: u64,
     /// Requests assigned to each agent.
     pub dispatched: Vec<u64>,
-    /// Rechecks of parked classes.
+    /// Rechecks of parked classes; `wakes` counts those whose list was not empty.
     pub checks: u64,
     pub wakes: u64,
     /// Pods and nodes whose spec is invalid.
