@@ -30,7 +30,7 @@ use crate::queue::Place;
 
 /// Minimum interval between attempts of a parked gang, however often nodes change.
 const PACE: Duration = Duration::from_secs(1);
-/// Added interval per parked gang, so that all of them together use only a small part of an agent's time.
+/// With n parked gangs the interval is at least n times this, so that together they use a small part of an agent's time.
 const PACE_EACH: Duration = Duration::from_millis(10);
 /// Minimum interval between searches for members of allocations that were created after their pods.
 const RECOUNT_EVERY: Duration = Duration::from_secs(1);
