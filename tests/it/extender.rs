@@ -246,10 +246,10 @@ async fn a_bind_is_carried_out_once_however_often_it_is_asked_for() {
     assert!(elsewhere.contains("bound to node node-0"), "{elsewhere}");
     let late = create_waiting(&client, "late", "3").await;
     let full = error(ask(&berth, "bind", binding(&late, "node-0")).await);
-    assert!(full.contains("does not fit node node-0 any more: Insufficient cpu"), "{full}");
+    assert!(full.contains("no longer fits node node-0: Insufficient cpu"), "{full}");
     let nowhere = error(ask(&berth, "bind", binding(&late, "nowhere")).await);
-    assert!(nowhere.contains("there is no node nowhere"), "{nowhere}");
-    // A recreated pod of the same name is another pod.
+    assert!(nowhere.contains("node nowhere is not in berth"), "{nowhere}");
+    // A pod of the same name that was made anew is another pod.
     delete_pods(&client, ["late-0".to_owned()].into_iter()).await;
     create_waiting(&client, "late", "1").await;
     let gone = error(ask(&berth, "bind", binding(&late, "node-1")).await);
@@ -258,6 +258,6 @@ async fn a_bind_is_carried_out_once_however_often_it_is_asked_for() {
     let ours = create_pods(&client, &ours, |_, _| {}).await.remove(0);
     await_message(&client, "default", "ours-0", |message| !message.is_empty()).await;
     let own = error(ask(&berth, "bind", binding(&ours, "node-1")).await);
-    assert!(own.contains("berth schedules this pod by itself"), "{own}");
+    assert!(own.contains("berth schedules this pod itself"), "{own}");
     assert_no_overcommit(&client).await;
 }

@@ -86,7 +86,7 @@ async fn install(client: &Client, address: SocketAddr, ca: &str, failure_policy:
                 pods.delete(name_of(&pod), &now).await.expect("deleted");
                 false
             }
-            Err(error) => error.to_string().contains("there is no node no-such-node"),
+            Err(error) => error.to_string().contains("node no-such-node is not in berth"),
         }
     })
     .await;
@@ -207,8 +207,8 @@ async fn whoever_sends_a_binding_is_told_what_the_node_lacks() {
     create(pod_on("first", "node-0", "3", json!({}))).await.expect("it fits");
     let refused = create(pod_on("second", "node-0", "2", json!({}))).await.expect_err("it does not fit");
     let text = refused.to_string();
-    assert!(text.contains("the pod does not fit node node-0 any more: Insufficient cpu"), "{text}");
-    // A mirror pod already runs on its kubelet.
+    assert!(text.contains("the pod no longer fits node node-0: Insufficient cpu"), "{text}");
+    // What runs already on a kubelet is only shown.
     create(pod_on("mirror", "node-0", "2", json!({"kubernetes.io/config.mirror": "hash"})))
         .await
         .expect("a mirror pod");

@@ -1,7 +1,8 @@
-//! The engine: one scheduler behind one lock, agents as plain threads, and the way out for what they decide.
+//! The engine: one scheduler behind one lock, agents as plain threads, and the outlet that carries out decisions.
 //!
-//! The lock is held for short, bounded pieces of bookkeeping; choosing a node, the long part, runs on the agent's own
-//! view and caches without it. An agent settles its last choice, takes its next request and catches up in one go.
+//! The lock is held only for short, bounded bookkeeping. Choosing a node, the long part, runs without the lock on the
+//! agent's own view and caches. An agent settles its last choice, takes its next request and catches up under one lock
+//! acquisition.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -19,33 +20,34 @@ use crate::quota::QuotaStatus;
 use crate::scheduler::{Action, Answer, Eviction, Sample, Scheduler, SchedulerConfig, Settled, Task};
 use berth_model::{PodRef, Report};
 
-/// Where decisions go. Called from agent threads and from whoever tells the engine something; must not block.
+/// Sink for decisions. Called from agent threads and from every caller of [`Engine::with`]; must not block.
 pub trait Outlet: Send + Sync + 'static {
-    /// Make this placement true, which was decided in this term of leadership, and tell [`Engine::bind_finished`] how it ended.
+    /// Carries out this placement, which was decided in this leadership term, and reports the result to
+    /// [`Engine::bind_finished`].
     fn bind(&self, binding: Binding, term: u64);
-    /// Ask for these claims, and tell [`Engine::claims_written`] how it ended.
+    /// Writes these claims and reports the result to [`Engine::claims_written`].
     fn claim(&self, order: ClaimOrder);
-    /// Evict this pod, as was decided in this term, and tell [`Engine::eviction_finished`] how it ended.
+    /// Evicts this pod, as decided in this leadership term, and reports the result to [`Engine::eviction_finished`].
     fn evict(&self, eviction: Eviction, term: u64);
-    /// Write to the pod's status which node it is nominated for, as was decided in this term.
+    /// Writes the pod's nominated node to its status, as decided in this leadership term.
     fn nominate(&self, pod: PodRef, node: Option<Arc<str>>, term: u64);
     fn report(&self, report: Report);
-    /// Write where an allocation stands to its object.
+    /// Writes the status of an allocation.
     fn tell_allocation(&self, status: AllocationStatus);
-    /// Write to a policy whether it is in force.
+    /// Writes the status of a policy: whether it is in force.
     fn tell_policy(&self, status: PolicyStatus);
-    /// Write to a quota how much of it is used.
+    /// Writes the status of a quota: its usage.
     fn tell_quota(&self, status: QuotaStatus);
     fn observe(&self, sample: Sample);
 }
 
-/// See the module. Cheap to clone.
+/// Handle to the engine. Cheap to clone.
 #[derive(Clone)]
 pub struct Engine {
     shared: Arc<Shared>,
 }
 
-/// The agents' threads. They end when [`Engine::stop`] is called; joining them shows if one panicked.
+/// Threads of the agents. They end after [`Engine::stop`]; joining them reports panics.
 pub struct AgentThreads(Vec<JoinHandle<()>>);
 
 struct Shared {
@@ -58,7 +60,7 @@ struct Shared {
     pending_binds: AtomicUsize,
 }
 
-/// Wakes one agent; a signal given while it works is not lost.
+/// Wakes one agent; a signal raised while the agent works is not lost.
 #[derive(Default)]
 struct Signal {
     raised: Mutex<bool>,
@@ -74,7 +76,7 @@ impl Signal {
         }
     }
 
-    /// Waits until raised, at most `limit`. Returns whether it was, and lowers it.
+    /// Waits at most `limit` until the signal is raised. Lowers the signal and returns whether it was raised.
     fn wait(&self, limit: Duration) -> bool {
         let mut raised = self.raised.lock();
         if !*raised {
@@ -88,11 +90,11 @@ impl Signal {
     }
 }
 
-/// An agent without work looks this often whether its lists are behind.
+/// Interval at which an idle agent checks whether its lists are behind.
 const IDLE_LOOK: Duration = Duration::from_millis(100);
 
 impl Engine {
-    /// Starts one thread for each of `agents`.
+    /// Starts one thread per agent.
     pub fn start(
         config: SchedulerConfig,
         agents: Vec<AgentConfig>,
@@ -120,17 +122,17 @@ impl Engine {
         Ok((Engine { shared }, AgentThreads(threads)))
     }
 
-    /// Time since the engine started: the clock of everything the scheduler is told.
+    /// Returns the time since the engine started: the clock for all scheduler inputs.
     pub fn now(&self) -> Duration {
         self.shared.started.elapsed()
     }
 
-    /// Does something to the scheduler, and then what the scheduler wants done.
+    /// Runs `body` on the scheduler, then dispatches the resulting actions.
     pub fn with<R>(&self, body: impl FnOnce(&mut Scheduler, Duration) -> R) -> R {
         self.shared.with(body)
     }
 
-    /// Binds that wait or are in flight.
+    /// Returns the number of binds that are queued or in flight.
     pub fn pending_binds(&self) -> &AtomicUsize {
         &self.shared.pending_binds
     }
@@ -147,12 +149,12 @@ impl Engine {
         self.with(|scheduler, now| scheduler.eviction_finished(eviction, ended, now));
     }
 
-    /// What each agent's caches hold.
+    /// Returns the cache statistics of each agent.
     pub fn cache_stats(&self) -> Vec<CacheStats> {
         self.shared.stats.iter().map(|stats| *stats.lock()).collect()
     }
 
-    /// Ends the agents' threads once they have settled what they are doing.
+    /// Ends the agents' threads after they have settled their current task.
     pub fn stop(&self) {
         self.shared.stopping.store(true, Ordering::Release);
         self.shared.agents.iter().for_each(Signal::raise);
@@ -160,12 +162,12 @@ impl Engine {
 }
 
 impl AgentThreads {
-    /// Whether a thread has ended, which none does before [`Engine::stop`] unless it panicked.
+    /// Returns whether a thread has ended. Before [`Engine::stop`] this happens only after a panic.
     pub fn any_ended(&self) -> bool {
         self.0.iter().any(JoinHandle::is_finished)
     }
 
-    /// Waits for the threads to end. `Err`: the names of those that panicked.
+    /// Waits for the threads to end. Returns the names of those that panicked as `Err`.
     pub fn join(self) -> Result<(), Vec<String>> {
         let name = |thread: &JoinHandle<()>| thread.thread().name().unwrap_or("agent").to_owned();
         let ended = self.0.into_iter().map(|thread| (name(&thread), thread.join()));
@@ -206,7 +208,7 @@ struct AgentThread {
     laps: Vec<(Part, Duration)>,
 }
 
-/// A task, and how many rows the agent copied for it.
+/// A task, and the number of rows the agent copied for it.
 type Work = Option<(Task, usize)>;
 
 impl AgentThread {
@@ -230,7 +232,7 @@ impl AgentThread {
         Some((task, rows))
     }
 
-    /// Carries out a task to its end, and takes the next one.
+    /// Carries out a task until it is settled, and takes the next one.
     fn work(&mut self, task: Task, mut rows: usize) -> Work {
         let shared = self.shared.clone();
         let began = Instant::now();
@@ -240,7 +242,7 @@ impl AgentThread {
             let changes = self.agent.cache_changes();
             let seen = self.agent.revision();
             *shared.stats[self.index].lock() = self.agent.cache_stats();
-            // `Err`: the rows copied for another try.
+            // `Err`: number of rows copied for a retry.
             let settled = shared.with(|scheduler, now| {
                 scheduler.learn(self.index, &task, &self.laps, &changes);
                 if scheduler.settle(self.index, &mut self.agent, &task, answer, seen, now) == Settled::Again {
@@ -270,7 +272,7 @@ impl AgentThread {
         })
     }
 
-    /// Nothing to do: forgets what is old and repairs lists that are behind, until there is something to do.
+    /// Idle work: expires old cache entries and repairs outdated lists until the agent is signalled.
     fn look_after_caches(&mut self) {
         let shared = self.shared.clone();
         let signal = &shared.agents[self.index];

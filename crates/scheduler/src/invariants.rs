@@ -1,8 +1,8 @@
-//! What must always hold, as predicates with the numbers of the design. Tests and the simulation evaluate them after every
-//! step; `Scheduler::check` evaluates the cheap ones in production, where a violation is counted and logged.
+//! Invariants as named predicates, numbered as in the design. Tests and the simulation evaluate them after every step.
+//! `Scheduler::check` evaluates the cheap ones in production, where a violation is counted and logged.
 //!
-//! I4 (allocations of several pods) has nothing to check yet; I8 (no event lost between list and watch) is a property of
-//! the watches and is tested there.
+//! I4 (allocations of several pods) has no check here yet. I8 (no event is lost between list and watch) is a property
+//! of the watches and is tested there.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
@@ -17,11 +17,11 @@ use crate::quota::{Account, Limit, Sums};
 use crate::rules::{self, Key};
 use berth_model::{Identity, Node, Pod, PodSpec, Usage};
 
-/// An invariant that does not hold.
+/// A violated invariant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("I{invariant} violated: {what}")]
 pub struct Violation {
-    /// The number in the design.
+    /// Number of the invariant in the design.
     pub invariant: u8,
     pub what: String,
 }
@@ -33,10 +33,10 @@ impl Violation {
     }
 }
 
-/// Whether an invariant holds.
+/// `Err`: the invariant is violated.
 pub type Checked = Result<(), Violation>;
 
-/// `Err` with the text unless `holds`.
+/// Returns a violation with the text unless `holds`.
 pub(crate) fn ensure(invariant: u8, holds: bool, what: impl FnOnce() -> String) -> Checked {
     match holds {
         true => Ok(()),
@@ -44,7 +44,8 @@ pub(crate) fn ensure(invariant: u8, holds: bool, what: impl FnOnce() -> String) 
     }
 }
 
-/// I1: a uid is bound at most once. `bound`: uid and node of every bind that the store carried out, of all processes.
+/// Checks I1: a uid is bound at most once. `bound` has the uid and node of every bind the store carried out, for all
+/// processes.
 pub fn bound_once<U: Eq + Hash + Display, N: Display>(bound: impl IntoIterator<Item = (U, N)>) -> Checked {
     let mut seen = HashSet::new();
     for (uid, node) in bound {
@@ -55,18 +56,18 @@ pub fn bound_once<U: Eq + Hash + Display, N: Display>(bound: impl IntoIterator<I
     Ok(())
 }
 
-/// I9: nothing is tried without end. `what`: what was tried for whom.
+/// Checks I9: every retry is bounded. `what` describes the operation and its subject.
 pub fn bounded(times: u32, most: u32, what: impl FnOnce() -> String) -> Checked {
-    ensure(9, times <= most, || format!("{} {times} times, {most} at most", what()))
+    ensure(9, times <= most, || format!("{} {times} times, the limit is {most}", what()))
 }
 
-/// I2: a node holds no more than it has of what the pod that was just charged to it requests. What the pod does not ask
-/// for may be overcommitted by others already.
+/// Checks I2: of the resources the newly charged pod requests, the node holds no more than its allocatable. Resources
+/// the pod does not request may already be overcommitted by other pods.
 pub fn within_allocatable(row: &Row, usage: &Usage) -> Checked {
     let (wanted, taken, all) = (&usage.requests, &row.requested, &row.allocatable);
     let within = |name: &str, wanted: i64, taken: i64, all: i64| {
         ensure(2, wanted <= 0 || taken <= all, || {
-            let node = row.node.as_ref().map_or("that is gone", |node| &node.name);
+            let node = row.node.as_ref().map_or("(deleted)", |node| &node.name);
             format!("node {node} holds {taken} of {all} {name} after a commit")
         })
     };
@@ -82,47 +83,49 @@ pub fn within_allocatable(row: &Row, usage: &Usage) -> Checked {
     Ok(())
 }
 
-/// I12: a quota holds no more than its maximum of what the pod that was just charged to it requests. What the pod does not ask
-/// for may be beyond it already.
+/// Checks I12: of the resources the newly charged pod requests, the quota uses no more than its maximum. Resources the
+/// pod does not request may already exceed it.
 pub fn within_maximum(quota: &str, maximum: &Limit, account: &Account, usage: &Usage) -> Checked {
     let wanted = Sums::from(usage);
     for (resource, most) in maximum.iter().filter(|(resource, _)| wanted.get(resource) > 0) {
         let used = account.used.get(resource);
         ensure(12, used <= most.into(), || {
-            format!("quota {quota} holds {used} of {most} {} after a commit", resource.name())
+            format!("quota {quota} uses {used} of {most} {} after a commit", resource.name())
         })?;
     }
     Ok(())
 }
 
-/// I3: only a pod without gates that is not being deleted is bound.
+/// Checks I3: only a pod without gates that is not being deleted is bound.
 pub fn may_be_bound(pod: &Pod) -> Checked {
     ensure(3, pod.gates.is_empty() && !pod.deleting && !pod.finished, || {
         format!("pod {} is gated, finished or being deleted", pod.uid)
     })
 }
 
-/// I5: a list that was repaired is the one that would be made now. Both of agents with the same seed, at the same revision,
-/// which have it cached.
+/// Checks I5: a repaired list equals a list built now. Both agents have the same seed and revision, and have the list
+/// cached.
 pub fn same_list(repaired: &Agent, fresh: &Agent, class: ClassId) -> Checked {
     let (a, b) = (repaired.standings(class), fresh.standings(class));
     let differs = (0..a.len().max(b.len())).find(|at| a.get(*at) != b.get(*at));
     match differs {
         None => {
             let (a, b) = (repaired.best(class), fresh.best(class));
-            ensure(5, a == b, || format!("repaired best {a:?}, fresh {b:?}"))
+            ensure(5, a == b, || format!("best of the repaired list is {a:?}, of a new list {b:?}"))
         }
-        Some(at) => Err(Violation::new(5, format!("repaired {:?}, fresh {:?}", a.get(at), b.get(at)))),
+        Some(at) => {
+            Err(Violation::new(5, format!("repaired list has {:?}, a new list {:?}", a.get(at), b.get(at))))
+        }
     }
 }
 
-/// I7: two inventories hold the same nodes, with the same sums.
+/// Checks I7: two inventories hold the same nodes with the same sums.
 pub fn same_accounting(a: &Inventory, b: &Inventory) -> Checked {
     let sums = |inventory: &Inventory| -> Vec<(Arc<str>, String)> {
         let mut all: Vec<_> = (0..inventory.len() as u32)
             .map(crate::inventory::NodeId)
             .map(|id| (inventory.name(id).clone(), inventory.row(id)))
-            // An id that waits for its next node has neither a node nor a pod.
+            // A free id has neither a node nor a pod.
             .filter(|(_, row)| row.node.is_some() || row.requested.pods != 0 || row.reserved.is_some())
             .map(|(name, row)| (name, content(row)))
             .collect();
@@ -131,12 +134,14 @@ pub fn same_accounting(a: &Inventory, b: &Inventory) -> Checked {
     };
     let (a, b) = (sums(a), sums(b));
     match a.iter().zip(&b).find(|(a, b)| a != b) {
-        Some((a, b)) => Err(Violation::new(7, format!("{} {} against {} {}", a.0, a.1, b.0, b.1))),
-        None => ensure(7, a.len() == b.len(), || format!("{} rows against {}", a.len(), b.len())),
+        Some((a, b)) => Err(Violation::new(7, format!("{} {} differs from {} {}", a.0, a.1, b.0, b.1))),
+        None => {
+            ensure(7, a.len() == b.len(), || format!("{} rows, the other inventory has {}", a.len(), b.len()))
+        }
     }
 }
 
-/// What a row says, without the revisions.
+/// Formats a row without its revisions.
 fn content(row: &Row) -> String {
     let mut ports = row.ports.as_deref().cloned().unwrap_or_default();
     ports.sort();
@@ -152,7 +157,8 @@ fn content(row: &Row) -> String {
     )
 }
 
-/// I2 and I10, from scratch: a pod with this spec may go to `node`, where pods with the usages `others` are.
+/// Checks I2 and I10 from scratch: a pod with this spec may go to `node`, which already runs pods with the usages
+/// `others`.
 pub fn admits<'a>(spec: &Arc<PodSpec>, node: &Node, others: impl Iterator<Item = &'a Arc<Usage>>) -> Checked {
     let mut ledger = Ledger::default();
     ledger.apply_node(node.clone());
@@ -168,8 +174,8 @@ pub fn admits<'a>(spec: &Arc<PodSpec>, node: &Node, others: impl Iterator<Item =
     })
 }
 
-/// The answer to `spec` on the nodes of `inventory`, by looking at each: whether there is a valid one, and what a pod would be
-/// told if there is none.
+/// Evaluates `spec` on every node of `inventory`. Returns whether a valid node exists, and the FailedScheduling message
+/// if not.
 pub fn evaluate(
     spec: &Arc<PodSpec>,
     policy: berth_model::PreemptionPolicy,
@@ -182,7 +188,7 @@ pub fn evaluate(
     }
 }
 
-/// An agent without a past.
+/// Returns an agent with empty caches.
 fn fresh_agent(inventory: &Inventory) -> Agent {
     let cache = CacheLimits::unlimited();
     let mut agent = Agent::new(AgentConfig { cache, seed: 1 });
@@ -190,14 +196,14 @@ fn fresh_agent(inventory: &Inventory) -> Agent {
     agent
 }
 
-/// I6: what pods were told is what is true. Both by uid.
+/// Checks I6: the reported conditions are the expected ones. Both maps are keyed by uid.
 pub fn told(expected: &HashMap<Arc<str>, String>, told: &HashMap<Arc<str>, Arc<str>>) -> Checked {
     let mut uids: Vec<_> = expected.keys().collect();
     uids.sort();
     for uid in uids {
         let (expected, told) = (&expected[uid], told.get(uid));
         ensure(6, told.map(|t| &**t) == Some(&**expected), || {
-            format!("pod {uid} was told {told:?}, but {expected:?} is so")
+            format!("pod {uid} has the condition message {told:?}, expected {expected:?}")
         })?;
     }
     Ok(())

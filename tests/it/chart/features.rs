@@ -215,7 +215,7 @@ async fn the_guard_of_the_chart_works_with_what_the_chart_allows() {
                 delete_pods(&client, ["refused".to_owned()]).await;
                 false
             }
-            Err(error) => error.to_string().contains("there is no node no-such-node"),
+            Err(error) => error.to_string().contains("node no-such-node is not in berth"),
         }
     })
     .await;

@@ -31,11 +31,11 @@ async fn whatever_is_sent_is_answered_as_the_protocol_wants_it() {
         ("filter", "{}", 200, r#""Error":"Pod is missing""#),
         ("filter", r#"{"Pod":7,"NodeNames":[]}"#, 200, r#""Error":"Pod: invalid type"#),
         ("filter", both.as_str(), 200, "both Nodes and NodeNames are given"),
-        ("filter", bad_pod, 200, "the pod's spec cannot be understood"),
+        ("filter", bad_pod, 200, "the pod's spec is invalid"),
         ("filter", huge.as_str(), 413, "longer than 1048576 bytes"),
         ("prioritize", "{}", 400, "Pod is missing"),
         ("prioritize", both.as_str(), 400, "both Nodes and NodeNames are given"),
-        ("prioritize", bad_pod, 422, "cannot be understood"),
+        ("prioritize", bad_pod, 422, "the pod's spec is invalid"),
         ("bind", "{}", 200, r#"{"Error":"PodName is missing"}"#),
         (
             "bind",

@@ -638,10 +638,10 @@ impl Sim {
                     return Err(format!("p{} reports {} but does not lead", who.0, pod.uid));
                 }
                 self.tally.count(match reason {
-                    "Unschedulable" => "reported parked",
-                    _ if message.contains("overtaken") => "conflicts to backoff",
-                    _ if message.contains("rejected") => "reported rejected",
-                    _ => "reported refused",
+                    "Unschedulable" => "told parked",
+                    _ if message.contains("in a row conflicted") => "conflicts to backoff",
+                    _ if message.contains("rejected") => "told rejected",
+                    _ => "told refused",
                 });
                 if let Some(truth) = self.cluster.store.get(&pod.namespace, &pod.name)
                     && truth.uid == pod.uid

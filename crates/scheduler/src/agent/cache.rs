@@ -1,7 +1,8 @@
-//! The two cache levels of an agent: ranked lists by class, and under them rule objects by rule and trait.
+//! The two cache levels of an agent: ranked lists by class, and below them rule objects by rule and trait.
 //!
-//! While a list is cached, its rule objects are pinned. Over the memory limit the least recently used goes: first rule
-//! objects that no list pins, then lists; before that, lists over the budget of their policy. What was not used for longer than the age limit goes too (Kamino, section 5).
+//! While a list is cached, its rule objects are pinned. Over the memory limit the least recently used entries are
+//! evicted: first lists over the budget of their policy, then rule objects that no list pins, then lists. Entries
+//! unused for longer than the age limit are evicted too (Kamino, section 5).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -16,12 +17,12 @@ use super::view::View;
 use crate::class::{Class, ClassId, TraitId};
 use crate::rules::{CachedRule, Salt};
 
-/// The bounds of one agent's caches.
+/// Limits of one agent's caches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheLimits {
-    /// Lists, rule objects and counts in domains together. The list in use may exceed it alone.
+    /// Bytes of lists, rule objects and domain counts together. Only the list in use may exceed it.
     pub bytes: usize,
-    /// Lists; and as many rule objects that no list pins.
+    /// Number of lists; the same number of unpinned rule objects is kept.
     pub slots: usize,
     pub age: Duration,
 }
@@ -32,13 +33,13 @@ impl CacheLimits {
     }
 }
 
-/// What the dispatcher must know of a cache.
+/// Cache change that the dispatcher must know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CacheChange {
     ListAdded(ClassId),
-    /// For want of room.
+    /// Evicted because a limit was exceeded.
     ListEvicted(ClassId),
-    /// It was not used for too long.
+    /// Evicted because it was unused for too long.
     ListExpired(ClassId),
     ObjectAdded(CachedRule, TraitId),
     ObjectEvicted(CachedRule, TraitId),
@@ -49,7 +50,7 @@ pub struct CacheStats {
     pub lists: usize,
     pub objects: usize,
     pub bytes: usize,
-    /// Lists evicted since the start.
+    /// Number of lists evicted since the start.
     pub evictions: u64,
 }
 
@@ -64,12 +65,12 @@ struct ListEntry {
 #[derive(Debug)]
 struct ObjectEntry {
     object: RuleObject,
-    /// How many cached lists are made from it.
+    /// Number of cached lists built from it.
     pins: usize,
     used: Used,
 }
 
-/// When an entry was used: as a number that orders uses, and as a time.
+/// Last use of an entry: a sequence number that orders uses, and a time.
 #[derive(Debug, Clone, Copy)]
 struct Used {
     order: u64,
@@ -83,7 +84,7 @@ pub(super) struct Cache {
     objects: HashMap<ObjectKey, ObjectEntry>,
     /// Least recently used first.
     lists_by_use: BTreeMap<u64, ClassId>,
-    /// Only those that no list pins.
+    /// Unpinned rule objects only.
     free_objects_by_use: BTreeMap<u64, ObjectKey>,
     uses: u64,
     bytes: usize,
@@ -106,7 +107,7 @@ impl Cache {
         }
     }
 
-    /// The list of `class`, up to date with `view`: from the cache, or made.
+    /// Returns the list of `class`, up to date with `view`: repaired from the cache, or built.
     pub fn list(
         &mut self,
         class: &Arc<Class>,
@@ -124,7 +125,7 @@ impl Cache {
             entry.used = used;
             self.lists_by_use.insert(used.order, class.id);
             self.refresh(class.id, salt, view, domains);
-            // It may have grown with the cluster.
+            // The list may have grown with the cluster.
             self.shrink(class.id, domains);
             lap(Part::ListHit);
         } else {
@@ -142,7 +143,7 @@ impl Cache {
         &self.lists[&class.id].list
     }
 
-    /// Repairs or makes the rule objects of `class`, and pins them for its list.
+    /// Repairs or builds the rule objects of `class`, and pins them for its list.
     fn make_objects(&mut self, class: &Arc<Class>, view: &View, used: Used, lap: &mut impl FnMut(Part)) {
         for (rule, value) in class.cached_rules() {
             let key = (rule, value);
@@ -165,7 +166,7 @@ impl Cache {
         }
     }
 
-    /// Repairs the list of `class` and its rule objects, if it is cached. Not a use.
+    /// Repairs the list of `class` and its rule objects if it is cached. Does not count as a use.
     pub fn refresh(&mut self, class: ClassId, salt: Salt, view: &View, domains: &mut Domains) -> bool {
         domains.advance(view);
         let Some(entry) = self.lists.get_mut(&class) else {
@@ -186,7 +187,7 @@ impl Cache {
         }
         if entry.list.is_outdated(view, domains) {
             let class = entry.list.class.clone();
-            // The new one first, so that what both count is kept.
+            // Acquires the new one first, so that counts used by both are kept.
             let scoped = Scoped::acquire(&class, domains, view);
             if let Some(old) = entry.list.take_scoped() {
                 old.release(&class, domains);
@@ -199,7 +200,7 @@ impl Cache {
         true
     }
 
-    /// Repairs the least recently used list that is behind, if any is.
+    /// Repairs the least recently used list that is behind. Returns whether there was one.
     pub fn repair_one(&mut self, salt: Salt, view: &View, domains: &mut Domains) -> bool {
         let behind = |class: &&ClassId| self.lists[class].list.revision() != view.revision();
         match self.lists_by_use.values().find(behind).copied() {
@@ -212,7 +213,7 @@ impl Cache {
         self.lists.get(&class).map(|entry| &entry.list)
     }
 
-    /// Evicts what was not used since `now - age`.
+    /// Evicts entries unused since `now - age`.
     pub fn expire(&mut self, now: Duration, domains: &mut Domains) {
         let age = self.limits.age;
         let old = |used: Used| now.saturating_sub(used.at) > age;
@@ -229,7 +230,7 @@ impl Cache {
         }
     }
 
-    /// Evicts until the limits are kept; never the list of `keep`.
+    /// Evicts until the limits are met; never the list of `keep`.
     fn shrink(&mut self, keep: ClassId, domains: &mut Domains) {
         self.keep_budget(keep, domains);
         let CacheLimits { bytes, slots, .. } = self.limits;
@@ -251,7 +252,8 @@ impl Cache {
         }
     }
 
-    /// The lists of classes under the policy of `keep` take what that policy allows: the least recently used go.
+    /// Keeps the lists of classes under the policy of `keep` within that policy's budget: evicts the least recently
+    /// used.
     fn keep_budget(&mut self, keep: ClassId, domains: &mut Domains) {
         let placement = self.lists.get(&keep).map(|entry| entry.list.class.placement.clone());
         let Some((placement, budget)) = placement.and_then(|p| p.cache_bytes.map(|bytes| (p, bytes))) else {
@@ -291,7 +293,7 @@ impl Cache {
             };
             object.pins -= 1;
             if object.pins == 0 {
-                // Free from now on. A use of its own number keeps the order total.
+                // Unpinned from now on. A use number of its own keeps the order total.
                 self.uses += 1;
                 object.used = Used { order: self.uses, at: entry.used.at };
                 self.free_objects_by_use.insert(object.used.order, key);
@@ -357,8 +359,8 @@ mod tests {
         view
     }
 
-    /// A class with the trait `a` under one rule and (a, b) under no other: as in Kamino's table 1, where rule 1 reads a and
-    /// b, and rule 2 reads a.
+    /// Returns a class with trait `a` under one rule and (a, b) under another, as in Kamino's table 1, where rule 1
+    /// reads a and b, and rule 2 reads a.
     fn class(classifier: &mut Classifier, a: &str, b: &str) -> Arc<Class> {
         let node_selector: Labels = [("a", a)].into_iter().collect();
         let spec =

@@ -1,7 +1,7 @@
-//! Topology domains and what is counted in them, for the lists of one agent.
+//! Topology domains and their pod counts, for the lists of one agent.
 //!
-//! Everything here follows from the rows of the view: a row that changed is compared with what was counted of it, and only the
-//! difference is added. A count is shared by all lists that want it, and forgotten with the last of them.
+//! All state derives from the rows of the view: a changed row is compared with its last counted state, and only the
+//! difference is added. A count is shared by all lists that use it, and dropped with the last of them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -20,13 +20,13 @@ pub struct TopologyId(u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CountId(u32);
 
-/// A domain of a topology. Used again when its last node has left it.
+/// Index of a domain of a topology. Reused when its last node has left it.
 pub type Domain = u32;
 
-/// The node is in no domain.
+/// Marks a node without a domain.
 pub const NO_DOMAIN: Domain = Domain::MAX;
 
-/// Topologies with more domains than this are never coarse.
+/// A topology with more domains than this is never coarse.
 const MOST_COARSE_DOMAINS: usize = 256;
 
 #[derive(Debug)]
@@ -35,13 +35,13 @@ struct Topology {
     domains: HashMap<Arc<str>, Domain>,
     names: Vec<Arc<str>>,
     vacant: Vec<Domain>,
-    /// By node.
+    /// Domain of each node.
     domain_of: Vec<Domain>,
-    /// By domain.
+    /// Nodes of each domain.
     members: Vec<Vec<NodeId>>,
-    /// By domain: what its nodes have and what is taken of it.
+    /// Capacity and requests of the nodes of each domain.
     loads: Vec<Load>,
-    /// A node left others behind in its domain at this revision.
+    /// Revision at which a node last left a domain that still has nodes.
     reshaped: Revision,
     users: usize,
 }
@@ -108,7 +108,7 @@ impl Topology {
         }
     }
 
-    /// What the node has counts for its domain from now on.
+    /// Adds the load of the node to its domain.
     fn load(&mut self, id: NodeId, load: Load) {
         let domain = self.domain_of(id);
         if domain != NO_DOMAIN {
@@ -117,7 +117,7 @@ impl Topology {
         }
     }
 
-    /// It does no more.
+    /// Subtracts the load of the node from its domain.
     fn unload(&mut self, id: NodeId, load: Load) {
         let domain = self.domain_of(id);
         if domain != NO_DOMAIN {
@@ -138,21 +138,21 @@ impl Topology {
 struct Count {
     counted: Counted,
     topology: TopologyId,
-    /// By domain; as long as it needs to be.
+    /// Pods per domain; grows on demand.
     pods: Vec<i64>,
     total: i64,
-    /// Only for counts that look at some nodes only.
+    /// Set only for counts limited to some nodes.
     eligible: Option<EligibleNodes>,
     users: usize,
 }
 
 #[derive(Debug, Default)]
 struct EligibleNodes {
-    /// By node.
+    /// Whether each node is eligible.
     is: Vec<bool>,
-    /// Eligible nodes by domain.
+    /// Eligible nodes per domain.
     nodes: Vec<u32>,
-    /// How many domains with eligible nodes have so many pods.
+    /// Number of domains with eligible nodes for each pod count.
     histogram: BTreeMap<i64, u32>,
     domains: usize,
 }
@@ -169,7 +169,7 @@ fn slot<T: Clone + Default>(values: &mut Vec<T>, index: usize) -> &mut T {
 }
 
 impl Count {
-    /// `by` pods more on this node, which is in this domain.
+    /// Adds `by` pods on this node, which is in this domain.
     fn add(&mut self, node: NodeId, domain: Domain, by: i64) {
         if domain == NO_DOMAIN || by == 0 {
             return;
@@ -185,7 +185,7 @@ impl Count {
         self.total += by;
     }
 
-    /// The node is there now, without its pods.
+    /// Adds a node without its pods.
     fn enter(&mut self, id: NodeId, node: &Node, domain: Domain) {
         let Some(eligible) = &mut self.eligible else {
             return;
@@ -202,7 +202,7 @@ impl Count {
         }
     }
 
-    /// The node is there no more; its pods have been taken off.
+    /// Removes a node whose pods have been removed already.
     fn leave(&mut self, id: NodeId, domain: Domain) {
         let Some(eligible) = &mut self.eligible else {
             return;
@@ -240,16 +240,16 @@ impl EligibleNodes {
     }
 }
 
-/// Pods that look alike, wherever they are.
+/// Pods with equal scheduling properties, on any node.
 #[derive(Debug)]
 struct PeerKind {
     peer: Arc<Peer>,
     pods: u64,
-    /// The counts it counts for, and how much.
+    /// Counts these pods contribute to, with their weights.
     adds: Vec<(CountId, i64)>,
 }
 
-/// The topologies over which pods that are there say something about pods of one identity.
+/// Topologies over which existing pods have affinity terms that match pods of one identity.
 #[derive(Debug)]
 struct Looked {
     identity: Identity,
@@ -258,7 +258,7 @@ struct Looked {
     users: usize,
 }
 
-/// What was last counted of a node.
+/// State of a node when it was last counted.
 #[derive(Debug, Clone, Default)]
 struct Seen {
     node: Option<Arc<Node>>,
@@ -266,24 +266,24 @@ struct Seen {
     load: Load,
 }
 
-/// See the module.
+/// All topologies and counts of one agent.
 #[derive(Debug, Default)]
 pub struct Domains {
     topologies: Vec<Option<Topology>>,
     counts: Vec<Option<Count>>,
     by_key: HashMap<TopologyKey, TopologyId>,
     by_counted: HashMap<Counted, CountId>,
-    /// By address, which is theirs as long as they are here; the order of this map never matters.
+    /// By address of the `Peer`, which stays valid while the kind is stored; the order of this map never matters.
     kinds: HashMap<usize, PeerKind>,
     looked: HashMap<Identity, Looked>,
     seen: Vec<Seen>,
-    /// Someone wants to know something of pods; else nothing is kept.
+    /// Number of users of pod counts; with none, nothing is kept.
     active: usize,
     revision: Revision,
 }
 
 impl Domains {
-    /// Counts what changed.
+    /// Counts the changed rows.
     pub fn advance(&mut self, view: &View) {
         if self.active == 0 || self.revision == view.revision() {
             return;
@@ -355,7 +355,7 @@ impl Domains {
         }
     }
 
-    /// `by` pods of this kind came to a node that is there.
+    /// Adds `by` pods of this kind on an existing node.
     fn move_pods(&mut self, node: NodeId, peer: &Arc<Peer>, by: i64) {
         if by == 0 {
             return;
@@ -380,7 +380,7 @@ impl Domains {
         }
     }
 
-    /// A kind of pods that was not there before.
+    /// Adds a new kind of pods.
     fn meet(&mut self, peer: &Arc<Peer>) {
         let mut adds = Vec::new();
         for (at, count) in self.counts.iter().enumerate() {
@@ -412,7 +412,7 @@ impl Domains {
         self.topologies.iter_mut().flatten().for_each(|topology| topology.leave(id, revision));
     }
 
-    /// Someone wants counts from now on. To be called before [`Domains::count`] and [`Domains::look`], and taken back by
+    /// Registers a user of counts. Must be called before [`Domains::count`] and [`Domains::look`]; reverted by
     /// [`Domains::rest`].
     pub fn wake(&mut self, view: &View) {
         self.active += 1;
@@ -422,7 +422,7 @@ impl Domains {
         self.advance(view);
     }
 
-    /// Takes back one [`Domains::wake`]; with the last one everything is forgotten.
+    /// Reverts one [`Domains::wake`]; the last one drops all state.
     pub fn rest(&mut self) {
         self.active -= 1;
         if self.active == 0 {
@@ -486,7 +486,7 @@ impl Domains {
         self.release_topology(topology);
     }
 
-    /// Takes back one [`Domains::topology`].
+    /// Reverts one [`Domains::topology`].
     pub fn release_topology(&mut self, topology: TopologyId) {
         if let Some(shared) = &mut self.topologies[topology.0 as usize] {
             shared.users -= 1;
@@ -521,7 +521,7 @@ impl Domains {
         id
     }
 
-    /// Keeps the topologies over which pods say something about pods like `identity`, until that is released.
+    /// Keeps the topologies over which existing pods have terms that match `identity`, until released.
     pub fn look(&mut self, identity: &Identity) {
         let kinds = &self.kinds;
         let looked = self.looked.entry(identity.clone()).or_insert_with(|| {
@@ -542,7 +542,8 @@ impl Domains {
         }
     }
 
-    /// The topologies over which pods refuse pods like `identity`, and over which they like or dislike them. They only grow.
+    /// Returns the topologies over which existing pods have required anti-affinity to pods like `identity`, and those
+    /// over which they have preferred terms. Both only grow.
     pub fn looked_at(&self, identity: &Identity) -> (Vec<&Arc<str>>, Vec<&Arc<str>>) {
         let looked = self.looked.get(identity);
         let keys =
@@ -550,7 +551,7 @@ impl Domains {
         (keys(|looked| &looked.hard), keys(|looked| &looked.soft))
     }
 
-    /// How many topologies that is.
+    /// Returns the number of these topologies.
     pub fn looked_at_len(&self, identity: &Identity) -> usize {
         self.looked.get(identity).map_or(0, |looked| looked.hard.len() + looked.soft.len())
     }
@@ -559,7 +560,7 @@ impl Domains {
         self.get(count).map_or(TopologyId(u32::MAX), |count| count.topology)
     }
 
-    /// What is counted in this domain; `None` in no domain.
+    /// Returns the count in this domain; `None` for a node without a domain.
     pub fn pods(&self, count: CountId, domain: Domain) -> Option<i64> {
         (domain != NO_DOMAIN).then(|| self.get(count).map_or(0, |count| at(&count.pods, domain as usize)))
     }
@@ -568,7 +569,7 @@ impl Domains {
         self.get(count).map_or(0, |count| count.total)
     }
 
-    /// The smallest count of a domain with eligible nodes, and how many such domains there are.
+    /// Returns the smallest count of a domain with eligible nodes, and the number of domains with that count.
     pub fn emptiest(&self, count: CountId) -> (Option<i64>, usize) {
         let eligible = self.get(count).and_then(|count| count.eligible.as_ref());
         eligible.map_or((None, 0), |e| (e.histogram.keys().next().copied(), e.domains))
@@ -582,7 +583,7 @@ impl Domains {
         self.topologies[topology.0 as usize].as_ref().map_or(NO_DOMAIN, |topology| topology.domain_of(node))
     }
 
-    /// What the nodes of a domain have together, and what is taken of it.
+    /// Returns the capacity and requests of all nodes of a domain.
     pub fn load(&self, topology: TopologyId, domain: Domain) -> Load {
         let topology = self.topologies[topology.0 as usize].as_ref();
         topology.map_or(Load::default(), |topology| at(&topology.loads, domain as usize))
@@ -601,8 +602,8 @@ impl Domains {
         self.topologies[topology.0 as usize].as_ref().map_or(0, |topology| topology.reshaped)
     }
 
-    /// Whether few domains hold many nodes each, so that a list does better to keep them apart than to rank again all nodes of
-    /// a domain whenever its count changes.
+    /// Returns whether the topology has few domains with many nodes each, so that separate cells are cheaper than
+    /// ranking all nodes of a domain again whenever its count changes.
     pub fn is_coarse(&self, topology: TopologyId, nodes: usize) -> bool {
         let domains = self.domains(topology);
         domains <= MOST_COARSE_DOMAINS && domains * 4 < nodes
@@ -630,7 +631,7 @@ fn address_of(peer: &Arc<Peer>) -> usize {
     Arc::as_ptr(peer) as usize
 }
 
-/// An index that is free, made if there is none.
+/// Returns a free index; appends one if there is none.
 fn vacancy<T>(slots: &mut Vec<Option<T>>) -> usize {
     match slots.iter().position(Option::is_none) {
         Some(at) => at,

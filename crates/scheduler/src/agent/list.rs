@@ -12,10 +12,10 @@ use crate::class::Class;
 use crate::inventory::{NodeId, Revision};
 use crate::rules::{self, Answers, CachedRule, Diagnosis, Key, NEUTRAL, Reasons, Salt, Standing};
 
-/// The rule objects that a list is made from, by rule; `None` where a rule does not apply.
+/// Rule objects that a list is built from, by rule; `None` where a rule does not apply.
 pub type Objects<'a> = [Option<&'a RuleObject>; CachedRule::COUNT];
 
-/// What lists are made from.
+/// Inputs of a list.
 #[derive(Clone, Copy)]
 pub struct Sources<'a> {
     pub salt: Salt,
@@ -24,11 +24,11 @@ pub struct Sources<'a> {
     pub domains: &'a Domains,
 }
 
-/// One class's nodes in order, as of one revision.
+/// Ranked nodes of one class, as of one revision.
 ///
-/// Without domain-scoped rules there is one cell, and a node's place in it is its id. Else nodes that have all coarse domains
-/// in common are a cell with a tree of its own: what these domains say is asked once for a cell, when a node is chosen, so
-/// that a count that changes in a zone moves no node of it.
+/// Without domain-scoped rules there is one cell, and a node's position in it is its id. Otherwise nodes with the same
+/// coarse domains form a cell with a tree of its own. The rules over coarse domains are evaluated once per cell when a
+/// node is chosen, so a changed count of a zone moves no node of it.
 #[derive(Debug)]
 pub struct RankedList {
     pub class: Arc<Class>,
@@ -46,7 +46,7 @@ pub struct RankedList {
 struct Cell {
     domains: Box<[Domain]>,
     tree: WinnerTree,
-    /// By place in the tree; empty where that is the id.
+    /// Node at each position of the tree; empty where the position is the id.
     nodes: Vec<NodeId>,
     vacant: Vec<u32>,
     valid: usize,
@@ -60,13 +60,13 @@ struct Place {
 
 const NO_PLACE: Place = Place { cell: u32::MAX, slot: 0 };
 
-/// Room for nodes to come, so that a growing cluster does not mean a new tree for each of them.
+/// Returns a capacity with spare positions, so that a growing cluster does not need a new tree per added node.
 fn with_room(nodes: usize) -> usize {
     nodes + nodes / 16 + 8
 }
 
 impl RankedList {
-    /// Ranks every node. `scoped` is what `Scoped::acquire` gave for the class.
+    /// Ranks every node. `scoped` is the result of `Scoped::acquire` for the class.
     pub fn build(class: &Arc<Class>, scoped: Option<Scoped>, from: Sources) -> Self {
         let mut list = RankedList {
             class: class.clone(),
@@ -125,18 +125,19 @@ impl RankedList {
         self.scoped.as_ref().is_some_and(|scoped| !scoped.coarse().is_empty())
     }
 
-    /// Whether [`RankedList::repair`] cannot bring it up to date, so that it must be made anew from a new `Scoped`.
+    /// Returns whether [`RankedList::repair`] cannot bring the list up to date, so that it must be rebuilt with a new
+    /// `Scoped`.
     pub fn is_outdated(&self, view: &View, domains: &Domains) -> bool {
         self.scoped.as_ref().is_some_and(|scoped| scoped.is_outdated(&self.class, domains, view))
     }
 
-    /// Takes out what it keeps of the domains, to be released.
+    /// Takes the kept domains out of the list, to be released.
     pub fn take_scoped(&mut self) -> Option<Scoped> {
         self.scoped.take()
     }
 
-    /// Ranks again the nodes that changed since the list was last used. Returns how many.
-    /// The rule objects and domains must be up to date already.
+    /// Ranks the nodes that changed since the last use. Returns their number. Rule objects and domains must be up to
+    /// date.
     pub fn repair(&mut self, from: Sources) -> usize {
         let view = from.view;
         if self.revision == view.revision() {
@@ -159,7 +160,7 @@ impl RankedList {
             self.rebuild(from);
             return nodes;
         }
-        // Beyond this many, deciding every match once is cheaper than a path to the root for each.
+        // Beyond this number, deciding every match once is cheaper than one path to the root per node.
         if self.scoped.is_none() && changed > nodes / 8 {
             let mut cell = self.cells.remove(0);
             cell.tree.set_all(view.changed_since(before).map(|id| (id.0, self.rank(from, id))));
@@ -174,7 +175,7 @@ impl RankedList {
         changed
     }
 
-    /// Ranks again the nodes that share a fine domain with one that changed.
+    /// Ranks the nodes that share a fine domain with a changed node.
     fn update_neighbours(&mut self, from: Sources, id: NodeId) {
         let Some(scoped) = &self.scoped else {
             return;
@@ -217,7 +218,7 @@ impl RankedList {
         };
     }
 
-    /// The cell that the node belongs to; made if it is the first there.
+    /// Returns the cell of the node; creates it for its first node.
     fn cell_for(&mut self, domains: &Domains, id: NodeId) -> u32 {
         let topologies = self.scoped.as_ref().map_or(&[][..], Scoped::coarse);
         let of: Box<[Domain]> = topologies.iter().map(|topology| domains.domain_of(*topology, id)).collect();
@@ -230,7 +231,7 @@ impl RankedList {
         cell
     }
 
-    /// The node's key: all that is not the same for its whole cell.
+    /// Returns the node's key: the part that is not constant within its cell.
     fn rank(&self, from: Sources, id: NodeId) -> Key {
         let mut answers: Answers = [NEUTRAL; CachedRule::COUNT];
         for (answer, object) in answers.iter_mut().zip(&from.objects) {
@@ -249,7 +250,7 @@ impl RankedList {
         self.revision
     }
 
-    /// The best valid node.
+    /// Returns the best valid node.
     pub fn best(&self, domains: &Domains) -> Option<NodeId> {
         let Some(scoped) = &self.scoped else {
             let (id, key) = self.cells[0].tree.best()?;
@@ -264,7 +265,7 @@ impl RankedList {
         best.min().map(|(_, id)| id)
     }
 
-    /// The best `k` valid nodes, best first, into `into`.
+    /// Collects the best `k` valid nodes, best first, in `into`.
     pub fn best_k(&self, domains: &Domains, k: usize, into: &mut Vec<NodeId>) {
         into.clear();
         let mut of_cell = Vec::new();
@@ -285,7 +286,7 @@ impl RankedList {
         into.extend(found.into_iter().take(k).map(|(_, id)| id));
     }
 
-    /// Cells that have a valid node and that no coarse count closes.
+    /// Returns the cells with a valid node that no rule over coarse domains excludes.
     fn open_cells<'a>(
         &'a self,
         scoped: &'a Scoped,
@@ -316,7 +317,7 @@ impl RankedList {
         Some(standing.with_pods(layout, standing.pods() + pods, spread.saturating_add(fine)))
     }
 
-    /// Each node that exists: where it stands, or why it is out, by id.
+    /// Returns the standing of each existing node, or the reasons why it is not valid, by id.
     pub fn standings(&self, domains: &Domains) -> Vec<(NodeId, Result<Standing, Reasons>)> {
         let weights = self.scoped.as_ref().map(|scoped| self.weigh(scoped, domains));
         let nodes = if self.has_cells() { self.places.len() } else { self.cells[0].tree.capacity() };
@@ -325,8 +326,8 @@ impl RankedList {
             .collect()
     }
 
-    /// Where these nodes stand, or why they are out; `None` where there is no such node. In their order, without a look at any
-    /// other node but at the cells.
+    /// Returns the standing of these nodes, or the reasons why they are not valid; `None` if the node does not exist.
+    /// In the given order; reads no other nodes, only the cells.
     pub fn standings_of(
         &self,
         domains: &Domains,
@@ -336,7 +337,7 @@ impl RankedList {
         ids.map(|id| self.standing(domains, weights.as_ref(), id?)).collect()
     }
 
-    /// `None`: there is no such node.
+    /// `None`: the node does not exist.
     fn standing(
         &self,
         domains: &Domains,
@@ -364,20 +365,20 @@ impl RankedList {
         })
     }
 
-    /// The best valid one of these nodes.
+    /// Returns the best valid node of these.
     pub fn best_among(&self, domains: &Domains, nodes: &[NodeId]) -> Option<NodeId> {
         let weights = self.scoped.as_ref().map(|scoped| self.weigh(scoped, domains));
         let standing = |id: &NodeId| Some((self.standing(domains, weights.as_ref(), *id)?.ok()?, *id));
         nodes.iter().filter_map(standing).min().map(|(_, id)| id)
     }
 
-    /// Why those of these nodes are not valid that are not.
+    /// Returns the reasons of those of these nodes that are not valid.
     pub fn diagnose_among(&self, domains: &Domains, nodes: &[NodeId]) -> Diagnosis {
         let standings = self.standings_of(domains, nodes.iter().map(|id| Some(*id)));
         standings.into_iter().filter_map(|standing| standing?.err()).collect()
     }
 
-    /// Whether the class may go to this node, but for what pods in large domains around it say.
+    /// Returns whether the class may go to this node, ignoring the rules over coarse domains.
     pub fn is_valid(&self, id: NodeId) -> bool {
         self.find(id).is_some_and(|(_, key)| key.is_valid())
     }
@@ -393,14 +394,14 @@ impl RankedList {
         Some((cell, cell.tree.keys().get(slot as usize).copied()?))
     }
 
-    /// Whether the class may go to this node.
+    /// Returns whether the class may go to this node.
     pub fn admits(&self, domains: &Domains, id: NodeId) -> bool {
         let domain = |topology| domains.domain_of(topology, id);
         let refused = |scoped: &Scoped| scoped.refusal(&self.class, domains, Scope::Coarse, domain).is_some();
         self.find(id).is_some_and(|(_, key)| key.is_valid()) && !self.scoped.as_ref().is_some_and(refused)
     }
 
-    /// Why no node is valid (or: why those are not that are not).
+    /// Returns the reasons of all nodes that are not valid.
     pub fn diagnose(&self, domains: &Domains) -> Diagnosis {
         if self.scoped.is_none() {
             return self.cells[0].tree.keys().iter().filter_map(|key| key.reasons()).collect();
@@ -421,7 +422,7 @@ impl Cell {
         self.tree.set(slot, key);
     }
 
-    /// Returns the node's slot.
+    /// Adds a node and returns its position.
     fn add(&mut self, id: NodeId, key: Key) -> u32 {
         if self.vacant.is_empty() {
             let mut keys = self.tree.keys().to_vec();

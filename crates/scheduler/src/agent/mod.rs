@@ -1,7 +1,7 @@
 //! An allocation agent: a private view of the nodes, private caches without locks, and the choice of a node.
 //!
-//! May not know: kube, tokio, clocks. An agent is driven by its owner: catch up with the inventory, choose for a class,
-//! repair something while idle.
+//! May not know: kube, tokio, clocks. Its owner drives it: catch up with the inventory, choose for a class, repair
+//! lists while idle.
 
 mod cache;
 mod domains;
@@ -28,15 +28,15 @@ use cache::Cache;
 use domains::Domains;
 use plan::Topologies;
 
-/// How an agent works; the same for its whole life.
+/// Configuration of an agent; constant for its lifetime.
 #[derive(Debug, Clone, Copy)]
 pub struct AgentConfig {
     pub cache: CacheLimits,
-    /// Seeds the agent's salt and its choices.
+    /// Seed of the agent's salt and its choices.
     pub seed: u64,
 }
 
-/// What an agent says to one request.
+/// Answer of an agent to one request.
 #[derive(Debug)]
 pub enum Choice {
     /// This node, which was valid at revision `seen`.
@@ -45,13 +45,14 @@ pub enum Choice {
     Nowhere(Diagnosis),
 }
 
-/// How a request was answered, for the estimator and the metrics. Times are measured by the caller, who has a clock: the
-/// agent calls `lap` at the end of each part.
+/// Part of the work for a request, for the estimator and the metrics. The caller, who has a clock, measures the times:
+/// the agent calls `lap` at the end of each part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Part {
-    /// The ranked list was there: repaired and asked.
+    /// The ranked list was cached: repaired and read.
     ListHit,
-    /// The ranked list was made (its rule objects were there, or were made before, as parts of their own).
+    /// The ranked list was built (its rule objects were cached, or were built before and are measured as parts of their
+    /// own).
     ListMiss,
     RuleHit(crate::rules::CachedRule),
     RuleMiss(crate::rules::CachedRule),
@@ -83,12 +84,13 @@ impl Agent {
         }
     }
 
-    /// Copies the rows that changed. Returns how many. The only step that needs the shared inventory.
+    /// Copies the changed rows. Returns their number. The only step that needs the shared inventory.
     pub fn catch_up(&mut self, inventory: &Inventory) -> usize {
         self.view.catch_up(inventory)
     }
 
-    /// The best node for `class` in the view, from the class's ranked list: repaired if it is cached, else made.
+    /// Returns the best node for `class` in the view, from the class's ranked list, which is repaired if cached and
+    /// built if not.
     pub fn choose(&mut self, class: &Arc<Class>, now: Duration, lap: impl FnMut(Part)) -> Choice {
         let seen = self.view.seen();
         let list = self.cache.list(class, self.salt, &self.view, &mut self.domains, now, lap);
@@ -111,25 +113,26 @@ impl Agent {
         self.cache.refresh(class, self.salt, &self.view, &mut self.domains)
     }
 
-    /// Whether `class`, whose list is cached, may still go to `node` after everything that happened since it was chosen: for
-    /// rules that look at other nodes than this one. Catches up first.
+    /// Returns whether `class`, whose list is cached, may still go to `node` after all changes since it was chosen: for
+    /// rules that depend on nodes other than this one. Catches up first.
     pub fn still_admits(&mut self, class: ClassId, node: NodeId, inventory: &Inventory) -> bool {
         self.catch_up(inventory);
         self.refresh(class) && self.list(class).is_some_and(|list| list.admits(&self.domains, node))
     }
 
-    /// The best node of the cached list of a class.
+    /// Returns the best node of the cached list of a class.
     pub fn best(&self, class: ClassId) -> Option<NodeId> {
         self.list(class)?.best(&self.domains)
     }
 
-    /// Where each node stands in the cached list of a class, or why it is out, by id. Empty if the list is not cached.
+    /// Returns the standing of each node in the cached list of a class, or the reasons why it is not valid, by id.
+    /// Empty if the list is not cached.
     pub fn standings(&self, class: ClassId) -> Vec<(NodeId, Result<Standing, Reasons>)> {
         self.list(class).map_or(Vec::new(), |list| list.standings(&self.domains))
     }
 
-    /// Where these nodes stand in the cached list of a class, or why they are out; `None` for those that do not exist. Empty if
-    /// the list is not cached.
+    /// Returns the standing of these nodes in the cached list of a class, or the reasons why they are not valid; `None`
+    /// for nodes that do not exist. Empty if the list is not cached.
     pub fn standings_of(
         &self,
         class: ClassId,
@@ -138,17 +141,18 @@ impl Agent {
         self.list(class).map_or(Vec::new(), |list| list.standings_of(&self.domains, ids))
     }
 
-    /// Repairs the cached list that is most behind, if any is. For idle time: keeps the next catch-up of each list small.
+    /// Repairs the least recently used cached list that is behind. Returns whether there was one. For idle time: keeps
+    /// the next catch-up of each list small.
     pub fn repair_one(&mut self) -> bool {
         self.cache.repair_one(self.salt, &self.view, &mut self.domains)
     }
 
-    /// Forgets what was not used for longer than the limit.
+    /// Evicts entries unused for longer than the age limit.
     pub fn expire(&mut self, now: Duration) {
         self.cache.expire(now, &mut self.domains);
     }
 
-    /// What came into and went out of the caches since the last call, in order.
+    /// Returns the insertions and evictions since the last call, in order.
     pub fn cache_changes(&mut self) -> Vec<CacheChange> {
         self.cache.take_changes()
     }
@@ -157,7 +161,7 @@ impl Agent {
         self.cache.stats(&self.domains)
     }
 
-    /// The revision of the inventory that its view is at.
+    /// Returns the inventory revision of its view.
     pub fn revision(&self) -> Revision {
         self.view.seen()
     }
@@ -166,13 +170,13 @@ impl Agent {
         &self.view
     }
 
-    /// The cached list of a class, as it is.
+    /// Returns the cached list of a class without repairing it.
     pub fn list(&self, class: ClassId) -> Option<&RankedList> {
         self.cache.peek(class)
     }
 }
 
-/// A small seeded generator (splitmix64): decisions need no more, and its sequence never changes between versions.
+/// A small seeded generator (splitmix64). Its sequence never changes between versions; decisions need no better one.
 #[derive(Debug, Clone)]
 pub struct Rng(pub u64);
 

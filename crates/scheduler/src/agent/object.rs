@@ -7,11 +7,11 @@ use crate::class::Class;
 use crate::inventory::Revision;
 use crate::rules::{Answer, CachedRule, NEUTRAL};
 
-/// The answers of one rule for one trait value, as of one revision. 2 bytes a node.
+/// Results of one rule for one trait value, as of one revision. 2 bytes per node.
 #[derive(Debug)]
 pub struct RuleObject {
     rule: CachedRule,
-    /// Any class with this trait: the rule reads nothing else of it.
+    /// Any class with this trait: the rule reads no other part of it.
     class: Arc<Class>,
     answers: Vec<Answer>,
     revision: Revision,
@@ -28,7 +28,7 @@ impl RuleObject {
         RuleObject { rule, class: class.clone(), answers, revision: view.revision() }
     }
 
-    /// Evaluates the rule again for the nodes that changed. Returns how many.
+    /// Evaluates the rule for the nodes that changed. Returns their number.
     pub fn repair(&mut self, view: &View) -> usize {
         let mut changed = 0;
         if self.revision == view.revision() {

@@ -1,4 +1,4 @@
-//! Places several pods together: each on the agent's view as if those before it were there already.
+//! Placement of several pods together: each is placed on the agent's view with those before it charged.
 
 mod together;
 
@@ -14,18 +14,18 @@ use crate::rules::Diagnosis;
 use berth_model::Packing;
 use berth_model::{Amounts, Usage};
 
-/// Domains in which a whole allocation is tried, at most: those that look best.
+/// Maximum number of domains in which a whole allocation is tried: the most promising ones.
 const MOST_DOMAINS: usize = 64;
-/// Topology keys whose domains are remembered.
+/// Maximum number of topology keys whose domains are cached.
 const MOST_KEYS: usize = 16;
 
-/// The nodes of each domain of one topology, by the domain's name.
+/// Nodes of each domain of one topology, by domain name.
 type Nodes = Arc<Vec<(Arc<str>, Vec<NodeId>)>>;
 
-/// Which nodes make up the domains of topologies that allocations ask for.
+/// Nodes of the domains of the topologies that allocations use.
 #[derive(Debug, Default)]
 pub(super) struct Topologies {
-    /// By key, each with the revision of the view that it is of.
+    /// By key, each with the revision of the view it was built from.
     known: HashMap<Arc<str>, (Revision, Nodes)>,
 }
 
@@ -55,13 +55,13 @@ impl Topologies {
 }
 
 impl Agent {
-    /// Places for all of `wanted`, or for as many as are needed, found on the view as it is.
+    /// Places all members of `wanted`, or as many as are needed, on the view without alterations.
     pub fn plan(&mut self, wanted: &Wanted, now: Duration, lap: impl FnMut(Part)) -> Plan {
         self.view.restore();
         self.plan_upon(wanted, None, now, lap)
     }
 
-    /// The same on the view as it is supposed to be, which it is afterwards, too; if the topology is required, only in `domain`.
+    /// Does the same on the altered view, and leaves it as it was; if the topology is required, only in `domain`.
     pub fn plan_upon(
         &mut self,
         wanted: &Wanted,
@@ -85,7 +85,7 @@ impl Agent {
         plan
     }
 
-    /// The order in which members are placed: the largest first, as they are the hardest to place.
+    /// Returns the order in which members are placed: the largest first, as they are the hardest to place.
     fn turns(&self, members: &[Candidate]) -> Vec<usize> {
         let mut turns: Vec<usize> = (0..members.len()).collect();
         if distinct(members).len() > 1 {
@@ -145,8 +145,9 @@ impl Agent {
         }
     }
 
-    /// Domains by their place: only that where members are already, if any are; else first those with room for all members by
-    /// what is known of the first class, in the order of the packing, then the others, the roomiest first.
+    /// Returns the indexes of the domains to try. If members are placed already: only their domain. Otherwise first the
+    /// domains with room for all members, judged by the first class, in the order of the packing; then the remaining
+    /// ones, most room first.
     fn domains_to_try(
         &mut self,
         wanted: &Wanted,
@@ -179,12 +180,12 @@ impl Agent {
             open.push((rank, order, at));
         }
         open.sort_unstable();
-        // Where nothing can be, the roomiest domain tells why.
+        // If no domain has room, the one with most room explains why.
         let hopeful = open.iter().filter(|(rank, ..)| *rank < 2).count().clamp(1, MOST_DOMAINS);
         open.into_iter().take(hopeful).map(|(_, _, at)| at).collect()
     }
 
-    /// The place of the domain where most members are already, if any are.
+    /// Returns the index of the domain with the most placed members, if there are any.
     fn home(&self, wanted: &Wanted, key: &Arc<str>, domains: &Nodes) -> Option<usize> {
         let mut there: BTreeMap<&str, usize> = BTreeMap::new();
         for node in wanted.placed.iter().filter_map(|id| self.view.row(*id).node.as_ref()) {
@@ -196,8 +197,8 @@ impl Agent {
         domains.iter().position(|(name, _)| **name == *home)
     }
 
-    /// The domains where all members could be if there were room: only that where members are already, if any are; else all,
-    /// those with most room for the first class first.
+    /// Returns the domains that could hold all members if they were empty enough: only that of placed members, if there
+    /// are any; otherwise all, most room for the first class first.
     pub fn roomiest(&mut self, wanted: &Wanted, key: &Arc<str>, now: Duration) -> Vec<Arc<str>> {
         let domains = self.topologies.get(key, &self.view);
         if let Some(home) = self.home(wanted, key, &domains) {
@@ -219,8 +220,8 @@ impl Agent {
         rooms.into_iter().map(|(_, name)| name).collect()
     }
 
-    /// Places members one after the other: first what every role needs, then the others. Where room is kept for one, it goes
-    /// there: all of them were seen to fit so.
+    /// Places members one after the other: first those that every role needs, then the rest. A member with a
+    /// reservation goes to the reserved node: all reservations were found to fit together.
     fn place(&mut self, wanted: &Wanted, turns: &[usize], room: &Room, now: Duration) -> Plan {
         let mut plan = Plan { complete: true, places: Vec::new(), lacking: None };
         let mut need = wanted.need.to_vec();
@@ -272,7 +273,7 @@ impl Agent {
         }
     }
 
-    /// The best node for a class whose list is up to date.
+    /// Returns the best node for a class whose list is up to date.
     fn pick(&self, class: &Class, room: &Room, load: &mut [usize]) -> Option<NodeId> {
         let list = self.cache.peek(class.id)?;
         match room {
@@ -289,7 +290,7 @@ impl Agent {
         }
     }
 
-    /// Whether this node is in the room and good for a class whose list is up to date.
+    /// Returns whether this node is in the room and valid for a class whose list is up to date.
     fn may_take(&self, class: &Class, room: &Room, node: NodeId) -> bool {
         let there = match room {
             Room::Domain(nodes) => nodes.contains(&node),
@@ -308,16 +309,16 @@ impl Agent {
     }
 }
 
-/// Where members may go.
+/// Nodes that members may use.
 enum Room<'a> {
     Anywhere,
     Domain(&'a [NodeId]),
-    /// Domains of the topology of this key.
+    /// All domains of the topology of this key, evenly.
     Spread(&'a Arc<str>, &'a Nodes),
 }
 
 impl Room<'_> {
-    /// A member goes to this node.
+    /// Counts a member that goes to this node.
     fn loaded(&self, node: NodeId, load: &mut [usize]) {
         if let Room::Spread(_, domains) = self
             && let Some(at) = domains.iter().position(|(_, nodes)| nodes.contains(&node))
@@ -326,7 +327,7 @@ impl Room<'_> {
         }
     }
 
-    /// By domain: members that are there already. Empty unless they are to be spread.
+    /// Returns the number of placed members by domain. Empty unless members are to be spread.
     fn load(&self, wanted: &Wanted, view: &View) -> Vec<usize> {
         let Room::Spread(key, domains) = self else {
             return Vec::new();
@@ -342,13 +343,13 @@ impl Room<'_> {
     }
 }
 
-/// Each class once, in the order of the members.
+/// Returns each class once, in the order of the members.
 fn distinct(members: &[Candidate]) -> Vec<&Arc<Class>> {
     let mut seen = BTreeSet::new();
     members.iter().map(|member| &member.class).filter(|class| seen.insert(class.id)).collect()
 }
 
-/// The largest share of the largest node that the pod asks for; devices count as whole nodes.
+/// Returns the largest share of the largest node that the pod requests; a device counts as a whole node.
 fn size(usage: &Usage, most: &Amounts) -> f64 {
     let share = |wanted: i64, most: i64| wanted as f64 / most.max(1) as f64;
     let wanted = &usage.requests;
@@ -359,7 +360,7 @@ fn size(usage: &Usage, most: &Amounts) -> f64 {
     plain + devices as f64
 }
 
-/// How many pods like this the free resources of a node are enough for, without pods that hold `gone`.
+/// Returns how many such pods fit in the free resources of a node after pods holding `gone` are removed.
 fn copies(usage: &Usage, row: &Row, gone: &Held) -> i64 {
     let (wanted, all, mut taken) = (&usage.requests, &row.allocatable, row.requested);
     taken.sub(&gone.amounts);

@@ -1,8 +1,9 @@
-//! The domain-scoped rules of one class, made ready for the lists of one agent: which counts they look at, and what these say
-//! of a node or of a whole cell.
+//! The domain-scoped rules of one class, prepared for the lists of one agent: the counts they read, and their result
+//! for a node or a whole cell.
 //!
-//! A topology with few, large domains is *coarse*: nodes with the same coarse domains form a cell, and what coarse counts say
-//! holds for all of it. What the others say (fine ones: mostly a domain a node) is part of a node's own key.
+//! A topology with few, large domains is *coarse*: nodes with the same coarse domains form a cell, and the result of
+//! rules over coarse counts holds for the whole cell. The result of rules over fine topologies (mostly one node per
+//! domain) is part of a node's own key.
 
 use std::collections::BTreeSet;
 
@@ -13,29 +14,29 @@ use crate::inventory::NodeId;
 use crate::rules::counted::{Counted, TopologyKey};
 use crate::rules::{self, Key, Reasons, inter_pod_affinity, pod_topology_spread};
 
-/// See the module.
+/// Counts and topologies of one class.
 #[derive(Debug)]
 pub struct Scoped {
-    /// Hard spread constraints, by their place in the spec.
+    /// Hard spread constraints, by their index in the spec.
     hard: Vec<(usize, Look)>,
     affinity: Vec<Look>,
     anti: Vec<Look>,
     existing: Vec<Look>,
     preferred: Vec<(Look, i64)>,
-    /// Soft spread constraints, by their place in the spec.
+    /// Soft spread constraints, by their index in the spec.
     soft: Vec<(usize, Look)>,
-    /// The cells of the policy's utilisation limit, and whether they are coarse.
+    /// Cells of the policy's utilisation limit, and whether they are coarse.
     limit: Option<(TopologyId, bool)>,
-    /// All of them, sorted.
+    /// All topologies in use, sorted.
     topologies: Vec<TopologyId>,
-    /// Those whose domains make up the cells.
+    /// Topologies whose domains form the cells.
     coarse: Vec<TopologyId>,
     fine: Vec<TopologyId>,
-    /// How many topologies the pods that are there speak of.
+    /// Number of topologies used by matching terms of existing pods.
     looked_at: usize,
 }
 
-/// One count to look at.
+/// One count that a rule reads.
 #[derive(Debug, Clone, Copy)]
 struct Look {
     count: CountId,
@@ -44,14 +45,14 @@ struct Look {
 }
 
 impl Look {
-    /// Keeps the count; whether it is coarse is decided when all are known.
+    /// Keeps the count; whether it is coarse is decided when all counts are known.
     fn at(counted: &Counted, domains: &mut Domains) -> Look {
         let count = domains.count(counted);
         Look { count, topology: domains.topology_of(count), coarse: false }
     }
 }
 
-/// Which of the rules: all of them, or one half.
+/// Selection of rules by topology: all, coarse or fine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     All,
@@ -69,14 +70,15 @@ impl Scope {
     }
 }
 
-/// What is the same for all nodes, and changes what fine counts say of them.
+/// Values that are the same for all nodes and change the result of fine counts.
 pub type Globals = Vec<i64>;
 
-/// More cells than this, and the topology with the most domains becomes fine.
+/// Maximum number of cells; above it the topology with the most domains becomes fine.
 const MOST_CELLS: usize = 1024;
 
 impl Scoped {
-    /// `None`: the class has no domain-scoped rule. Else what it keeps is given back by [`Scoped::release`].
+    /// Returns the scoped rules of a class, to be given back with [`Scoped::release`]; `None`: it has no domain-scoped
+    /// rule.
     pub fn acquire(class: &Class, domains: &mut Domains, view: &View) -> Option<Scoped> {
         let spec = &class.spec;
         if !class.looks_at_pods() {
@@ -121,7 +123,7 @@ impl Scoped {
         Some(scoped)
     }
 
-    /// Looks at what the pods that are there say of these.
+    /// Adds the counts for matching terms of existing pods.
     fn speak(&mut self, class: &Class, domains: &mut Domains) {
         let (hard, soft) = domains.looked_at(&class.identity);
         let refusing: Vec<_> =
@@ -149,7 +151,7 @@ impl Scoped {
         spread.chain(&self.affinity).chain(&self.anti).chain(&self.existing).chain(preferred)
     }
 
-    /// The coarse topologies as things stand.
+    /// Returns the topologies that are coarse now.
     fn coarse_now(&self, domains: &Domains, view: &View) -> Vec<TopologyId> {
         let nodes = view.rows().len();
         let mut coarse: Vec<_> = (self.topologies.iter().copied())
@@ -181,7 +183,7 @@ impl Scoped {
         self.fine = self.topologies.iter().copied().filter(|topology| !coarse.contains(topology)).collect();
     }
 
-    /// Whether the list must be made anew: the cells are others now, or pods speak of another topology.
+    /// Returns whether the list must be rebuilt: the cells have changed, or existing pods use another topology.
     pub fn is_outdated(&self, class: &Class, domains: &Domains, view: &View) -> bool {
         self.looked_at != domains.looked_at_len(&class.identity)
             || self.coarse != self.coarse_now(domains, view)
@@ -194,7 +196,7 @@ impl Scoped {
             globals.extend([emptiest.unwrap_or(-1), count as i64]);
         }
         if self.fine_soft().count() > 1 {
-            // A weight follows the number of domains by its logarithm; that may lag behind.
+            // A weight follows the logarithm of the number of domains; it may lag behind.
             globals.extend(self.fine_soft().map(|(_, look)| self.rough_size(*look, domains) as i64));
         }
         globals
@@ -208,7 +210,7 @@ impl Scoped {
         domains.domains(look.topology).next_power_of_two()
     }
 
-    /// No pod anywhere is one that the required affinity asks for, and the pod itself is.
+    /// Returns whether no existing pod matches the required affinity while the pod itself does.
     fn is_first(&self, class: &Class, domains: &Domains) -> bool {
         class.self_affine && self.affinity.iter().all(|look| domains.total(look.count) == 0)
     }
@@ -217,12 +219,13 @@ impl Scoped {
         &self.coarse
     }
 
-    /// Topologies whose counts are part of a node's own key.
+    /// Returns the topologies whose counts are part of a node's own key.
     pub fn fine(&self) -> &[TopologyId] {
         &self.fine
     }
 
-    /// Why the class may not go there, in the order of kube-scheduler's plugins; `domain` tells the domain in a topology.
+    /// Returns the reasons why the class may not go there, in the order of kube-scheduler's plugins. `domain` returns
+    /// the domain in a topology.
     pub fn refusal(
         &self,
         class: &Class,
@@ -263,7 +266,7 @@ impl Scoped {
         None
     }
 
-    /// Nodes that are in no cell are cells of their own; they are looked at with the other rules about nodes alone.
+    /// Checks the utilisation limit of the cell. A node in no cell is a cell of its own; the node-local rules check it.
     fn beyond_limit(
         &self,
         class: &Class,
@@ -284,14 +287,14 @@ impl Scoped {
         rules::beyond(limit, &class.spec.usage, &domains.load(topology, cell))
     }
 
-    /// What pods near by are worth, negated: smaller is better.
+    /// Returns the negated score of pods in the same domains: smaller is better.
     fn pods(&self, domains: &Domains, scope: Scope, domain: impl Fn(TopologyId) -> Domain) -> i64 {
         let here = |look: &Look| domains.pods(look.count, domain(look.topology)).unwrap_or(0);
         let in_scope = self.preferred.iter().filter(|(look, _)| scope.has(*look));
         -in_scope.map(|(look, weight)| weight * here(look)).sum::<i64>()
     }
 
-    /// Adds to a node's key what its fine domains say.
+    /// Adds the result of its fine domains to a node's key.
     pub fn apply_fine(&self, class: &Class, domains: &Domains, id: NodeId, key: Key) -> Key {
         if self.fine.is_empty() || !key.is_valid() {
             return key;
@@ -304,7 +307,7 @@ impl Scoped {
         let mut constraints = self.fine_soft();
         let spread = match (constraints.next(), constraints.next()) {
             (None, _) => 0,
-            // Alone, it is weighed when cells are compared, by the size that the topology has then.
+            // A single fine constraint is weighted when cells are compared, with the topology's size at that time.
             (Some((_, look)), None) => match domains.pods(look.count, domain(look.topology)) {
                 Some(pods) => pods + 1,
                 None if class.spec.spread.defaulted => 0,
@@ -328,7 +331,7 @@ impl Scoped {
         cost
     }
 
-    /// The worth of cells, given which of them have valid nodes, and how many.
+    /// Returns the weights of the soft constraints, given the cells with valid nodes and the number of these nodes.
     pub fn weigh<'a>(&self, cells: impl Iterator<Item = (&'a [Domain], usize)> + Clone) -> Weights {
         if self.soft.len() < 2 {
             return Weights(vec![1.0; self.soft.len()]);
@@ -349,7 +352,7 @@ impl Scoped {
         Weights(weights.collect())
     }
 
-    /// Negated worth of pods near by, and cost of spreading, of all nodes of a cell.
+    /// Returns the negated affinity score and the spread cost of all nodes of a cell.
     pub fn cell(&self, class: &Class, domains: &Domains, weights: &Weights, cell: &[Domain]) -> (i64, i64) {
         let domain = |topology| self.domain_in(cell, topology);
         let mut spread = 0i64;
@@ -364,7 +367,7 @@ impl Scoped {
         (self.pods(domains, Scope::Coarse, domain), spread)
     }
 
-    /// What the fine part of a key's spread costs, in the units of [`Scoped::cell`].
+    /// Returns the cost of the fine part of a key's spread, in the units of [`Scoped::cell`].
     pub fn fine_spread(&self, class: &Class, weights: &Weights, raw: i64) -> i64 {
         let mut constraints = self.soft.iter().zip(&weights.0).filter(|((_, look), _)| !look.coarse);
         match (constraints.next(), constraints.next()) {
@@ -378,13 +381,13 @@ impl Scoped {
         }
     }
 
-    /// The domain that all nodes of a cell have in this topology.
+    /// Returns the domain in this topology that all nodes of a cell share.
     pub fn domain_in(&self, cell: &[Domain], topology: TopologyId) -> Domain {
         let at = self.coarse.iter().position(|coarse| *coarse == topology);
         at.map_or(NO_DOMAIN, |at| cell[at])
     }
 }
 
-/// What a matching pod costs, by soft constraint.
+/// Cost of a matching pod, by soft constraint.
 #[derive(Debug)]
 pub struct Weights(Vec<f64>);

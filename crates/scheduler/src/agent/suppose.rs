@@ -1,4 +1,4 @@
-//! What the agent answers about nodes with other pods than they have: preemption, and moves of pods.
+//! Answers of the agent for hypothetical pods on nodes: preemption, and moves of pods.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use crate::preempt::{self, Fruitless, Ground, Site, Survey, Victims};
 use crate::rules::{Reasons, Standing};
 use berth_model::Holding;
 
-/// One node as it would be, beside what is supposed already. Taken back when it is dropped.
+/// Alteration of one node, on top of earlier alterations. Reverted on drop.
 struct Supposed<'a> {
     agent: &'a mut Agent,
     class: ClassId,
     node: NodeId,
-    /// What was supposed before.
+    /// Number of earlier alterations.
     before: usize,
 }
 
@@ -54,24 +54,24 @@ impl Drop for Supposed<'_> {
     }
 }
 
-/// A view that is supposed to be another one, step by step.
+/// Step-by-step alterations of the view.
 impl Agent {
-    /// Supposes that the pod leaves the node.
+    /// Removes the pod from the node in the view.
     pub fn suppose_gone(&mut self, node: NodeId, pod: &Holding) {
         self.view.alter(node, |row| row.discharge(pod));
     }
 
-    /// Supposes that the pod comes to the node.
+    /// Adds the pod to the node in the view.
     pub fn suppose_there(&mut self, node: NodeId, pod: &Holding) {
         self.view.alter(node, |row| row.charge(pod));
     }
 
-    /// How many steps are supposed now.
+    /// Returns the number of alterations.
     pub fn supposed(&self) -> usize {
         self.view.alterations()
     }
 
-    /// Takes back all steps but the first ones.
+    /// Reverts all alterations but the first `steps`.
     pub fn suppose_only(&mut self, steps: usize) {
         self.view.restore_to(steps);
     }
@@ -86,20 +86,20 @@ impl Agent {
         }
     }
 
-    /// Whether the class may go to the node on the view as it is supposed to be.
+    /// Returns whether the class may go to the node on the altered view.
     pub fn admits_now(&mut self, class: &Arc<Class>, node: NodeId) -> bool {
         self.up_to_date(class);
         self.list(class.id).is_some_and(|list| list.admits(&self.domains, node))
     }
 
-    /// The best node for the class but this one, on the view as it is supposed to be.
+    /// Returns the best node for the class except this one, on the altered view.
     pub fn best_but(&mut self, class: &Arc<Class>, but: NodeId) -> Option<NodeId> {
         self.up_to_date(class);
         self.cache.peek(class.id)?.best_k(&self.domains, 2, &mut self.candidates);
         self.candidates.iter().copied().find(|node| *node != but)
     }
 
-    /// Where each node stands for the class, or why it is out, on the view as it is supposed to be.
+    /// Returns the standing of each node for the class, or the reasons why it is not valid, on the altered view.
     pub fn standings_now(&mut self, class: &Arc<Class>) -> Vec<(NodeId, Result<Standing, Reasons>)> {
         self.up_to_date(class);
         self.standings(class.id)
@@ -107,8 +107,8 @@ impl Agent {
 }
 
 impl Agent {
-    /// Where preemption by a pod of this class and priority could help, which may also preempt pods of these quotas. `Err`: there
-    /// is room for it without.
+    /// Returns the nodes where preemption by a pod of this class and priority could help; pods of the quotas `lenders`
+    /// may be preempted too. `Err`: the pod fits without preemption.
     pub fn survey(
         &mut self,
         class: &Arc<Class>,
@@ -129,10 +129,10 @@ impl Agent {
         Ok(preempt::survey(class, priority, lenders, self.salt, nodes))
     }
 
-    /// What a pod of this class must preempt at `site` to go there.
+    /// Returns the victims that a pod of this class must preempt at `site`.
     ///
     /// # Errors
-    /// Why it cannot go there, whatever it preempts.
+    /// The reasons why the pod cannot go there even with preemption.
     pub fn dry_run(
         &mut self,
         class: &Arc<Class>,
@@ -144,7 +144,7 @@ impl Agent {
         self.dry_run_beside(class.id, site, budgets.spending())
     }
 
-    /// The same beside what is supposed already, for a class whose list is cached.
+    /// Does the same on top of existing alterations, for a class whose list is cached.
     pub(super) fn dry_run_beside(
         &mut self,
         class: ClassId,

@@ -1,11 +1,11 @@
-//! A winner tree over dense ids: the id with the smallest key, always known; one key changed in O(log n), in place.
+//! Winner tree over dense ids: the smallest key in O(1), updates in place in O(log n).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::rules::Key;
 
-/// Keys of the ids `0..capacity`, and the winner of every subtree. 12 bytes an id.
+/// Keys of the ids `0..capacity`, and the winner of every subtree. 12 bytes per id.
 #[derive(Debug, Default)]
 pub struct WinnerTree {
     keys: Vec<Key>,
@@ -15,14 +15,14 @@ pub struct WinnerTree {
 }
 
 impl WinnerTree {
-    /// A tree over these keys.
+    /// Builds a tree over these keys.
     pub fn build(keys: Vec<Key>) -> Self {
         let mut tree = WinnerTree { winners: vec![0; keys.len()], keys };
         tree.replay();
         tree
     }
 
-    /// Decides every match anew; O(n).
+    /// Decides every match in O(n).
     fn replay(&mut self) {
         for at in (1..self.keys.len()).rev() {
             self.winners[at] = self.play(at);
@@ -45,7 +45,7 @@ impl WinnerTree {
         self.keys.capacity() * size_of::<Key>() + self.winners.capacity() * size_of::<u32>()
     }
 
-    /// The id with the smallest key, and the key; of equal keys the smallest id.
+    /// Returns the id with the smallest key, and the key; ties go to the smallest id.
     pub fn best(&self) -> Option<(u32, Key)> {
         let id = self.winner(1)?;
         Some((id, self.key(id)))
@@ -59,7 +59,7 @@ impl WinnerTree {
         let mut at = (self.keys.len() + id as usize) / 2;
         while at >= 1 {
             let winner = self.play(at);
-            // The same winner with the same key: nothing changes above.
+            // The winner and its key are unchanged, so nothing changes above.
             if self.winners[at] == winner && winner != id {
                 break;
             }
@@ -68,7 +68,7 @@ impl WinnerTree {
         }
     }
 
-    /// Sets many keys and decides all matches once: cheaper than [`WinnerTree::set`] for a large part of the ids.
+    /// Sets many keys and decides all matches once: cheaper than [`WinnerTree::set`] for a large share of the ids.
     pub fn set_all(&mut self, changes: impl Iterator<Item = (u32, Key)>) {
         for (id, key) in changes {
             self.keys[id as usize] = key;
@@ -76,7 +76,7 @@ impl WinnerTree {
         self.replay();
     }
 
-    /// The `k` smallest keys, best first, into `into`.
+    /// Collects the `k` smallest keys, best first, in `into`.
     pub fn best_k(&self, k: usize, into: &mut Vec<(u32, Key)>) {
         into.clear();
         let mut open = BinaryHeap::new();
@@ -91,7 +91,7 @@ impl WinnerTree {
                 return;
             };
             into.push((id, key));
-            // The path from this subtree down to its winner: the siblings along it hold the next candidates.
+            // The path from this subtree to its winner: the siblings along it hold the next candidates.
             let leaf = self.keys.len() + id as usize;
             let mut node = leaf;
             while node > at {
@@ -101,7 +101,7 @@ impl WinnerTree {
         }
     }
 
-    /// The winner of the subtree `at`, if there is such a subtree.
+    /// Returns the winner of the subtree `at`, if that subtree exists.
     fn winner(&self, at: usize) -> Option<u32> {
         let n = self.keys.len();
         if n == 0 || at >= 2 * n {

@@ -1,27 +1,27 @@
-//! An agent's private copy of the node rows, with its own journals, so that rules run without locks.
+//! Private copy of the node rows of an agent, with its own journals, so that rules run without locks.
 
 use crate::inventory::{Inventory, Journal, NodeId, Revision, Row};
 
-/// All rows as of one revision of the inventory, and what is supposed of some of them.
+/// All rows as of one revision of the inventory, and temporary alterations of some of them.
 #[derive(Debug, Default)]
 pub struct View {
     rows: Vec<Row>,
     /// Rows by their latest change of any kind.
     changed: Journal,
-    /// Rows by their latest change of the node itself: labels, taints, allocatable… Rule objects follow this one, so pods
-    /// that come and go cost them nothing.
+    /// Rows by their latest change of the node itself: labels, taints, allocatable… Rule objects follow this journal,
+    /// so pod changes cost them nothing.
     renewed: Journal,
-    /// The revision of the inventory that was copied last.
+    /// Revision of the inventory that was copied last.
     seen: Revision,
-    /// Of this copy: grows with every row that is copied or altered.
+    /// Revision of this copy: grows with every copied or altered row.
     revision: Revision,
     news: Vec<NodeId>,
-    /// Altered rows as they are in the inventory, in the order in which they were altered.
+    /// Original rows of the altered ones, in the order of alteration.
     altered: Vec<(NodeId, Row)>,
 }
 
 impl View {
-    /// Copies what changed since the last time; what was altered is as it was. Returns the number of rows copied.
+    /// Reverts all alterations and copies the rows that changed since the last call. Returns their number.
     pub fn catch_up(&mut self, inventory: &Inventory) -> usize {
         self.restore();
         if inventory.revision() == self.seen {
@@ -47,7 +47,7 @@ impl View {
         self.news.len()
     }
 
-    /// Supposes a change of a row, until [`View::restore`] or the next [`View::catch_up`]: of what its pods take, not of the node.
+    /// Alters a row until [`View::restore`] or the next [`View::catch_up`]: only the sums of its pods, not the node.
     pub fn alter(&mut self, id: NodeId, change: impl FnOnce(&mut Row)) {
         let row = &mut self.rows[id.index()];
         self.altered.push((id, row.clone()));
@@ -55,12 +55,12 @@ impl View {
         self.touch(id);
     }
 
-    /// How many changes are supposed now: a point to go back to.
+    /// Returns the number of alterations: a point to restore to.
     pub fn alterations(&self) -> usize {
         self.altered.len()
     }
 
-    /// Takes back the latest changes, until there are only so many.
+    /// Reverts the latest alterations until `alterations` are left.
     pub fn restore_to(&mut self, alterations: usize) {
         while self.altered.len() > alterations
             && let Some((id, row)) = self.altered.pop()
@@ -70,7 +70,7 @@ impl View {
         }
     }
 
-    /// Takes back all that was supposed.
+    /// Reverts all alterations.
     pub fn restore(&mut self) {
         self.restore_to(0);
     }
@@ -80,12 +80,12 @@ impl View {
         self.changed.record(id, self.revision);
     }
 
-    /// The revision of the inventory that this was last brought up to.
+    /// Returns the inventory revision this view was last brought up to.
     pub fn seen(&self) -> Revision {
         self.seen
     }
 
-    /// The revision of this copy, which tells nothing of the inventory's.
+    /// Returns the revision of this copy, which is unrelated to the inventory's.
     pub fn revision(&self) -> Revision {
         self.revision
     }
@@ -98,17 +98,17 @@ impl View {
         &self.rows[id.index()]
     }
 
-    /// Memory of the rows themselves and of the journals; what the rows point to is shared with the inventory.
+    /// Returns the bytes of the rows and journals; data the rows point to is shared with the inventory.
     pub fn bytes(&self) -> usize {
         self.rows.capacity() * size_of::<Row>() + self.changed.bytes() + self.renewed.bytes()
     }
 
-    /// Rows that changed since `revision` of this copy, newest first.
+    /// Returns the rows changed since `revision` of this copy, newest first.
     pub fn changed_since(&self, revision: Revision) -> impl Iterator<Item = NodeId> + '_ {
         self.changed.since(revision).map(|(id, _)| id)
     }
 
-    /// Rows whose node changed since `revision` of this copy, newest first.
+    /// Returns the rows whose node changed since `revision` of this copy, newest first.
     pub fn renewed_since(&self, revision: Revision) -> impl Iterator<Item = NodeId> + '_ {
         self.renewed.since(revision).map(|(id, _)| id)
     }

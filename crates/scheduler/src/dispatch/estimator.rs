@@ -1,4 +1,4 @@
-//! The latency estimator: running averages of what an agent's work costs, by kind of work.
+//! The latency estimator: running averages of the cost of an agent's work, by kind of work.
 
 use std::time::Duration;
 
@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 use crate::agent::Part;
 use crate::rules::CachedRule;
 
-/// Averages in nanoseconds. Kamino keeps one scalar for a top-level hit and one number a rule for low-level hits and
-/// misses (section 4.2.3); making a ranked list from its rule objects is one more part here, as it has a cost of its own.
+/// Averages in nanoseconds. Kamino keeps one scalar for a top-level hit and one number per rule for low-level hits and
+/// misses (section 4.2.3). Building a ranked list from its rule objects is a separate part here, because it has its own
+/// cost.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Estimator {
@@ -18,7 +19,7 @@ pub struct Estimator {
     rule_miss: [Average; CachedRule::COUNT],
 }
 
-/// A mean that follows slowly: exact over the first [`WINDOW`] samples, then each new one weighs 1/`WINDOW`.
+/// Slowly adapting mean: exact over the first [`WINDOW`] samples, then each new one weighs 1/`WINDOW`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Written")]
 struct Average {
@@ -26,7 +27,7 @@ struct Average {
     samples: u32,
 }
 
-/// An average as a file has it.
+/// An average as stored in a file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
@@ -40,18 +41,18 @@ impl TryFrom<Written> for Average {
     fn try_from(Written { ns, samples }: Written) -> Result<Self, String> {
         match (0.0..=NS_MAX).contains(&ns) {
             true => Ok(Average { ns, samples }),
-            false => Err(format!("{ns} ns is no latency: it must be between 0 and {NS_MAX}")),
+            false => Err(format!("{ns} ns is not a valid latency: it must be between 0 and {NS_MAX}")),
         }
     }
 }
 
 const WINDOW: u32 = 256;
 
-/// An hour. A file that says more is broken, and it would take very many samples to forget it.
+/// One hour. A larger value in a file is corrupt, and it would take too many samples to correct it.
 const NS_MAX: f64 = 3_600e9;
 
 impl Average {
-    /// A guess, which the first sample replaces.
+    /// Returns an initial guess, which the first sample replaces.
     const fn guess(ns: f64) -> Self {
         Average { ns, samples: 0 }
     }
@@ -67,7 +68,7 @@ impl Average {
 }
 
 impl Default for Estimator {
-    /// Guesses of the right order for 5,000 nodes; the first measurements replace them.
+    /// Returns guesses of the right order for 5,000 nodes; the first measurements replace them.
     fn default() -> Self {
         Estimator {
             list_hit: Average::guess(1_000.0),
@@ -79,7 +80,7 @@ impl Default for Estimator {
 }
 
 impl Estimator {
-    /// A part of a request took this long.
+    /// Records the duration of a part of a request.
     pub fn learn(&mut self, part: Part, took: Duration) {
         match part {
             Part::ListHit => self.list_hit.add(took),
@@ -89,7 +90,7 @@ impl Estimator {
         }
     }
 
-    /// What a part is expected to take.
+    /// Returns the expected duration of a part.
     pub fn estimate(&self, part: Part) -> Duration {
         match part {
             Part::ListHit => self.list_hit.get(),
@@ -130,7 +131,7 @@ mod tests {
         for wrong in ["-1.0", "1e300", "3.7e12"] {
             let text = text.replacen("1000.0", wrong, 1);
             let error = serde_json::from_str::<Estimator>(&text).unwrap_err().to_string();
-            assert!(error.contains("is no latency"), "{error}");
+            assert!(error.contains("is not a valid latency"), "{error}");
         }
     }
 }

@@ -1,36 +1,36 @@
-//! What each agent's top level will hold once it has served all that waits for it, evictions included.
+//! Prediction of each agent's cached lists once it has served all its waiting requests, evictions included.
 //!
-//! Kamino's augmented cache takes it that nothing is evicted, which is right while caches are large; where they thrash it
-//! sends requests after lists that will be gone. Which list goes is no secret: the least recently used one. So the
-//! dispatcher keeps each agent's lists in the order of use as it assigns requests.
+//! Kamino's augmented cache assumes that nothing is evicted. This is right while caches are large; where they thrash,
+//! it sends requests to lists that will be evicted first. Caches are LRU, so evictions are predictable: the dispatcher
+//! keeps each agent's lists in the order of use as it assigns requests.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::class::ClassId;
 
-/// See the module. As large as the caches and the queues are.
+/// Predicted lists of all agents. Its size is bounded by the caches and the queues.
 #[derive(Debug)]
 pub(super) struct Foresight {
     forecasts: Box<[Forecast]>,
     holders: HashMap<ClassId, Holders>,
-    /// Requests assigned so far.
+    /// Number of requests assigned.
     uses: u64,
 }
 
-/// One agent's lists, by their last use.
+/// Lists of one agent, by last use.
 #[derive(Debug, Default)]
 struct Forecast {
     by_use: BTreeMap<u64, ClassId>,
-    /// The most lists there is room for: as many as were left when one had to go, or as it has had since; `None`: none
-    /// had to go yet.
+    /// Maximum number of lists: the number left at the last eviction, or a larger number it has held since; `None`: no
+    /// eviction yet.
     capacity: Option<usize>,
 }
 
 #[derive(Debug)]
 struct Holders {
-    /// A bit an agent.
+    /// Bit mask of agents.
     agents: u64,
-    /// By agent that has the bit: its last use there.
+    /// Last use at each agent that has the bit.
     used: Box<[u64]>,
 }
 
@@ -40,23 +40,23 @@ impl Foresight {
         Foresight { forecasts, holders: HashMap::new(), uses: 0 }
     }
 
-    /// A bit for each agent that will have the list.
+    /// Returns a bit mask of the agents that will have the list.
     pub fn holders(&self, class: ClassId) -> u64 {
         self.holders.get(&class).map_or(0, |holders| holders.agents)
     }
 
-    /// A bit for each agent that will have to evict something for another list.
+    /// Returns a bit mask of the agents that must evict a list before they can add one.
     pub fn full_agents(&self) -> u64 {
         (0..self.forecasts.len()).fold(0, |bits, agent| bits | u64::from(self.is_full(agent)) << agent)
     }
 
-    /// Whether the agent will have to evict something for another list.
+    /// Returns whether the agent must evict a list before it can add one.
     pub fn is_full(&self, agent: usize) -> bool {
         let Forecast { by_use, capacity } = &self.forecasts[agent];
         capacity.is_some_and(|most| by_use.len() >= most)
     }
 
-    /// A request of this class was given to the agent.
+    /// Records that a request of this class was assigned to the agent.
     pub fn assigned(&mut self, agent: usize, class: ClassId) {
         self.uses += 1;
         let agents = self.forecasts.len();
@@ -74,7 +74,7 @@ impl Foresight {
         self.trim(agent);
     }
 
-    /// The agent will not have this list.
+    /// Records that the agent will not have this list.
     pub fn gone(&mut self, agent: usize, class: ClassId) {
         let Some(holders) = self.holders.get_mut(&class) else {
             return;
@@ -88,18 +88,18 @@ impl Foresight {
         }
     }
 
-    /// The agent has so many lists now, and evicted one for want of room, or did not.
+    /// Updates the agent's capacity from its number of lists and whether it evicted one because memory was full.
     pub fn counted(&mut self, agent: usize, lists: usize, evicted: bool) {
         let capacity = &mut self.forecasts[agent].capacity;
         *capacity = match evicted {
             true => Some(lists.max(1)),
-            // There is room for more than there was: lists shrink with the cluster.
+            // The capacity has grown: lists shrink with the cluster.
             false => capacity.map(|most| most.max(lists)),
         };
         self.trim(agent);
     }
 
-    /// What there will be no room for goes, oldest use first.
+    /// Removes the lists beyond the capacity, least recently used first.
     fn trim(&mut self, agent: usize) {
         while let Forecast { by_use, capacity: Some(most) } = &self.forecasts[agent]
             && by_use.len() > *most
@@ -127,7 +127,7 @@ mod tests {
         for class in [1, 2, 3, 1] {
             foresight.assigned(ALONE, ClassId(class));
         }
-        assert!(!foresight.is_full(ALONE), "nothing was evicted yet");
+        assert!(!foresight.is_full(ALONE), "no list was evicted yet");
         foresight.counted(ALONE, 3, true);
         assert!(foresight.is_full(ALONE) && !foresight.is_full(1));
         foresight.assigned(ALONE, ClassId(4));

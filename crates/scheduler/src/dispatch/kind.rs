@@ -1,29 +1,29 @@
-//! The ways to find an agent, by name.
+//! Kinds of dispatchers, by name.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How a waiting request finds its agent.
+/// Algorithm that assigns a waiting request to an agent.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum DispatcherKind {
-    /// One queue for all; an idle agent takes the first (Protean).
+    /// One shared queue; an idle agent takes the first request (Protean).
     Protean,
-    /// Any agent, by a seeded generator.
+    /// A random agent, from a seeded generator.
     Random,
     /// The agents in turn.
     RoundRobin,
-    /// The agent that a class hashes to, consistently; an idle agent takes the first of the longest queue.
+    /// Consistent hashing of the class to an agent; an idle agent steals the first request of the longest queue.
     HashStealing,
-    /// Kamino without what makes it good: only lists that are cached now, and nothing of what an agent is doing.
+    /// Kamino reduced to currently cached lists: ignores waiting requests' lists and the agent's current work.
     LatcacheNaive,
-    /// Kamino, but a miss is a miss of every rule object, too (its production variant).
+    /// Kamino's production variant: a list miss counts as a miss of every rule object.
     LatcacheRequest,
     /// Kamino's algorithms 1 and 2.
     LatcacheRule,
-    /// LatCache that foresees evictions, and pays for the time that a choice costs later requests.
+    /// LatCache that predicts evictions and charges a choice for the time it costs later requests.
     #[default]
     LatcachePriced,
 }
@@ -53,7 +53,7 @@ impl DispatcherKind {
         }
     }
 
-    /// Whether it estimates what a request will take at each agent.
+    /// Returns whether it estimates the processing time of a request at each agent.
     pub fn estimates(self) -> bool {
         use DispatcherKind::*;
         matches!(self, LatcacheNaive | LatcacheRequest | LatcacheRule | LatcachePriced)

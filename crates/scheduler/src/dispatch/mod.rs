@@ -1,9 +1,9 @@
-//! The dispatcher: which agent gets a request.
+//! The dispatcher: assigns requests to agents.
 //!
-//! The default, and LatCache (Kamino, OSDI'25, algorithms 1 and 2) in three strengths, send a request to the agent where
-//! it is expected to be done first: the time of what waits ahead of it there, plus its own processing time given what
-//! that agent's caches will hold by then, plus the rest of what the agent is doing now. It stays there. The others are
-//! what they are compared with. May not know: kube, tokio, clocks.
+//! The default, and LatCache (Kamino, OSDI'25, algorithms 1 and 2) in three variants, assign a request to the agent
+//! with the earliest expected completion: the time of the requests ahead of it in that agent's queue, plus its own
+//! processing time given the predicted state of that agent's caches, plus the rest of the agent's current work. It
+//! stays there. The remaining kinds are baselines. May not know: kube, tokio, clocks.
 
 mod estimator;
 mod foresight;
@@ -31,7 +31,7 @@ use presence::Presence;
 use pressure::Pressure;
 use queue::{Key, Queue, Waiting};
 
-/// Where a waiting request is.
+/// Position of a waiting request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticket {
     lane: Option<usize>,
@@ -39,34 +39,34 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// The agent in whose queue it waits; `None`: in the one that all share.
+    /// Returns the agent in whose queue it waits; `None`: the shared queue.
     pub fn lane(self) -> Option<usize> {
         self.lane
     }
 }
 
-/// A request was put somewhere.
+/// Result of queueing a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Assigned {
     pub ticket: Ticket,
-    /// This agent should look for work.
+    /// Agent to wake.
     pub wake: usize,
 }
 
-/// A request on its way to an agent.
+/// A request assigned to an agent.
 #[derive(Debug, Clone)]
 pub struct Request {
     pub uid: Arc<str>,
     pub class: Arc<Class>,
-    /// What was expected when the agent was chosen; `None`: nothing was.
+    /// Estimate made when the agent was chosen; `None`: the dispatcher does not estimate.
     pub expected: Option<Expected>,
 }
 
-/// What an agent's caches are expected to hold for a request, and what it will therefore take.
+/// Expected cache hits of a request at an agent, and the resulting processing time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Expected {
     pub list: bool,
-    /// A bit for each [`CachedRule`] whose rule object is there.
+    /// A bit for each [`CachedRule`] whose rule object is expected in the cache.
     pub rules: u8,
     pub takes: Duration,
 }
@@ -77,27 +77,27 @@ impl Expected {
     }
 }
 
-/// One agent's queue, and what it is doing.
+/// One agent's queue and current work.
 #[derive(Debug, Default)]
 struct Lane {
     queue: Queue,
     service: Option<Service>,
-    /// It was told to look for work, and has not come yet.
+    /// The agent was woken and has not taken work yet.
     called: bool,
-    /// Ranked lists cached.
+    /// Number of cached ranked lists.
     lists: usize,
 }
 
 #[derive(Debug)]
 struct Service {
     class: Arc<Class>,
-    /// The lane that it waited in; `None`: the shared queue.
+    /// Lane the request waited in; `None`: the shared queue.
     lane: Option<usize>,
     started: Duration,
     takes: Duration,
 }
 
-/// One lane an agent.
+/// Dispatcher with one lane per agent.
 #[derive(Debug)]
 pub struct Dispatcher {
     kind: DispatcherKind,
@@ -110,15 +110,15 @@ pub struct Dispatcher {
     turn: usize,
     foresight: Foresight,
     pressure: Pressure,
-    /// Of so many requests taken from a queue one is the one that waits longest; 0: none.
+    /// Every `aging`th request taken from a queue is the one that has waited longest; 0: never.
     aging: u64,
 }
 
-/// More agents than any machine needs; each has a bit in a word.
+/// More agents than any machine needs; each has one bit of a word.
 pub const MOST_AGENTS: usize = 64;
 
 impl Dispatcher {
-    /// `seed`: of the choices of [`DispatcherKind::Random`].
+    /// Returns an empty dispatcher. `seed` is for [`DispatcherKind::Random`].
     pub fn new(kind: DispatcherKind, agents: usize, estimator: Estimator, seed: u64) -> Self {
         let agents = agents.clamp(1, MOST_AGENTS);
         Dispatcher {
@@ -144,7 +144,7 @@ impl Dispatcher {
         &self.estimator
     }
 
-    /// Requests that wait.
+    /// Returns the number of waiting requests.
     pub fn len(&self) -> usize {
         self.shared.len() + self.lanes.iter().map(|lane| lane.queue.len()).sum::<usize>()
     }
@@ -153,7 +153,7 @@ impl Dispatcher {
         self.shared.is_empty() && self.lanes.iter().all(|lane| lane.queue.is_empty())
     }
 
-    /// Whether this agent would find something to do.
+    /// Returns whether there is work for this agent.
     pub fn has_work(&self, agent: usize) -> bool {
         self.next(agent).is_some()
     }
@@ -191,13 +191,13 @@ impl Dispatcher {
         self.put(lane, expected, uid, class, priority, seq)
     }
 
-    /// The agents that may place pods of this class, a bit each.
+    /// Returns a bit mask of the agents that may place pods of this class.
     fn allowed(&self, class: &Class) -> u64 {
         let count = self.lanes.len();
         class.placement.agents.map_or(u64::MAX >> (MOST_AGENTS - count), |limit| limit.among(count))
     }
 
-    /// Of these agents, the one with the fewest waiting.
+    /// Returns the one of these agents with the fewest waiting requests.
     fn shortest(&self, allowed: u64) -> Option<usize> {
         self.lanes_of(allowed).min_by_key(|(at, lane)| (lane.queue.len(), *at)).map(|(at, _)| at)
     }
@@ -206,7 +206,7 @@ impl Dispatcher {
         self.lanes.iter().enumerate().filter(move |(at, _)| allowed & (1 << at) != 0)
     }
 
-    /// Puts a request into the lane of a given agent.
+    /// Queues a request in the lane of a given agent.
     pub fn assign_to(
         &mut self,
         agent: usize,
@@ -219,8 +219,8 @@ impl Dispatcher {
         self.put(Some(agent), expected, uid, class, priority, seq)
     }
 
-    /// LatCache: the agent where the request is expected to be done first; of equals, the one with the fewest waiting,
-    /// then the first.
+    /// LatCache: returns the agent with the earliest expected completion; ties go to the fewest waiting requests, then
+    /// to the first agent.
     fn first_done(&self, class: &Class, priority: i32, now: Duration) -> (usize, Expected) {
         let outlook = self.outlook(class);
         let done = |(at, lane): (usize, &Lane)| {
@@ -234,12 +234,12 @@ impl Dispatcher {
         (at, outlook.at(at))
     }
 
-    /// LatCache with a price on work: of the agents, the one where the time until the request is done, plus what the
-    /// choice costs those who come later, is least.
+    /// LatCache with a price on work: returns the agent with the smallest sum of time to completion and cost to later
+    /// requests.
     ///
-    /// A miss where a hit was possible takes longer than it must. It delays who comes after, and it evicts a list that
-    /// somebody will miss: LatCache does not see either. So the time above the least that any agent needs is charged
-    /// again, [`Pressure::price`] times; but not at an agent that has room, where nothing is lost.
+    /// A miss where a hit was possible takes longer than necessary. It delays later requests and evicts a list that
+    /// another class will miss: LatCache accounts for neither. So the time above the minimum over all agents is charged
+    /// again, [`Pressure::price`] times, except at an agent with free capacity, where no list is evicted.
     fn cheapest(&mut self, class: &Class, priority: i32, now: Duration) -> (usize, Expected) {
         let outlook = self.outlook(class);
         let price = self.pressure.price();
@@ -286,13 +286,13 @@ impl Dispatcher {
         Assigned { ticket: Ticket { lane, key }, wake }
     }
 
-    /// Who is to be woken for a request that is about to come into this lane: its agent, or, if others may help, one that
-    /// has nothing to do and was not called yet. So while an agent sleeps, one is on its way for each request that it
-    /// could take.
+    /// Returns the agent to wake for a request that is about to be queued in this lane: its agent, or, if other agents
+    /// may take it, one that is idle and was not woken yet. So while agents sleep, one wake-up is under way for each
+    /// request that they could take.
     fn caller(&mut self, lane: Option<usize>, allowed: u64) -> usize {
         let comes_for_it = |at: &usize| match self.kind {
             DispatcherKind::HashStealing => self.lanes[*at].service.is_none() && !self.lanes[*at].called,
-            // It was called for a shared request, and will take this one instead.
+            // It was woken for a shared request, and will take this one instead.
             DispatcherKind::Protean => !self.lanes[*at].called || self.shared.is_empty(),
             _ => true,
         };
@@ -303,12 +303,12 @@ impl Dispatcher {
         wake
     }
 
-    /// The agent came and may not take work now. It comes again when it is told to.
+    /// Records that the agent woke but may not take work now. It comes back at the next wake-up.
     pub fn turned_away(&mut self, agent: usize) {
         self.lanes[agent].called = false;
     }
 
-    /// Takes a waiting request back, before an agent has started it.
+    /// Removes a waiting request before an agent has started it.
     pub fn withdraw(&mut self, ticket: Ticket) -> bool {
         match self.queue_mut(ticket.lane).remove(ticket.key) {
             Some(request) => {
@@ -319,7 +319,7 @@ impl Dispatcher {
         }
     }
 
-    /// Who waits there.
+    /// Returns the uid of the request waiting there.
     pub fn waits(&self, ticket: Ticket) -> Option<&Arc<str>> {
         let queue = match ticket.lane {
             Some(at) => &self.lanes[at].queue,
@@ -328,7 +328,7 @@ impl Dispatcher {
         Some(&queue.get(ticket.key)?.request.uid)
     }
 
-    /// The next request of this agent: it starts now.
+    /// Starts the next request of this agent.
     pub fn start(&mut self, agent: usize, now: Duration) -> Option<Request> {
         debug_assert!(self.lanes[agent].service.is_none(), "an agent serves one request at a time");
         self.lanes[agent].called = false;
@@ -345,19 +345,19 @@ impl Dispatcher {
         Some(request)
     }
 
-    /// The agent is done with the request it had started.
+    /// Marks the started request of the agent as done.
     pub fn finish(&mut self, agent: usize) {
         if let Some(service) = self.lanes[agent].service.take() {
             self.unexpect(service.lane, &service.class);
         }
     }
 
-    /// A part of a request took this long.
+    /// Records the duration of a part of a request.
     pub fn learn(&mut self, part: Part, took: Duration) {
         self.estimator.learn(part, took);
     }
 
-    /// What came into and went out of the agent's caches.
+    /// Applies the insertions and evictions of an agent's caches.
     pub fn cache_changed(&mut self, agent: usize, changes: &[CacheChange]) {
         let mut evicted = false;
         for change in changes {
@@ -382,7 +382,7 @@ impl Dispatcher {
         }
     }
 
-    /// A list that no request brought (the class is parked, and was looked at again) was not foreseen yet.
+    /// Adds a list to the prediction that no request brought (the class is parked and was checked again).
     fn foresee_unassigned(&mut self, agent: usize, class: ClassId) {
         let brought = self.lanes[agent].service.as_ref().is_some_and(|service| service.class.id == class);
         if self.kind == DispatcherKind::LatcachePriced && !brought {
@@ -390,7 +390,7 @@ impl Dispatcher {
         }
     }
 
-    /// The request that this agent would start: its own first one, or one of a queue that it may take from.
+    /// Returns the request this agent would start: its own first one, the shared queue's, or one it may steal.
     fn next(&self, agent: usize) -> Option<Ticket> {
         let ticket = |lane, (key, aged)| (Ticket { lane, key }, aged);
         let own = self.lanes[agent].queue.next(self.aging).map(|next| ticket(Some(agent), next));
@@ -400,7 +400,7 @@ impl Dispatcher {
         first.or_else(|| self.steal(agent).filter(|_| self.kind == DispatcherKind::HashStealing))
     }
 
-    /// The first of the longest queue whose first this agent may take.
+    /// Returns the first request of the longest queue whose first request this agent may take.
     fn steal(&self, agent: usize) -> Option<Ticket> {
         let mine = |(at, lane): (usize, &Lane)| {
             let (key, _) = lane.queue.next(self.aging)?;
@@ -428,19 +428,19 @@ impl Dispatcher {
         class.cached_rules().for_each(|key| self.objects.unexpect(at, &key));
     }
 
-    /// A list that is not cached, and that nothing which waits will bring, is not foreseen either.
+    /// Removes a list from the prediction if it is neither cached nor brought by a waiting request.
     fn forget_unless_coming(&mut self, agent: usize, class: ClassId) {
         if self.lists.augmented(&class) & (1 << agent) == 0 {
             self.foresight.gone(agent, class);
         }
     }
 
-    /// What a request of `class` will find once all that waits has been served: for LatCache if nothing is evicted, for
-    /// the default as foreseen.
+    /// Returns the cache state a request of `class` will find once all waiting requests are served: for LatCache
+    /// without evictions, for the default as predicted.
     fn outlook(&self, class: &Class) -> Outlook {
         let lists = match self.kind {
             DispatcherKind::LatcacheNaive => self.lists.cached(&class.id),
-            // Where there is room, nothing goes.
+            // An agent with free capacity evicts nothing.
             DispatcherKind::LatcachePriced => {
                 self.foresight.holders(class.id)
                     | self.lists.augmented(&class.id) & !self.foresight.full_agents()
@@ -450,7 +450,7 @@ impl Dispatcher {
         self.outlook_with(class, lists, |key| self.objects.augmented(key))
     }
 
-    /// What it finds in the caches as they are.
+    /// Returns the cache state now.
     fn outlook_now(&self, class: &Class) -> Outlook {
         self.outlook_with(class, self.lists.cached(&class.id), |key| self.objects.cached(key))
     }
@@ -491,18 +491,18 @@ impl Lane {
     }
 }
 
-/// What a request would find at each agent.
+/// Expected cache state for a request, at each agent.
 struct Outlook {
-    /// A bit an agent, here and below.
+    /// Bit masks of agents, here and below.
     lists: u64,
     hit: Duration,
     miss: Duration,
-    /// By rule that applies: what a hit and a miss take, and where it is a hit.
+    /// For each rule that applies: cost of a hit, cost of a miss, and the agents with a hit.
     rules: [Option<(Duration, Duration, u64)>; CachedRule::COUNT],
 }
 
 impl Outlook {
-    /// Kamino's algorithm 2 for one agent.
+    /// Evaluates Kamino's algorithm 2 for one agent.
     fn at(&self, agent: usize) -> Expected {
         let bit = 1u64 << agent;
         if self.lists & bit != 0 {
@@ -520,12 +520,12 @@ impl Outlook {
     }
 }
 
-/// The place of the `n`th of these bits.
+/// Returns the position of the `n`th of these bits.
 fn nth(bits: u64, n: usize) -> Option<usize> {
     (0..MOST_AGENTS).filter(|at| bits & (1 << at) != 0).nth(n)
 }
 
-/// Jump consistent hash (Lamping and Veach, 2014): another agent takes over only its share of the keys.
+/// Jump consistent hash (Lamping and Veach, 2014): a new agent takes over only its share of the keys.
 fn consistent_hash(mut key: u64, buckets: usize) -> usize {
     let (mut bucket, mut next) = (0, 0);
     while next < buckets as i64 {

@@ -1,9 +1,9 @@
-//! Which agents have something in their caches, and which will have it once they have served what waits there.
+//! Cached entries by agent, including those that waiting requests will bring.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// By key. At most 64 agents.
+/// Presence by key. At most 64 agents.
 #[derive(Debug)]
 pub(super) struct Presence<K> {
     agents: usize,
@@ -12,11 +12,11 @@ pub(super) struct Presence<K> {
 
 #[derive(Debug)]
 struct Place {
-    /// A bit an agent: it is cached there.
+    /// Bit mask of the agents that have it cached.
     cached: u64,
-    /// A bit an agent: a request that waits there, or is in service, brings it.
+    /// Bit mask of the agents where a waiting or running request brings it.
     coming: u64,
-    /// By agent: how many such requests.
+    /// Number of such requests, by agent.
     requests: Box<[u32]>,
 }
 
@@ -25,12 +25,12 @@ impl<K: Hash + Eq> Presence<K> {
         Presence { agents, places: HashMap::new() }
     }
 
-    /// A bit for each agent that has it cached.
+    /// Returns a bit mask of the agents that have it cached.
     pub fn cached(&self, key: &K) -> u64 {
         self.places.get(key).map_or(0, |place| place.cached)
     }
 
-    /// A bit for each agent that has it cached, or will have it if nothing is evicted.
+    /// Returns a bit mask of the agents that have it cached, or will have it if nothing is evicted.
     pub fn augmented(&self, key: &K) -> u64 {
         self.places.get(key).map_or(0, |place| place.cached | place.coming)
     }
@@ -46,14 +46,14 @@ impl<K: Hash + Eq> Presence<K> {
         }
     }
 
-    /// A request that will bring it was put there.
+    /// Records a queued request that will bring it.
     pub fn expect(&mut self, agent: usize, key: K) {
         let place = self.place(key);
         place.requests[agent] += 1;
         place.coming |= 1 << agent;
     }
 
-    /// That request is served, or gone.
+    /// Records that such a request was served or withdrawn.
     pub fn unexpect(&mut self, agent: usize, key: &K) {
         let Some(place) = self.places.get_mut(key) else {
             return;

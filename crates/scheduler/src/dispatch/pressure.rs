@@ -1,38 +1,38 @@
-//! How busy the agents are, and what an extra second of work costs for it.
+//! Load of the agents, and the cost of one extra second of work at that load.
 
 use std::time::Duration;
 
-/// Work and time of the latest requests, each weighing a little less than the one after it.
+/// Work and time of the latest requests, with exponentially decaying weights.
 #[derive(Debug, Default)]
 pub(super) struct Pressure {
-    /// Seconds of every agent's time that requests take.
+    /// Weighted sum of the work per agent, in seconds.
     work_s: f64,
-    /// Seconds in which they came.
+    /// Weighted time between requests, in seconds.
     time_s: f64,
     last: Duration,
 }
 
-/// The weight of a request halves in some 180 later ones.
+/// The weight of a request halves after about 180 later ones.
 const REMEMBERED: f64 = 1.0 - 1.0 / 256.0;
-/// Less load than this is no less.
+/// Minimum load that is tracked.
 const CALM: f64 = 0.25;
 const LEAST: f64 = 1.0;
 const MOST: f64 = 16.0;
 
 impl Pressure {
-    /// A request came that will take so much of every agent's time.
+    /// Adds a request and the work it takes, as a share of every agent's time.
     pub fn add(&mut self, work: Duration, now: Duration) {
         self.work_s = self.work_s * REMEMBERED + work.as_secs_f64();
         self.time_s = self.time_s * REMEMBERED + now.saturating_sub(self.last).as_secs_f64();
         self.last = now;
-        // A long calm must not hide the burst after it; at so little load the price is least anyway.
+        // A long idle period must not hide the burst after it; at such a low load the price is at its minimum anyway.
         self.time_s = self.time_s.min(self.work_s / CALM);
     }
 
-    /// What one unit of extra work costs later requests, in units of its own time.
+    /// Returns the cost of one unit of extra work to later requests, in units of its own time.
     ///
-    /// At load r, work that is added delays, until the queue runs empty, r / (1 - r) others by as much, on average. It is
-    /// charged at least once, for the list that its miss evicts.
+    /// At load r, extra work delays r / (1 - r) other requests by the same time on average, until the queue is empty.
+    /// The minimum is one charge, for the list that the miss evicts.
     pub fn price(&self) -> f64 {
         let load = if self.time_s > self.work_s { self.work_s / self.time_s } else { 1.0 };
         (load / (1.0 - load)).clamp(LEAST, MOST)
@@ -43,7 +43,7 @@ impl Pressure {
 mod tests {
     use super::*;
 
-    /// After 3,000 requests that each take `work` ms of every agent's time, `every` ms apart.
+    /// Returns the price after 3,000 requests that each take `work` ms of every agent's time, `every` ms apart.
     fn price(work: u64, every: u64) -> f64 {
         let mut pressure = Pressure::default();
         for at in 1..=3000 {

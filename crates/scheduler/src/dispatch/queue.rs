@@ -1,4 +1,4 @@
-//! A queue of requests by priority, then arrival, that knows how long those ahead are expected to take.
+//! Queue of requests by priority, then arrival, with the expected total time of the requests ahead.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -18,11 +18,12 @@ pub(super) struct Waiting {
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     waiting: BTreeMap<Key, Waiting>,
-    /// Sum of estimates by priority, and how many: what a request waits behind is the sum over its own and higher ones.
+    /// Sum of estimates and number of requests per priority. A request waits behind the sum over its own and higher
+    /// priorities.
     ahead: BTreeMap<Reverse<i32>, (Duration, usize)>,
-    /// Who waits, in order of arrival.
+    /// Priorities of the waiting requests, in order of arrival.
     arrivals: BTreeMap<u64, Reverse<i32>>,
-    /// Requests that were taken in their turn.
+    /// Number of requests taken in their turn.
     turns: u64,
 }
 
@@ -38,7 +39,7 @@ impl Queue {
         let waiting = self.waiting.remove(&key)?;
         self.arrivals.remove(&key.1);
         if let Some((sum, count)) = self.ahead.get_mut(&key.0) {
-            // The estimate that was added, not the real time: errors do not add up.
+            // Subtracts the estimate that was added, not the real time: errors do not accumulate.
             (*sum, *count) = (*sum - waiting.estimate, *count - 1);
             if *count == 0 {
                 self.ahead.remove(&key.0);
@@ -47,7 +48,8 @@ impl Queue {
         Some(waiting.request)
     }
 
-    /// The one whose turn it is: every `aging`th time the one that waits longest, else the first. Whether it is an aged one.
+    /// Returns the next request: every `aging`th time the one that has waited longest, else the first. The flag marks
+    /// the former.
     pub fn next(&self, aging: u64) -> Option<(Key, bool)> {
         if aging > 0 && self.turns % aging == aging - 1 {
             return self.arrivals.first_key_value().map(|(seq, priority)| ((*priority, *seq), true));
@@ -55,7 +57,7 @@ impl Queue {
         Some((self.first()?, false))
     }
 
-    /// A request was taken in its turn.
+    /// Counts a request that was taken in its turn.
     pub fn count_turn(&mut self) {
         self.turns += 1;
     }
@@ -68,7 +70,7 @@ impl Queue {
         self.waiting.get(&key)
     }
 
-    /// Expected time of what a new request of this priority would wait behind.
+    /// Returns the expected time that a new request of this priority would wait.
     pub fn time_ahead(&self, priority: i32) -> Duration {
         self.ahead.range(..=Reverse(priority)).map(|(_, (sum, _))| *sum).sum()
     }

@@ -52,7 +52,7 @@ fn a_request_goes_where_its_list_is_and_waits_there_only_as_long_as_that_pays() 
     assert_eq!(assign(&classes[0]), 1);
     // A miss goes where more of its rule objects are: class 2 shares its node selector with class 3.
     assert_eq!(assign(&classes[2]), 0);
-    // Its next request is expected to hit there, behind the miss; but a cheaper miss elsewhere is not worth the wait.
+    // Its next request is expected to hit there, behind the miss; a cheaper miss elsewhere is not worth the wait.
     assert_eq!(assign(&classes[2]), 0);
     assert_eq!(assign(&classes[1]), 1);
 }
@@ -75,7 +75,7 @@ fn higher_priorities_are_served_first_and_do_not_wait_behind_lower_ones() {
     assert_eq!(dispatcher.lanes[0].queue.time_ahead(0), Duration::ZERO);
 }
 
-/// A more important request comes whenever one is served: how many turns one of low priority waits.
+/// Returns the turns a low-priority request waits while a high-priority one arrives whenever one is served.
 fn turns_of_the_low_one(kind: DispatcherKind, aging: u64) -> Option<u64> {
     let classes = classes(1);
     let mut dispatcher = dispatcher(kind, 1);
@@ -92,7 +92,7 @@ fn turns_of_the_low_one(kind: DispatcherKind, aging: u64) -> Option<u64> {
 #[test]
 fn a_stream_of_more_important_requests_starves_none_that_waits_longer() {
     for kind in DispatcherKind::ALL {
-        assert_eq!(turns_of_the_low_one(kind, 0), None, "without aging it waits for ever");
+        assert_eq!(turns_of_the_low_one(kind, 0), None, "without aging it starves");
         assert_eq!(turns_of_the_low_one(kind, AGED_TURN), Some(AGED_TURN), "{kind:?}");
     }
 }
@@ -109,7 +109,7 @@ fn a_withdrawn_request_leaves_nothing_behind() {
     assert!(dispatcher.lists.is_empty() && dispatcher.objects.is_empty());
 }
 
-/// The next request of an agent that is done with the one before.
+/// Finishes the agent's request and returns its next one.
 fn serve_next(dispatcher: &mut Dispatcher, agent: usize) -> Option<String> {
     dispatcher.finish(agent);
     dispatcher.start(agent, Duration::ZERO).map(|request| request.uid.to_string())
@@ -129,7 +129,7 @@ fn protean_any_idle_agent_takes_the_first_of_all_that_wait_for_it() {
         [put(0, 0), put(1, 5), put(2, 0)].map(|put| (put.ticket.lane(), put.wake)),
         [(None, 0), (None, 1), (None, 2)]
     );
-    // Pods of parked classes wake where the list is.
+    // Pods of parked classes wake at the agent that has the list.
     dispatcher.assign_to(2, &uid(3), class, 3, 3);
     dispatcher.assign_to(2, &uid(4), class, 0, 4);
     assert_eq!(serve_next(&mut dispatcher, 2).as_deref(), Some("u1"));
@@ -169,7 +169,7 @@ fn hash_stealing_keeps_a_class_at_one_agent_which_is_woken_if_it_has_nothing_to_
         let agent = put.ticket.lane().unwrap();
         assert_eq!(put.wake, agent);
         assert_eq!(serve_next(&mut dispatcher, agent).as_deref(), Some("u0"));
-        // Busy now: somebody else is woken to steal the next one.
+        // Busy now: another agent is woken to steal the next request.
         let next = dispatcher.assign(&uid(1), class, 0, 2 * at as u64 + 1, Duration::ZERO);
         assert_eq!(next.ticket.lane(), Some(agent));
         assert_ne!(next.wake, agent);
@@ -204,7 +204,7 @@ fn hash_stealing_takes_the_first_of_the_longest_queue_and_only_when_the_own_one_
         dispatcher.assign_to(agent, &uid(seq as u64), class, 0, seq as u64);
     }
     let order = [0; 6].map(|agent| serve_next(&mut dispatcher, agent).unwrap());
-    // Its own; then of three against two; then of equals, the first agent's.
+    // First its own; then from the longer queue; on a tie from the first agent.
     assert_eq!(order, ["u2", "u0", "u1", "u3", "u4", "u5"]);
     assert!(dispatcher.is_empty() && !dispatcher.has_work(0));
 }
@@ -257,8 +257,8 @@ fn latcache_naive_looks_neither_at_lists_that_are_coming_nor_at_what_is_in_servi
     }
 }
 
-/// Agent 0 has the list of the class, and agent 1 as many others as it has room for. Returns how many requests of that class
-/// waited at agent 0 before one went to agent 1.
+/// Agent 0 has the list of the class, and agent 1 is full with other lists. Returns the number of requests of that
+/// class that waited at agent 0 before one went to agent 1.
 fn waiting_before_a_second_copy(kind: DispatcherKind, full: bool) -> u64 {
     let classes = classes(6);
     let mut dispatcher = dispatcher(kind, 2);
@@ -283,7 +283,7 @@ fn waiting_before_a_second_copy(kind: DispatcherKind, full: bool) -> u64 {
             return seq;
         }
     }
-    unreachable!("a wait that grows for ever pays")
+    unreachable!("an unbounded wait pays")
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn priced_a_full_cache_gets_a_second_copy_only_when_the_wait_is_longer_than_the_
     let rule = waiting_before_a_second_copy(DispatcherKind::LatcacheRule, true);
     assert_eq!(waiting_before_a_second_copy(DispatcherKind::LatcachePriced, false), rule);
     let priced = waiting_before_a_second_copy(DispatcherKind::LatcachePriced, true);
-    // All come at once, so the load and the price are as high as they get.
+    // All arrive at once, so load and price are at their maximum.
     assert!(priced > 16 * rule && priced < 18 * rule, "{priced} and {rule}");
 }
 
@@ -300,7 +300,7 @@ fn priced_a_list_that_was_made_for_no_request_is_foreseen() {
     let classes = classes(4);
     let mut dispatcher = dispatcher(DispatcherKind::LatcachePriced, 2);
     let [a, b, c] = [0, 1, 2].map(|at| CacheChange::ListAdded(classes[at].id));
-    // Agent 1 has room for two lists.
+    // Agent 1 has capacity for two lists.
     dispatcher.cache_changed(1, &[a, b, c, CacheChange::ListEvicted(classes[0].id)]);
     assert_eq!([0, 1, 2].map(|at| dispatcher.outlook(&classes[at]).lists), [0, 0b10, 0b10]);
     assert_eq!(lane_of(&mut dispatcher, 0, &classes[2]), 1);
@@ -351,7 +351,7 @@ proptest! {
         slots in 1usize..5,
     ) {
         let mut model = Model::new(DispatcherKind::LatcachePriced, slots);
-        // One list more than there is room for shows what room there is.
+        // One list beyond the capacity reveals the capacity.
         for agent in 0..model::AGENTS {
             (0..=slots).for_each(|class| model.happens(&model::Event::Checks { agent, class }));
         }
@@ -363,7 +363,7 @@ proptest! {
         prop_assert_eq!(model.served.len(), model.lanes.len());
     }
 
-    /// Kamino's theorem 1. The oracle: nothing is evicted, and every part takes exactly what is estimated.
+    /// Kamino's theorem 1. The oracle: no evictions, and every part takes exactly its estimate.
     #[test]
     fn with_an_oracle_estimator_waiting_times_never_differ_by_more_than_the_longest_processing_time(
         agents in 2usize..6,
@@ -375,7 +375,7 @@ proptest! {
         let (mut now, mut longest) = (Duration::ZERO, Duration::ZERO);
         for (seq, (pause_us, class)) in arrivals.iter().enumerate() {
             let arrival = now + Duration::from_micros(*pause_us);
-            // Serve what ends before the arrival, in order of time.
+            // Serves the requests that end before the arrival, in order of time.
             while let Some((agent, at)) = free_at
                 .iter()
                 .enumerate()
@@ -415,7 +415,7 @@ fn serve(
     }
 }
 
-/// Classes of two policies that let so many agents place their pods, and one class of none.
+/// Returns classes of two policies that limit the number of agents to `most`, and one class without a policy.
 fn limited(most: u8) -> Vec<Arc<Class>> {
     let of = |from: Option<u64>| {
         let agents = from.map(|from| AgentLimit { most, from });

@@ -1,7 +1,7 @@
-//! The journal: which rows changed since a revision, newest first, each row once.
+//! The journal: rows changed since a revision, newest first, each row once.
 //!
-//! A row that changes moves to the head with the next revision, so reading "since r" walks from the head until it
-//! meets something no newer than r: O(changed rows), whatever the number of rows (Protean, section 4.3).
+//! A row that changes moves to the head with the next revision. Reading "since r" walks from the head to the first
+//! entry not newer than r: O(changed rows), independent of the number of rows (Protean, section 4.3).
 
 use super::{NodeId, Revision};
 
@@ -14,7 +14,7 @@ struct Link {
     revision: Revision,
 }
 
-/// An intrusive list over dense ids, ordered by revision.
+/// Intrusive list over dense ids, ordered by revision.
 #[derive(Debug, Default, Clone)]
 pub struct Journal {
     links: Vec<Link>,
@@ -22,7 +22,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Records that `id` is now at `revision`, which must be newer than every one before.
+    /// Records that `id` is now at `revision`, which must be newer than all recorded before.
     pub fn record(&mut self, id: NodeId, revision: Revision) {
         debug_assert!(revision > self.newest(), "revisions only grow");
         let at = id.0;
@@ -52,7 +52,7 @@ impl Journal {
         }
     }
 
-    /// The newest revision recorded; 0 when there is none.
+    /// Returns the newest recorded revision; 0 if there is none.
     pub fn newest(&self) -> Revision {
         self.head.map_or(0, |at| self.links[at as usize].revision)
     }
@@ -61,7 +61,7 @@ impl Journal {
         self.links.capacity() * size_of::<Link>()
     }
 
-    /// The rows newer than `revision`, newest first.
+    /// Returns the rows newer than `revision`, newest first.
     pub fn since(&self, revision: Revision) -> impl Iterator<Item = (NodeId, Revision)> + '_ {
         let mut at = self.head.unwrap_or(NONE);
         std::iter::from_fn(move || {

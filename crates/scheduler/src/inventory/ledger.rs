@@ -1,5 +1,5 @@
-//! The ledger: which pod is charged to which node, and the one place where a placement is decided against the newest
-//! state (DESIGN: commit).
+//! The ledger: charges of pods to nodes, and the only place where a placement is committed against the newest state
+//! (DESIGN: commit).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -8,15 +8,15 @@ use super::{Inventory, NodeId, Reservation, Revision, Row};
 use crate::quota::Accounts;
 use berth_model::{ClaimName, Holding, Node, NodeStorage, PodRef, StaticVolume, Usage};
 
-/// What one pod takes of one node.
+/// Charge of one pod to one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Charge {
     pub node: NodeId,
     pub holding: Holding,
-    /// We chose the node and asked the store to bind; nobody has seen the pod there yet. An assumption ends when the
-    /// truth is known, never by a timer.
+    /// Whether the pod is assumed: we chose the node and asked the store to bind, but no watch has shown the pod there
+    /// yet. An assumption ends when the outcome is known, never by a timer.
     pub assumed: bool,
-    /// What a watch told of it; `None`: nothing yet.
+    /// Pod as last seen by a watch; `None`: not seen yet.
     seen: Option<Seen>,
 }
 
@@ -27,21 +27,21 @@ struct Seen {
     started_s: Option<i64>,
 }
 
-/// A pod that a watch has seen on its node: what preemption needs to know of it.
+/// A pod that a watch has seen on its node: the data that preemption needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Occupant {
     pub pod: PodRef,
     pub generation: i64,
     pub holding: Holding,
-    /// When a kubelet took it, in seconds since the epoch.
+    /// Start time reported by the kubelet, in seconds since the epoch.
     pub started_s: Option<i64>,
 }
 
-/// The node no longer takes the pod; look at its newest row and choose again.
+/// The pod no longer fits the node; the caller reads the newest row and chooses again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Conflict;
 
-/// A row whose sums are not those of its pods.
+/// A row whose sums differ from the sums of its pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Discrepancy {
     pub node: Arc<str>,
@@ -49,27 +49,27 @@ pub struct Discrepancy {
     pub recounted: String,
 }
 
-/// Inventory and charges change together, here only.
+/// The only type that changes inventory and charges, always together.
 #[derive(Debug, Default)]
 pub struct Ledger {
     inventory: Inventory,
     /// By pod uid. Never iterated where order could matter.
     charges: HashMap<Arc<str>, Charge>,
     assumed: usize,
-    /// How often a pod was seen that had only been assumed.
+    /// Number of times an assumed pod was observed by a watch.
     arrivals: u64,
-    /// Pods (by uid) of each node, in no particular order.
+    /// Uids of the pods of each node, in no particular order.
     by_node: Vec<Vec<Arc<str>>>,
-    /// How many charges there are of each priority.
+    /// Number of charges per priority.
     priorities: BTreeMap<i32, usize>,
-    /// Pods (by uid) that use each claim.
+    /// Uids of the pods that use each claim.
     users: HashMap<ClaimName, BTreeSet<Arc<str>>>,
-    /// Claims that got their first user or lost their last one since this was last asked.
+    /// Claims that got their first user or lost their last one since the last read.
     claims_changed: BTreeSet<ClaimName>,
     claims_moved: bool,
-    /// By uid: the node on which room is kept for a pod that is not ours.
+    /// By uid: the node with a reservation for a pod of another scheduler.
     reservations: HashMap<Arc<str>, (Arc<str>, Reservation)>,
-    /// What the charges of each quota hold.
+    /// Resources charged to each quota.
     accounts: Accounts,
 }
 
@@ -93,24 +93,24 @@ impl Ledger {
         changed
     }
 
-    /// What the node of this name offers to volumes.
+    /// Sets the CSI storage of the named node.
     pub fn set_storage(&mut self, node: &Arc<str>, storage: Option<NodeStorage>) {
         self.inventory.set_storage(node, storage);
     }
 
-    /// The free volumes that hosts of this name reach and few others do, smallest first.
+    /// Sets the free volumes that only few hosts besides this one can reach, smallest first.
     pub fn set_local_volumes(&mut self, host: &Arc<str>, volumes: Option<Arc<Vec<Arc<StaticVolume>>>>) {
         self.inventory.set_local_volumes(host, volumes);
     }
 
-    /// Whether a pod on a node that exists uses this claim (upstream asks the nodes of its snapshot).
+    /// Returns whether a pod on an existing node uses this claim (upstream asks the nodes of its snapshot).
     pub fn is_used(&self, claim: &ClaimName) -> bool {
         let exists = |charge: &Charge| self.inventory.row(charge.node).node.is_some();
         let mut users = self.users.get(claim).into_iter().flatten();
         users.any(|uid| self.charges.get(uid).is_some_and(exists))
     }
 
-    /// Whether a node with pods came or went since the last call, while any claim is used.
+    /// Returns whether a node with pods was added or deleted since the last call while any claim is used.
     pub fn take_claims_moved(&mut self) -> bool {
         std::mem::take(&mut self.claims_moved)
     }
@@ -120,7 +120,7 @@ impl Ledger {
         self.claims_moved |= !self.users.is_empty() && self.inventory.find(name).is_some_and(has_pods);
     }
 
-    /// Claims that got their first user or lost their last one since the last call. Sorted.
+    /// Returns the claims that got their first user or lost their last one since the last call. Sorted.
     pub fn take_claims_changed(&mut self) -> BTreeSet<ClaimName> {
         std::mem::take(&mut self.claims_changed)
     }
@@ -129,33 +129,33 @@ impl Ledger {
         self.charges.get(uid)
     }
 
-    /// Uids of all charged pods, in no particular order.
+    /// Returns the uids of all charged pods, in no particular order.
     pub fn charged(&self) -> impl Iterator<Item = &Arc<str>> {
         self.charges.keys()
     }
 
-    /// All charges by uid, in no particular order.
+    /// Returns all charges by uid, in no particular order.
     pub fn charges(&self) -> impl Iterator<Item = (&Arc<str>, &Charge)> {
         self.charges.iter()
     }
 
-    /// What the pods of each quota hold.
+    /// Returns the accounts of all quotas.
     pub fn accounts(&self) -> &Accounts {
         &self.accounts
     }
 
-    /// Quotas in which something became free since the last call.
+    /// Returns the quotas in which resources were freed since the last call.
     pub fn take_freed_quotas(&mut self) -> BTreeSet<Arc<str>> {
         self.accounts.take_freed()
     }
 
-    /// Number of pods charged, and how many of them are only assumed.
+    /// Returns the number of charged pods, and how many of them are only assumed.
     pub fn counts(&self) -> (usize, usize) {
         (self.charges.len(), self.assumed)
     }
 
-    /// Assumes that the pod `uid` runs on `node`, if `fits` says so of the newest row. A view that was stale but still
-    /// fits is merged; one that does not is a [`Conflict`]. A pod is charged once: whoever tries again conflicts.
+    /// Assumes that the pod `uid` runs on `node` if `fits` accepts the newest row. A stale view that still fits is
+    /// merged; one that does not is a [`Conflict`]. A pod is charged once: a second commit conflicts.
     pub fn commit(
         &mut self,
         uid: &Arc<str>,
@@ -170,7 +170,7 @@ impl Ledger {
         Ok(self.inventory.name(node).clone())
     }
 
-    /// The store says that the pod `uid` is on the node `node_name` and holds this of it.
+    /// Records that the pod `uid` is bound to `node_name` with this holding, as the store reports.
     pub fn bound(&mut self, uid: &Arc<str>, node_name: &Arc<str>, holding: impl Into<Holding>) {
         let holding = holding.into();
         let node = self.inventory.id_of(node_name);
@@ -181,7 +181,7 @@ impl Ledger {
             self.assumed -= usize::from(std::mem::take(&mut charge.assumed));
             return;
         }
-        // The new charge goes first, so that the row is never vacant in between.
+        // Charges the new row first, so that the row is never vacant in between.
         let old = self.charges.remove(uid);
         if let Some(old) = &old {
             self.unuse(uid, old);
@@ -193,7 +193,7 @@ impl Ledger {
         }
     }
 
-    /// Keeps room for a pod that another scheduler has nominated for this node, or for none any more.
+    /// Sets or drops the reservation for a pod that another scheduler has nominated for this node.
     pub fn reserve(&mut self, uid: &Arc<str>, wanted: Option<(&Arc<str>, i32, &Arc<Usage>)>) -> bool {
         let wanted = wanted.map(|(node, priority, usage)| {
             (node.clone(), Reservation { uid: uid.clone(), priority, usage: usage.clone() })
@@ -214,12 +214,12 @@ impl Ledger {
         true
     }
 
-    /// Uids of the pods that room is kept for, in no particular order.
+    /// Returns the uids of the pods with a reservation, in no particular order.
     pub fn reserved(&self) -> impl Iterator<Item = &Arc<str>> {
         self.reservations.keys()
     }
 
-    /// Pods for which `news` gives something hold that from now on, where they are.
+    /// Replaces, in place, the holding of each pod for which `news` returns one.
     pub fn rehold(&mut self, mut news: impl FnMut(&Holding) -> Option<Holding>) {
         let mut changed: Vec<_> = (self.charges.iter())
             .filter_map(|(uid, charge)| Some((uid.clone(), charge.node, news(&charge.holding)?)))
@@ -230,7 +230,7 @@ impl Ledger {
         }
     }
 
-    /// The pod requests this from now on, where it is. Returns what it did before; `None`: it is not charged.
+    /// Replaces the requests of a charged pod in place. Returns the previous usage; `None`: the pod is not charged.
     pub fn resize(&mut self, uid: &Arc<str>, usage: Arc<Usage>) -> Option<Arc<Usage>> {
         let charge = self.charges.get(uid)?;
         let (node, before) = (charge.node, charge.holding.usage.clone());
@@ -239,7 +239,7 @@ impl Ledger {
         Some(before)
     }
 
-    /// The pods that use this claim hold what `news` says.
+    /// Replaces the holdings of the pods that use this claim with what `news` returns.
     pub fn rehold_users(&mut self, claim: &ClaimName, mut news: impl FnMut(&Holding) -> Holding) {
         for uid in self.users.get(claim).cloned().unwrap_or_default() {
             if let Some(charge) = self.charges.get(&uid) {
@@ -249,7 +249,7 @@ impl Ledger {
         }
     }
 
-    /// Another holding that uses the same claims.
+    /// Replaces one holding. The new one must use the same claims.
     fn rehold_one(&mut self, uid: Arc<str>, node: NodeId, holding: Holding) {
         if let Some(charge) = self.charges.get(&uid).cloned()
             && charge.holding != holding
@@ -263,14 +263,14 @@ impl Ledger {
         }
     }
 
-    /// The bind of an assumed pod certainly succeeded, though the watch has not told yet.
+    /// Confirms that the bind of an assumed pod succeeded, although no watch has shown it yet.
     pub fn confirm(&mut self, uid: &str) {
         if let Some(charge) = self.charges.get_mut(uid) {
             self.assumed -= usize::from(std::mem::take(&mut charge.assumed));
         }
     }
 
-    /// A watch told this of a pod that is charged.
+    /// Records what a watch reported about a charged pod.
     pub fn note_seen(&mut self, pod: PodRef, generation: i64, started_s: Option<i64>) {
         if let Some(charge) = self.charges.get_mut(&pod.uid) {
             self.arrivals += u64::from(charge.seen.is_none());
@@ -278,12 +278,12 @@ impl Ledger {
         }
     }
 
-    /// Grows with every change of the nodes and of what [`Ledger::occupants`] tells of them.
+    /// Returns a revision that grows with every change of the nodes and of [`Ledger::occupants`].
     pub fn occupancy(&self) -> Revision {
         self.inventory.revision() + self.arrivals
     }
 
-    /// The pods of a node that a watch has seen there, by uid.
+    /// Returns the pods a watch has seen on a node, by uid.
     pub fn occupants(&self, node: NodeId) -> Vec<Occupant> {
         let uids = self.by_node.get(node.index()).into_iter().flatten();
         let mut pods: Vec<_> = uids.filter_map(|uid| self.occupant(uid)).collect();
@@ -291,7 +291,7 @@ impl Ledger {
         pods
     }
 
-    /// This pod, if a watch has seen it on its node.
+    /// Returns this pod if a watch has seen it on its node.
     pub fn occupant(&self, uid: &str) -> Option<Occupant> {
         let charge = self.charges.get(uid)?;
         let seen = charge.seen.as_ref()?;
@@ -299,12 +299,12 @@ impl Ledger {
         Some(Occupant { pod, generation, holding: charge.holding.clone(), started_s })
     }
 
-    /// The lowest priority of any charged pod.
+    /// Returns the lowest priority of any charged pod.
     pub fn lowest_priority(&self) -> Option<i32> {
         self.priorities.first_key_value().map(|(priority, _)| *priority)
     }
 
-    /// The pod `uid` takes nothing any more: it is gone, finished, or certainly not bound.
+    /// Removes the charge of the pod `uid`: it was deleted, has finished, or was certainly not bound.
     pub fn discharge(&mut self, uid: &str) -> bool {
         let Some(charge) = self.charges.remove(uid) else {
             return false;
@@ -315,14 +315,14 @@ impl Ledger {
         true
     }
 
-    /// Undoes the commit of a pod that nobody has heard of yet: not as if something had become free.
+    /// Reverts a commit that no other component has seen yet: does not count as freed resources.
     pub fn take_back(&mut self, uid: &str) {
         let loosened = self.inventory.loosened;
         self.discharge(uid);
         self.inventory.loosened = loosened;
     }
 
-    /// The pod uses the claims of `charge` no more.
+    /// Removes the pod from the indexes of its claims, node and priority.
     fn unuse(&mut self, uid: &str, charge: &Charge) {
         if let Some(uids) = self.by_node.get_mut(charge.node.index())
             && let Some(at) = uids.iter().position(|known| **known == *uid)
@@ -341,7 +341,7 @@ impl Ledger {
         }
     }
 
-    /// Takes `charge`, which is not in the books any more, off its row.
+    /// Subtracts `charge`, which is no longer in the ledger, from its row.
     fn release(&mut self, charge: &Charge) {
         self.accounts.discharge(&charge.holding);
         let saturated = self.inventory.row(charge.node).is_saturated();
@@ -386,7 +386,7 @@ impl Ledger {
         self.charges.insert(uid.clone(), charge);
     }
 
-    /// Recounts every row from its pods. Empty when all is well. Sorted by node name.
+    /// Recounts every row from its pods. Returns the discrepancies, sorted by node name.
     pub fn consistency_check(&self) -> Vec<Discrepancy> {
         let recounted = self.recount();
         let mut wrong = Vec::new();
@@ -402,7 +402,7 @@ impl Ledger {
         wrong
     }
 
-    /// What the quotas hold, recounted.
+    /// Recounts the accounts of the quotas.
     fn check_accounts(&self) -> Vec<Discrepancy> {
         let fresh = self.recount_accounts();
         if fresh == self.accounts {
@@ -424,7 +424,7 @@ impl Ledger {
         accounts
     }
 
-    /// Replaces every sum by its recount, and returns what was wrong.
+    /// Replaces every sum by its recount. Returns the discrepancies.
     pub fn heal(&mut self) -> Vec<Discrepancy> {
         let wrong = self.consistency_check();
         if wrong.is_empty() {
@@ -450,14 +450,14 @@ impl Ledger {
         rows
     }
 
-    /// Test access: breaks the sums of a row, so that a test can see the check find it.
+    /// Test access: corrupts the sums of a row, so that a test can see the check find it.
     #[cfg(test)]
     pub(crate) fn corrupt(&mut self, node: NodeId) {
         self.inventory.rows[node.index()].requested.cpu_milli += 1;
     }
 }
 
-/// The sums of a row in a form that is equal exactly when they are.
+/// Formats the sums of a row so that equal text means equal sums.
 fn sums(row: &Row) -> String {
     let mut ports = row.ports.as_ref().map(|p| p.to_vec()).unwrap_or_default();
     ports.sort();
@@ -556,7 +556,7 @@ mod tests {
         ledger.bound(&Arc::from("absurd"), &node, &usage(i64::MAX, None));
         ledger.discharge("absurd");
         assert_eq!(ledger.inventory().row(NodeId(0)).requested.cpu_milli, 300);
-        // The same when it only changes.
+        // The same when only its usage changes.
         ledger.bound(&Arc::from("absurd"), &node, &usage(i64::MAX, None));
         ledger.bound(&Arc::from("absurd"), &node, &usage(100, None));
         assert!(ledger.consistency_check().is_empty());

@@ -1,7 +1,7 @@
-//! Node rows, their journal, and the ledger of what is bound and assumed.
+//! Node rows, their journal, and the ledger of bound and assumed pods.
 //!
-//! May not know: kube, tokio, clocks. Every change to a row gives it the next global revision and moves it to the
-//! head of the journal; agents copy the rows that are newer than what they have seen ([`Inventory::catch_up`]).
+//! May not know: kube, tokio, clocks. Every change to a row gives it the next global revision and moves it to the head
+//! of the journal; agents copy the rows newer than the revision they have seen ([`Inventory::catch_up`]).
 
 mod journal;
 mod ledger;
@@ -22,11 +22,10 @@ pub use tiers::{Held, Tier, Tiers};
 
 use berth_model::{Holding, Node, NodeStorage, StaticVolume};
 
-/// A number that grows with every change of any row; 0 is before everything.
+/// Number that grows with every change of any row; 0 is before every change.
 pub type Revision = u64;
 
-/// Dense id of a node: an index into the rows. It is used again for another node once the node is gone and the last
-/// pod has left it.
+/// Dense id of a node: an index into the rows. It is reused once the node is deleted and its last pod is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub u32);
 
@@ -36,7 +35,7 @@ impl NodeId {
     }
 }
 
-/// All nodes, each with what its pods take.
+/// All nodes, each with the sums of its pods.
 #[derive(Debug, Default)]
 pub struct Inventory {
     rows: Vec<Row>,
@@ -46,14 +45,14 @@ pub struct Inventory {
     journal: Journal,
     revision: Revision,
     loosened: Revision,
-    /// How often a name got an id or lost it.
+    /// Number of times an id was assigned or released.
     named: u64,
     nodes: usize,
     storage: Storage,
 }
 
 impl Inventory {
-    /// The node `node` is now so. Returns whether that changes anything for any rule.
+    /// Upserts a node. Returns whether that changes the input of any rule.
     pub fn apply_node(&mut self, node: Node) -> bool {
         let id = self.id_of(&node.name);
         let row = &mut self.rows[id.index()];
@@ -71,7 +70,7 @@ impl Inventory {
         true
     }
 
-    /// The node `name` is gone. Pods bound to it stay counted until they are gone too.
+    /// Deletes a node. Pods bound to it stay counted until they are gone too.
     pub fn delete_node(&mut self, name: &str) -> bool {
         let Some(&id) = self.ids.get(name) else {
             return false;
@@ -85,33 +84,33 @@ impl Inventory {
         self.nodes -= 1;
         self.touch(id);
         self.rows[id.index()].node_revision = self.revision;
-        // Nothing fits better now, but what parked classes are told counts the nodes.
+        // No pod fits better now, but the FailedScheduling message of parked classes counts the nodes.
         self.loosened = self.revision;
         self.vacate(id);
         true
     }
 
-    /// Names of all nodes that exist, in no particular order of meaning (by id).
+    /// Returns the names of all existing nodes, by id.
     pub fn node_names(&self) -> impl Iterator<Item = &Arc<str>> {
         self.rows.iter().zip(&self.names).filter(|(row, _)| row.node.is_some()).map(|(_, name)| name)
     }
 
-    /// All rows, also of nodes that do not exist.
+    /// Returns all rows, including those of deleted nodes.
     pub fn rows(&self) -> impl Iterator<Item = &Row> {
         self.rows.iter()
     }
 
-    /// All nodes that exist (by id).
+    /// Returns all existing nodes, by id.
     pub fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
         self.rows.iter().filter_map(|row| row.node.as_ref())
     }
 
-    /// How many nodes exist.
+    /// Returns the number of existing nodes.
     pub fn node_count(&self) -> usize {
         self.nodes
     }
 
-    /// How many ids there are; every id is below this.
+    /// Returns the number of ids; every id is below it.
     pub fn len(&self) -> usize {
         self.rows.len()
     }
@@ -132,29 +131,30 @@ impl Inventory {
         self.ids.get(name).copied()
     }
 
-    /// Another number whenever a name got an id or lost it: while it is the same, so is [`names`](Self::names).
+    /// Returns a number that changes whenever an id is assigned or released. While it is the same, so is
+    /// [`names`](Self::names).
     pub fn named(&self) -> u64 {
         self.named
     }
 
-    /// All names that have an id, by id.
+    /// Returns all names that have an id, by id.
     pub fn names(&self) -> impl Iterator<Item = (NodeId, &Arc<str>)> {
         let ids = (0..).map(NodeId);
         ids.zip(&self.names).zip(&self.rows).filter(|(_, row)| !row.is_vacant()).map(|(named, _)| named)
     }
 
-    /// The latest change of anything.
+    /// Returns the revision of the latest change.
     pub fn revision(&self) -> Revision {
         self.revision
     }
 
-    /// The latest change that can matter to a class that fits nowhere: something was freed, or a node came, changed or
-    /// went.
+    /// Returns the revision of the latest change that can help an unschedulable class: resources were freed, or a node
+    /// was added, changed or deleted.
     pub fn loosened(&self) -> Revision {
         self.loosened
     }
 
-    /// Hands every row that changed since `seen` to `take`, newest first, and returns the revision now seen.
+    /// Passes every row that changed since `seen` to `take`, newest first. Returns the revision now seen.
     pub fn catch_up(&self, seen: Revision, mut take: impl FnMut(NodeId, &Row)) -> Revision {
         for (id, _) in self.journal.since(seen) {
             take(id, self.row(id));
@@ -186,7 +186,7 @@ impl Inventory {
         self.vacate(id);
     }
 
-    /// Gives the row the sums of `fresh`.
+    /// Replaces the sums of the row by those of `fresh`.
     fn replace_sums(&mut self, id: NodeId, fresh: Row) {
         let row = &mut self.rows[id.index()];
         let node = row.node.take();
@@ -198,7 +198,7 @@ impl Inventory {
         self.loosened = self.revision;
     }
 
-    /// What the node of this name offers to volumes.
+    /// Sets the CSI storage of the named node.
     fn set_storage(&mut self, node: &Arc<str>, storage: Option<NodeStorage>) {
         self.storage.set_node(node, storage);
         if let Some(id) = self.find(node) {
@@ -206,7 +206,7 @@ impl Inventory {
         }
     }
 
-    /// The free volumes that hosts of this name reach and few others do.
+    /// Sets the free volumes that only few hosts besides this one can reach.
     fn set_local_volumes(&mut self, host: &Arc<str>, volumes: Option<Arc<Vec<Arc<StaticVolume>>>>) {
         for id in self.storage.set_host(host, volumes) {
             self.storage_changed(id);

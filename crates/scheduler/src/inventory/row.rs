@@ -1,4 +1,4 @@
-//! One node as agents see it: what it is, and what is taken of it.
+//! One node as agents see it: its properties and the resources charged to it.
 
 use std::sync::Arc;
 
@@ -8,43 +8,43 @@ use berth_model::{
     StaticVolume, Usage,
 };
 
-/// A row is cheap to copy: numbers, and shared pointers to what seldom changes.
+/// Row of a node. Cheap to copy: numbers, and shared pointers to data that seldom changes.
 #[derive(Debug, Clone, Default)]
 pub struct Row {
-    /// The latest change of anything in this row.
+    /// Revision of the latest change of this row.
     pub revision: Revision,
-    /// The latest change of `node`: label, taint, allocatable…
+    /// Revision of the latest change of `node`: label, taint, allocatable…
     pub node_revision: Revision,
-    /// `None`: there is no such node (yet, or any more), though pods may still be bound to its name.
+    /// `None`: the node does not exist (yet, or any more), though pods may still be bound to its name.
     pub node: Option<Arc<Node>>,
-    /// As in `node`, here so that rules which only count need not follow the pointer.
+    /// Copy of `node`'s value, so that rules that only compare numbers need not follow the pointer.
     pub allocatable: Amounts,
     pub unschedulable: bool,
-    /// What bound and assumed pods request.
+    /// Sum of the requests of bound and assumed pods.
     pub requested: Amounts,
     pub nonzero_cpu_milli: i64,
     pub nonzero_memory: i64,
-    /// `None`: nothing taken.
+    /// `None`: no extended resources are requested.
     pub extended: Option<Arc<Extended>>,
-    /// Ports taken; `None`: none. A port stands once for every pod that has it.
+    /// Host ports in use; `None`: none. A port occurs once per pod that uses it.
     pub ports: Option<Arc<Vec<HostPort>>>,
-    /// What pods of each priority hold.
+    /// Requests of the pods by priority.
     pub tiers: Tiers,
-    /// What pods of each quota hold.
+    /// Requests of the pods by quota.
     pub shares: Shares,
-    /// The pods here as other pods' rules see them.
+    /// Pods of this node as the rules of other pods see them.
     pub peers: Peers,
-    /// How many volumes the node can have attached, and what is attached beside what pods hold; `None`: nothing is known.
+    /// Attach limits, and the attachments listed by the attach controller; `None`: unknown.
     pub storage: Option<Arc<NodeStorage>>,
-    /// Free volumes that only this node and few others reach, smallest first; `None`: none.
+    /// Free volumes that only this node and few other nodes can reach, smallest first; `None`: none.
     pub local_volumes: Option<Arc<Vec<Arc<StaticVolume>>>>,
-    /// Volumes that the pods here use; `None`: none.
+    /// Volumes in use by pods of this node; `None`: none.
     pub volumes: Option<Arc<VolumesInUse>>,
-    /// Room kept for pods that another scheduler has nominated for this node; `None`: none.
+    /// Reservations for pods that another scheduler has nominated for this node; `None`: none.
     pub reserved: Option<Arc<Vec<Reservation>>>,
 }
 
-/// Room kept for one pod.
+/// Reservation for one pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reservation {
     pub uid: Arc<str>,
@@ -52,12 +52,12 @@ pub struct Reservation {
     pub usage: Arc<Usage>,
 }
 
-/// What the pods of one node use of volumes.
+/// Volumes in use by the pods of one node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VolumesInUse {
     /// Sorted; each with the number of pods that use it.
     attached: Vec<(CsiVolume, u32)>,
-    /// A disk stands once for every pod that has it.
+    /// A disk occurs once per pod that uses it.
     disks: Vec<Disk>,
 }
 
@@ -74,7 +74,7 @@ impl VolumesInUse {
         &self.disks
     }
 
-    /// In a form that is equal exactly when the pods are.
+    /// Returns a form that is equal exactly when the pods are.
     pub(super) fn sorted(mut self) -> Self {
         self.disks.sort();
         self
@@ -111,14 +111,14 @@ impl VolumesInUse {
     }
 }
 
-/// Pods of one node by what they show, each kind once, with how many pods are of it. `None`: no pod.
+/// Pods of one node grouped by kind, each kind once with its number of pods. `None`: no pod.
 ///
-/// Kinds are told apart by their address, and sorted by it, so that two states of a node are compared without looking at a
-/// label; nothing may depend on this order.
+/// Kinds are identified and sorted by their address, so that two states of a node are compared without reading a label;
+/// nothing may depend on this order.
 #[derive(Debug, Clone, Default)]
 pub struct Peers(Option<Arc<Vec<PeerCount>>>);
 
-/// A kind of pods, and how many are of it.
+/// A kind of pods, and the number of such pods.
 pub type PeerCount = (Arc<Peer>, u32);
 
 impl Peers {
@@ -126,7 +126,7 @@ impl Peers {
         self.0.iter().flat_map(|kinds| kinds.iter())
     }
 
-    /// For a quick look whether anything changed.
+    /// Compares cheaply; may return `false` for equal pods.
     pub fn same(&self, other: &Peers) -> bool {
         match (&self.0, &other.0) {
             (None, None) => true,
@@ -161,21 +161,21 @@ impl Peers {
 }
 
 impl Row {
-    /// Sets what the node is.
+    /// Sets the node object.
     pub(crate) fn set_node(&mut self, node: Option<Arc<Node>>) {
         self.allocatable = node.as_ref().map(|n| n.allocatable).unwrap_or_default();
         self.unschedulable = node.as_ref().is_some_and(|n| n.unschedulable);
         self.node = node;
     }
 
-    /// Accounts for one more pod.
+    /// Adds a pod to the sums.
     pub(crate) fn charge(&mut self, holding: &Holding) {
         self.tiers.add(holding.priority, &holding.usage);
         self.shares.add(holding.quota.as_ref(), &holding.usage);
         self.add(holding);
     }
 
-    /// The same without a note of whose it is.
+    /// Adds a pod to the sums without its priority and quota.
     fn add(&mut self, holding: &Holding) {
         let usage = &*holding.usage;
         self.peers.add(&holding.peer);
@@ -191,7 +191,7 @@ impl Row {
         }
     }
 
-    /// Takes back what [`Row::charge`] did.
+    /// Reverts [`Row::charge`].
     pub(crate) fn discharge(&mut self, holding: &Holding) {
         let usage = &*holding.usage;
         self.tiers.remove(holding.priority, usage);
@@ -221,8 +221,8 @@ impl Row {
         }
     }
 
-    /// A sum has reached the end of the numbers: it does not tell any more what it was before the last pods came, so
-    /// they cannot be taken back from it.
+    /// Returns whether a sum is saturated: the value before the last pods were added is lost, so they cannot be
+    /// subtracted.
     pub(super) fn is_saturated(&self) -> bool {
         let requested = &self.requested;
         let sums = [
@@ -249,8 +249,8 @@ impl Row {
         }
     }
 
-    /// The row as a pod of this priority must see it, if room is kept here for pods of at least that priority (upstream:
-    /// `RunFilterPluginsWithNominatedPods`, as far as it goes for resources and ports).
+    /// Returns the row as a pod of this priority must see it, with reservations of at least that priority charged
+    /// (upstream: `RunFilterPluginsWithNominatedPods`, for resources and ports only).
     pub fn with_reservations(&self, priority: i32) -> Option<Row> {
         let reserved = self.reserved.as_ref()?;
         let mut row = Row { reserved: None, ..self.clone() };
@@ -260,7 +260,7 @@ impl Row {
         Some(row)
     }
 
-    /// Keeps no room for this pod.
+    /// Drops the reservation of this pod.
     pub(crate) fn unreserve(&mut self, uid: &str) {
         if let Some(reservations) = &mut self.reserved {
             Arc::make_mut(reservations).retain(|reservation| *reservation.uid != *uid);
@@ -270,12 +270,12 @@ impl Row {
         }
     }
 
-    /// How much of the extended resource `name` is taken.
+    /// Returns the requested amount of the extended resource `name`.
     pub fn extended_requested(&self, name: &str) -> i64 {
         self.extended.as_ref().map_or(0, |taken| taken.get(name))
     }
 
-    /// Nothing is known and nothing is taken: the id can serve another node.
+    /// Returns whether the row has no node, pods or reservations, so that the id can be reused.
     pub(super) fn is_vacant(&self) -> bool {
         self.node.is_none() && self.requested.pods == 0 && self.reserved.is_none()
     }

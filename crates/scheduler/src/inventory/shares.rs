@@ -1,11 +1,11 @@
-//! What the pods of each quota hold of one node.
+//! Requests of the pods of one node, by quota.
 
 use std::sync::Arc;
 
 use super::Held;
 use berth_model::Usage;
 
-/// Sorted by quota. Nothing: no pod there belongs to one.
+/// Shares sorted by quota. `None`: no pod of the node belongs to a quota.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Shares(Option<Arc<Vec<Share>>>);
 
@@ -17,7 +17,7 @@ struct Share {
 }
 
 impl Shares {
-    /// What the pods of these quotas hold together; `None`: none of them is there.
+    /// Returns the sum over these quotas; `None`: none of them has a pod here.
     pub fn of(&self, quotas: &[Arc<str>]) -> Option<Held> {
         let shares = self.0.iter().flat_map(|shares| shares.iter());
         let mut theirs = shares.filter(|share| quotas.binary_search(&share.quota).is_ok());
@@ -37,7 +37,7 @@ impl Shares {
         shares[at].pods += 1;
     }
 
-    /// Takes back what [`Shares::add`] did.
+    /// Reverts [`Shares::add`].
     pub(super) fn remove(&mut self, quota: Option<&Arc<str>>, usage: &Usage) {
         let (Some(quota), Some(known)) = (quota, &mut self.0) else { return };
         let shares = Arc::make_mut(known);

@@ -1,4 +1,4 @@
-//! What nodes offer to volumes, by the names that other objects know nodes by: it may be known before the node is.
+//! Storage of nodes, keyed by the names other objects use for nodes. An entry may arrive before its node.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ pub(super) struct Storage {
     by_node: HashMap<Arc<str>, Arc<NodeStorage>>,
     /// By the label `kubernetes.io/hostname`.
     by_host: HashMap<Arc<str>, Arc<Vec<Arc<StaticVolume>>>>,
-    /// The rows of each host; mostly one.
+    /// Rows of each host; usually one.
     hosts: HashMap<Arc<str>, BTreeSet<NodeId>>,
     host_of: HashMap<NodeId, Arc<str>>,
 }
@@ -27,7 +27,7 @@ impl Storage {
         };
     }
 
-    /// Returns the rows of that host.
+    /// Sets the local volumes of a host. Returns the rows of that host.
     pub fn set_host(
         &mut self,
         host: &Arc<str>,
@@ -40,7 +40,7 @@ impl Storage {
         self.hosts.get(host).cloned().unwrap_or_default()
     }
 
-    /// The node of this row is another now: it may be known as another host.
+    /// Updates the host of this row after its node changed.
     pub fn node_changed(&mut self, id: NodeId, row: &mut Row) {
         let host = row.node.as_ref().and_then(|node| node.labels.get(HOSTNAME)).map(Arc::<str>::from);
         if self.host_of.get(&id) != host.as_ref() {
@@ -60,7 +60,7 @@ impl Storage {
         self.fill(row);
     }
 
-    /// Sets what the row's node offers.
+    /// Sets the storage fields of the row from its node.
     pub fn fill(&self, row: &mut Row) {
         let node = row.node.as_deref();
         row.storage = node.and_then(|node| self.by_node.get(&node.name)).cloned();

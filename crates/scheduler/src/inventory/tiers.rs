@@ -1,23 +1,23 @@
-//! What the pods of one node hold by priority: what would be free without those below some priority.
+//! Requests of the pods of one node, by priority: the resources freed by removing all pods below a priority.
 
 use std::sync::Arc;
 
 use berth_model::{Amounts, Extended, Usage};
 
-/// What the pods of each priority and all below it hold together, sorted by priority. Nothing: no pod.
+/// Cumulative requests per priority, sorted by priority. `None`: no pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tiers(Option<Arc<[Tier]>>);
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tier {
     pub priority: i32,
-    /// What pods of this and of any lower priority hold.
+    /// Requests of pods of this and of any lower priority.
     pub held: Held,
-    /// Pods of exactly this priority.
+    /// Number of pods of exactly this priority.
     own: u32,
 }
 
-/// Requests of several pods.
+/// Sum of the requests of several pods.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Held {
     pub amounts: Amounts,
@@ -25,7 +25,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// What both hold.
+    /// Adds the requests of `other`.
     pub fn join(&mut self, other: &Held) {
         self.amounts.add(&other.amounts);
         other.extended.iter().for_each(|(name, amount)| self.extended.add(name, amount));
@@ -43,7 +43,7 @@ impl Held {
 }
 
 impl Tiers {
-    /// The tiers of pods that a pod of this priority may preempt, lowest first.
+    /// Returns the tiers of pods that a pod of this priority may preempt, lowest first.
     pub fn below(&self, priority: i32) -> &[Tier] {
         let tiers = self.0.as_deref().unwrap_or_default();
         &tiers[..tiers.partition_point(|tier| tier.priority < priority)]
@@ -64,7 +64,7 @@ impl Tiers {
         tiers[at..].iter_mut().for_each(|tier| tier.held.add(usage));
     }
 
-    /// Takes back what [`Tiers::add`] did.
+    /// Reverts [`Tiers::add`].
     pub(super) fn remove(&mut self, priority: i32, usage: &Usage) {
         let Some(tiers) = &mut self.0 else { return };
         let Ok(at) = tiers.binary_search_by_key(&priority, |tier| tier.priority) else {

@@ -1,4 +1,4 @@
-//! What the scheduler wants done, and what it counts.
+//! Actions for the I/O modules, and counters.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,42 +10,42 @@ use crate::policy::PolicyStatus;
 use crate::quota::QuotaStatus;
 use berth_model::{PodRef, Report};
 
-/// Something to do in the world, carried out by the I/O rooms.
+/// An action for the I/O modules.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
-    /// Make this placement true; tell the outcome by `Scheduler::bind_finished`.
+    /// Carry out this placement; report the outcome to `Scheduler::bind_finished`.
     Bind(Binding),
-    /// Ask for these claims; tell the outcome by `Scheduler::claims_written`.
+    /// Write these claims; report the outcome to `Scheduler::claims_written`.
     Claim(ClaimOrder),
-    /// Evict this pod; tell the outcome by `Scheduler::eviction_finished`.
+    /// Evict this pod; report the outcome to `Scheduler::eviction_finished`.
     Evict(Box<Eviction>),
-    /// Write the node that room is kept on for this pod to its status, or that there is none any more.
+    /// Write the pod's nominated node to its status; `None` clears it.
     Nominate {
         pod: PodRef,
         node: Option<Arc<str>>,
     },
     Report(Report),
-    /// Tell the object that made these pods an allocation where it stands. The latest one of an allocation says all.
+    /// Write the status of an allocation. The latest status replaces earlier ones.
     TellAllocation(Box<AllocationStatus>),
-    /// Tell a policy whether it is in force. The latest one of a policy says all.
+    /// Write the status of a policy. The latest status replaces earlier ones.
     TellPolicy(Box<PolicyStatus>),
-    /// Tell a quota how much of it is used. The latest one of a quota says all.
+    /// Write the status of a quota. The latest status replaces earlier ones.
     TellQuota(Box<QuotaStatus>),
-    /// This agent has something to do.
+    /// Wake this agent.
     WakeAgent(usize),
-    /// For a histogram.
+    /// Add a sample to a histogram.
     Observe(Sample),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Sample {
-    /// One attempt to place a pod took this long.
+    /// Duration of one attempt to place a pod.
     Attempt { result: AttemptResult, took: Duration },
-    /// From a pod's arrival to its bind, over all attempts.
+    /// Time from a pod's arrival to its bind, over all attempts.
     Scheduled { waited: Duration, attempts: u32 },
-    /// Rows that an agent copied to catch up.
+    /// Number of rows an agent copied to catch up.
     CatchUp { rows: usize },
-    /// So many pods are preempted for one.
+    /// Number of victims of one preemption.
     Victims { pods: usize },
 }
 
@@ -62,27 +62,27 @@ pub struct Stats {
     pub scheduled: u64,
     pub unschedulable: u64,
     pub errors: u64,
-    /// Placements that no longer fitted the newest row.
+    /// Placements rejected because they no longer fit the newest row.
     pub conflicts: u64,
     pub list_hits: u64,
     pub list_misses: u64,
     pub rule_hits: u64,
     pub rule_misses: u64,
-    /// The dispatcher expected a hit or a miss of the ranked list, and was right or wrong.
+    /// Predictions of the dispatcher about a hit or miss of the ranked list.
     pub predictions_right: u64,
     pub predictions_wrong: u64,
-    /// Requests given to each agent.
+    /// Requests assigned to each agent.
     pub dispatched: Vec<u64>,
-    /// Parked classes that were looked at again, and how many times their list was not empty.
+    /// Rechecks of parked classes; `wakes` counts those whose list was not empty.
     pub checks: u64,
     pub wakes: u64,
-    /// Objects whose spec could not be understood.
+    /// Pods and nodes whose spec is invalid.
     pub bad_pods: u64,
     pub bad_nodes: u64,
-    /// Commits after which a node held more than it has. Never, unless berth is wrong.
+    /// Commits that overcommitted a node. Not 0 only if berth has a bug.
     pub violations: u64,
-    /// Differences that a self-check found and healed.
+    /// Differences found and repaired by the self-check.
     pub healed: u64,
-    /// Pods that tried to preempt others.
+    /// Pods that tried to preempt.
     pub preemption_attempts: u64,
 }

@@ -1,4 +1,5 @@
-//! What fragmentation advice asks of the scheduler: what waits, which pods are where and could be moved, and what to tell.
+//! Scheduler state for fragmentation advice: unplaced pods, pods on nodes that could be moved, and the resulting
+//! advice.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -11,34 +12,34 @@ use crate::queue::{Group, Place};
 use crate::repack::{Case, Fixed, MOST_PODS, Resident, Waits};
 use berth_model::{Pinned, Pod, PodSpec, PodVolumes};
 
-/// Beside the ledger; empty unless advice is wanted.
+/// State in addition to the ledger; empty unless advice is enabled.
 #[derive(Debug, Default)]
 pub(super) struct Advised {
-    /// By uid: pods with a node.
+    /// Pods with a node, by uid.
     known: HashMap<Arc<str>, Known>,
-    /// What would help allocations.
+    /// Advice for allocations.
     help: BTreeMap<AllocationName, Arc<str>>,
 }
 
-/// What the ledger does not know of a pod. Specs that are alike are shared.
+/// Pod data that the ledger does not have. Equal specs are shared.
 #[derive(Debug)]
 struct Known {
-    /// `None`: it cannot be understood, or is not supported.
+    /// `None`: the spec is invalid or not supported.
     spec: Option<Arc<PodSpec>>,
     volumes: Option<Arc<PodVolumes>>,
     pinned: Option<Pinned>,
 }
 
-/// What did not fit.
+/// An unschedulable class or gang.
 enum Stuck<'a> {
     Class(ClassId),
     Gang(&'a AllocationName),
 }
 
 impl Scheduler {
-    // What the watches tell.
+    // Watch events.
 
-    /// The pod has a node.
+    /// Records a pod with a node.
     pub(super) fn note_resident(&mut self, pod: &Pod) {
         if !self.config.advice {
             return;
@@ -52,9 +53,10 @@ impl Scheduler {
         self.advised.known.remove(uid);
     }
 
-    // What is asked.
+    // Queries.
 
-    /// The pods of a node that watches have seen there, and which of them could be moved. `None`: the node has changed since.
+    /// Returns the pods that watches have seen on a node, and which of them could be moved. `None`: the node has
+    /// changed since `revision`.
     pub fn residents(&self, node: NodeId, revision: Revision) -> Option<Vec<Resident>> {
         let same = self.ledger.inventory().row(node).revision == revision;
         let resident = |pod: Occupant| Resident {
@@ -85,7 +87,7 @@ impl Scheduler {
         }
     }
 
-    /// The class of a pod that is made in place of this one, which has a node.
+    /// Returns the class of a pod that replaces this one, which has a node.
     pub fn class_of_resident(&mut self, uid: &str) -> Option<Arc<Class>> {
         let Occupant { pod, holding, .. } = self.ledger.occupant(uid)?;
         let known = self.advised.known.get(uid)?;
@@ -105,7 +107,7 @@ impl Scheduler {
         Some(self.class_of(&pod))
     }
 
-    /// What waits because it did not fit, the first first, at most so many; and how many more there are.
+    /// Returns at most `most` unschedulable cases in queue order, and the number of further ones.
     pub fn stuck(&self, most: usize) -> (Vec<Case>, usize) {
         let of_class = |group: &Group| Some((*group.pods.first_key_value()?.0, Stuck::Class(group.class.id)));
         let gangs = self.stuck_gangs().map(|(place, name)| (place, Stuck::Gang(name)));
@@ -119,7 +121,7 @@ impl Scheduler {
         (stuck.iter().take(most).filter_map(case).collect(), more)
     }
 
-    /// Those of its parked pods that have no node in view.
+    /// Returns the parked pods of the class that are not nominated.
     fn case_of_class(&self, class: ClassId) -> Option<Case> {
         let group = self.parked.get(class)?;
         let pods = group.pods.values().filter(|uid| !self.preemption.has_nominated(uid)).take(MOST_PODS);
@@ -127,7 +129,7 @@ impl Scheduler {
         Some(Case { waiting: group.pods.len(), ..case })
     }
 
-    /// Everything without a node that may be scheduled, whether it was tried or not.
+    /// Returns everything without a node that may be scheduled, whether it was tried yet or not.
     pub fn unplaced(&self) -> Vec<Case> {
         let mut classes: BTreeMap<ClassId, BTreeMap<Place, Arc<str>>> = BTreeMap::new();
         for (uid, waiting) in self.waiting.iter().filter(|(_, waiting)| waiting.is_free()) {
@@ -140,13 +142,13 @@ impl Scheduler {
         cases.into_iter().map(|(_, case)| case).collect()
     }
 
-    /// This pod alone, if it waits by itself.
+    /// Returns this pod alone, if it is not a member of a gang.
     pub fn unplaced_pod(&self, uid: &Arc<str>) -> Option<Case> {
         self.waiting.get(uid).filter(|waiting| waiting.is_free())?;
         Some(self.case_of_pods([uid].into_iter())?.1)
     }
 
-    /// Pods of one class, in their order.
+    /// Returns pods of one class, in their order.
     fn case_of_pods<'a>(&self, uids: impl Iterator<Item = &'a Arc<str>>) -> Option<(Place, Case)> {
         let (mut pods, mut members, mut place, mut waiting) = (Vec::new(), Vec::new(), None, 0);
         for uid in uids {
@@ -165,9 +167,9 @@ impl Scheduler {
         Some((place?, Case { what: Waits::Pods(pods), wanted, waiting }))
     }
 
-    // What is told.
+    // Advice.
 
-    /// What would help allocations; nothing is known of all others.
+    /// Replaces the advice for allocations.
     pub fn advise(&mut self, help: BTreeMap<AllocationName, Arc<str>>) {
         let before = std::mem::replace(&mut self.advised.help, help);
         let news = |(name, text): &(&AllocationName, &Arc<str>)| self.advised.help.get(*name) != Some(*text);
@@ -184,7 +186,7 @@ impl Scheduler {
 }
 
 impl Waiting {
-    /// It waits for a node by itself.
+    /// Returns whether the pod waits for a node and is not a member of a gang.
     fn is_free(&self) -> bool {
         let waits = matches!(
             self.state,

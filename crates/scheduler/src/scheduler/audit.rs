@@ -1,4 +1,4 @@
-//! The self-check: what the scheduler believes against what the API server has.
+//! Self-check: compares the scheduler's state with the objects of the API server.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,17 +7,17 @@ use std::time::Duration;
 use super::{Scheduler, State};
 use berth_model::{Node, Pod};
 
-/// Something that the scheduler has otherwise than the API server. Between a list and a watch that lags, differences are
-/// ordinary; one that is found again unchanged some time later is an error.
+/// A difference between the scheduler's state and the API server. While a watch lags behind a list, differences are
+/// normal; a difference that is found again unchanged later is an error.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Difference {
-    /// This pod is not charged to the node it is on, or does not wait though it should.
+    /// The pod is not charged to its node, or is not queued though it should be.
     Pod { uid: Arc<str>, node: Option<Arc<str>> },
-    /// This pod is known, and does not exist.
+    /// The scheduler has the pod, but it does not exist.
     PodGone { uid: Arc<str> },
-    /// This node is known otherwise, or not at all.
+    /// The scheduler's copy of the node differs or is missing.
     Node { name: Arc<str> },
-    /// This node is known, and does not exist.
+    /// The scheduler has the node, but it does not exist.
     NodeGone { name: Arc<str> },
 }
 
@@ -58,12 +58,12 @@ impl Scheduler {
                 self.inventory().name(charge.node) == node && charge.holding.usage == pod.usage
             }),
             None if !self.is_ours(pod) || pod.deleting => true,
-            // Assumed on a node, or waiting.
+            // Either assumed on a node, or waiting.
             None => charge.is_some() || self.waiting.contains_key(&pod.uid),
         }
     }
 
-    /// Takes over what the API server has, for each of these differences. Returns how many were mended.
+    /// Applies the API server's state for each of these differences. Returns the number repaired.
     pub fn mend(&mut self, differences: &[Difference], pods: &[Pod], nodes: &[Node], now: Duration) -> usize {
         let pods: HashMap<&str, &Pod> = pods.iter().map(|pod| (&*pod.uid, pod)).collect();
         let nodes: HashMap<&str, &Node> = nodes.iter().map(|node| (&*node.name, node)).collect();
@@ -75,7 +75,7 @@ impl Scheduler {
                     }
                 }
                 Difference::PodGone { uid } => {
-                    // A bind in flight will find out by itself.
+                    // A bind in flight will report the deletion itself.
                     if !self.waiting.get(uid).is_some_and(|waiting| waiting.state == State::Binding) {
                         self.delete_pod(uid);
                     }

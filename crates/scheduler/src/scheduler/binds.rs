@@ -1,4 +1,4 @@
-//! How binds end.
+//! Outcomes of binds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,11 +8,11 @@ use crate::placement::{Binding, Outcome};
 use berth_model::Report;
 
 impl Scheduler {
-    /// The bind that an [`Action::Bind`] asked for is settled. To be called exactly once for each.
+    /// Settles the bind requested by an [`Action::Bind`]. Must be called exactly once per action.
     pub fn bind_finished(&mut self, binding: &Binding, outcome: Outcome, now: Duration) {
         self.binds -= 1;
-        // Agents that paused for want of room go on when there is some, not for every single bind: waking a thread costs
-        // more than placing a pod.
+        // Agents paused at the bind limit resume at 3/4 of it, not after every single bind: waking a thread costs more
+        // than placing a pod.
         if self.binds == self.config.max_waiting_binds * 3 / 4 {
             self.wake_waiting_agents();
         }
@@ -49,7 +49,7 @@ impl Scheduler {
                         }
                     }
                 }
-                // The watch has seen it bound, by somebody else or by a request we thought lost.
+                // A watch has seen it bound: by another client, or by a request believed lost.
                 _ => {
                     self.remove(uid);
                 }
@@ -69,13 +69,13 @@ impl Scheduler {
         self.actions.push(Action::Report(Report::Scheduled { pod: waiting.pod, node }));
     }
 
-    /// An error: the pod tries again after a pause.
+    /// Reports an error and retries the pod after a backoff.
     pub(super) fn back_off(&mut self, uid: &Arc<str>, message: String, now: Duration) {
         let Some(waiting) = self.waiting.get_mut(uid) else {
             return;
         };
         waiting.failures += 1;
-        // While it had a node, what it depends on may have changed without a word.
+        // While the pod had a node it was not reclassified, so its dependencies may have changed.
         self.stale.pods.insert(uid.clone());
         let until = now + self.config.backoff.after(waiting.failures);
         waiting.state = State::BackingOff(until);

@@ -1,5 +1,5 @@
-//! The invariants that can be seen from inside: every waiting pod is in exactly one place, and every place holds only
-//! waiting pods. O(waiting pods); changes nothing.
+//! Checks of the internal invariants: every waiting pod is in exactly one queue, and every queue holds only waiting
+//! pods. O(waiting pods); changes nothing.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use super::{Scheduler, State, Waiting};
 use crate::invariants::{Checked, Violation, bounded, ensure};
 
 impl Scheduler {
-    /// What does not hold. Empty when all is well; sorted.
+    /// Returns the violated invariants, sorted. Empty if there are none.
     pub fn check(&self) -> Vec<Violation> {
         let each = self.waiting.iter().map(|(uid, pod)| self.check_pod(uid, pod));
         let counts = [self.check_counts(), self.check_groups(), self.check_gangs(), self.check_lines()];
@@ -18,7 +18,7 @@ impl Scheduler {
         found
     }
 
-    /// The pod is where its state says, and has been told what it must know (I1, I6, I9).
+    /// Checks that the pod is in the queue of its state and that its condition is reported (I1, I6, I9).
     fn check_pod(&self, uid: &Arc<str>, pod: &Waiting) -> Checked {
         let at = match &pod.state {
             State::Gated | State::Refused(_) | State::Placing(_) => true,
@@ -36,27 +36,27 @@ impl Scheduler {
                 (self.parked.get(pod.class.id)).is_some_and(|group| group.pods.get(&pod.place()) == Some(uid))
             }
         };
-        ensure(1, at, || format!("pod {uid} is not where it is {}", pod.state.name()))?;
+        ensure(1, at, || format!("pod {uid} is {}, but not in that queue", pod.state.name()))?;
         let charged = self.ledger.charge_of(uid).is_some();
         let has_node = matches!(pod.state, State::Claiming | State::Binding | State::Held);
         ensure(1, charged == has_node, || {
-            format!("pod {uid} is {} and charged: {charged}", pod.state.name())
+            format!("pod {uid} is {}, and its charge in the ledger is {charged}", pod.state.name())
         })?;
         let must_know = match &pod.state {
             State::Refused(_) => true,
             State::OverQuota => !self.quotas.is_fresh(uid),
-            // While it is not certain that nothing fits, silence is right.
+            // Nothing is reported until it is certain that no node fits.
             State::Parked => (self.parked.get(pod.class.id))
                 .is_some_and(|group| !group.untold && group.is_certain(self.inventory().loosened())),
             _ => false,
         };
         ensure(6, !self.leading || !must_know || pod.told.is_some(), || {
-            format!("pod {uid} is {} and was not told why", pod.state.name())
+            format!("pod {uid} is {} and has no condition message", pod.state.name())
         })?;
         bounded(pod.tries, self.config.max_tries, || format!("pod {uid} was tried"))
     }
 
-    /// Nothing is in a queue that is not a waiting pod.
+    /// Checks that the queues hold only waiting pods.
     fn check_counts(&self) -> Checked {
         let census = self.census();
         let (_, assumed) = self.ledger.counts();
@@ -68,60 +68,64 @@ impl Scheduler {
             ("parked", in_groups),
         ] {
             let pods = census.get(state).copied().unwrap_or(0);
-            ensure(1, pods == held, || format!("{pods} pods are {state}, but {held} are held as such"))?;
+            ensure(1, pods == held, || format!("{pods} pods are {state}, but that queue has {held}"))?;
         }
-        // A pod that is gone leaves its bind behind until that is settled.
+        // A deleted pod leaves its bind behind until that is settled.
         let binding = census.get("binding").copied().unwrap_or(0);
         let claiming = census.get("claiming").copied().unwrap_or(0);
         ensure(1, claiming == self.claiming().len(), || {
-            format!("{claiming} pods are claiming, but {} are held as such", self.claiming().len())
+            format!("{claiming} pods are claiming, but that queue has {}", self.claiming().len())
         })?;
         let others = self.others.assumed();
         ensure(1, binding <= self.binds && assumed <= self.binds + claiming + others, || {
             format!(
-                "{binding} pods binding, {claiming} claiming, {assumed} assumed, {} binds, {others} for others",
+                "{binding} pods binding, {claiming} claiming, {assumed} assumed, {} binds, {others} for other schedulers",
                 self.binds
             )
         })
     }
 
-    /// A group has pods or one awake, and that one is on its way.
+    /// Checks that a group has pods or a probe, and that the probe is queued or being placed.
     fn check_groups(&self) -> Checked {
         for group in self.parked.groups() {
             let class = group.class.id;
             let Some(probe) = &group.probe else {
-                ensure(11, !group.pods.is_empty(), || format!("empty group {class:?}"))?;
+                ensure(11, !group.pods.is_empty(), || format!("group {class:?} is empty"))?;
                 continue;
             };
             let awake = self.waiting.get(probe).is_some_and(|pod| {
                 pod.class.id == class && matches!(pod.state, State::Woken(_) | State::Placing(_))
             });
-            ensure(1, awake, || format!("{class:?} waits for pod {probe}, which is not awake"))?;
+            ensure(1, awake, || format!("group {class:?} waits for probe {probe}, which is not queued"))?;
         }
         Ok(())
     }
 
-    /// A queued gang is where its ticket says.
+    /// Checks that a queued gang is where its ticket says.
     fn check_gangs(&self) -> Checked {
         for (key, ticket) in self.gangs.tickets() {
-            ensure(1, self.dispatcher.waits(ticket) == Some(key), || format!("{key} is not in its queue"))?;
+            ensure(1, self.dispatcher.waits(ticket) == Some(key), || {
+                format!("gang {key} is not in its queue")
+            })?;
         }
         Ok(())
     }
 
-    /// Room is kept for a pod of ours exactly while it is nominated and waits.
+    /// Checks that a waiting pod has a reservation exactly while it is nominated.
     fn check_nominations(&self) -> Checked {
         let mut kept: Vec<_> = self.ledger.reserved().filter(|uid| self.waiting.contains_key(*uid)).collect();
         let mut nominated: Vec<_> = self.nominated_pods().map(|(uid, _)| uid).collect();
         kept.sort();
         nominated.sort();
-        ensure(1, kept == nominated, || format!("room is kept for {kept:?}, but nominated are {nominated:?}"))
+        ensure(1, kept == nominated, || {
+            format!("pods with reservations are {kept:?}, but nominated pods are {nominated:?}")
+        })
     }
 
-    /// I11. Agents look before they start, so each may add one more bind, or a gang of them.
+    /// Checks I11. Agents check the limit before they start, so each may exceed it by one bind, or by one gang.
     fn check_bounds(&self) -> Checked {
         let more = self.dispatcher.agents() * self.gangs.largest().max(1);
         let most = self.config.max_waiting_binds + more - 1;
-        ensure(11, self.binds <= most, || format!("{} binds, {most} at most", self.binds))
+        ensure(11, self.binds <= most, || format!("{} binds, the limit is {most}", self.binds))
     }
 }

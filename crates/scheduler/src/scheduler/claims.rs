@@ -1,8 +1,10 @@
-//! Claims that get their volume with their pod's node (upstream: VolumeBinding's Reserve and PreBind).
+//! PersistentVolumeClaims that are bound together with their pod's node (upstream: Reserve and PreBind of
+//! VolumeBinding).
 //!
-//! When such a pod has its node in the ledger, its claims are asked for: a free volume is set apart for a claim, or a claim is
-//! marked with the node that a volume is to be made for. Then the pod waits, with its node but outside of the binds, until the
-//! volume controller has bound everything; only then its own bind begins. Nobody polls: the watches of claims and volumes tell.
+//! When such a pod has its node in the ledger, its claims are written: a free volume is reserved for a claim, or a
+//! claim is annotated with the node its volume is to be provisioned for. Then the pod waits with its node, not counted
+//! as a bind, until the volume controller has bound every claim; only then its own bind begins. There is no polling:
+//! the watches of claims and volumes report progress.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,35 +17,35 @@ use crate::placement::{Binding, ClaimOrder};
 use crate::rules::{VolumeChoice, plan_volumes};
 use berth_model::{ClaimName, VolumeNeeds};
 
-/// What waits for the claims of a pod.
+/// Claims a pod waits for.
 #[derive(Debug)]
 pub(super) struct Claiming {
     order: ClaimOrder,
-    /// The versions of what was written, once it is.
+    /// Resource versions of the written claims, once written.
     written: Option<Vec<u64>>,
     deadline: Duration,
 }
 
-/// The pods that wait for their claims, and which of them to look at.
+/// Pods that wait for their claims, and those to check.
 #[derive(Debug, Default)]
 pub(super) struct Claimants {
     waiting: BTreeSet<Arc<str>>,
-    /// Something happened to a claim of theirs.
+    /// Pods whose claims changed.
     due: BTreeSet<Arc<str>>,
     all_due: Duration,
 }
 
-/// All pods that wait for claims are looked at this often: a node may be gone, or the time over.
+/// Interval at which all pods waiting for claims are checked: the node may be deleted, or the deadline passed.
 const LOOK_AT_ALL: Duration = Duration::from_secs(1);
 
-/// What upstream begins such an error with.
+/// Prefix of upstream's error message.
 const PRE_BIND: &str = "running PreBind plugin \"VolumeBinding\"";
 
-/// What the pod's volumes ask for is not what its class says any more.
+/// The pod's volumes no longer match its class.
 pub(super) struct Outdated;
 
 impl Scheduler {
-    /// The pod's claims that are to get a volume, in the order of its class.
+    /// Returns the pod's claims that need a volume, in the order of its class.
     pub(super) fn unbound_claims(&mut self, uid: &str) -> Result<Vec<ClaimName>, Outdated> {
         let Some(waiting) = self.waiting.get(uid) else {
             return Err(Outdated);
@@ -59,7 +61,8 @@ impl Scheduler {
         }
     }
 
-    /// The pod has this node: asks for its claims. What each is to get was seen to be there when the node was committed.
+    /// Requests the claims of a pod that has this node. The commit has checked that volumes for them are available
+    /// there.
     pub(super) fn claim(
         &mut self,
         uid: &Arc<str>,
@@ -70,9 +73,9 @@ impl Scheduler {
     ) {
         let inventory = self.ledger.inventory();
         let Ok(choices) = plan_volumes(&needs.unbound, inventory.row(node)) else {
-            debug_assert!(false, "the commit has looked at the same row");
+            debug_assert!(false, "the commit has checked the same row");
             self.discharge(uid);
-            return self.back_off(uid, "its volumes were taken meanwhile".to_owned(), now);
+            return self.back_off(uid, "its volumes were claimed by another pod".to_owned(), now);
         };
         let wanted = |choice| match choice {
             VolumeChoice::Volume(volume) => Wanted::Volume(volume.name.clone()),
@@ -85,7 +88,7 @@ impl Scheduler {
         let news = self.objects.volumes.reserve(&order.requests, &host);
         if let Some(waiting) = self.waiting.get_mut(uid) {
             waiting.state = State::Claiming;
-            // What was not delivered yet is withdrawn: should they not be bound, it is to be told again.
+            // Undelivered reports are withdrawn: if the claims fail to bind, the message must be reported again.
             waiting.told = None;
             let deadline = now + self.config.volume_bind_timeout;
             waiting.claiming = Some(Box::new(Claiming { order: order.clone(), written: None, deadline }));
@@ -95,7 +98,7 @@ impl Scheduler {
         self.heed(news.into());
     }
 
-    /// What an [`Action::Claim`] asked for is written, with these versions, or something of it could not be, for this reason.
+    /// Records that the claims of an [`Action::Claim`] were written, with these versions, or failed for this reason.
     pub fn claims_written(&mut self, order: &ClaimOrder, written: Result<Vec<u64>, String>, now: Duration) {
         let uid = &order.uid;
         let Some(claiming) = self.waiting.get_mut(uid).and_then(|waiting| waiting.claiming.as_mut()) else {
@@ -113,7 +116,7 @@ impl Scheduler {
         }
     }
 
-    /// Looks at the pods whose claims changed, and now and then at all that wait for claims.
+    /// Checks the pods whose claims changed, and periodically all that wait for claims.
     pub(super) fn look_after_claims(&mut self, now: Duration) {
         if !self.leading {
             return self.abandon_claims(now);
@@ -128,7 +131,7 @@ impl Scheduler {
         }
     }
 
-    /// Something happened to this pod.
+    /// Marks the pod to be checked.
     pub(super) fn claims_due(&mut self, uid: &Arc<str>) {
         if self.claimants.waiting.contains(uid) {
             self.claimants.due.insert(uid.clone());
@@ -146,7 +149,7 @@ impl Scheduler {
             self.delete_pod(uid);
             return;
         }
-        // While it is being written, its end will come; and without leadership nothing is decided.
+        // While a write is in flight, its result will arrive; without leadership nothing is decided.
         let Some(written) = claiming.written.as_ref().filter(|_| self.leading) else {
             return;
         };
@@ -165,7 +168,7 @@ impl Scheduler {
         }
     }
 
-    /// Everything is bound: now the pod.
+    /// Begins the bind of the pod: all claims are bound.
     fn claims_bound(&mut self, uid: &Arc<str>) {
         if self.binds >= self.config.max_waiting_binds {
             self.claimants.due.insert(uid.clone());
@@ -183,8 +186,8 @@ impl Scheduler {
         self.actions.push(Action::Bind(Binding { uid: uid.clone(), namespace, name, node: order.node }));
     }
 
-    /// The pod gives its node back and tries again after a pause. What was written stays written, as upstream has it: a volume
-    /// set apart stays so, and a provisioner that could not make one takes the claim's node away itself.
+    /// Releases the pod's node and retries it after a backoff. Written claims stay as they are, as upstream: a reserved
+    /// volume stays reserved, and a provisioner that fails removes the selected node from the claim itself.
     fn claims_failed(&mut self, uid: &Arc<str>, why: &str, now: Duration) {
         self.release_claims(uid);
         self.discharge(uid);
@@ -196,7 +199,7 @@ impl Scheduler {
         self.wake_for_parked();
     }
 
-    /// The pod waits for its claims no more: what is reserved for them is what the API server says.
+    /// Ends the pod's wait for claims: their reservations fall back to the API server's state.
     pub(super) fn release_claims(&mut self, uid: &str) -> Option<ClaimOrder> {
         let claiming = self.waiting.get_mut(uid)?.claiming.take()?;
         self.claimants.waiting.remove(uid);
@@ -206,7 +209,7 @@ impl Scheduler {
         Some(claiming.order)
     }
 
-    /// Leadership is lost: whoever leads next asks for these claims.
+    /// Gives up the claims when leadership is lost: the next leader requests them.
     fn abandon_claims(&mut self, now: Duration) {
         for uid in self.claimants.waiting.clone() {
             self.discharge(&uid);
@@ -216,7 +219,7 @@ impl Scheduler {
         }
     }
 
-    /// Pods that wait for their claims.
+    /// Returns the pods that wait for their claims.
     pub(super) fn claiming(&self) -> &BTreeSet<Arc<str>> {
         &self.claimants.waiting
     }
@@ -224,7 +227,7 @@ impl Scheduler {
     pub(super) fn heed_volumes(&mut self, news: VolumeNews) {
         for claim in &news.claims {
             for uid in self.pods_by_claim.get(claim).into_iter().flatten() {
-                // A pod that waits for its claims has its node; should it lose that, it is classified again then.
+                // A pod that waits for its claims has its node; it is reclassified if it loses it.
                 match self.claimants.waiting.contains(uid) {
                     true => self.claimants.due.insert(uid.clone()),
                     false => self.stale.pods.insert(uid.clone()),

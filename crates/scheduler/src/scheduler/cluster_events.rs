@@ -1,4 +1,4 @@
-//! What the watches tell.
+//! Handlers of watch events.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::objects::{Affected, Kind, Object, ObjectName};
 use berth_model::{ClaimName, Identity, Node, Pod, PodAffinity, PodRef, PodSpec, SpecError};
 
 impl Scheduler {
-    /// The node is now so. Returns whether that changes anything.
+    /// Upserts a node. Returns whether anything changed.
     pub fn apply_node(&mut self, node: Node) -> bool {
         if !node.problems.is_empty() {
             self.stats.bad_nodes += 1;
@@ -34,7 +34,7 @@ impl Scheduler {
         changed
     }
 
-    /// A list of all nodes is complete: the others are gone.
+    /// Deletes the nodes that are not in a complete list.
     pub fn retain_nodes(&mut self, names: &HashSet<Arc<str>>) {
         let gone: Vec<_> =
             self.inventory().node_names().filter(|name| !names.contains(*name)).cloned().collect();
@@ -45,7 +45,7 @@ impl Scheduler {
         self.wake_all();
     }
 
-    /// The pod is now so, whoever schedules it.
+    /// Upserts a pod, of any scheduler.
     pub fn apply_pod(&mut self, pod: Pod, now: Duration) {
         if pod.finished {
             self.delete_pod(&pod.uid);
@@ -67,7 +67,7 @@ impl Scheduler {
                 self.preemption.node_changed(node);
                 self.arrived(&holding.peer.identity);
             }
-            // While our own bind is under way, its end will tell; else nobody waits for it any more.
+            // While our own bind is in flight, its result will settle the pod; otherwise it is no longer waiting.
             if self.waiting.get(&pod.uid).is_some_and(|waiting| waiting.state != State::Binding) {
                 self.forget(&pod.uid);
             }
@@ -81,12 +81,13 @@ impl Scheduler {
         }
         if self.ledger.charge_of(&pod.uid).is_some() {
             let uid = pod.uid.clone();
-            // It is bound, and this is older news; or it is being bound, and should that fail, this is how it is.
+            // Either it is bound and this event is older; or it is being bound, and this is its state if the bind
+            // fails.
             if let Some(binding) = self.waiting.get_mut(&pod.uid) {
                 binding.news = Some(Box::new(pod));
                 self.claims_due(&uid);
             } else if self.others.holds(&uid) && !pod.deleting {
-                // Another replica asked to bind it before we heard of it.
+                // Another replica requested its bind before the watch reported the pod.
                 self.wait(pod, now);
                 self.wait_held(&uid);
             }
@@ -99,7 +100,7 @@ impl Scheduler {
         self.wait(pod, now);
     }
 
-    /// The pod is gone.
+    /// Deletes a pod.
     pub fn delete_pod(&mut self, uid: &Arc<str>) {
         self.forget(uid);
         self.others.forget(uid);
@@ -111,7 +112,7 @@ impl Scheduler {
         }
     }
 
-    /// A list of all pods is complete: the others are gone.
+    /// Deletes the pods that are not in a complete list.
     pub fn retain_pods(&mut self, uids: &HashSet<Arc<str>>) {
         let mut gone: Vec<Arc<str>> =
             self.ledger.charged().filter(|uid| !uids.contains(*uid)).cloned().collect();
@@ -127,7 +128,7 @@ impl Scheduler {
         self.wake_all();
     }
 
-    /// Another object is now so.
+    /// Upserts another object.
     pub fn apply_object(&mut self, object: Object) {
         let object = match object {
             Object::Allocation(allocation) => return self.apply_allocation(*allocation),
@@ -162,7 +163,7 @@ impl Scheduler {
         self.heed(affected);
     }
 
-    /// A list of all objects of this kind is complete: the others are gone.
+    /// Deletes the objects of this kind that are not in a complete list.
     pub fn retain_objects(&mut self, kind: Kind, listed: &HashSet<ObjectName>) {
         if let Some(kind) = kind.allocation() {
             self.retain_allocations(kind, listed);
@@ -183,7 +184,8 @@ impl Scheduler {
         self.wake_all();
     }
 
-    /// Looks again at the pods that a change concerns: at those with a node now, at waiting ones before the next decision.
+    /// Requeues the pods affected by a change: updates those with a node now, reclassifies waiting ones before the next
+    /// decision.
     pub(super) fn heed(&mut self, affected: Affected) {
         let namespace = match affected {
             Affected::Nothing => return,
@@ -214,7 +216,7 @@ impl Scheduler {
         self.wake_all();
     }
 
-    /// Keeps room for a pod of another scheduler where that has nominated it, as it preempted others there.
+    /// Reserves resources for a pod of another scheduler on its nominated node, where it has preempted.
     fn keep_room(&mut self, uid: &Arc<str>, pod: Option<&Pod>) {
         let wanted = pod.and_then(|pod| Some((pod.nominated_node.as_ref()?, pod.priority, &pod.usage)));
         if self.ledger.reserve(uid, wanted) {
@@ -222,7 +224,7 @@ impl Scheduler {
         }
     }
 
-    /// Room is kept somewhere now, or nowhere any more.
+    /// Handles a new or dropped reservation.
     pub(super) fn note_reservations(&mut self) {
         if self.ledger.reserved().next().is_some() {
             self.stale.everyone |= self.classifier.note_reservations();
@@ -234,7 +236,7 @@ impl Scheduler {
         self.stale.everyone |= self.classifier.note_terms(affinity);
     }
 
-    /// Classifies again the waiting pods that something changed for.
+    /// Reclassifies the waiting pods marked as stale.
     pub(super) fn classify_again(&mut self, now: Duration) {
         for claim in self.ledger.take_claims_changed() {
             self.stale.pods.extend(self.pods_by_claim.get(&claim).into_iter().flatten().cloned());
@@ -259,7 +261,7 @@ impl Scheduler {
         }
     }
 
-    /// Recounts the ledger and mends what is wrong.
+    /// Recounts the ledger and repairs wrong sums.
     pub fn heal(&mut self) -> Vec<Discrepancy> {
         let wrong = self.ledger.heal();
         self.stats.healed += wrong.len() as u64;
@@ -269,7 +271,7 @@ impl Scheduler {
         wrong
     }
 
-    /// A pod of ours has no node.
+    /// Queues or updates a pod of this scheduler that has no node.
     pub(super) fn wait(&mut self, pod: Pod, now: Duration) {
         let used = |claim: &ClaimName| self.ledger.is_used(claim);
         let spec = self.objects.wishes(&pod.spec.clone().unwrap_or_default(), &pod, &used);
@@ -281,11 +283,11 @@ impl Scheduler {
             known.generation = pod.generation;
             *known.source = pod.clone();
             if !self.leading {
-                // The leader tells it things.
+                // Only the leader writes conditions.
                 known.told = told_so_far(&pod);
             }
             let same_quota = known.holding.quota == holding.quota;
-            // Labels that are in no class may still count for pods to come.
+            // Labels used by no class now may matter to later pods.
             known.holding = holding.clone();
             let same = known.class.id == class.id
                 && same_quota
@@ -297,7 +299,7 @@ impl Scheduler {
                 return self.follow_nomination(&pod.uid);
             }
             if known.state == State::Gated {
-                // Time behind gates is not time that scheduling took.
+                // Time behind scheduling gates does not count as scheduling latency.
                 known.arrived = now;
             }
             self.withdraw(&pod.uid);
@@ -332,7 +334,7 @@ impl Scheduler {
         }
     }
 
-    /// A pod like this has come to a node: parked classes that were waiting for such a pod are looked at again.
+    /// Rechecks the parked classes that wait for a pod like this one, which now has a node.
     pub(super) fn arrived(&mut self, pod: &Identity) {
         let revision = self.inventory().revision();
         for agent in self.parked.arrived(pod, revision) {
@@ -340,7 +342,7 @@ impl Scheduler {
         }
     }
 
-    /// Wakes the agents if something changed that parked classes or nominated pods may care about.
+    /// Wakes the agents if a change may help parked classes or nominated pods.
     pub(super) fn wake_for_parked(&mut self) {
         self.wake_for_quotas();
         let loosened = self.inventory().loosened();
@@ -348,7 +350,7 @@ impl Scheduler {
             self.woken_for = loosened;
             self.wake_all();
         } else if self.preemption.is_due() {
-            // Any agent will do.
+            // Any agent can do it.
             self.actions.push(Action::WakeAgent(0));
         }
     }
@@ -358,7 +360,7 @@ impl Scheduler {
     }
 }
 
-/// The pod by all its names.
+/// Returns the reference to the pod.
 pub(super) fn pod_ref(pod: &Pod) -> PodRef {
     PodRef {
         namespace: pod.namespace.clone(),
@@ -368,10 +370,10 @@ pub(super) fn pod_ref(pod: &Pod) -> PodRef {
     }
 }
 
-/// Why a pod cannot be scheduled at all, for the person who made it.
+/// Returns the message for a pod that cannot be scheduled because its spec is invalid or not supported.
 pub(super) fn refusal(spec: &Result<Arc<PodSpec>, SpecError>) -> Option<Arc<str>> {
     match spec {
-        Err(error) => Some(format!("the pod's spec cannot be understood: {error}").into()),
+        Err(error) => Some(format!("the pod's spec is invalid: {error}").into()),
         Ok(spec) if !spec.unsupported.is_empty() => Some(unsupported_message(&spec.unsupported).into()),
         Ok(_) => None,
     }

@@ -1,8 +1,8 @@
-//! Allocations: their members wait together, are planned together by one agent, and committed whole or not at all.
+//! Gangs: members of an allocation wait together, are planned by one agent, and are committed all or none.
 //!
-//! A member without a node waits in its gang, not in a queue of its own. When enough members are there, the gang is one request:
-//! an agent plans places for all of them on its own view, and the commit takes them all or none. Nothing is held for a gang that
-//! is not placed, so two gangs can never wait for each other.
+//! A member without a node waits in its gang, not in a queue of its own. Once enough members exist, the gang is one
+//! request: an agent plans nodes for all of them on its own view, and the commit takes all or none. A gang that is not
+//! placed holds nothing, so two gangs cannot deadlock.
 
 mod advice;
 mod preempt;
@@ -28,37 +28,37 @@ use crate::objects::{Kind, ObjectName};
 use crate::queue::Place;
 use berth_model::{Peer, Pod};
 
-/// A parked gang is tried again at most this often, whatever happens to the nodes.
+/// Minimum interval between attempts of a parked gang, however often nodes change.
 const PACE: Duration = Duration::from_secs(1);
-/// With many parked gangs more seldom: so that all of them together keep an agent busy for a small part of its time.
+/// With n parked gangs the interval is at least n times this, so that together they use a small part of an agent's time.
 const PACE_EACH: Duration = Duration::from_millis(10);
-/// Members of allocations that came after their pods are looked for at most this often.
+/// Minimum interval between searches for members of allocations that were created after their pods.
 const RECOUNT_EVERY: Duration = Duration::from_secs(1);
 
-/// All gangs that have an object or a waiting member.
+/// All gangs with an object or a waiting member.
 #[derive(Debug, Default)]
 pub(super) struct Gangs {
     allocations: Allocations,
     all: BTreeMap<AllocationName, Gang>,
-    /// What the dispatcher calls them.
+    /// Names by dispatcher key.
     by_key: HashMap<Arc<str>, AllocationName>,
     /// By uid: the gang and role of each member with a node.
     placed: HashMap<Arc<str>, (AllocationName, usize)>,
-    /// Something happened to them: whether to try again is to be decided.
+    /// Gangs with changes: whether to retry them is still to be decided.
     due: BTreeSet<AllocationName>,
-    /// Where they stand may have changed.
+    /// Gangs whose status may have changed.
     untold: BTreeSet<AllocationName>,
-    /// The last one that was looked at of these.
+    /// Last gang of `untold` whose status was computed.
     looked_at: Option<AllocationName>,
-    /// The pods with a node are not all known as members.
+    /// Pods with a node may be members that are not recorded yet.
     recount: bool,
     recounted_at: Option<Duration>,
     next_look: Duration,
-    /// The most members that one commit placed.
+    /// Largest number of members placed by one commit.
     largest: usize,
 }
 
-/// One allocation, as far as its pods go.
+/// Scheduling state of one allocation.
 #[derive(Debug)]
 pub(super) struct Gang {
     key: Arc<str>,
@@ -66,21 +66,21 @@ pub(super) struct Gang {
     waiting: BTreeMap<Place, (Arc<str>, usize)>,
     /// Members with a node, bound or assumed, each with its role.
     placed: BTreeMap<Arc<str>, usize>,
-    /// Pods that it claims and an older allocation has.
+    /// Pods it selects that belong to an older allocation.
     contested: BTreeSet<Arc<str>>,
     state: GangState,
     /// Grows with every change of its members or of its object.
     version: u64,
-    /// Its minimum was bound once: who comes later is placed alone.
+    /// Its minimum was bound once: later members are placed one by one.
     scheduled: bool,
-    /// Since when enough members have been waiting.
+    /// Time since which enough members have been waiting.
     complete_since: Option<Duration>,
     tried_at: Duration,
     tries: u32,
     failures: u32,
-    /// Why the last plan was not complete, for its members and for its object.
+    /// Message of the last incomplete plan, for its members and its object.
     lacking: Option<Arc<str>>,
-    /// When its members were last told.
+    /// Time of the last report to its members.
     members_told_at: Option<Duration>,
     told: Option<AllocationStatus>,
     told_at: Duration,
@@ -91,24 +91,24 @@ enum GangState {
     /// Nothing to do: too few members, or all placed.
     Idle,
     Queued(Ticket),
-    /// An agent works on it.
+    /// An agent is placing it.
     Placing(u64),
     /// It did not fit as of this revision.
     Parked(Revision),
     BackingOff(Duration),
-    /// It stands in the line of a quota.
+    /// It waits in the queue of a quota.
     OverQuota,
-    /// It waited for longer than its timeout.
+    /// It waited longer than its timeout.
     TimedOut,
 }
 
-/// A piece of work for an agent: to place a whole gang.
+/// Task of an agent: places a whole gang.
 #[derive(Debug)]
 pub struct GangTask {
     pub(super) name: AllocationName,
     pub(super) version: u64,
     pub wanted: Wanted,
-    /// Pods that are to make room for it were still there.
+    /// Victims of its preemption were still on their nodes.
     awaits_victims: bool,
 }
 
@@ -143,7 +143,7 @@ impl Gang {
         counts
     }
 
-    /// By role: how many more must be placed, or none is.
+    /// Returns, by role, the number of members that must still be placed together.
     fn need(&self, allocation: &Allocation) -> Box<[u32]> {
         let placed = Gang::count(allocation.roles.len(), self.placed.values());
         let need = |(role, placed): (&crate::gang::Role, &u32)| match self.scheduled {
@@ -153,7 +153,7 @@ impl Gang {
         allocation.roles.iter().zip(&placed).map(need).collect()
     }
 
-    /// Whether there is something to place, and enough of it.
+    /// Returns whether enough members wait to be placed.
     fn is_ready(&self, allocation: &Allocation) -> bool {
         let waiting = Gang::count(allocation.roles.len(), self.waiting.values().map(|(_, role)| role));
         let need = self.need(allocation);
@@ -185,7 +185,7 @@ impl Gangs {
         }
     }
 
-    /// A gang without an object and without pods is forgotten.
+    /// Drops a gang without an object and without pods.
     fn forget_if_empty(&mut self, name: &AllocationName) {
         let exists = self.allocations.get(name).is_some();
         let empty =
@@ -200,7 +200,7 @@ impl Gangs {
         }
     }
 
-    /// The pod has a node no more.
+    /// Records that the pod has lost its node.
     pub(super) fn lost(&mut self, uid: &str) {
         let Some((name, _)) = self.placed.remove(uid) else {
             return;
@@ -240,12 +240,12 @@ impl Gangs {
         }
     }
 
-    /// Gangs whose request waits at an agent.
+    /// Returns the number of gangs queued at an agent.
     pub(super) fn queued(&self) -> usize {
         self.all.values().filter(|gang| matches!(gang.state, GangState::Queued(_))).count()
     }
 
-    /// Members whose gang does not have enough of them, and members of gangs that do not fit.
+    /// Returns the numbers of members of incomplete gangs and of members of unschedulable gangs.
     pub(super) fn waiting_members(&self) -> (usize, usize) {
         let mut counts = (0, 0);
         for gang in self.all.values() {
@@ -263,7 +263,7 @@ impl Gangs {
         gang.and_then(|gang| gang.waiting.get(&place)).is_some_and(|(known, _)| **known == *uid)
     }
 
-    /// The ticket of a queued gang and what its agent will call it; for the invariants.
+    /// Returns the ticket and dispatcher key of each queued gang; for the invariants.
     pub(super) fn tickets(&self) -> impl Iterator<Item = (&Arc<str>, Ticket)> {
         self.all.values().filter_map(|gang| match gang.state {
             GangState::Queued(ticket) => Some((&gang.key, ticket)),
@@ -279,7 +279,7 @@ impl Gangs {
 impl Scheduler {
     // Objects.
 
-    /// The allocation is now so.
+    /// Upserts an allocation.
     pub(super) fn apply_allocation(&mut self, allocation: Allocation) {
         let name = allocation.name.clone();
         let (was_scheduled, generation) = (allocation.was_scheduled, allocation.generation);
@@ -292,7 +292,7 @@ impl Scheduler {
         match &before {
             Some(before) if before.uid == uid => {
                 if before.generation == generation {
-                    // Its status moved, no more: we wrote that.
+                    // Only its status changed, which we wrote.
                     return;
                 }
                 gang.scheduled = false;
@@ -310,7 +310,7 @@ impl Scheduler {
         }
     }
 
-    /// A list of all allocations of this kind is complete: the others are gone.
+    /// Deletes the allocations of this kind that are not in a complete list.
     pub(super) fn retain_allocations(
         &mut self,
         kind: AllocationKind,
@@ -325,7 +325,7 @@ impl Scheduler {
         }
     }
 
-    /// Pods that it had or has now are looked at again before the next decision.
+    /// Marks the pods that it had or has now to be reclassified before the next decision.
     fn allocation_changed(&mut self, name: &AllocationName, before: Option<Arc<Allocation>>) {
         self.gang_leaves_line(name);
         let after = self.gangs.allocations.get(name).cloned();
@@ -357,7 +357,7 @@ impl Scheduler {
 
     // Members.
 
-    /// A pod has this node: it may be a member of a gang.
+    /// Records a pod with a node, which may be a member of a gang.
     pub(super) fn note_placed(&mut self, pod: &Pod, peer: &Peer) {
         let leaves = pod.deleting || self.preemption.is_evicting(&pod.uid);
         match self.gangs.find(peer).filter(|_| !leaves) {
@@ -366,7 +366,7 @@ impl Scheduler {
         }
     }
 
-    /// The pod was to leave its node and does not, as far as we know: it may be a member of a gang again.
+    /// Records that a victim stays on its node after all: it counts as a member of its gang again.
     pub(super) fn stays(&mut self, uid: &Arc<str>) {
         let peer = self.ledger.charge_of(uid).map(|charge| charge.holding.peer.clone());
         let Some(peer) = peer.filter(|peer| !peer.terminating) else {
@@ -377,7 +377,7 @@ impl Scheduler {
         }
     }
 
-    /// A bind of a member has succeeded.
+    /// Records the successful bind of a member.
     pub(super) fn member_bound(&mut self, uid: &str) {
         if let Some((name, _)) = self.gangs.placed.get(uid) {
             self.gangs.due.insert(name.clone());
@@ -385,7 +385,7 @@ impl Scheduler {
         }
     }
 
-    /// Finds out which of the pods with a node are members, when that is not known.
+    /// Finds the members among the pods with a node, if they are not known.
     fn recount_members(&mut self, now: Duration) {
         let early = self.gangs.recounted_at.is_some_and(|at| now.saturating_sub(at) < RECOUNT_EVERY);
         if !self.gangs.recount || early {
@@ -411,7 +411,7 @@ impl Scheduler {
         }
     }
 
-    /// The waiting pod joins its gang; `false`: it has none.
+    /// Adds a waiting pod to its gang; `false`: it has none.
     pub(super) fn join_gang(&mut self, uid: &Arc<str>, now: Duration) -> bool {
         let Some(waiting) = self.waiting.get_mut(uid) else {
             return false;
@@ -439,7 +439,7 @@ impl Scheduler {
         true
     }
 
-    /// The waiting pod leaves its gang.
+    /// Removes a waiting pod from its gang.
     pub(super) fn leave_gang(&mut self, uid: &Arc<str>) {
         let Some((membership, place)) =
             self.waiting.get(uid).and_then(|waiting| Some((waiting.gang.clone()?, waiting.place())))
@@ -463,7 +463,7 @@ impl Scheduler {
 
     // Time.
 
-    /// Decides about gangs that something happened to, or that time has come for.
+    /// Decides about gangs that are marked due or whose time has come.
     pub(super) fn look_after_gangs(&mut self, now: Duration) {
         if self.gangs.all.is_empty() && !self.gangs.recount {
             return;
@@ -500,7 +500,7 @@ impl Scheduler {
         self.tell_gangs(now);
     }
 
-    /// Tries a gang that is ready, takes back the request of one that is not.
+    /// Queues a gang that is ready, or withdraws the request of one that is not.
     fn decide_gang(&mut self, name: &AllocationName, now: Duration) {
         let allocation = self.gangs.allocations.get(name).cloned();
         let Some(gang) = self.gangs.all.get_mut(name) else {
@@ -510,7 +510,7 @@ impl Scheduler {
             let enough = |minimum: u32, bound: u32| bound >= minimum;
             let bound = Gang::count(allocation.roles.len(), gang.placed.values());
             let mut roles = allocation.roles.iter().zip(bound);
-            // Assumed ones are bound soon, or lost, and then it is decided again.
+            // Assumed members are soon bound or lost; the decision is made again then.
             let settled =
                 gang.placed.keys().all(|uid| self.ledger.charge_of(uid).is_some_and(|c| !c.assumed));
             gang.scheduled |= settled && roles.all(|(role, bound)| enough(role.minimum, bound));
@@ -525,7 +525,7 @@ impl Scheduler {
         };
         match (&gang.state, ready) {
             (GangState::Idle | GangState::TimedOut, true) => self.enqueue_gang(name, now),
-            // Somebody came or went: what did not fit may fit now, but not more often than at its pace.
+            // Its members changed: it may fit now, but it is retried no more often than its interval.
             (GangState::Parked(_), true) => {
                 if now >= gang.tried_at + PACE {
                     self.enqueue_gang(name, now);
@@ -547,7 +547,7 @@ impl Scheduler {
         }
     }
 
-    /// Gives a gang to an agent, if quotas have room for it.
+    /// Assigns a gang to an agent if its quotas have enough left.
     fn enqueue_gang(&mut self, name: &AllocationName, now: Duration) {
         if !self.gang_queues_for_quota(name, false, now) {
             self.hand_out_gang(name, now);
@@ -571,7 +571,7 @@ impl Scheduler {
         self.actions.push(Action::WakeAgent(assigned.wake));
     }
 
-    /// The task for a request that the dispatcher handed out, if it is a gang's that is still ready.
+    /// Returns the task for a dispatched request if it belongs to a gang that is still ready.
     pub(super) fn start_gang(&mut self, request: &Request) -> Option<(GangTask, u64)> {
         let name = self.gangs.by_key.get(&request.uid)?.clone();
         let allocation = self.gangs.allocations.get(&name).cloned();
@@ -601,7 +601,7 @@ impl Scheduler {
 }
 
 impl Kind {
-    /// The kind of allocation that objects of this kind are, if they are.
+    /// Returns the kind of allocation for objects of this kind, if it is one.
     pub(super) fn allocation(self) -> Option<AllocationKind> {
         match self {
             Kind::Allocation => Some(AllocationKind::Allocation),

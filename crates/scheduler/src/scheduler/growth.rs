@@ -1,5 +1,5 @@
-//! Room for pods that are resized in place. Their kubelet hears of it from the API server; the ledger must know sooner, so that nobody
-//! is placed there meanwhile.
+//! Reservation of resources for in-place pod resizes. The kubelet learns about a resize from the API server; the ledger
+//! must know earlier, so that the resources are not given to another pod.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use super::Scheduler;
 use berth_model::NodeSize;
 use berth_model::Usage;
 
-/// More that is charged for a pod, until its watch tells of it.
+/// Increase charged for a pod until its watch reports the resize.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Growth {
     before: Arc<Usage>,
@@ -15,28 +15,28 @@ pub struct Growth {
 }
 
 impl Scheduler {
-    /// Charges a pod for so much more on its node, if there is room for that beside everything else that is charged or kept there.
-    /// A watch that tells of the pod replaces this by the truth; [`Scheduler::take_growth_back`] ends it when nothing comes of it.
+    /// Charges a pod for an increase on its node if it fits beside all charges and reservations there. The next watch
+    /// event of the pod replaces the charge; [`Scheduler::take_growth_back`] reverts it if the resize fails.
     ///
     /// # Errors
-    /// Why it cannot be: the pod must stay as it is.
+    /// The reason why the increase does not fit: the pod must keep its size.
     pub fn grow_in_place(&mut self, uid: &Arc<str>, more: NodeSize) -> Result<Growth, String> {
-        let charge = self.ledger.charge_of(uid).ok_or("berth has not seen it on its node yet")?;
+        let charge = self.ledger.charge_of(uid).ok_or("berth has not observed the pod on its node yet")?;
         let (node, priority, before) = (charge.node, charge.holding.priority, charge.holding.usage.clone());
         let row = self.inventory().row(node);
         if row.node.is_none() {
-            return Err("berth does not know its node".to_owned());
+            return Err("the pod's node is not in berth's cache".to_owned());
         }
         let with_reservations = row.with_reservations(priority);
         let row = with_reservations.as_ref().unwrap_or(row);
         let lacks = |what: &str, has: i64, requested: i64, more: i64| {
             let free = has.saturating_sub(requested);
             (more > 0 && more > free)
-                .then(|| format!("{more} {what} more than {} that are free", free.max(0)))
+                .then(|| format!("{more} more {what}, but only {} are free", free.max(0)))
         };
         let (has, requested) = (&row.allocatable, &row.requested);
         let lacking = [
-            lacks("thousandths of a CPU", has.cpu_milli, requested.cpu_milli, more.cpu),
+            lacks("millicores of CPU", has.cpu_milli, requested.cpu_milli, more.cpu),
             lacks("bytes of memory", has.memory, requested.memory, more.memory),
         ];
         if let Some(why) = lacking.into_iter().flatten().next() {
@@ -53,11 +53,11 @@ impl Scheduler {
         Ok(Growth { before, after })
     }
 
-    /// As [`Scheduler::grow_in_place`], after a request of which nobody knew whether it was carried out, and that was not: what was
-    /// charged for that one counts no more.
+    /// Does the same as [`Scheduler::grow_in_place`] after an earlier request with unknown outcome turned out not to be
+    /// carried out: its charge is reverted first.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Scheduler::grow_in_place`].
     pub fn grow_instead(
         &mut self,
         uid: &Arc<str>,
@@ -68,7 +68,7 @@ impl Scheduler {
         self.grow_in_place(uid, more)
     }
 
-    /// The pod was not resized. What a watch has told of it meanwhile stays.
+    /// Reverts the charge of a resize that did not happen. A newer state reported by a watch is kept.
     pub fn take_growth_back(&mut self, uid: &Arc<str>, growth: &Growth) {
         let is_ours = |usage: &Arc<Usage>| Arc::ptr_eq(usage, &growth.after);
         if self.ledger.charge_of(uid).is_some_and(|charge| is_ours(&charge.holding.usage)) {

@@ -1,4 +1,4 @@
-//! Hints of where pods had better be: what changes when there are others.
+//! Updates of affinity hints.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use berth_model::Preference;
 use berth_model::{Identity, PodSpec};
 
 impl Scheduler {
-    /// These hints hold from now on, and no others. Waiting pods that they concern are looked at again before the next decision;
-    /// those that have a node stay there. Replicas that schedule need them as the leader does.
+    /// Replaces all hints. Affected waiting pods are reclassified before the next decision; pods with a node stay
+    /// there. All scheduling replicas need the hints, not only the leader.
     pub fn hints_changed(&mut self, hints: impl IntoIterator<Item = Hint>) -> Taken {
         let (hints, refused) = Hints::new(hints);
         let before = std::mem::replace(&mut self.hints, hints);
@@ -34,7 +34,7 @@ impl Scheduler {
         taken
     }
 
-    /// The terms that hints give such a pod, if its policy lets what they say count.
+    /// Returns the hinted terms for such a pod if its policy counts affinity preferences.
     pub(super) fn hinted(&self, pod: &Identity, spec: &Arc<PodSpec>, placement: &Placement) -> Terms {
         let preferences = placement.order.preferences().iter();
         if self.hints.is_empty()

@@ -1,8 +1,8 @@
-//! The scheduler itself: what happens to every pod between its arrival and its bind, as one synchronous, deterministic
-//! state machine. Events and answers go in, [`Action`]s come out; time is an argument.
+//! The scheduler: handles every pod from its arrival to its bind, as one synchronous, deterministic state machine.
+//! Events and results go in, [`Action`]s come out; time is an argument.
 //!
-//! Cluster events enter in `cluster_events.rs`; agents take work and settle it in `work.rs`; the end of binds is in
-//! `binds.rs`. May not know: kube, tokio, clocks.
+//! Cluster events enter in `cluster_events.rs`; agents take and settle work in `work.rs`; binds end in `binds.rs`. May
+//! not know: kube, tokio, clocks.
 
 mod action;
 mod advice;
@@ -60,44 +60,44 @@ use others::Others;
 use preemption::Preemption;
 use quotas::Quotas;
 
-/// What the scheduler needs to know of its configuration.
+/// Configuration of the scheduler.
 #[derive(Debug, Clone)]
 pub struct SchedulerConfig {
-    /// Pods that name one of these are ours.
+    /// Pods with one of these `schedulerName`s belong to this scheduler.
     pub scheduler_names: Vec<Arc<str>>,
     pub agents: usize,
     pub dispatcher: DispatcherKind,
-    /// Of the dispatcher's random choices.
+    /// Seed of the dispatcher's random choices.
     pub seed: u64,
-    /// Binds decided but not finished, at most; agents pause beyond it, so that a pod of high priority never waits
-    /// behind more than these.
+    /// Maximum number of binds in flight; agents pause above it, so that a high-priority pod never waits behind more
+    /// than these.
     pub max_waiting_binds: usize,
-    /// Placements tried for one pod in a row before it backs off.
+    /// Maximum number of placements tried in a row for one pod before it backs off.
     pub max_tries: u32,
     pub backoff: BackoffLimits,
-    /// Pods that wait are told of a new diagnosis of their class at most this often.
+    /// Minimum interval between updates of a waiting pod's condition with a new diagnosis of its class.
     pub refresh: Duration,
-    /// Nothing is scheduled before these have been listed once, besides pods and nodes.
+    /// Kinds that must be listed before anything is scheduled, in addition to pods and nodes.
     pub objects: BTreeSet<Kind>,
-    /// Claims that are not bound so long after their pod got its node take it from it again.
+    /// Time to bind the claims of a pod after it got its node; then the pod loses the node.
     pub volume_bind_timeout: Duration,
-    /// Pods of other schedulers without a node are known, too: the guard and the extender are asked about them.
+    /// Tracks pods of other schedulers without a node: needed by the guard and the extender.
     pub knows_others: bool,
-    /// A pod that has fitted nowhere for so long gets room kept on one node until it fits there. Zero: never.
+    /// Time after which an unschedulable pod gets a reservation on one node until it fits there. Zero: never.
     pub reserve_after: Duration,
-    /// Pods that fit nowhere make less important ones leave.
+    /// Enables preemption of lower-priority pods.
     pub preemption: bool,
-    /// What fragmentation advice asks of pods with a node is remembered.
+    /// Keeps the data of pods with a node that fragmentation advice needs.
     pub advice: bool,
-    /// What pods get that have no topology spread constraints and belong together. Without selectors.
+    /// Default spread constraints of pods without their own that have a common owner or service. Without selectors.
     pub default_spread: Spread,
-    /// How pods are placed that no policy governs.
+    /// Placement of pods that no policy governs.
     pub placement: Arc<Placement>,
 }
 
 impl Default for SchedulerConfig {
-    /// One agent for the pods of `berth`, nothing to list besides pods and nodes, no default spreading; else what the
-    /// configuration file has when it says nothing.
+    /// One agent for the pods of `berth`, no kinds to list besides pods and nodes, no default spreading; otherwise the
+    /// defaults of the configuration file.
     fn default() -> Self {
         SchedulerConfig {
             scheduler_names: vec!["berth".into()],
@@ -120,14 +120,14 @@ impl Default for SchedulerConfig {
     }
 }
 
-/// A pod of ours that has no node yet, or whose bind is not finished.
+/// A pod of this scheduler that has no node yet, or whose bind is in flight.
 #[derive(Debug)]
 struct Waiting {
     pod: PodRef,
     class: Arc<Class>,
-    /// What it would hold of its node.
+    /// Holding it would have on its node.
     holding: Holding,
-    /// As it was last seen, to classify it again when what it depends on changes.
+    /// Last observed object, for reclassification.
     source: Box<Pod>,
     priority: i32,
     policy: PreemptionPolicy,
@@ -135,21 +135,21 @@ struct Waiting {
     /// Order of arrival; unique.
     seq: u64,
     arrived: Duration,
-    /// Attempts at all, for the metrics.
+    /// Total number of attempts, for the metrics.
     attempts: u32,
     /// Placements tried since it was last queued.
     tries: u32,
-    /// Errors in a row.
+    /// Consecutive errors.
     failures: u32,
-    /// The message of its condition, as far as we know.
+    /// Message of its condition, as far as known.
     told: Option<Arc<str>>,
-    /// What the watch told of it while its bind was under way.
+    /// Last event of its watch while its bind was in flight.
     news: Option<Box<Pod>>,
-    /// While it waits for its claims.
+    /// Set while it waits for its claims.
     claiming: Option<Box<Claiming>>,
-    /// It had its turn in the line of its quota.
+    /// It has been admitted by its quota.
     admitted: bool,
-    /// The allocation that it is a member of.
+    /// The allocation it is a member of.
     gang: Option<Membership>,
     state: State,
 }
@@ -158,30 +158,30 @@ struct Waiting {
 enum State {
     /// It has scheduling gates.
     Gated,
-    /// Its spec cannot be understood or is not supported, for this reason.
+    /// Its spec is invalid or not supported, for this reason.
     Refused(Arc<str>),
     Queued(Ticket),
-    /// An agent works on it; the number tells this piece of work from an earlier one.
+    /// An agent is placing it; the number identifies this task.
     Placing(u64),
     /// It has a node in the ledger, and its claims are being bound.
     Claiming,
-    /// It has a node in the ledger, and the bind is under way.
+    /// It has a node in the ledger, and its bind is in flight.
     Binding,
     BackingOff(Duration),
     /// Another replica schedules its class.
     Elsewhere,
-    /// It has a node in the ledger, since another replica asked to bind it there.
+    /// It has a node in the ledger, because another replica requested its bind there.
     Held,
     /// It waits with the other members of its gang.
     Grouped,
-    /// It stands in the line of its quota.
+    /// It waits in the queue of its quota.
     OverQuota,
     Parked,
     /// Woken from its parked class and queued at the agent that has the list.
     Woken(Ticket),
 }
 
-/// Waiting pods that are to be classified again.
+/// Waiting pods to be reclassified.
 #[derive(Debug, Default)]
 struct Stale {
     everyone: bool,
@@ -199,7 +199,7 @@ impl Stale {
         self.only_some() && self.pods.is_empty()
     }
 
-    /// At most the pods in `pods`.
+    /// Returns whether no pods other than those in `pods` are stale.
     fn only_some(&self) -> bool {
         !self.everyone && !self.claimants && self.namespaces.is_empty() && self.owners.is_empty()
     }
@@ -215,7 +215,7 @@ impl Stale {
     }
 }
 
-/// See the module.
+/// State machine of the scheduler.
 #[derive(Debug)]
 pub struct Scheduler {
     config: SchedulerConfig,
@@ -244,18 +244,18 @@ pub struct Scheduler {
     term: u64,
     pods_synced: bool,
     nodes_synced: bool,
-    /// Kinds of objects that have not been listed yet.
+    /// Kinds that have not been listed yet.
     unlisted: BTreeSet<Kind>,
-    /// Classes of waiting pods that something changed for.
+    /// Waiting pods whose class may have changed.
     stale: Stale,
-    /// Waiting pods (by uid) that use each claim.
+    /// Uids of the waiting pods that use each claim.
     pods_by_claim: HashMap<ClaimName, BTreeSet<Arc<str>>>,
     claimants: Claimants,
-    /// The loosening that agents were last woken for.
+    /// `loosened` revision for which agents were last woken.
     woken_for: Revision,
-    /// By agent: its last task was the check of a parked class.
+    /// By agent: whether its last task was a check of a parked class.
     checked_last: Vec<bool>,
-    /// The latest commit that broke an invariant.
+    /// Latest commit that violated an invariant.
     overcommitted: Option<Violation>,
 }
 
@@ -318,18 +318,18 @@ impl Scheduler {
         &self.stats
     }
 
-    /// What is to be done in the world, in the order it was decided.
+    /// Returns the pending actions, in the order of the decisions.
     pub fn take_actions(&mut self) -> Vec<Action> {
         std::mem::take(&mut self.actions)
     }
 
-    /// Whether all nodes, pods and other objects have been seen once. Nothing is scheduled before.
+    /// Returns whether all nodes, pods and other objects have been listed once. Nothing is scheduled before.
     pub fn synced(&self) -> bool {
         self.pods_synced && self.nodes_synced && self.unlisted.is_empty()
     }
 
-    /// Only a leader places pods, and tells them why they wait. Binds that are under way when leadership is lost settle on
-    /// their own.
+    /// Starts or stops leading. Only a leader places pods and writes conditions. Binds in flight when leadership is
+    /// lost settle on their own.
     pub fn set_leading(&mut self, leading: bool) {
         let began = leading && !self.leading;
         self.leading = leading;
@@ -337,7 +337,7 @@ impl Scheduler {
             self.end_preemption();
         }
         if began {
-            // Whoever led before may have ended before it told them.
+            // The previous leader may have ended before it wrote their conditions.
             let waits = |waiting: &Waiting| {
                 matches!(waiting.state, State::Refused(_) | State::Parked | State::OverQuota)
             };
@@ -356,18 +356,18 @@ impl Scheduler {
         self.leading
     }
 
-    /// Leads from now on, in this term.
+    /// Starts leading in this term.
     pub fn lead(&mut self, term: u64) {
         self.term = term;
         self.set_leading(true);
     }
 
-    /// The term in which decisions are made now.
+    /// Returns the current term.
     pub fn term(&self) -> u64 {
         self.term
     }
 
-    /// The agent in whose queue this pod waits.
+    /// Returns the agent in whose queue this pod waits.
     pub fn agent_of(&self, uid: &str) -> Option<usize> {
         match self.waiting.get(uid)?.state {
             State::Queued(ticket) | State::Woken(ticket) => ticket.lane(),
@@ -375,12 +375,12 @@ impl Scheduler {
         }
     }
 
-    /// Binds decided and not finished.
+    /// Returns the number of binds in flight.
     pub fn binds(&self) -> usize {
         self.binds
     }
 
-    /// Pods by where they wait.
+    /// Returns the number of pods by queue.
     pub fn queue_lengths(&self) -> QueueLengths {
         let (mut gated, mut refused, mut elsewhere) = (0, 0, 0);
         for waiting in self.waiting.values() {
@@ -411,7 +411,7 @@ impl Scheduler {
         self.classifier.len()
     }
 
-    /// Moves on what only time moves: pods whose backoff is over, and diagnoses that are to be told again.
+    /// Handles everything that depends on time only: pods whose backoff is over, and diagnoses to refresh.
     pub fn tick(&mut self, now: Duration) {
         self.look_after_claims(now);
         self.classify_again(now);
@@ -445,7 +445,7 @@ impl Scheduler {
         }
     }
 
-    /// Puts a pod that may be scheduled where it can be: at an agent, or into its parked class.
+    /// Queues a pod that may be scheduled: in its gang, its quota, at an agent, or in its parked class.
     fn admit(&mut self, uid: &Arc<str>, now: Duration) {
         let Some(waiting) = self.waiting.get_mut(uid) else {
             return;
@@ -458,7 +458,7 @@ impl Scheduler {
         self.enter(uid, now);
     }
 
-    /// The same for a pod that stands alone and has room in its quota.
+    /// Does the same for a pod without a gang that its quota admits.
     fn enter(&mut self, uid: &Arc<str>, now: Duration) {
         let Some(waiting) = self.waiting.get(uid) else {
             return;
@@ -482,7 +482,7 @@ impl Scheduler {
         self.actions.push(Action::WakeAgent(assigned.wake));
     }
 
-    /// Puts a pod into the group of its class, which exists, and tells it why.
+    /// Adds a pod to the group of its class, which exists, and reports why.
     fn park(&mut self, uid: &Arc<str>, now: Duration) {
         let Some(waiting) = self.waiting.get_mut(uid) else {
             return;
@@ -498,7 +498,7 @@ impl Scheduler {
             group.told_at = now;
         }
         let certain = group.is_certain(loosened);
-        // What is told depends on whether it can preempt anything.
+        // The message depends on whether it can preempt.
         if self.parked_pod_hunts(uid) || !certain {
             if let Some(group) = self.parked.get_mut(class) {
                 group.untold = true;
@@ -509,8 +509,8 @@ impl Scheduler {
         }
     }
 
-    /// Tells the pods of a parked class that have not been told anything yet, once it is certain that none of them fits now:
-    /// a pod that is told so in vain makes an autoscaler add a node.
+    /// Reports to the pods of a parked class that have no condition yet, once it is certain that none of them fits: a
+    /// wrong report makes an autoscaler add a node.
     fn tell_untold(&mut self, class: ClassId) {
         if self.preemption.hunts(class) {
             return;
@@ -531,7 +531,7 @@ impl Scheduler {
         }
     }
 
-    /// Tells a parked or refused pod why it waits, if that is news to it.
+    /// Writes the condition of a parked or refused pod if its message has changed.
     fn tell_why(&mut self, uid: &Arc<str>, event: bool) {
         let Some(waiting) = self.waiting.get(uid) else {
             return;
@@ -555,7 +555,7 @@ impl Scheduler {
 
     fn tell(&mut self, uid: &Arc<str>, reason: &'static str, message: Arc<str>, event: bool) {
         if !self.waiting.get(uid).is_some_and(|waiting| self.owns_pod(waiting)) {
-            // Whoever schedules it tells it.
+            // The replica that schedules it writes its condition.
             return;
         }
         let Some(waiting) = self.waiting.get_mut(uid) else {
@@ -569,7 +569,7 @@ impl Scheduler {
         self.actions.push(Action::Report(Report::Failed { pod, reason, message, generation, event }));
     }
 
-    /// Takes a waiting pod out of wherever it is; it is still in `waiting`.
+    /// Removes a waiting pod from its queue; it stays in `waiting`.
     fn withdraw(&mut self, uid: &Arc<str>) {
         let Some(waiting) = self.waiting.get_mut(uid) else {
             return;
@@ -595,7 +595,7 @@ impl Scheduler {
         }
     }
 
-    /// The pod `uid` is done with. If it was the one awake in its parked class, that class is looked at again.
+    /// Ends the probe of a parked class. If `uid` was its probe, the class is checked again.
     fn probe_ended(&mut self, class: ClassId, uid: &str) {
         if self.parked.probe_ended(class, uid)
             && let Some(group) = self.parked.get(class)
@@ -609,7 +609,7 @@ impl Scheduler {
         self.remove(uid);
     }
 
-    /// Takes a pod that is nowhere any more out of `waiting`.
+    /// Removes a pod that is in no queue from `waiting`.
     fn remove(&mut self, uid: &Arc<str>) -> Option<Waiting> {
         self.end_nomination(uid, false);
         let waiting = self.waiting.remove(uid)?;
@@ -624,7 +624,7 @@ impl Scheduler {
         Some(waiting)
     }
 
-    /// Takes the pod's charge off its node, and out of its gang's members with a node.
+    /// Removes the pod's charge, and the pod from its gang's placed members.
     fn discharge(&mut self, uid: &str) -> bool {
         self.gangs.lost(uid);
         self.ledger.discharge(uid)
@@ -634,7 +634,7 @@ impl Scheduler {
         self.config.scheduler_names.contains(&pod.scheduler_name)
     }
 
-    /// Where each waiting pod is, for the invariants: counted from the pods themselves.
+    /// Counts the waiting pods by state, from the pods themselves; for the invariants.
     pub fn census(&self) -> BTreeMap<&'static str, usize> {
         let mut census = BTreeMap::new();
         for waiting in self.waiting.values() {
@@ -644,7 +644,7 @@ impl Scheduler {
     }
 }
 
-/// Pods by where they wait (kube-scheduler's metric `pending_pods`).
+/// Number of pods by queue (kube-scheduler's metric `pending_pods`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct QueueLengths {
     pub active: usize,
@@ -653,14 +653,14 @@ pub struct QueueLengths {
     pub gated: usize,
     /// Members of gangs that wait for more members.
     pub incomplete: usize,
-    /// Pods and gangs that wait for room in their quota.
+    /// Pods and gangs that wait for their quota.
     pub over_quota: usize,
-    /// Another replica schedules them.
+    /// Pods that another replica schedules.
     pub elsewhere: usize,
 }
 
 impl Waiting {
-    /// A pod that was just seen: not to be scheduled until its state says so.
+    /// Returns a newly observed pod: not scheduled until its state is set.
     fn new(pod: Pod, class: Arc<Class>, holding: Holding, seq: u64, now: Duration) -> Self {
         let told = told_so_far(&pod);
         Waiting {
@@ -716,13 +716,13 @@ impl State {
     }
 }
 
-/// The message of a pod's condition, if that says that it is not scheduled.
+/// Returns the message of a pod's condition if that is `PodScheduled=False`.
 fn told_so_far(pod: &Pod) -> Option<Arc<str>> {
     let condition = pod.scheduled.as_ref().filter(|condition| !condition.status)?;
     Some(condition.message.clone())
 }
 
-/// What a pod that cannot be scheduled by this version is told.
+/// Returns the message for a pod that this version cannot schedule.
 fn unsupported_message(unsupported: &[Unsupported]) -> String {
     let fields: Vec<_> = unsupported.iter().map(|feature| feature.field()).collect();
     format!(

@@ -1,6 +1,6 @@
-//! Binds that others ask for: another scheduler or another replica, whose binding the guard reviews, and kube-scheduler,
-//! whose extender berth is. Room that was granted is *held* in the ledger, like an assumption of our own, until the pod is
-//! seen bound or gone, or is read without a node when the request can have no effect any more.
+//! Binds requested by other schedulers, by other replicas (their bindings are reviewed by the guard), and by
+//! kube-scheduler, whose extender berth is. Granted resources are *held* in the ledger, like an assumption, until the
+//! pod is seen bound or deleted, or is read without a node after the request can no longer take effect.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -13,53 +13,53 @@ use crate::placement::{Binding, Outcome, Truth};
 use crate::rules::{self, Key, Reasons, Standing};
 use berth_model::{Holding, Pod};
 
-/// Pods of other schedulers, and what is held for binds that others asked for.
+/// Pods of other schedulers, and holds for binds requested by other clients.
 #[derive(Debug, Default)]
 pub(super) struct Others {
-    /// Pods of other schedulers without a node, by uid. Empty unless they are to be known.
+    /// Pods of other schedulers without a node, by uid. Empty unless they are tracked.
     pods: HashMap<Arc<str>, Box<Pod>>,
     /// By uid.
     holds: BTreeMap<Arc<str>, Hold>,
-    /// Room that stays held on a node where a pod was to be bound before it was to be bound to another one. By a name made of
-    /// uid and node, under which the ledger keeps the room.
+    /// Holds on the previous node of a pod whose bind was then requested to another node. Keyed by a name made of uid
+    /// and node, under which the ledger has the reservation.
     former: BTreeMap<Arc<str>, Hold>,
-    /// Binds that kube-scheduler asked for and that are under way, by uid.
+    /// Binds requested by kube-scheduler that are in flight, by uid.
     binds: BTreeMap<Arc<str>, Arc<str>>,
 }
 
 #[derive(Debug, Clone)]
 struct Hold {
     binding: Binding,
-    /// From then on the request can have no more effect.
+    /// Time from which the request can no longer take effect.
     until: Duration,
 }
 
-/// What the guard says to a binding.
+/// Answer of the guard to a binding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Review {
-    /// It fits, or was granted before, or the API server refuses it by itself.
+    /// It fits, or was granted before, or the API server will reject it itself.
     Allowed,
-    /// The pod is not known: come again with it.
+    /// The pod is not cached: the caller must retry with the pod.
     Unknown,
-    /// It does not fit now, in words for who sent it.
+    /// It does not fit now; the message is for the sender.
     Refused(String),
 }
 
-/// What becomes of a bind that kube-scheduler asks its extender for.
+/// Answer to a bind request of kube-scheduler to its extender.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Asked {
-    /// Its room is assumed: bind it, and tell [`Scheduler::asked_bind_finished`].
+    /// Its resources are assumed: bind it, and report to [`Scheduler::asked_bind_finished`].
     Bind(Binding),
-    /// The same bind is under way: wait for it.
+    /// The same bind is in flight: wait for it.
     UnderWay,
     /// The pod is on that node.
     Done,
-    /// The pod is not known: come again with it.
+    /// The pod is not cached: the caller must retry with the pod.
     Unknown,
     Refused(String),
 }
 
-/// How many pods and binds of others there are, for metrics.
+/// Numbers of pods of other schedulers and of their binds, for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OthersCounts {
     pub pods: usize,
@@ -76,7 +76,7 @@ impl Others {
         }
     }
 
-    /// Assumptions of the ledger that are explained here.
+    /// Returns the number of assumptions in the ledger that belong to other schedulers.
     pub(super) fn assumed(&self) -> usize {
         self.holds.len() + self.binds.len()
     }
@@ -85,7 +85,7 @@ impl Others {
         self.holds.contains_key(uid)
     }
 
-    /// Room on this list of names is kept for no pod of the store.
+    /// Returns whether the reservation of this name is a hold on a former node, not one of a pod in the API server.
     pub(super) fn is_former(&self, name: &str) -> bool {
         self.former.contains_key(name)
     }
@@ -109,29 +109,29 @@ impl Scheduler {
         self.others.counts()
     }
 
-    /// Binds, ours and others', whose room is charged and whose end is not known.
+    /// Returns the number of binds, of this and other schedulers, that are charged and whose outcome is unknown.
     pub fn binds_under_way(&self) -> usize {
         let others = self.others();
         self.binds() + others.binds + others.holds
     }
 
-    /// A pod of another scheduler has no node.
+    /// Records a pod of another scheduler without a node.
     pub(super) fn note_other(&mut self, pod: Pod) {
         if self.config.knows_others && !pod.deleting {
             self.others.pods.insert(pod.uid.clone(), Box::new(pod));
         }
     }
 
-    /// Whether `binding`, which somebody asks the API server for, fits; if it does, its room is held from now on. `until` is when
-    /// the request can have no more effect; `None`: it has none at all, and nothing is held. `pod` is the pod when the caller has
-    /// just read it.
+    /// Checks whether `binding`, requested from the API server by any client, fits; if so, holds its resources. `until`
+    /// is the time from which the request can no longer take effect; `None`: it never takes effect (dry run), and
+    /// nothing is held. `pod` is the pod if the caller has just read it.
     pub fn review(&mut self, binding: &Binding, pod: Option<&Pod>, until: Option<Duration>) -> Review {
         let (uid, node) = (&binding.uid, &binding.node);
         if let Some(charge) = self.ledger.charge_of(uid) {
             let host = self.inventory().name(charge.node).clone();
             let held = self.others.holds(uid);
             if !charge.assumed {
-                // It is bound: the API server knows best.
+                // It is bound: the API server decides.
                 return Review::Allowed;
             }
             if host == *node {
@@ -145,12 +145,12 @@ impl Scheduler {
             return Review::Unknown;
         };
         let Some(id) = self.existing(node) else {
-            return Review::Refused(format!("there is no node {node}, as far as berth knows"));
+            return Review::Refused(format!("node {node} is not in berth's cache"));
         };
         if let Some(why) = self.lacks(id, &holding) {
-            return Review::Refused(format!("the pod does not fit node {node} any more: {why}"));
+            return Review::Refused(format!("the pod no longer fits node {node}: {why}"));
         }
-        // What other replicas place counts together; pods of other schedulers know nothing of quotas.
+        // Pods placed by other replicas count against quotas; pods of other schedulers do not.
         if self.waiting.contains_key(uid)
             && let Some(lack) = self.over_quota(holding.quota.as_ref(), &holding.usage)
         {
@@ -162,23 +162,26 @@ impl Scheduler {
         Review::Allowed
     }
 
-    /// The node is charged already.
+    /// Reviews a binding whose node is charged already.
     fn review_again(&mut self, uid: &Arc<str>, until: Option<Duration>) -> Review {
         if let Some(hold) = self.others.holds.get_mut(uid) {
-            // This request may have effect later than the one before.
+            // This request may take effect later than the one before.
             hold.until = until.map_or(hold.until, |until| until.max(hold.until));
             return Review::Allowed;
         }
         let Some(charge) = self.ledger.charge_of(uid) else {
             return Review::Unknown;
         };
-        // We assumed it ourselves, maybe before we were the guard; whoever was may have given the room away.
+        // We assumed it ourselves, maybe before this replica was the guard; the previous guard may have granted the
+        // resources to another pod.
         let mut row = self.inventory().row(charge.node).clone();
         row.discharge(&charge.holding);
         let lacking = rules::lacking(&charge.holding.usage, &row);
         match lacking.is_empty() {
             true => Review::Allowed,
-            false => Review::Refused(format!("the room was given to others: {}", lacking.join(", "))),
+            false => {
+                Review::Refused(format!("its resources were granted to other pods: {}", lacking.join(", ")))
+            }
         }
     }
 
@@ -186,8 +189,8 @@ impl Scheduler {
         self.inventory().find(node).filter(|id| self.inventory().row(*id).node.is_some())
     }
 
-    /// The rank of a node for the pod `uid` of this class, by the rules that look at nothing but the node: without the room
-    /// that is kept there for the pod itself, and without `victims`.
+    /// Returns the rank of a node for the pod `uid` of this class by node-local rules: without the reservation of the
+    /// pod itself, and without `victims`.
     pub(super) fn rank_there(&self, class: &Class, node: NodeId, uid: &str, victims: &[&str]) -> Key {
         let row = self.inventory().row(node);
         let own = |row: &Row| row.reserved.as_ref().is_some_and(|all| all.iter().any(|r| *r.uid == *uid));
@@ -204,15 +207,16 @@ impl Scheduler {
         rules::rank_uncached(class, &row)
     }
 
-    /// Where the node stands that another scheduler has nominated for this pod: the pod's own room must not keep it out.
+    /// Returns the standing of the node that another scheduler has nominated for this pod, ignoring the pod's own
+    /// reservation.
     pub fn nominated(&self, class: &Class, pod: &Pod) -> Option<(NodeId, Result<Standing, Reasons>)> {
         let id = self.existing(pod.nominated_node.as_ref()?)?;
         let key = self.rank_there(class, id, &pod.uid, &[]);
         Some((id, key.standing(class.placement.layout()).ok_or(key.reasons().unwrap_or(Reasons::NONE))))
     }
 
-    /// Whether the pod of this class may go to `node` once `victims` (by uid) are gone from there. Rules about pods of other nodes
-    /// are left to who asks.
+    /// Returns whether the pod of this class may go to `node` once `victims` (by uid) have left it. Rules about pods of
+    /// other nodes are left to the caller.
     pub fn admits_without(&self, class: &Class, pod: &Pod, node: &str, victims: &[&str]) -> bool {
         self.existing(node).is_some_and(|id| self.rank_there(class, id, &pod.uid, victims).is_valid())
     }
@@ -226,10 +230,10 @@ impl Scheduler {
         Some(self.objects.holding(pod))
     }
 
-    /// What the kubelet would turn the pod away for.
+    /// Returns the resources for which the kubelet would reject the pod.
     fn lacks(&self, node: NodeId, holding: &Holding) -> Option<String> {
         let row = self.inventory().row(node);
-        // Only what is held for binds counts, not what is kept for pods that may come.
+        // Only holds for binds count, not reservations for nominated pods.
         let row = row.with_reservations(i32::MAX);
         let row: &Row = row.as_ref().unwrap_or(self.inventory().row(node));
         let lacking = rules::lacking(&holding.usage, row);
@@ -239,7 +243,7 @@ impl Scheduler {
     fn hold(&mut self, binding: &Binding, holding: Holding, node: NodeId, until: Duration) {
         let uid = &binding.uid;
         if let Some(former) = self.others.holds.remove(uid) {
-            // The earlier request may still be carried out; whichever comes first wins.
+            // The earlier request may still be carried out; the first one to take effect wins.
             let key: Arc<str> = format!("{uid} on {}", former.binding.node).into();
             self.discharge(uid);
             self.ledger.reserve(&key, Some((&former.binding.node, i32::MAX, &holding.usage)));
@@ -252,7 +256,7 @@ impl Scheduler {
         }
     }
 
-    /// One of ours, if it is one, waits for what becomes of another replica's bind.
+    /// Lets a pod of this scheduler wait for the outcome of another replica's bind.
     pub(super) fn wait_held(&mut self, uid: &Arc<str>) {
         self.withdraw(uid);
         if let Some(waiting) = self.waiting.get_mut(uid) {
@@ -260,13 +264,14 @@ impl Scheduler {
         }
     }
 
-    /// Room held for requests that can have no more effect: read each pod, and tell [`Scheduler::held_pod_read`].
+    /// Returns the holds whose request can no longer take effect: read each pod, and report to
+    /// [`Scheduler::held_pod_read`].
     pub fn holds_due(&self, now: Duration) -> Vec<Binding> {
         let all = self.others.holds.values().chain(self.others.former.values());
         all.filter(|hold| hold.until <= now).map(|hold| hold.binding.clone()).collect()
     }
 
-    /// What the store says of the pod of a hold that is due: the request it was held for can have no more effect.
+    /// Applies the pod as read from the store for a hold that is due: its request can no longer take effect.
     pub fn held_pod_read(&mut self, binding: &Binding, truth: &Truth, now: Duration) {
         let (uid, node) = (&binding.uid, &binding.node);
         if matches!(truth, Truth::Unreadable(_)) {
@@ -294,7 +299,7 @@ impl Scheduler {
         self.wake_for_parked();
     }
 
-    /// One of ours that another replica did not bind after all is ours to place again.
+    /// Queues a pod of this scheduler that another replica did not bind after all.
     fn wait_again(&mut self, uid: &Arc<str>, now: Duration) {
         let Some(waiting) = self.waiting.get_mut(uid).filter(|waiting| waiting.state == State::Held) else {
             return;
@@ -305,11 +310,11 @@ impl Scheduler {
         self.apply_pod(*pod, now);
     }
 
-    /// kube-scheduler has chosen a node for a pod and asks its extender to bind it.
+    /// Handles a bind request of kube-scheduler to its extender.
     pub fn asked_to_bind(&mut self, wanted: &Binding, pod: Option<&Pod>) -> Asked {
         let (uid, node) = (&wanted.uid, &wanted.node);
         if !self.synced() || !self.leading {
-            return Asked::Refused("this berth does not lead now; ask again".to_owned());
+            return Asked::Refused("this replica is not the leader; retry".to_owned());
         }
         if let Some(charge) = self.ledger.charge_of(uid) {
             let (host, assumed) = (self.inventory().name(charge.node).clone(), charge.assumed);
@@ -317,16 +322,14 @@ impl Scheduler {
                 (true, false) => Asked::Done,
                 (true, true) if self.others.binds.contains_key(uid) => Asked::UnderWay,
                 (true, true) => {
-                    Asked::Refused("another binding of the pod to this node is under way".to_owned())
+                    Asked::Refused("another binding of the pod to this node is in flight".to_owned())
                 }
                 (false, true) => Asked::Refused(format!("the pod is being bound to node {host}")),
                 (false, false) => Asked::Refused(format!("the pod is bound to node {host}")),
             };
         }
         if self.waiting.contains_key(uid) {
-            return Asked::Refused(
-                "berth schedules this pod by itself: its schedulerName says so".to_owned(),
-            );
+            return Asked::Refused("berth schedules this pod itself because of its schedulerName".to_owned());
         }
         let Some(pod) = self.others.pods.get(uid).map(|pod| &**pod).or(pod).cloned() else {
             return Asked::Unknown;
@@ -334,12 +337,12 @@ impl Scheduler {
         let class = self.class_of(&pod);
         let holding = self.objects.holding(&pod);
         let Some(id) = self.existing(node) else {
-            return Asked::Refused(format!("there is no node {node}, as far as berth knows"));
+            return Asked::Refused(format!("node {node} is not in berth's cache"));
         };
         if let Some(reasons) = self.rank_there(&class, id, uid, &[]).reasons() {
             self.stats.conflicts += 1;
             let why = reasons.texts(&class).join(", ");
-            return Asked::Refused(format!("the pod does not fit node {node} any more: {why}"));
+            return Asked::Refused(format!("the pod no longer fits node {node}: {why}"));
         }
         if let Some(lack) = self.over_quota(holding.quota.as_ref(), &holding.usage) {
             return Asked::Refused(lack.message(holding.quota.as_deref().unwrap_or_default()));
@@ -351,11 +354,11 @@ impl Scheduler {
                 self.arrived(&pod.peer.identity);
                 Asked::Bind(binding)
             }
-            Err(_) => Asked::Refused(format!("the pod does not fit node {node} any more")),
+            Err(_) => Asked::Refused(format!("the pod no longer fits node {node}")),
         }
     }
 
-    /// The bind that [`Asked::Bind`] asked for is settled. To be called exactly once for each.
+    /// Settles the bind requested by [`Asked::Bind`]. Must be called exactly once per request.
     pub fn asked_bind_finished(&mut self, binding: &Binding, outcome: &Outcome) {
         let uid = &binding.uid;
         self.others.binds.remove(uid);
@@ -370,7 +373,7 @@ impl Scheduler {
                     self.ledger.bound(uid, node, holding);
                 }
             }
-            // Unless the watch has seen it bound meanwhile.
+            // Unless a watch has seen it bound in the meantime.
             Outcome::Vanished | Outcome::Refused(_) => {
                 if self.ledger.charge_of(uid).is_some_and(|charge| charge.assumed) {
                     self.discharge(uid);

@@ -1,4 +1,4 @@
-//! Policies: which class a pod is of under them, and what is told of them.
+//! Classification of pods under policies, and policy status.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::policy::Policy;
 use berth_model::{Holding, Pod, PodSpec};
 
 impl Scheduler {
-    /// The class of a pod that wants `spec`.
+    /// Returns the class of a pod with `spec`.
     pub(super) fn classify(&mut self, pod: &Pod, spec: &Arc<PodSpec>, holding: &Holding) -> Arc<Class> {
         let identity = &holding.peer.identity;
         let placement = self.policies.placement(identity, &pod.scheduler_name);
@@ -33,7 +33,7 @@ impl Scheduler {
         self.heed_policies(changed);
     }
 
-    /// Waiting pods are classified again before the next decision; those that have a node stay there.
+    /// Marks waiting pods to be reclassified before the next decision; pods with a node stay there.
     fn heed_policies(&mut self, changed: bool) {
         if changed {
             self.stale.everyone = true;
@@ -50,7 +50,7 @@ impl Scheduler {
         self.actions.extend(news.into_iter().map(|status| Action::TellPolicy(Box::new(status))));
     }
 
-    /// The policy that governs the pod, if one does.
+    /// Returns the policy that governs the pod, if any.
     pub fn policy_of(&mut self, pod: &Pod) -> Option<Arc<str>> {
         let holding = self.objects.holding(pod);
         self.policies.governing(&holding.peer.identity, &pod.scheduler_name).cloned()

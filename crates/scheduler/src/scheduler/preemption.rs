@@ -1,8 +1,8 @@
-//! Preemption: parked pods whose class fits nowhere make less important pods leave a node, and are placed there when those
-//! are gone (upstream: DefaultPreemption and its executor).
+//! Preemption: a parked pod whose class fits nowhere evicts lower-priority pods from a node, and is placed there when
+//! they are gone (upstream: DefaultPreemption and its executor).
 //!
-//! `hunts.rs` finds victims, a class at a time, `gangs.rs` for a whole gang. A pod that found victims is *nominated*: it stays
-//! parked, and `nominations.rs` keeps room for it until they are gone.
+//! `hunts.rs` finds victims, one class at a time, `gangs.rs` for a whole gang. A pod with victims is *nominated*: it
+//! stays parked, and `nominations.rs` keeps its reservation until they are gone.
 
 mod aged;
 mod gangs;
@@ -28,13 +28,13 @@ pub use hunts::{Attempt, Found};
 pub(super) use hunts::{Step, survey};
 use nominations::Nomination;
 
-/// A pod that is to leave its node for a more important one.
+/// Eviction of a pod for a pod of higher priority.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Eviction {
     pub victim: PodRef,
     pub preemptor: PodRef,
     pub node: Arc<str>,
-    /// Of the victim.
+    /// Generation of the victim.
     pub generation: i64,
 }
 
@@ -42,19 +42,19 @@ pub struct Eviction {
 pub(super) struct Preemption {
     /// By uid of the preemptor.
     nominations: BTreeMap<Arc<str>, Nomination>,
-    /// Preemptors (by uid) by the node they are nominated for.
+    /// Uids of the preemptors, by nominated node.
     by_node: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
-    /// What nominated pods of each quota will hold.
+    /// Requests of the nominated pods of each quota.
     promised: BTreeMap<Arc<str>, Sums>,
     /// Preemptors whose node changed.
     due: BTreeSet<Arc<str>>,
-    /// Victims (by uid) whose eviction was asked for, until they are gone.
+    /// Uids of victims whose eviction was requested, until they are gone.
     evicting: BTreeSet<Arc<str>>,
     hunts: BTreeMap<ClassId, Hunt>,
-    /// Hunts that an agent is to go on with.
+    /// Hunts that an agent is to continue.
     wanted: BTreeSet<Want>,
     gangs: BTreeMap<AllocationName, GangHunt>,
-    /// The lowest priority of any pod with a node, when this was last looked at.
+    /// Lowest priority of any pod with a node, at the last check.
     lowest: Option<i32>,
     aged: Aged,
 }
@@ -67,7 +67,7 @@ impl Preemption {
         self.nominations.contains_key(uid)
     }
 
-    /// The node that it is nominated for.
+    /// Returns the node it is nominated for.
     pub(super) fn node_of(&self, uid: &str) -> Option<&Arc<str>> {
         self.nominations.get(uid).map(|nomination| &nomination.node)
     }
@@ -76,29 +76,29 @@ impl Preemption {
         self.nominations.iter().map(|(uid, nomination)| (uid, &nomination.node))
     }
 
-    /// Some pod of this class is yet to be tried.
+    /// Returns whether preemption for a pod of this class is still to be tried.
     pub(super) fn hunts(&self, class: ClassId) -> bool {
         self.hunts.get(&class).is_some_and(|hunt| hunt.want.is_some() || hunt.under_way)
     }
 
-    /// Its eviction was asked for, and it is not gone yet.
+    /// Returns whether its eviction was requested and it is still there.
     pub(super) fn is_evicting(&self, uid: &str) -> bool {
         self.evicting.contains(uid)
     }
 
-    /// Quotas or gangs are not what they were: who had no hope may have some.
+    /// Retries failed preemption attempts after a change of quotas or gangs.
     pub(super) fn hope_again(&mut self) {
         let hopeless = self.hunts.values_mut().flat_map(|hunt| hunt.hopeless.values_mut());
         hopeless.for_each(|hopeless| hopeless.revision = 0);
         self.gangs.values_mut().for_each(GangHunt::hope_again);
     }
 
-    /// Something changed on this node.
+    /// Marks the nominated pods of a changed node to be checked.
     pub(super) fn node_changed(&mut self, node: &str) {
         self.due.extend(self.by_node.get(node).into_iter().flatten().cloned());
     }
 
-    /// Some nominated pod is to be looked at.
+    /// Returns whether a nominated pod is to be checked.
     pub(super) fn is_due(&self) -> bool {
         !self.due.is_empty()
     }
@@ -119,7 +119,7 @@ impl Preemption {
 }
 
 impl Scheduler {
-    /// Takes over the nominations of the process that led before, and tries what it did not.
+    /// Adopts the nominations of the previous leader, and tries preemption for the remaining parked pods.
     pub(super) fn begin_preemption(&mut self) {
         let mut pods: Vec<_> = self.waiting.values().map(|pod| (pod.seq, pod.pod.uid.clone())).collect();
         pods.sort();
@@ -129,7 +129,8 @@ impl Scheduler {
         }
     }
 
-    /// A pod has just been parked. Whether it is not yet known if preemption helps its class.
+    /// Starts preemption for a pod that was just parked. Returns whether it is still unknown if preemption helps its
+    /// class.
     pub(super) fn parked_pod_hunts(&mut self, uid: &Arc<str>) -> bool {
         if self.preemption.has_nominated(uid) {
             self.preemption.due.insert(uid.clone());
@@ -139,7 +140,7 @@ impl Scheduler {
         self.waiting.get(uid).is_some_and(|pod| self.preemption.hunts(pod.class.id))
     }
 
-    /// Who does not lead keeps no room: whoever leads does, and tells by the pods' status.
+    /// Drops all reservations: only the leader keeps them, and publishes them in the pods' status.
     pub(super) fn end_preemption(&mut self) {
         let uids: Vec<_> = self.preemption.nominations.keys().cloned().collect();
         uids.iter().for_each(|uid| self.end_nomination(uid, false));
@@ -147,7 +148,7 @@ impl Scheduler {
         preemption.evicting.iter().for_each(|uid| self.stays(uid));
     }
 
-    /// The pod (by uid) is gone from its node, or is about to go.
+    /// Records that the pod (by uid) has left its node or is about to.
     pub(super) fn victim_left(&mut self, uid: &str) {
         self.preemption.evicting.remove(uid);
         if let Some(charge) = self.ledger.charge_of(uid) {
@@ -156,7 +157,8 @@ impl Scheduler {
         }
     }
 
-    /// How an [`Action::Evict`](super::Action::Evict) ended: the victim is going or gone, or could not be evicted for this reason.
+    /// Settles an [`Action::Evict`](super::Action::Evict): the victim is terminating or gone, or could not be evicted
+    /// for this reason.
     pub fn eviction_finished(&mut self, eviction: &Eviction, ended: Result<(), String>, now: Duration) {
         let Err(why) = ended else {
             return;

@@ -1,4 +1,5 @@
-//! Quotas: pods for which there is no room in theirs wait in its line, are told why, and are woken in order when there is.
+//! Quota queues: pods that exceed their quota wait in its queue, report why, and are admitted in order when resources
+//! are freed.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -11,39 +12,38 @@ use crate::queue::Place;
 use crate::quota::{Change, Lack, Lines, Quota, QuotaStatus, Standing, Sums, statuses};
 use berth_model::Usage;
 
-/// Statuses are computed at most this often, and each is written when it is another one.
+/// Minimum interval between computations of statuses; each is written when it has changed.
 const STATUS_PACE: Duration = Duration::from_secs(1);
 /// Autoscalers add nodes for pods that are `Unschedulable`; a new node would not help these.
 const REASON: &str = "QuotaExceeded";
 
-/// What is known of quotas beside their definitions, which are with the other objects, and what they hold, which the ledger
-/// counts.
+/// Queues and statuses of quotas. Their definitions are with the other objects; their usage is counted by the ledger.
 #[derive(Debug, Default)]
 pub(super) struct Quotas {
     lines: Lines,
-    /// Somebody joined the line, or there may be room: it is to be looked at.
+    /// Quotas to check: a pod joined the queue, or resources may have been freed.
     due: BTreeSet<Arc<str>>,
-    /// Pods that joined a line and have not been told yet, by uid.
+    /// Uids of pods that joined a queue and have no condition yet.
     fresh: BTreeSet<Arc<str>>,
-    /// Pods that were preempted since the start for a guarantee, by their quota.
+    /// Number of pods preempted for a guarantee since the start, by their quota.
     reclaimed: BTreeMap<Arc<str>, u64>,
     told: BTreeMap<Arc<str>, QuotaStatus>,
     looked_at: Option<Duration>,
-    /// When all that wait were last told the numbers of that time.
+    /// Time when the conditions of all waiting pods were last refreshed.
     refreshed_at: Duration,
-    /// Statuses may be others than what was told.
+    /// Statuses may have changed.
     news: bool,
-    /// Of the accounts when statuses were last computed.
+    /// Version of the accounts when statuses were last computed.
     version: u64,
 }
 
-/// How much of a quota is used, and how many wait for it.
+/// Usage of a quota, and the number of pods and gangs that wait for it.
 #[derive(Debug, Clone)]
 pub struct QuotaStanding {
     pub name: Arc<str>,
     pub standing: Vec<Standing>,
     pub waiting: usize,
-    /// Pods that were preempted since the start for a guarantee.
+    /// Number of pods preempted for a guarantee since the start.
     pub reclaimed: u64,
 }
 
@@ -61,7 +61,7 @@ impl Quotas {
         self.news = true;
     }
 
-    /// One of its pods is preempted for somebody's guarantee.
+    /// Counts a pod of the quota that is preempted for another quota's guarantee.
     pub(super) fn reclaimed(&mut self, quota: &Arc<str>) {
         *self.reclaimed.entry(quota.clone()).or_default() += 1;
         self.news = true;
@@ -115,25 +115,26 @@ impl Scheduler {
 
     // Waiting.
 
-    /// What a pod with this usage lacks in this quota now.
+    /// Returns what a pod with this usage lacks in this quota now.
     pub(super) fn over_quota(&self, quota: Option<&Arc<str>>, usage: &Usage) -> Option<Lack> {
         let quota = self.objects.quotas.get(quota?)?;
         self.ledger.accounts().of(&quota.name).lacks_for(&quota.valid()?.maximum, usage)
     }
 
-    /// The same for some pods together.
+    /// Returns what some pods together lack.
     pub(super) fn together_over_quota(&self, quota: &str, wanted: &Sums) -> Option<Lack> {
         let quota = self.objects.quotas.get(quota)?;
         self.ledger.accounts().of(&quota.name).lacks(&quota.valid()?.maximum, wanted)
     }
 
-    /// What the waiting pod `uid` lacks in its quota now.
+    /// Returns what the waiting pod `uid` lacks in its quota now.
     pub(super) fn lacks_quota(&self, uid: &str) -> Option<Lack> {
         let holding = &self.waiting.get(uid)?.holding;
         self.over_quota(holding.quota.as_ref(), &holding.usage)
     }
 
-    /// Puts a pod into the line of its quota if there is no room in it, or if others were there before. Returns whether it waits.
+    /// Queues a pod at its quota if that lacks resources, or if other pods are queued before it. Returns whether it
+    /// waits.
     pub(super) fn queue_for_quota(&mut self, uid: &Arc<str>) -> bool {
         let Some(waiting) = self.waiting.get(uid) else {
             return false;
@@ -149,14 +150,14 @@ impl Scheduler {
         true
     }
 
-    /// The pod, wherever it is, waits for room in its quota.
+    /// Moves the pod from any queue to that of its quota.
     pub(super) fn wait_for_quota(&mut self, uid: &Arc<str>) {
         self.withdraw(uid);
         let Some(waiting) = self.waiting.get_mut(uid) else {
             return;
         };
         let Some(quota) = waiting.holding.quota.clone() else {
-            debug_assert!(false, "only pods of a quota lack room in it");
+            debug_assert!(false, "only pods with a quota can exceed it");
             return;
         };
         waiting.state = State::OverQuota;
@@ -165,11 +166,11 @@ impl Scheduler {
         self.quotas.lines.join(&quota, uid, wanted, place);
         self.quotas.fresh.insert(uid.clone());
         self.line_due(&quota);
-        // No room is kept for what may not be placed.
+        // A pod that may not be placed keeps no reservation.
         self.end_nomination(uid, true);
     }
 
-    /// A gang waits for room in this quota, for so much at once.
+    /// Queues a gang at this quota, for this much at once.
     pub(super) fn gang_waits_for_quota(
         &mut self,
         key: &Arc<str>,
@@ -184,7 +185,7 @@ impl Scheduler {
     pub(super) fn leave_line(&mut self, key: &str) {
         self.quotas.fresh.remove(key);
         if let Some((quota, _)) = self.quotas.lines.standing(key) {
-            // What was set aside for it is free.
+            // The resources set aside for it are free.
             let quota = quota.clone();
             self.quotas.lines.leave(key);
             self.line_due(&quota);
@@ -198,14 +199,14 @@ impl Scheduler {
         }
     }
 
-    /// Something may have become free in a quota that pods wait for.
+    /// Wakes an agent if resources may have been freed in a quota with waiting pods.
     pub(super) fn wake_for_quotas(&mut self) {
         if self.ledger.accounts().has_freed() && !self.quotas.lines.is_empty() {
             self.actions.push(Action::WakeAgent(0));
         }
     }
 
-    /// Lets go who has room in its quota now, and tells the others.
+    /// Admits pods and gangs that fit their quota now, and reports to newly queued ones.
     pub(super) fn look_after_quotas(&mut self, now: Duration) {
         if self.ledger.accounts().has_freed() {
             let freed = self.ledger.take_freed_quotas();
@@ -230,7 +231,7 @@ impl Scheduler {
         }
         let quota = self.objects.quotas.get(name).cloned();
         let nothing = crate::quota::Limit::default();
-        // Without a quota, or with an invalid one, nothing is limited.
+        // Without a quota, or with an invalid one, there is no limit.
         let maximum =
             quota.as_ref().and_then(|quota| quota.valid()).map_or(&nothing, |limits| &limits.maximum);
         let released = self.quotas.lines.release(name, maximum, self.ledger.accounts().of(name));
@@ -240,7 +241,7 @@ impl Scheduler {
         for key in released {
             self.quotas.fresh.remove(&key);
             if let Some(waiting) = self.waiting.get_mut(&key) {
-                // Should it fit nowhere, it is to know that and not this.
+                // If it fits nowhere, that must be reported instead of this.
                 (waiting.told, waiting.admitted) = (None, true);
                 self.enter(&key, now);
             } else {
@@ -249,7 +250,7 @@ impl Scheduler {
         }
     }
 
-    /// What a pod that waits for room in its quota is told.
+    /// Reports to a pod why it waits for its quota.
     pub(super) fn tell_quota(&mut self, uid: &Arc<str>, event: bool) {
         let Some((quota, wanted)) = self.quotas.lines.standing(uid) else {
             return;
@@ -257,18 +258,22 @@ impl Scheduler {
         let message = match self.together_over_quota(quota, wanted) {
             Some(lack) => lack.message(quota),
             None => {
-                format!("quota {quota}: there is room, but it is kept for pods that wait before this one")
+                format!(
+                    "quota {quota}: there is free capacity, but it is reserved for pods queued before this one"
+                )
             }
         };
         self.tell(uid, REASON, message.into(), event);
     }
 
-    /// The same for a gang's members, who stand in the line together.
+    /// Returns the message for a gang's members, which are queued together.
     pub(super) fn gang_quota_message(&self, quota: &str, wanted: &Sums) -> String {
         match self.together_over_quota(quota, wanted) {
             Some(lack) => format!("{} (for the pods that must be placed together)", lack.message(quota)),
             None => {
-                format!("quota {quota}: there is room, but it is kept for pods that wait before this one")
+                format!(
+                    "quota {quota}: there is free capacity, but it is reserved for pods queued before this one"
+                )
             }
         }
     }
@@ -308,7 +313,7 @@ impl Scheduler {
         }
     }
 
-    /// What all nodes have.
+    /// Returns the allocatable resources of all nodes.
     fn cluster_has(&self) -> Sums {
         let mut sums = Sums::default();
         for row in self.inventory().rows() {
@@ -321,7 +326,7 @@ impl Scheduler {
         sums
     }
 
-    /// Now and then those that wait are told the numbers of the time.
+    /// Refreshes the conditions of waiting pods once per refresh interval.
     fn refresh_lines(&mut self, now: Duration) {
         if now.saturating_sub(self.quotas.refreshed_at) < self.config.refresh {
             return;
@@ -331,13 +336,13 @@ impl Scheduler {
         for quota in quotas {
             let is_pod =
                 |key: &&Arc<str>| self.waiting.get(*key).is_some_and(|pod| pod.state == State::OverQuota);
-            // Gangs tell their members.
+            // Gangs report to their members themselves.
             let pods: Vec<_> = self.quotas.lines.all(&quota).filter(is_pod).cloned().collect();
             pods.iter().for_each(|uid| self.tell_quota(uid, false));
         }
     }
 
-    /// How much of each quota is used, and how many wait; for metrics. By name, at most `most`.
+    /// Returns usage and queue length of each quota, for metrics. By name, at most `most`.
     pub fn quota_standings(&self, most: usize) -> Vec<QuotaStanding> {
         let of = |quota: &Arc<Quota>| {
             let (name, standing) = (quota.name.clone(), Standing::of(quota, self.ledger.accounts()));
@@ -347,7 +352,7 @@ impl Scheduler {
         self.objects.quotas.iter().take(most).map(of).collect()
     }
 
-    /// I12: what a pod that was just placed asks for is within the maximum of its quota.
+    /// Checks I12: the requests of a newly placed pod are within the maximum of its quota.
     pub(super) fn within_quota(&self, uid: &str) -> Checked {
         let Some(holding) = self.ledger.charge_of(uid).map(|charge| &charge.holding) else {
             return Ok(());
@@ -364,13 +369,13 @@ impl Scheduler {
         )
     }
 
-    /// Who stands in a line is there, and the other way round.
+    /// Checks that exactly the pods and gangs in the state `OverQuota` are queued at quotas.
     pub(super) fn check_lines(&self) -> Checked {
         let pods = self.waiting.values().filter(|pod| pod.state == State::OverQuota).count();
         let gangs = self.gangs.over_quota();
         let lines = self.quotas.lines.len();
         ensure(1, pods + gangs == lines, || {
-            format!("{pods} pods and {gangs} gangs wait for quotas, but {lines} stand in a line")
+            format!("{pods} pods and {gangs} gangs wait for quotas, but the queues have {lines}")
         })
     }
 }

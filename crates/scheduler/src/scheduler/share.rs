@@ -1,5 +1,6 @@
-//! Which classes are ours when all replicas schedule: rendezvous hashing. Each replica draws a number for each class, from
-//! both names; the highest has it. Replicas agree without a word, and one that comes or goes moves only its own share.
+//! Distribution of classes over scheduling replicas: rendezvous hashing. Each replica draws a number for each class
+//! from both names; the highest number owns it. Replicas agree without communication, and a replica that joins or
+//! leaves moves only its own share.
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use super::{Scheduler, State, Waiting};
 use crate::class::Class;
 use crate::rules::{hash_of, mix};
 
-/// The replicas that schedule, and which of them we are.
+/// The replicas that schedule, and this replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Share {
     me: u64,
@@ -15,13 +16,13 @@ pub struct Share {
 }
 
 impl Share {
-    /// `members` may or may not name `me`.
+    /// Returns the share of `me`. `members` may or may not name `me`.
     pub fn new<'a>(me: &str, members: impl IntoIterator<Item = &'a str>) -> Share {
         let others = members.into_iter().filter(|name| *name != me).map(hash_of).collect();
         Share { me: hash_of(me), others }
     }
 
-    /// Whether a class with this fingerprint is ours.
+    /// Returns whether this replica owns a class with this fingerprint.
     pub fn owns(&self, fingerprint: u64) -> bool {
         let draw = |member: u64| (mix(member ^ fingerprint.rotate_left(32)), member);
         let mine = draw(self.me);
@@ -30,7 +31,7 @@ impl Share {
 }
 
 impl Scheduler {
-    /// Only the classes of this share are ours from now on; `None`: all.
+    /// Restricts this replica to the classes of this share; `None`: all classes.
     pub fn set_share(&mut self, share: Option<Share>, now: Duration) {
         if self.share == share {
             return;
@@ -60,7 +61,7 @@ impl Scheduler {
         }
     }
 
-    /// Members of a gang fall to one replica together.
+    /// Returns whether this replica owns the pod. Members of a gang have the same owner.
     pub(super) fn owns_pod(&self, pod: &Waiting) -> bool {
         match &pod.gang {
             Some(gang) => self.owns_gang(&gang.name),

@@ -24,7 +24,7 @@ use berth_model::{
 
 const S: Duration = Duration::from_secs(1);
 
-/// A scheduler with agents, and everything it wanted done so far.
+/// A scheduler with agents, and all its actions so far.
 struct Bench {
     scheduler: Scheduler,
     agents: Vec<Agent>,
@@ -40,7 +40,7 @@ struct Bench {
     statuses: Vec<crate::gang::AllocationStatus>,
     quotas: Vec<crate::quota::QuotaStatus>,
     woken: HashSet<usize>,
-    /// How many times an agent chose.
+    /// Number of choices by agents.
     choices: usize,
 }
 
@@ -58,7 +58,7 @@ impl Bench {
         bench
     }
 
-    /// Nothing has happened yet.
+    /// Returns a bench without nodes, pods or leadership.
     fn silent(agents: usize) -> Self {
         let config = SchedulerConfig { agents, max_tries: 3, ..SchedulerConfig::default() };
         let agent =
@@ -110,7 +110,7 @@ impl Bench {
         assert_eq!(self.scheduler.check(), []);
     }
 
-    /// The next task of an agent, which catches up for it.
+    /// Returns the next task of an agent after it caught up.
     fn take(&mut self, agent: usize) -> Option<Task> {
         let task = self.scheduler.next_task(agent, self.now);
         self.agents[agent].catch_up(self.scheduler.inventory());
@@ -131,7 +131,7 @@ impl Bench {
         settled
     }
 
-    /// Lets the agents that were woken work until there is nothing to do.
+    /// Lets woken agents work until there are no tasks.
     fn work(&mut self) {
         self.collect();
         while let Some(agent) = self.woken.iter().min().copied() {
@@ -159,12 +159,12 @@ impl Bench {
         self.collect();
     }
 
-    /// Pods bound so far, in order.
+    /// Returns the pods bound so far, in order.
     fn bound(&self) -> Vec<&str> {
         self.binds.iter().map(|binding| &*binding.uid).collect()
     }
 
-    /// How many pods are in this state.
+    /// Returns the number of pods in this state.
     fn in_state(&self, state: &str) -> usize {
         self.scheduler.census().get(state).copied().unwrap_or(0)
     }
@@ -242,12 +242,12 @@ fn a_standby_tells_pods_nothing_and_the_new_leader_tells_what_is_not_known() {
     bench.apply(unreadable("a"));
     bench.apply(unreadable("b"));
     assert!(bench.told.is_empty());
-    // The leader has told one of them; this process sees it.
+    // The previous leader wrote one condition; this process sees it.
     bench.apply(Pod {
         scheduled: Some(berth_model::ScheduledCondition {
             status: false,
             reason: "SchedulerError".into(),
-            message: "the pod's spec cannot be understood: spec.x: is odd".into(),
+            message: "the pod's spec is invalid: spec.x: is odd".into(),
         }),
         ..unreadable("a")
     });
@@ -346,7 +346,7 @@ fn a_pod_that_another_scheduler_binds_is_let_go_wherever_it_is() {
     bench.apply(on("other", pod("b", 100)));
     assert_eq!(bench.settle(0, &task, answer), Settled::Done);
     assert_eq!((bench.cpu_taken("n"), bench.cpu_taken("other")), (0, 200));
-    // Binding: its charge moves, and the end of our bind changes nothing.
+    // Binding: its charge moves, and the result of our bind changes nothing.
     bench.apply(pod("c", 100));
     bench.work();
     let ours = bench.binds[0].clone();
@@ -394,7 +394,7 @@ fn a_deleted_pod_leaves_nothing_behind_wherever_it_was() {
     deleted(&mut bench, "parked");
     assert_eq!(bench.scheduler.parked_classes(), 0);
 
-    // Woken: the next one of its class gets its turn.
+    // Woken: the next pod of its class gets its turn.
     for uid in ["woken", "next"] {
         bench.apply(pod(uid, 5000));
     }
@@ -415,7 +415,7 @@ fn after_the_most_conflicts_in_a_row_a_pod_is_told_and_waits_a_second() {
     let task = bench.take(0).unwrap();
     for attempt in 1..=3 {
         let answer = bench.choose(0, &task);
-        // Somebody takes the node before the answer is in, and goes again.
+        // Another pod takes the node before the answer arrives, and is deleted later.
         bench.apply(on("n", pod("thief", 600)));
         let settled = bench.settle(0, &task, answer);
         assert_eq!(settled == Settled::Again, attempt < 3);

@@ -1,4 +1,4 @@
-//! What the scheduler would decide about one pod, and why: for people who ask, and for tests that compare.
+//! Verdict on one pod: what the scheduler would decide and why, for `explain` and for tests that compare.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,23 +13,23 @@ use crate::rules::{Reasons, Scores, Standing};
 use berth_model::Preference;
 use berth_model::{ClaimName, Pod};
 
-/// Everything there is to say of one pod on the cluster as it is.
+/// Complete result for one pod on the cluster as it is.
 #[derive(Debug, Clone)]
 pub struct Verdict {
     pub class: ClassId,
-    /// The policy that governs it, if one does.
+    /// Policy that governs it, if any.
     pub policy: Option<Arc<str>>,
-    /// What makes a node better for it, most important first.
+    /// Preferences between nodes, most important first.
     pub order: Vec<Preference>,
-    /// Why it is not scheduled at all, wherever there is room.
+    /// Reason why it is not scheduled at all, on any node.
     pub refused: Option<Arc<str>>,
-    /// The node it would get.
+    /// Node it would get.
     pub chosen: Option<Arc<str>>,
-    /// The nodes it may go to, best first.
+    /// Valid nodes, best first.
     pub feasible: Vec<Candidate>,
-    /// Why each other node is out, in kube-scheduler's words.
+    /// Reasons why each other node is not valid, in kube-scheduler's words.
     pub reasons: BTreeMap<Arc<str>, Vec<String>>,
-    /// What it is told if there is no node for it.
+    /// Message of its condition if no node is valid.
     pub message: Option<String>,
 }
 
@@ -40,18 +40,18 @@ pub struct Candidate {
     pub scores: Scores,
 }
 
-/// Where each node stands, or why it is out, by id.
+/// Standing of each node, or the reasons why it is not valid, by id.
 pub type Standings = Vec<(NodeId, Result<Standing, Reasons>)>;
 
 impl Scheduler {
-    /// Asks `agent`, which sees the cluster through its own lists, about `pod`, which need not be known. Changes nothing but
-    /// what the agent and the classifier remember.
+    /// Evaluates `pod`, which may be unknown to the scheduler, with the lists of `agent`. Changes only the caches of
+    /// the agent and the classifier.
     pub fn verdict(&mut self, agent: &mut Agent, pod: &Pod) -> Verdict {
         let class = self.class_of(pod);
         let inventory = self.ledger.inventory();
         agent.catch_up(inventory);
         let (chosen, message) = match agent.choose(&class, Duration::ZERO, |_| {}) {
-            // Of a few among which an agent chooses, the best.
+            // An agent chooses among the best few; this reports the best.
             Choice::Node { node, .. } => {
                 let best = agent.best(class.id).unwrap_or(node);
                 (Some(inventory.name(best).clone()), None)
@@ -77,7 +77,7 @@ impl Scheduler {
         Verdict { class: class.id, policy, order, refused, chosen, feasible, reasons, message }
     }
 
-    /// The pod of this name if it has no node, ours or another scheduler's, and where it waits.
+    /// Returns the pod of this name without a node, of this or another scheduler, and its queue.
     pub fn find_waiting(&self, namespace: &str, name: &str) -> Option<(Pod, &'static str)> {
         let named = |pod: &Pod| *pod.namespace == *namespace && *pod.name == *name;
         let ours = self.waiting.values().find(|waiting| named(&waiting.source));
@@ -87,19 +87,19 @@ impl Scheduler {
         })
     }
 
-    /// Why the pod is not scheduled at all, wherever there is room.
+    /// Returns the reason why the pod is not scheduled on any node.
     pub fn refusal(&self, pod: &Pod) -> Option<Arc<str>> {
         refusal(&pod.spec)
     }
 
-    /// Why there is no room for it in its quota.
+    /// Returns the reason why its quota does not admit it.
     fn quota_refusal(&mut self, pod: &Pod) -> Option<Arc<str>> {
         let holding = self.objects.holding(pod);
         let quota = holding.quota.as_ref()?;
         Some(self.over_quota(Some(quota), &holding.usage)?.message(quota).into())
     }
 
-    /// The class that the pod is of now.
+    /// Returns the current class of the pod.
     pub fn class_of(&mut self, pod: &Pod) -> Arc<Class> {
         let used = |claim: &ClaimName| self.ledger.is_used(claim);
         let spec = self.objects.wishes(&pod.spec.clone().unwrap_or_default(), pod, &used);
@@ -108,7 +108,8 @@ impl Scheduler {
         self.classify(pod, &spec, &holding)
     }
 
-    /// Where each node stands for the pod, or why it is out, by id: what a verdict is made of, without the words.
+    /// Returns the class and the standing of each node, or the reasons why it is not valid, by id: the data of a
+    /// verdict without texts.
     pub fn standings(&mut self, agent: &mut Agent, pod: &Pod) -> (Arc<Class>, Standings) {
         let class = self.class_of(pod);
         agent.catch_up(self.ledger.inventory());

@@ -1,4 +1,4 @@
-//! The agents' side: taking work, and settling what they chose.
+//! Tasks of the agents: next task, and settlement of results.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,20 +16,20 @@ use crate::quota::Rights;
 use crate::rules::{self, Diagnosis};
 use berth_model::{ClaimName, Pod};
 
-/// One piece of work for an agent.
+/// A task for an agent.
 #[derive(Debug)]
 pub enum Task {
-    /// Choose a node for this pod. The number tells whether the pod still wants it when the answer comes.
+    /// Choose a node for this pod. The number detects answers that are no longer wanted.
     Place { request: Request, work: u64 },
-    /// Choose nodes for all members of a gang that have none.
+    /// Choose nodes for all members of a gang without one.
     Gang { request: Request, work: u64, gang: Box<GangTask> },
-    /// See whether the list of this parked class is still empty.
+    /// Check whether the list of this parked class is still empty.
     Check { class: Arc<Class> },
-    /// See where a pod of this parked class could preempt others.
+    /// Survey where a pod of this parked class could preempt.
     Survey { class: Arc<Class>, priority: i32, rights: Arc<Rights> },
-    /// See what a pod must preempt on some nodes.
+    /// Dry-run preemption of a pod on some nodes.
     Preempt(Box<Attempt>),
-    /// See what a gang must preempt.
+    /// Find nodes and victims for a gang.
     PreemptTogether(Box<GangAttempt>),
 }
 
@@ -43,7 +43,7 @@ impl Task {
         }
     }
 
-    /// The agent's part of it, with the view it has.
+    /// Carries out the agent's part on its current view.
     pub fn carry_out(&self, agent: &mut Agent, now: Duration, lap: impl FnMut(Part)) -> Answer {
         match self {
             Task::Place { .. } | Task::Check { .. } => Answer::Chosen(agent.choose(self.class(), now, lap)),
@@ -57,19 +57,19 @@ impl Task {
     }
 }
 
-/// What an agent found.
+/// Result of a task.
 #[derive(Debug)]
 pub enum Answer {
     Chosen(Choice),
-    /// To a [`Task::Gang`].
+    /// Answer to a [`Task::Gang`].
     Plan(Plan),
     Preemption(Found),
-    /// To a [`Task::PreemptTogether`].
+    /// Answer to a [`Task::PreemptTogether`].
     GangPreemption(GangFound),
 }
 
 impl Answer {
-    /// How the attempt counts.
+    /// Returns how the attempt counts in the metrics.
     pub fn result(&self) -> AttemptResult {
         match self {
             Answer::Chosen(Choice::Node { .. }) => AttemptResult::Scheduled,
@@ -79,16 +79,16 @@ impl Answer {
     }
 }
 
-/// What an agent does after it has answered.
+/// Next step of an agent after its answer was settled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settled {
     Done,
-    /// The node was taken meanwhile: catch up and choose again.
+    /// The commit conflicted: catch up and choose again.
     Again,
 }
 
 impl Scheduler {
-    /// The next piece of work for this agent, if it may work. A check of a parked class and a placement take turns, so that
+    /// Returns the next task for this agent, if it may work. Checks of parked classes and placements alternate, so that
     /// neither a stream of changes nor a stream of pods starves the other.
     pub fn next_task(&mut self, agent: usize, now: Duration) -> Option<Task> {
         if !self.synced() || !self.leading {
@@ -133,13 +133,13 @@ impl Scheduler {
                 self.dispatcher.finish(agent);
                 continue;
             };
-            // Its class was found to fit nowhere while it waited: no need to look again.
+            // Its class was parked while it waited: no need to evaluate it again.
             if self.parked.get(class).is_some() && matches!(waiting.state, State::Queued(_)) {
                 self.dispatcher.finish(agent);
                 self.park(&request.uid.clone(), now);
                 continue;
             }
-            // Others took what was left of its quota, or wait for it with a better place.
+            // Another pod used the rest of its quota, or waits for it with a better place.
             if self.queue_for_quota(&request.uid) {
                 self.dispatcher.finish(agent);
                 continue;
@@ -160,7 +160,7 @@ impl Scheduler {
         None
     }
 
-    /// The agent number `at` answered. `Again` is only said to placements.
+    /// Settles the answer of agent number `at`. Returns `Again` only for placements.
     pub fn settle(
         &mut self,
         at: usize,
@@ -202,7 +202,7 @@ impl Scheduler {
                 Settled::Done
             }
             (_, _) => {
-                debug_assert!(false, "an answer to another question");
+                debug_assert!(false, "the answer does not match the task");
                 Settled::Done
             }
         }
@@ -232,7 +232,7 @@ impl Scheduler {
         self.awake(&uid, class, agent);
     }
 
-    /// Queues a pod that is the one awake of its parked class.
+    /// Queues a pod as the probe of its parked class.
     pub(super) fn awake(&mut self, uid: &Arc<str>, class: &Arc<Class>, agent: usize) {
         let Some(waiting) = self.waiting.get_mut(uid) else {
             return;
@@ -252,9 +252,9 @@ impl Scheduler {
         seen: Revision,
         now: Duration,
     ) -> Settled {
-        // What it depends on may have changed without its being looked at again yet.
+        // Its dependencies may have changed and not been applied yet.
         self.classify_again(now);
-        // The pod was deleted, changed or bound by somebody else while the agent worked.
+        // The pod was deleted, changed or bound by another client while the agent worked.
         if !self.waiting.get(&request.uid).is_some_and(|waiting| waiting.state == State::Placing(work)) {
             return Settled::Done;
         }
@@ -300,7 +300,7 @@ impl Scheduler {
             return Settled::Done;
         };
         let Ok(claims) = claims else {
-            // It is of another class now.
+            // Its class has changed.
             let pod = Pod::clone(&waiting.source);
             self.wait(pod, now);
             return Settled::Done;
@@ -310,7 +310,7 @@ impl Scheduler {
             self.wait_for_quota(uid);
             return Settled::Done;
         }
-        // Pods that came or went elsewhere may matter, too; the agent, which counts them, looks at what is new.
+        // Pod changes on other nodes may matter too; the agent, which counts them, checks the new ones.
         let inventory = self.ledger.inventory();
         let alone = !class.looks_at_pods() || inventory.revision() == seen;
         let admitted = alone || agent.still_admits(class.id, node, inventory);
@@ -318,7 +318,7 @@ impl Scheduler {
         match self.ledger.commit(uid, &waiting.holding, node, fits) {
             Ok(_) => {
                 self.has_node(uid, claims, node, now);
-                // It found a place, so the next of its class may, too.
+                // It found a node, so the next pod of its class may too.
                 if self.parked.probe_ended(class.id, uid) {
                     self.wake_one(&class, at);
                 }
@@ -335,7 +335,7 @@ impl Scheduler {
                 self.probe_ended(class.id, uid);
                 let tries = self.config.max_tries;
                 let message = format!(
-                    "{tries} placements in a row were overtaken by changes of the nodes; trying again later"
+                    "{tries} placements in a row conflicted with node changes; retrying after a backoff"
                 );
                 self.back_off(uid, message, now);
                 Settled::Done
@@ -343,7 +343,7 @@ impl Scheduler {
         }
     }
 
-    /// The pod's node was committed: its claims are asked for, or its bind begins.
+    /// Continues with a pod whose node is committed: requests its claims, or begins its bind.
     pub(super) fn has_node(&mut self, uid: &Arc<str>, claims: Vec<ClaimName>, node: NodeId, now: Duration) {
         self.end_nomination(uid, false);
         let Some(waiting) = self.waiting.get(uid) else {
@@ -369,13 +369,13 @@ impl Scheduler {
         }
     }
 
-    /// The pod's room is assumed: makes its placement true.
+    /// Begins the bind of a pod whose resources are assumed.
     pub(super) fn bind(&mut self, uid: &Arc<str>, node: Arc<str>) {
         let Some(waiting) = self.waiting.get_mut(uid) else {
             return;
         };
         waiting.state = State::Binding;
-        // What was not delivered yet is withdrawn: should the bind fail, it is to be told again.
+        // Undelivered reports are withdrawn: if the bind fails, the message must be reported again.
         waiting.told = None;
         let (namespace, name) = (waiting.pod.namespace.clone(), waiting.pod.name.clone());
         self.binds += 1;
@@ -395,12 +395,12 @@ impl Scheduler {
         dispatched[agent] += 1;
     }
 
-    /// What came into and went out of an agent's caches while it was idle.
+    /// Applies the insertions and evictions of an idle agent's caches.
     pub fn cache_changed(&mut self, agent: usize, changes: &[CacheChange]) {
         self.dispatcher.cache_changed(agent, changes);
     }
 
-    /// What the agent measured and cached while it worked.
+    /// Records the times and cache changes of an agent's work.
     pub fn learn(&mut self, agent: usize, task: &Task, laps: &[(Part, Duration)], changes: &[CacheChange]) {
         self.dispatcher.cache_changed(agent, changes);
         let mut hit = None;
@@ -423,7 +423,7 @@ impl Scheduler {
         }
     }
 
-    /// How long an attempt took, and how it ended.
+    /// Records duration and result of an attempt.
     pub fn observe_attempt(&mut self, result: AttemptResult, took: Duration, rows: usize) {
         self.actions.push(Action::Observe(Sample::Attempt { result, took }));
         self.actions.push(Action::Observe(Sample::CatchUp { rows }));

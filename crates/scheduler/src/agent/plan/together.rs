@@ -1,5 +1,5 @@
-//! Places for a whole allocation that preempts: one member after the other goes where there is room, else where that costs
-//! least, each beside those before it and without their victims.
+//! Placement of a whole allocation with preemption: members are placed one after the other where there is room,
+//! otherwise where preemption costs least, each with the members before it charged and their victims removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use crate::objects::Spending;
 use crate::preempt::{self, Cost, Potential, Prospect, Site, Takeover, Together, Victims, importance};
 use crate::rules::{Reasons, Standing};
 
-/// Domains that are tried, at most: those where most of the room is free already.
+/// Maximum number of domains to try: those with the most free room.
 const MOST_PROSPECTS: usize = 4;
-/// Nodes of one prospect beyond one for each member that is needed.
+/// Nodes of one prospect in addition to one per needed member.
 const SPARE_NODES: usize = 16;
 const MOST_NODES: usize = 256;
 
 impl Agent {
-    /// Nodes where preemption could help the allocation, the cheapest first. Nothing: nowhere. `lenders`: quotas whose pods may
-    /// go whatever their priority; sorted.
+    /// Returns the nodes where preemption could help the allocation, the cheapest first. Empty: none. `lenders`: quotas
+    /// whose pods may be preempted at any priority; sorted.
     pub fn prospects(
         &mut self,
         wanted: &Wanted,
@@ -58,7 +58,7 @@ impl Agent {
         prospects
     }
 
-    /// Those domains that would have room for the first class, were all gone that may be preempted there.
+    /// Returns the domains that would have room for the first class if all preemptible pods were removed.
     fn prospects_by_domain(
         &mut self,
         wanted: &Wanted,
@@ -74,7 +74,7 @@ impl Agent {
         let Some(list) = self.cache.peek(first.class.id) else {
             return Vec::new();
         };
-        // Of several classes each may need any part of the room: then one place is enough to try.
+        // With several classes, each may use any part of the room, so room for one pod is enough to try.
         let least = match distinct(&wanted.members).len() {
             1 => wanted.need.iter().map(|need| i64::from(*need)).sum(),
             _ => 1,
@@ -101,7 +101,7 @@ impl Agent {
         open.into_iter().map(|(_, at)| prospect(&domains, at, ranked)).collect()
     }
 
-    /// Places for as many members as are needed, and who must leave for them; of all prospects the one that costs least.
+    /// Returns nodes for as many members as are needed, with their victims; of all prospects, the cheapest.
     pub fn take_over(
         &mut self,
         wanted: &Wanted,
@@ -173,18 +173,18 @@ impl Agent {
     }
 }
 
-/// Where members may preempt, while others have done so before them.
+/// Search space of members that may preempt, with the preemptions of the members before them.
 struct Ground<'a> {
     sites: Vec<Site>,
-    /// Dry runs of nodes that are as they were then; `None`: in vain.
+    /// Dry runs on nodes that have not changed since; `None`: preemption does not help.
     asked: BTreeMap<(ClassId, NodeId), Option<Victims>>,
     spending: Spending<'a>,
-    /// Of all members so far.
+    /// Victims of all members placed before.
     all: Victims,
 }
 
 impl Ground<'_> {
-    /// What a member of this class preempts where that costs least. It is gone from the agent's view then.
+    /// Returns the cheapest preemption for a member of this class, and removes the victims from the agent's view.
     fn cheapest(&mut self, agent: &mut Agent, class: &Class) -> Option<Victims> {
         if class.looks_at_pods() {
             self.asked.retain(|(asked, _), _| *asked != class.id);
@@ -212,7 +212,7 @@ impl Ground<'_> {
         }
         let mut changed = BTreeSet::new();
         for site in &mut self.sites {
-            // Budgets count per namespace.
+            // PodDisruptionBudgets count per namespace.
             if site.pods.iter().any(|known| namespaces.contains(&*known.pod.pod.namespace)) {
                 changed.insert(site.node);
             }

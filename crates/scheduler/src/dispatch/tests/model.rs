@@ -1,5 +1,5 @@
-//! Agents that come when they are woken and serve until they find nothing: all that a dispatcher may count on. Their caches
-//! are real, their nodes none.
+//! Model of agents that come when woken and serve until they find no work: all that a dispatcher may rely on. Their
+//! caches are real, without nodes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::dispatch::{Assigned, Dispatcher, DispatcherKind, Estimator, Request, 
 
 pub const AGENTS: usize = 4;
 pub const CLASSES: usize = 12;
-/// Between two events.
+/// Time between two events.
 const PAUSE: Duration = Duration::from_micros(50);
 const AGE: Duration = Duration::from_secs(10);
 
@@ -30,22 +30,22 @@ pub enum Event {
         class: usize,
         priority: i32,
     },
-    /// One of those that wait.
+    /// One of the waiting requests is withdrawn.
     Withdrawn(usize),
-    /// An agent that is awake looks for work, or is done with it.
+    /// An awake agent looks for work, or finishes its work.
     Acts(usize),
-    /// An agent that has nothing to do looks at the list of a parked class.
+    /// An idle agent checks the list of a parked class.
     Checks {
         agent: usize,
         class: usize,
     },
-    /// No agent may take work any more, or all may again.
+    /// No agent may take work from now on, or all may again.
     Pauses(bool),
-    /// So long that every idle agent forgets its lists.
+    /// Enough time that every idle agent expires its lists.
     TimePasses,
 }
 
-/// Arrivals of one priority and agents that serve them, nothing else.
+/// Arrivals of one priority and agents that serve them.
 pub fn plain_events() -> impl Strategy<Value = Vec<Event>> {
     let arrives = (0..CLASSES).prop_map(|class| Event::Arrives { class, priority: 0 });
     prop::collection::vec(prop_oneof![2 => arrives, 3 => (0..AGENTS).prop_map(Event::Acts)], 1..400)
@@ -73,7 +73,7 @@ pub fn all_events() -> impl Strategy<Value = Vec<Event>> {
 
 enum Doing {
     Asleep,
-    /// Woken, or just done with something.
+    /// Woken, or has just finished a request.
     OnTheWay,
     Serving(Request),
 }
@@ -83,7 +83,7 @@ struct Worker {
     doing: Doing,
 }
 
-/// What became of one request.
+/// Outcome of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Served {
     pub expected_hit: Option<bool>,
@@ -98,13 +98,13 @@ pub struct Model {
     seq: u64,
     waiting: BTreeMap<Arc<str>, Ticket>,
     paused: bool,
-    /// By request: in whose queue it was put.
+    /// Lane of each request.
     pub lanes: Vec<Option<usize>>,
     pub served: Vec<Served>,
 }
 
 impl Model {
-    /// `slots`: lists that each cache has room for.
+    /// `slots`: maximum number of lists per cache.
     pub fn new(kind: DispatcherKind, slots: usize) -> Self {
         let cache = CacheLimits { slots, age: AGE, ..CacheLimits::unlimited() };
         let config = AgentConfig { cache, seed: 0 };
@@ -200,7 +200,7 @@ impl Model {
         };
     }
 
-    /// Whether the list was cached.
+    /// Returns whether the list was cached.
     fn choose(&mut self, at: usize, class: usize) -> bool {
         let agent = &mut self.workers[at].agent;
         let mut hit = false;
@@ -218,7 +218,7 @@ impl Model {
         }
     }
 
-    /// Agents that have nothing to do forget what is old.
+    /// Idle agents expire old lists.
     fn expire(&mut self) {
         for (at, worker) in self.workers.iter_mut().enumerate() {
             if !matches!(worker.doing, Doing::Serving(_)) {
@@ -228,7 +228,7 @@ impl Model {
         }
     }
 
-    /// While an agent sleeps, others are on their way for all that it could take.
+    /// Checks that while an agent sleeps, a woken agent exists for each request that it could take.
     pub fn check_wake_ups(&self) -> Result<(), TestCaseError> {
         let count = |is: fn(&Doing) -> bool| self.workers.iter().filter(|worker| is(&worker.doing)).count();
         let on_the_way = count(|doing| matches!(doing, Doing::OnTheWay));
@@ -249,7 +249,7 @@ impl Model {
         Ok(())
     }
 
-    /// Nothing comes any more, and nobody is woken but by what was said before.
+    /// Runs without further events until no agent is awake.
     pub fn drain(&mut self) -> Result<(), TestCaseError> {
         self.pause(false);
         while self.workers.iter().any(|worker| !matches!(worker.doing, Doing::Asleep)) {
@@ -259,7 +259,7 @@ impl Model {
         Ok(())
     }
 
-    /// All caches are empty, and nothing waits: neither does the dispatcher know of anything.
+    /// Checks that the dispatcher is empty when all caches are empty and no request waits.
     pub fn check_forgotten(&mut self) -> Result<(), TestCaseError> {
         self.happens(&Event::TimePasses);
         let Dispatcher { lists, objects, foresight, lanes, .. } = &self.dispatcher;

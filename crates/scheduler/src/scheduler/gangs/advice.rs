@@ -1,4 +1,4 @@
-//! Gangs as fragmentation advice sees them: those that wait, and members that could be moved.
+//! Gangs for fragmentation advice: those that wait, and members that could be moved.
 
 use super::{Gang, GangState};
 use crate::gang::{AllocationName, Phase};
@@ -6,20 +6,20 @@ use crate::queue::Place;
 use crate::repack::{self, Case, Waits};
 use crate::scheduler::Scheduler;
 
-/// Where a gang stands for advice.
+/// State of a gang for advice.
 #[derive(Debug)]
 pub enum GangCase {
-    /// There is no such allocation.
+    /// No such allocation exists.
     Unknown,
-    /// It is not tried at all, for this reason.
+    /// It is not tried, for this reason.
     NotTried(String),
-    /// All of its pods have nodes.
+    /// All its pods have nodes.
     Placed,
     Waits(Case),
 }
 
 impl Scheduler {
-    /// The gang that this pod with a node is a member of.
+    /// Returns the gang of this pod with a node.
     pub(in crate::scheduler) fn gang_of(&self, uid: &str) -> Option<repack::Gang> {
         let (name, role) = self.gangs.placed.get(uid)?;
         let gang = self.gangs.all.get(name)?;
@@ -29,7 +29,7 @@ impl Scheduler {
         Some(repack::Gang { name: whose, role: *role, spare: placed.saturating_sub(minimum) })
     }
 
-    /// Gangs that did not fit.
+    /// Returns the gangs that did not fit.
     pub(in crate::scheduler) fn stuck_gangs(&self) -> impl Iterator<Item = (Place, &AllocationName)> {
         let stuck = |gang: &Gang| {
             gang.lacking.is_some() && !matches!(gang.state, GangState::Placing(_) | GangState::Idle)
@@ -38,7 +38,7 @@ impl Scheduler {
         gangs.filter_map(|(name, gang)| Some((*gang.waiting.first_key_value()?.0, name)))
     }
 
-    /// Gangs with members without a node, and enough of them.
+    /// Returns the gangs with enough members without a node.
     pub(in crate::scheduler) fn unplaced_gangs(&self) -> Vec<(Place, Case)> {
         self.gangs.all.keys().filter_map(|name| self.case_of_gang(name)).collect()
     }

@@ -1,4 +1,4 @@
-//! What preemption asks of gangs and does to them.
+//! Interface of gangs for preemption.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::gang::{Allocation, AllocationName, Candidate, Wanted};
 use crate::scheduler::Scheduler;
 
 impl Gangs {
-    /// Members without a node, in the order of their turn.
+    /// Returns the members without a node, in queue order.
     pub(in crate::scheduler) fn waiting_uids(&self, name: &AllocationName) -> Vec<Arc<str>> {
         let members = self.all.get(name).into_iter().flat_map(|gang| gang.waiting.values());
         members.map(|(uid, _)| uid.clone()).collect()
@@ -18,12 +18,12 @@ impl Gangs {
         self.all.get(name).is_some_and(|gang| !gang.waiting.is_empty())
     }
 
-    /// This pod has a node, and is a member of this gang.
+    /// Returns whether this pod has a node and is a member of this gang.
     pub(in crate::scheduler) fn is_placed_member(&self, uid: &str, name: &AllocationName) -> bool {
         self.placed.get(uid).is_some_and(|(of, _)| of == name)
     }
 
-    /// It fits nowhere, and nothing has happened to it since it was at this version.
+    /// Returns whether the gang is parked and unchanged since this version.
     pub(in crate::scheduler) fn is_parked_at(&self, name: &AllocationName, version: u64) -> bool {
         let parked = |gang: &Gang| matches!(gang.state, GangState::Parked(_)) && gang.version == version;
         self.all.get(name).is_some_and(parked)
@@ -31,7 +31,7 @@ impl Gangs {
 }
 
 impl Scheduler {
-    /// What is to be placed of a gang: all its members that wait.
+    /// Returns what is to be placed of a gang: all its waiting members.
     pub(super) fn wanted(&self, gang: &Gang, allocation: &Allocation) -> Option<Wanted> {
         let mut members = Vec::with_capacity(gang.waiting.len());
         let mut reserved = Vec::new();
@@ -56,7 +56,8 @@ impl Scheduler {
         })
     }
 
-    /// The version of a parked gang and what it may preempt for: what its roles need, or one more member if they have it all.
+    /// Returns the version of a parked gang and the members it may preempt for: those its roles need, or one more
+    /// member if all minimums are met.
     pub(in crate::scheduler) fn gang_that_preempts(&self, name: &AllocationName) -> Option<(u64, Wanted)> {
         let gang = self.gangs.all.get(name)?;
         let allocation = self.gangs.allocations.get(name)?;
@@ -68,12 +69,12 @@ impl Scheduler {
         if wanted.need.iter().all(|need| *need == 0) {
             *wanted.need.get_mut(wanted.members.first()?.role)? = 1;
         }
-        // Not for room that quotas do not have.
+        // Preempts nothing for members beyond their quotas.
         wanted.members = self.members_within_quotas(wanted.members, &wanted.need)?;
         Some((gang.version, wanted))
     }
 
-    /// Something happened that a parked gang has waited for.
+    /// Retries a parked gang after a change it has waited for.
     pub(in crate::scheduler) fn try_gang_again(&mut self, name: &AllocationName, now: Duration) {
         let gang = self.gangs.all.get(name);
         if gang.is_some_and(|gang| matches!(gang.state, GangState::Parked(_))) {
@@ -81,7 +82,7 @@ impl Scheduler {
         }
     }
 
-    /// A victim of this gang could not be evicted.
+    /// Backs off because a victim of this gang could not be evicted.
     pub(in crate::scheduler) fn gang_backs_off(
         &mut self,
         name: &AllocationName,

@@ -1,5 +1,5 @@
-//! Gangs and quotas: a gang is admitted with all the members that it needs at once, or waits in the line of the quota that lacks
-//! room for them.
+//! Gangs and quotas: a gang is admitted with all needed members at once, or waits in the queue of the quota that lacks
+//! resources.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use crate::quota::{Account, Sums};
 use crate::scheduler::Scheduler;
 
 impl Gangs {
-    /// Gangs that stand in the line of a quota.
+    /// Returns the number of gangs waiting for a quota.
     pub(in crate::scheduler) fn over_quota(&self) -> usize {
         self.all.values().filter(|gang| gang.state == GangState::OverQuota).count()
     }
 }
 
 impl Scheduler {
-    /// Puts the gang into the line of a quota that has no room for what it needs at once. Returns whether it waits there. `first`:
+    /// Queues the gang at a quota that lacks resources for its needed members. Returns whether it waits there. `first`:
     /// it was its turn already.
     pub(super) fn gang_queues_for_quota(
         &mut self,
@@ -61,7 +61,7 @@ impl Scheduler {
         true
     }
 
-    /// It is the gang's turn in the line.
+    /// Continues with the gang, whose turn it is in the quota's queue.
     pub(in crate::scheduler) fn gang_has_quota(&mut self, key: &str, now: Duration) {
         let Some(name) = self.gangs.by_key.get(key).cloned() else {
             return;
@@ -79,7 +79,7 @@ impl Scheduler {
         }
     }
 
-    /// The gang waits for a quota no more.
+    /// Removes the gang from the quota's queue.
     pub(super) fn gang_leaves_line(&mut self, name: &AllocationName) {
         let Some(gang) = self.gangs.all.get_mut(name).filter(|gang| gang.state == GangState::OverQuota)
         else {
@@ -91,7 +91,8 @@ impl Scheduler {
         self.leave_line(&key);
     }
 
-    /// The gang's place, and what it needs of each quota at once; of one that has its minimum what its first member wants.
+    /// Returns the gang's place and its needs of each quota at once. Once its minimum is placed, the needs are those of
+    /// its first waiting member.
     fn gang_wants(&self, name: &AllocationName) -> Option<(Place, BTreeMap<Arc<str>, Sums>)> {
         let allocation = self.gangs.allocations.get(name)?;
         let gang = self.gangs.all.get(name)?;
@@ -116,7 +117,7 @@ impl Scheduler {
         Some((place, wants))
     }
 
-    /// Of these members, as many as quotas have room for: those that are needed, then others in their order. `None`: not
+    /// Returns the members that quotas have resources for: needed ones first, then the rest in order. `None`: not
     /// enough.
     pub(super) fn members_within_quotas(
         &self,
@@ -152,7 +153,7 @@ impl Scheduler {
         (!kept.is_empty()).then_some(kept)
     }
 
-    /// Whether there is room for this one, too; then it is taken.
+    /// Charges this member to `taken` if its quota has enough left. Returns whether it did.
     fn takes_quota(&self, taken: &mut BTreeMap<Arc<str>, Account>, member: &Candidate) -> bool {
         let Some(quota) = member.holding.quota.as_ref().and_then(|name| self.objects.quotas.get(name)) else {
             return true;

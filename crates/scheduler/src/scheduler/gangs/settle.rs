@@ -1,4 +1,4 @@
-//! What becomes of an agent's plan for a gang.
+//! Commit of an agent's plan for a gang.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use crate::scheduler::claims::Outdated;
 use crate::scheduler::{Scheduler, Settled};
 use berth_model::{ClaimName, PreemptionPolicy};
 
-/// Why a plan could not be committed.
+/// Reason why a plan could not be committed.
 enum Refusal {
-    /// A node was taken meanwhile.
+    /// A node no longer fits.
     Conflict,
-    /// Others took what was left of its quota.
+    /// Another pod used the rest of its quota.
     Quota,
-    /// This member is not what it was.
+    /// This member has changed.
     Changed(Arc<str>),
 }
 
@@ -78,7 +78,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes all places of the plan, or none.
+    /// Commits all places of the plan, or none.
     fn commit_gang(
         &mut self,
         agent: &mut Agent,
@@ -87,7 +87,7 @@ impl Scheduler {
         seen: Revision,
     ) -> Result<Vec<Vec<ClaimName>>, Refusal> {
         let planned_on = self.inventory().revision() == seen;
-        // It was planned without the room that is kept for its members.
+        // The plan ignores the reservations of its own members.
         self.free_nominated(&task.wanted);
         let mut claims = Vec::with_capacity(plan.places.len());
         let mut charged: Vec<&Arc<str>> = Vec::with_capacity(plan.places.len());
@@ -113,7 +113,7 @@ impl Scheduler {
         Err(refusal)
     }
 
-    /// `planned_on`: nothing but the members of the plan has changed since it was made.
+    /// Commits one member. `planned_on`: nothing but the plan's own members has changed since it was made.
     fn commit_member(
         &mut self,
         agent: &mut Agent,
@@ -136,7 +136,7 @@ impl Scheduler {
         Ok(claims)
     }
 
-    /// All members of the plan have their node in the ledger.
+    /// Continues with the members, which all have their node in the ledger.
     fn gang_placed(
         &mut self,
         agent: usize,
@@ -176,13 +176,12 @@ impl Scheduler {
         gang.failures += 1;
         gang.state = GangState::BackingOff(now + self.config.backoff.after(gang.failures));
         self.stats.errors += 1;
-        let why =
-            format!("{tries} plans in a row were overtaken by changes of the nodes; trying again later");
+        let why = format!("{tries} plans in a row conflicted with node changes; retrying after a backoff");
         self.gang_lacks(name, why.into(), now);
         Settled::Done
     }
 
-    /// Members are left that fit nowhere: they wait until something loosens.
+    /// Parks the gang: its remaining members fit nowhere until resources are freed.
     fn park_gang(&mut self, agent: usize, task: &GangTask, plan: &Plan, seen: Revision, now: Duration) {
         let name = &task.name;
         let why: Arc<str> = lacking_message(task, plan).into();
@@ -190,7 +189,7 @@ impl Scheduler {
         if self.has_gang_nominations(name) {
             match (task.awaits_victims, self.gang_awaits_victims(name)) {
                 (_, true) => return,
-                // The last of them left while the agent planned.
+                // The last victim left while the agent planned.
                 (true, false) => return self.enqueue_gang(name, now),
                 (false, false) => self.end_gang_nominations(name),
             }
@@ -201,7 +200,8 @@ impl Scheduler {
     }
 }
 
-/// What members are told: kube-scheduler's text about the first one that found no place, and what that means for all.
+/// Returns the message for members: kube-scheduler's text about the first unplaced one, and the consequence for the
+/// gang.
 fn lacking_message(task: &GangTask, plan: &Plan) -> String {
     let wanted = &task.wanted;
     let name = &task.name;
@@ -215,7 +215,7 @@ fn lacking_message(task: &GangTask, plan: &Plan) -> String {
             let mut text =
                 lacking.diagnosis.message_of(&lacking.class, PreemptionPolicy::PreemptLowerPriority, None);
             if let Some(domain) = &lacking.domain {
-                let _ = write!(text, " These are the nodes of {domain}, which came closest.");
+                let _ = write!(text, " These are the nodes of {domain}, the closest domain.");
             }
             text
         }
@@ -224,18 +224,14 @@ fn lacking_message(task: &GangTask, plan: &Plan) -> String {
     let need: u64 = wanted.need.iter().map(|need| u64::from(*need)).sum();
     let found = plan.places.len();
     let _ = match (plan.complete, &wanted.topology) {
-        (true, _) => write!(text, " {}/{} has its minimum.", name.namespace, name.name),
+        (true, _) => write!(text, " {}/{} has reached its minimum.", name.namespace, name.name),
         (false, Some(topology)) if topology.mode == TopologyMode::Required => write!(
             text,
-            " {}/{} needs places for {need} at once in one {}; there are {found}.",
+            " {}/{} must place {need} pods at once in one {}; {found} fit.",
             name.namespace, name.name, topology.key
         ),
         (false, _) => {
-            write!(
-                text,
-                " {}/{} needs places for {need} at once; there are {found}.",
-                name.namespace, name.name
-            )
+            write!(text, " {}/{} must place {need} pods at once; {found} fit.", name.namespace, name.name)
         }
     };
     text

@@ -1,4 +1,4 @@
-//! What members and objects of gangs are told.
+//! Conditions of gang members and status of allocations.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
@@ -9,17 +9,17 @@ use super::{Gang, GangState};
 use crate::gang::{Allocation, AllocationKind, AllocationName, AllocationStatus, Phase, RoleStatus};
 use crate::scheduler::{Action, Scheduler};
 
-/// The status of one allocation is written at most this often, but when its phase changes.
+/// Minimum interval between status writes of one allocation, except when its phase changes.
 const STATUS_PACE: Duration = Duration::from_secs(1);
-/// Members of a gang that is not complete are told so when they have waited for so long.
+/// Time after which waiting members of an incomplete gang get a condition.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Domains that a status names.
+/// Maximum number of domains in a status.
 const MOST_DOMAINS: usize = 16;
-/// Statuses computed in one look: the rest has its turn in the next.
+/// Maximum number of statuses computed at once; the rest follow in the next call.
 const MOST_AT_ONCE: usize = 256;
 
 impl Scheduler {
-    /// Some member found no place, or the gang is not tried for another reason.
+    /// Reports that a member found no node, or that the gang is not tried for another reason.
     pub(in crate::scheduler) fn gang_lacks(&mut self, name: &AllocationName, why: Arc<str>, now: Duration) {
         let refresh = self.config.refresh;
         let Some(gang) = self.gangs.all.get_mut(name) else {
@@ -34,7 +34,7 @@ impl Scheduler {
         }
         let members: Vec<_> = gang.waiting.values().map(|(uid, _)| uid.clone()).collect();
         for uid in members {
-            // Members that were told the same kind of thing a while ago need not know every new number.
+            // Members that already have such a message get updated numbers only once per refresh interval.
             if due || news || self.waiting.get(&uid).is_some_and(|waiting| waiting.told.is_none()) {
                 self.tell(&uid, "Unschedulable", why.clone(), true);
             }
@@ -47,16 +47,20 @@ impl Scheduler {
         self.gang_leaves_line(name);
         if let Some(gang) = self.gangs.all.get_mut(name) {
             gang.state = GangState::TimedOut;
-            self.gang_lacks(name, format!("timed out, not tried again until it changes: {why}").into(), now);
+            self.gang_lacks(
+                name,
+                format!("timed out, not retried until its pods or its object change: {why}").into(),
+                now,
+            );
         }
     }
 
-    /// Tells objects where their gangs stand, and members of gangs that wait for more members.
+    /// Writes statuses of allocations, and conditions of members that wait for more members.
     pub(super) fn tell_gangs(&mut self, now: Duration) {
         if !self.leading || self.gangs.untold.is_empty() {
             return;
         }
-        // In turns: those that are to wait a while must not hold up the others.
+        // Round robin: gangs whose write must wait must not block the rest.
         let (untold, last) = (&self.gangs.untold, self.gangs.looked_at.take());
         let from = last.clone().map_or(Unbounded, Excluded);
         let mut names: Vec<_> = untold.range((from, Unbounded)).take(MOST_AT_ONCE).cloned().collect();
@@ -71,7 +75,7 @@ impl Scheduler {
         }
     }
 
-    /// Returns whether all is told.
+    /// Returns whether everything is reported.
     fn tell_gang(&mut self, name: &AllocationName, now: Duration) -> bool {
         let members_know = self.tell_waiting_members(name, now);
         let Some(allocation) = self.gangs.allocations.get(name).filter(|_| self.owns_gang(name)) else {
@@ -95,7 +99,8 @@ impl Scheduler {
         members_know
     }
 
-    /// Members that wait for others are told so after a while. Not as unschedulable: a new node would not help them.
+    /// Reports to waiting members, after a while, that their gang is incomplete. Not as unschedulable: a new node would
+    /// not help them.
     fn tell_waiting_members(&mut self, name: &AllocationName, now: Duration) -> bool {
         let allocation = self.gangs.allocations.get(name).cloned();
         let Some(gang) = self.gangs.all.get(name).filter(|gang| gang.state == GangState::Idle) else {
@@ -209,7 +214,7 @@ fn kind_name(kind: AllocationKind) -> &'static str {
     }
 }
 
-/// Why the gang is not tried.
+/// Returns the reason why the gang is not tried.
 fn not_ready_message(allocation: &Allocation, gang: &Gang) -> String {
     let name = &allocation.name;
     let whose = format!("{} {}/{}", kind_name(name.kind), name.namespace, name.name);
@@ -229,7 +234,7 @@ fn not_ready_message(allocation: &Allocation, gang: &Gang) -> String {
     }
     let contested = match gang.contested.len() {
         0 => String::new(),
-        pods => format!("; {pods} more belong to an older allocation that claims them, too"),
+        pods => format!("; {pods} more belong to an older allocation that selects them too"),
     };
     format!("{whose} has {}{contested}", parts.join(", "))
 }

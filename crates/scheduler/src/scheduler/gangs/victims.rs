@@ -1,4 +1,5 @@
-//! Members of gangs as victims of preemption: a gang is never left below its minimum, it goes as a whole or not at all.
+//! Gang members as victims of preemption: a gang is never left below its minimum; it is evicted as a whole or not at
+//! all.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,11 +11,12 @@ use crate::inventory::Occupant;
 use crate::preempt::VictimGroup;
 use crate::scheduler::Scheduler;
 
-/// Groups that were asked for.
+/// Victim groups computed so far.
 pub(in crate::scheduler) type KnownGroups = RefCell<BTreeMap<AllocationName, Arc<VictimGroup>>>;
 
 impl Scheduler {
-    /// Who must go with this pod (by uid) if it is evicted: all of its gang, if its role has no members to spare on that node.
+    /// Returns the pods that must be evicted with this one (by uid): its whole gang, if its role has no spare members
+    /// on other nodes.
     pub(in crate::scheduler) fn victim_group(
         &self,
         uid: &str,
@@ -24,7 +26,7 @@ impl Scheduler {
         let allocation = self.gangs.allocations.get(name)?;
         let gang = self.gangs.all.get(name)?;
         let node = self.ledger.charge_of(uid)?.node;
-        // All members here may become victims of one preemptor, and those that are being evicted are as good as gone.
+        // All members on this node may become victims of one preemptor; members being evicted count as gone.
         let stays = |uid: &Arc<str>| {
             !self.is_leaving(uid) && self.ledger.charge_of(uid).is_some_and(|charge| charge.node != node)
         };
@@ -43,13 +45,14 @@ impl Scheduler {
         Some(group)
     }
 
-    /// The member is being evicted, or was deleted while its bind is under way.
+    /// Returns whether the member is being evicted, or was deleted while its bind is in flight.
     fn is_leaving(&self, uid: &str) -> bool {
         let news = self.waiting.get(uid).and_then(|waiting| waiting.news.as_ref());
         self.preemption.is_evicting(uid) || news.is_some_and(|pod| pod.deleting)
     }
 
-    /// Whether of each gang that these are of, its minimum is left, or nobody. One that has less than its minimum bears anything.
+    /// Returns whether each gang of these victims keeps its minimum or loses all members. A gang already below its
+    /// minimum may lose any.
     pub(in crate::scheduler) fn gangs_bear<'a>(
         &self,
         victims: impl Iterator<Item = &'a Arc<Occupant>>,
@@ -75,7 +78,7 @@ impl Scheduler {
         })
     }
 
-    /// These pods are about to be evicted: a gang that is left with too few members was never scheduled.
+    /// Records that these pods are about to be evicted: a gang left with too few members counts as never scheduled.
     pub(in crate::scheduler) fn gangs_lose(&mut self, victims: &[Arc<Occupant>]) {
         for victim in victims {
             let Some((name, _)) = self.gangs.placed.get(&victim.pod.uid).cloned() else {

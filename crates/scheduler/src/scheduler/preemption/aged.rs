@@ -1,8 +1,9 @@
-//! Aging: a pod that has fitted nowhere for long gets room kept for it on one node, from everybody, until it fits there. So none
-//! waits for ever behind a stream of more important pods that take each bit of room as it becomes free.
+//! Aging: a pod that has been unschedulable for long gets a reservation on one node, against pods of any priority,
+//! until it fits there. So no pod starves behind a stream of higher-priority pods that take all freed resources.
 //!
-//! It is a nomination without victims, which nobody else is told of. Few pods have one at a time, those that wait longest; who
-//! has not been placed by it after as long again gives it up, and has it on another node in its next turn.
+//! It is a nomination without victims that is not written to the API server. Few pods have one at a time, those that
+//! have waited longest. A pod that is still not placed after the same time again loses it, and gets one on another node
+//! in its next turn.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,29 +15,29 @@ use crate::inventory::{NodeId, Row};
 use crate::rules;
 use crate::scheduler::{Scheduler, State};
 
-/// Room is kept so on one node, and on one more for every so many nodes.
+/// Number of nodes per additional reservation; there is always one.
 const NODES_EACH: usize = 100;
-/// Pods of one class that are looked at.
+/// Maximum number of pods checked per class.
 const MOST_OF_CLASS: usize = 16;
-/// It is looked for pods that have aged at most this often.
+/// Minimum interval between searches for aged pods.
 const PACE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub(in crate::scheduler) struct Aged {
-    /// By uid: since when.
+    /// By uid: time of the reservation.
     kept: BTreeMap<Arc<str>, Duration>,
-    /// By uid of parked pods: since when they have had their turn in vain, and where.
+    /// Parked pods whose reservation did not help, by uid: its end, and its node.
     in_vain: BTreeMap<Arc<str>, (Duration, Arc<str>)>,
     next_look: Duration,
 }
 
 impl Scheduler {
-    /// Pods for which room is kept because they have waited for long.
+    /// Returns the number of pods with a reservation due to aging.
     pub fn aged(&self) -> usize {
         self.preemption.aged.kept.len()
     }
 
-    /// Gives room to those that have waited for long, and takes it from those that it did not help.
+    /// Gives reservations to pods that have waited long, and drops those that did not help in time.
     pub(in crate::scheduler) fn look_after_aged(&mut self, now: Duration) {
         let after = self.config.reserve_after;
         let aged = &mut self.preemption.aged;
@@ -69,7 +70,8 @@ impl Scheduler {
         self.hunt(uid);
     }
 
-    /// Who waits longest, of the first of each class: since its arrival, or since it had its turn.
+    /// Returns the pod, of the first ones of each class, that has waited longest since its arrival or its last
+    /// reservation.
     fn next_aged(&self, after: Duration, now: Duration) -> Option<Arc<str>> {
         let aged = &self.preemption.aged;
         let candidate = |uid: &Arc<str>| {
@@ -91,15 +93,15 @@ impl Scheduler {
                 self.preemption.due.insert(uid.clone());
                 self.actions.push(crate::scheduler::Action::WakeAgent(0));
             }
-            // No node would do, were it empty: it is not asked again for a while.
+            // No node would fit even if it were empty: retried after a while.
             None => {
                 self.preemption.aged.in_vain.insert(uid.clone(), (now, Arc::from("")));
             }
         }
     }
 
-    /// Of the nodes that would take the pod if enough of their pods ended, the one where least is missing; not the one where it had
-    /// its last turn if there is another, and none where room is kept for another that has aged.
+    /// Returns the node with the smallest shortage among those that would fit the pod if enough of their pods ended.
+    /// Avoids the pod's last reserved node if there is another, and nodes reserved for other aged pods.
     fn node_for_aged(&self, uid: &str) -> Option<Arc<str>> {
         let class = &self.waiting.get(uid)?.class;
         let aged = &self.preemption.aged;
@@ -122,7 +124,7 @@ impl Scheduler {
         Some(inventory.name(NodeId(at as u32)).clone())
     }
 
-    /// Room is kept for this pod because it has waited for long; it stays so as long as its node could take it.
+    /// Returns whether this pod has a reservation due to aging on a node that could still take it.
     pub(super) fn is_kept_for_aged(&self, uid: &str, node: NodeId) -> bool {
         let class = self.waiting.get(uid).map(|pod| &pod.class);
         self.preemption.aged.kept.contains_key(uid)
@@ -130,7 +132,7 @@ impl Scheduler {
     }
 }
 
-/// Whether a node would take a pod of the class if pods ended there.
+/// Returns whether a node would take a pod of the class if its pods ended.
 fn could_take(class: &Class, row: &Row) -> bool {
     if row.node.is_none() {
         return false;

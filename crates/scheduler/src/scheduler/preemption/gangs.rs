@@ -1,5 +1,6 @@
-//! Gangs that preempt: as a whole or not at all. Nobody is evicted before a place is found for every member that is needed; all
-//! of them are nominated then, those that need no victims, too, and the gang is planned again when the victims are gone.
+//! Preemption for gangs: as a whole or not at all. No pod is evicted before a node is found for every needed member.
+//! Then all of them are nominated, including those without victims, and the gang is planned again when the victims are
+//! gone.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,51 +17,51 @@ use crate::quota::{Claim, Rights, Sums, Toll};
 use crate::scheduler::{Action, Sample, Scheduler, State};
 use berth_model::PreemptionPolicy;
 
-/// A gang whose nodes changed while they were looked at is tried so often before it counts as hopeless.
+/// Maximum number of attempts for a gang whose nodes change in the meantime, before it counts as failed.
 const MOST_TRIES: u32 = 5;
 
-/// What a gang is to preempt: one step of finding that out.
+/// One step of preemption for a gang.
 #[derive(Debug)]
 pub struct GangAttempt {
     name: AllocationName,
     version: u64,
     priority: i32,
-    /// What quotas say of it.
+    /// What its quotas allow it to preempt.
     rights: Rights,
     pub(in crate::scheduler) wanted: Wanted,
-    /// `None`: where preemption could help at all is to be found out.
+    /// `None`: first survey where preemption could help.
     together: Option<Together>,
 }
 
-/// What an agent found out for a gang.
+/// Result of an agent's step for a gang.
 #[derive(Debug)]
 pub enum GangFound {
     Prospects(Vec<Prospect<NodeId>>),
     Takeovers(Option<Vec<Takeover>>),
 }
 
-/// The preemption of one gang.
+/// Preemption state of one gang.
 #[derive(Debug, Default)]
 pub(super) struct GangHunt {
     state: GangHuntState,
-    /// What its members are told if it is in vain.
+    /// Message for its members if preemption fails.
     lacking: Arc<str>,
     tries: u32,
-    /// The occupancy of the nodes when it was last asked where preemption could help.
+    /// Occupancy revision at the start of the latest survey.
     began: Revision,
-    /// Times in a row that it was hopeless.
+    /// Consecutive failures.
     failures: u32,
 }
 
 #[derive(Debug, Default)]
 enum GangHuntState {
-    /// There is nothing to do.
+    /// Nothing to do.
     #[default]
     Over,
-    /// This agent is to go on with it; the nodes it found, if it has.
+    /// This agent is to continue, with the nodes found so far.
     Wanted(usize, Option<Vec<Prospect<NodeId>>>),
     UnderWay,
-    /// It could preempt nothing as of this occupancy of the nodes.
+    /// Preemption failed as of this occupancy revision; not retried before this time.
     Hopeless(Revision, Duration),
 }
 
@@ -73,7 +74,7 @@ impl GangHunt {
 }
 
 impl GangAttempt {
-    /// Of the first member.
+    /// Returns the class of the first member.
     pub(in crate::scheduler) fn class(&self) -> &Arc<Class> {
         &self.wanted.members[0].class
     }
@@ -90,7 +91,8 @@ impl GangAttempt {
 }
 
 impl Scheduler {
-    /// The priority at which a gang preempts: that of its least important member. `None`: it may not, or has done so.
+    /// Returns the priority at which a gang preempts: the lowest of its members. `None`: it may not preempt, or has
+    /// done so.
     fn gang_priority(&self, name: &AllocationName) -> Option<i32> {
         if !self.config.preemption || !self.leading || self.has_gang_nominations(name) {
             return None;
@@ -104,8 +106,8 @@ impl Scheduler {
         (members.iter().all(|pod| willing(pod.policy)) && (lower || reclaims())).then_some(priority)
     }
 
-    /// What quotas say of what these members preempt: those of one quota that fit into its guarantee together may take back what
-    /// it lent.
+    /// Returns what quotas allow these members to preempt: members of one quota that fit into its guarantee together
+    /// may reclaim what it lent.
     fn gang_rights(&self, wanted: &Wanted) -> Rights {
         let first = wanted.members.first().and_then(|member| self.waiting.get(&member.uid));
         let rights = first.map(|pod| self.rights_of(pod)).unwrap_or_default();
@@ -126,7 +128,8 @@ impl Scheduler {
         }
     }
 
-    /// A gang fits nowhere, as `lacking` says: it tries to preempt, if it may now. Returns whether it does.
+    /// Starts preemption for a gang that fits nowhere, with the message `lacking`, if it may preempt now. Returns
+    /// whether it does.
     pub(in crate::scheduler) fn hunt_together(
         &mut self,
         agent: usize,
@@ -149,7 +152,7 @@ impl Scheduler {
         false
     }
 
-    /// What this agent is to do next for gangs that preempt: the most important first.
+    /// Returns this agent's next step for gangs that preempt, highest priority first.
     pub(in crate::scheduler) fn next_gang_step(&mut self, agent: usize) -> Option<Box<GangAttempt>> {
         loop {
             let mine =
@@ -159,7 +162,7 @@ impl Scheduler {
             let name = name.clone();
             match self.gang_step(&name) {
                 Some(step) => return Some(Box::new(step)),
-                // It is not parked any more: whatever becomes of it begins anew.
+                // It is no longer parked: its preemption starts over if it parks again.
                 None => self.gang_hunt_is_over(&name),
             }
         }
@@ -195,7 +198,7 @@ impl Scheduler {
     fn sites(&self, name: &AllocationName, by: (i32, &Rights), prospect: Prospect<NodeId>) -> Prospect<Site> {
         let known = Default::default();
         let group_of = |uid: &str| self.victim_group(uid, &known);
-        // All of them together must leave quotas what they are guaranteed.
+        // All victims together must leave quotas their guarantees.
         let (leaving, mut toll) = (self.leaving(), Toll::default());
         let nodes = prospect.nodes.into_iter().filter(|id| self.inventory().row(*id).node.is_some());
         let sites = nodes.map(|node| {
@@ -242,7 +245,7 @@ impl Scheduler {
         self.actions.push(Action::WakeAgent(agent));
     }
 
-    /// Whether the nodes of those that preempt are as they were when they were looked at.
+    /// Returns whether the nodes of the preempting members are unchanged since they were evaluated.
     fn are_current(&self, attempt: &GangAttempt, takeovers: &[Takeover]) -> bool {
         let sites = attempt.together.iter().flat_map(|together| &together.prospects);
         let known: BTreeMap<NodeId, Revision> =
@@ -253,7 +256,8 @@ impl Scheduler {
         takeovers.iter().all(same) && self.still_claims_together(attempt, takeovers)
     }
 
-    /// Whether all victims may still be preempted: other pods of their quotas and gangs may have left meanwhile.
+    /// Returns whether all victims may still be preempted: other pods of their quotas and gangs may have left in the
+    /// meantime.
     fn still_claims_together(&self, attempt: &GangAttempt, takeovers: &[Takeover]) -> bool {
         if !self.gangs_bear(takeovers.iter().flat_map(|takeover| &takeover.victims)) {
             return false;
@@ -277,12 +281,11 @@ impl Scheduler {
         let pause = FIRST_PAUSE.saturating_mul(1 << hunt.failures.min(8)).min(LONGEST_PAUSE);
         hunt.failures += 1;
         hunt.state = GangHuntState::Hopeless(hunt.began, now + pause);
-        let lacking =
-            format!("{} preemption: no less important pods that could make room for it.", hunt.lacking);
+        let lacking = format!("{} preemption: no victims found that could make room for it.", hunt.lacking);
         self.gang_lacks(name, lacking.into(), now);
     }
 
-    /// Keeps room for all members that are needed, and makes all victims leave.
+    /// Reserves resources for all needed members, and evicts all victims.
     fn nominate_gang(&mut self, attempt: &GangAttempt, takeovers: &[Takeover], now: Duration) {
         let name = &attempt.name;
         self.stats.preemption_attempts += 1;
@@ -309,8 +312,7 @@ impl Scheduler {
         hunt.failures = 0;
         let (pods, on) = (if victims == 1 { "pod is" } else { "pods are" }, nodes.len());
         let on = if on == 1 { "one node".to_owned() } else { format!("{on} nodes") };
-        let lacking =
-            format!("{} preemption: {victims} less important {pods} to leave {on} for it.", hunt.lacking);
+        let lacking = format!("{} preemption: {victims} victim {pods} to leave {on} for it.", hunt.lacking);
         self.gang_lacks(name, lacking.into(), now);
     }
 
@@ -319,7 +321,7 @@ impl Scheduler {
         Some(pod.gang.as_ref()?.name.clone())
     }
 
-    /// A node on which room is kept for a member of a gang has changed.
+    /// Checks a nominated member of a gang after its node changed.
     pub(super) fn look_at_member(&mut self, uid: &Arc<str>, now: Duration) {
         let Some(name) = self.gang_of_waiting(uid).filter(|_| self.preemption.has_nominated(uid)) else {
             return;
@@ -332,7 +334,7 @@ impl Scheduler {
         }
     }
 
-    /// The member may go to its node as soon as all are gone that are to leave it for the gang.
+    /// Returns whether the member fits its node once all victims of the gang have left it.
     fn can_still_come(&mut self, uid: &Arc<str>) -> bool {
         let Some((id, _)) = self.follow_victims(uid) else {
             return false;
@@ -347,7 +349,7 @@ impl Scheduler {
         class.looks_at_pods() || self.rank_there(&class, id, uid, &victims).is_valid()
     }
 
-    /// Some victims of the gang are still there.
+    /// Returns whether some victims of the gang are still there.
     pub(in crate::scheduler) fn gang_awaits_victims(&self, name: &AllocationName) -> bool {
         let of = |uid: &Arc<str>| self.preemption.nominations.get(uid);
         let members = self.gangs.waiting_uids(name);
@@ -358,15 +360,14 @@ impl Scheduler {
         self.gangs.waiting_uids(name).iter().any(|uid| self.preemption.has_nominated(uid))
     }
 
-    /// No room is kept for the members of this gang any more.
+    /// Drops the reservations of the gang's members.
     pub(in crate::scheduler) fn end_gang_nominations(&mut self, name: &AllocationName) {
         for uid in self.gangs.waiting_uids(name) {
             self.end_nomination(&uid, true);
         }
     }
 
-    /// What only time moves: gangs that had no hope try again when something changed.
-    /// `lower`: pods came that are less important than all before.
+    /// Retries gangs whose preemption failed, if something changed. `lower`: pods of a new lowest priority were added.
     pub(super) fn hunt_together_again(&mut self, lower: bool, now: Duration) {
         let revision = self.ledger.occupancy();
         let gangs = &self.gangs;

@@ -1,4 +1,4 @@
-//! What guarantees of quotas add to preemption: who may take back what it has lent, and from whom.
+//! Preemption under quota guarantees: which pods may reclaim what their quota has lent, and from which pods.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use crate::quota::{Account, Claim, Quota, Reclaim, Rights, Sums, Toll};
 use crate::scheduler::{Scheduler, Waiting};
 use berth_model::{PreemptionPolicy, Usage};
 
-/// What each quota loses by evictions that were asked for and are not seen yet.
+/// What each quota loses by requested evictions that no watch has reported yet.
 pub(in crate::scheduler) type Leaving = BTreeMap<Arc<str>, Sums>;
 
 impl Scheduler {
-    /// What quotas say of what this waiting pod preempts.
+    /// Returns what quotas allow this waiting pod to preempt.
     pub(in crate::scheduler) fn rights_of(&self, pod: &Waiting) -> Rights {
         let none = Rights::default();
         let Some(quota) = pod.holding.quota.as_ref().and_then(|name| self.objects.quotas.get(name)) else {
@@ -34,7 +34,8 @@ impl Scheduler {
         Rights { quota: Some(quota.name.clone()), within, reclaim: quota.reclaim, lenders }
     }
 
-    /// Whether the pod fits into the guarantee of its quota, beside its pods that have a node or are nominated for one.
+    /// Returns whether the pod fits into the guarantee of its quota, in addition to the quota's placed and nominated
+    /// pods.
     fn is_guaranteed(&self, pod: &Waiting) -> bool {
         let Some(quota) = pod.holding.quota.as_ref().and_then(|name| self.objects.quotas.get(name)) else {
             return false;
@@ -54,7 +55,8 @@ impl Scheduler {
         }
     }
 
-    /// Whether what pods want together fits into the guarantee of their quota, beside its pods that have a node or are nominated.
+    /// Returns whether the pods' total fits into the guarantee of their quota, in addition to its placed and nominated
+    /// pods.
     pub(super) fn guarantees_together(&self, quota: &Arc<str>, wanted: &Sums) -> bool {
         let Some(quota) = self.objects.quotas.get(quota) else {
             return false;
@@ -67,7 +69,7 @@ impl Scheduler {
         account.guarantees_all(limits, wanted)
     }
 
-    /// Whether it may be that this pod takes back what others have borrowed.
+    /// Returns whether this pod may reclaim resources that other quotas borrow.
     pub(in crate::scheduler) fn may_reclaim(&self, pod: &Waiting) -> bool {
         let quota = pod.holding.quota.as_ref().and_then(|name| self.objects.quotas.get(name));
         quota.is_some_and(|quota| quota.reclaim == Reclaim::Any) && self.is_guaranteed(pod)
@@ -87,7 +89,8 @@ impl Scheduler {
         leaving
     }
 
-    /// How this pod may become a victim of somebody of this priority with these rights, after those that `toll` knows.
+    /// Returns how this pod may become a victim of a preemptor with this priority and these rights, after the victims
+    /// counted in `toll`.
     pub(in crate::scheduler) fn claim_on(
         &self,
         victim: &Occupant,
@@ -101,7 +104,7 @@ impl Scheduler {
         rights.claim(toll, holding, lower, leaves, |name| self.account_left(name, leaving))
     }
 
-    /// What the quota uses, without what leaves it anyway.
+    /// Returns the usage of the quota without pods that leave it anyway.
     fn account_left(&self, name: &Arc<str>, leaving: &Leaving) -> Option<(Arc<Quota>, Account)> {
         let quota = self.objects.quotas.get(name)?.clone();
         let mut account = self.ledger.accounts().of(name).clone();
@@ -113,7 +116,8 @@ impl Scheduler {
         Some((quota, account))
     }
 
-    /// Whether all of these may still be preempted: other pods of their quotas and gangs may have left meanwhile.
+    /// Returns whether all of these may still be preempted: other pods of their quotas and gangs may have left in the
+    /// meantime.
     pub(in crate::scheduler) fn still_claims(&self, preemptor: &Waiting, victims: &Victims) -> bool {
         if !self.gangs_bear(victims.pods.iter()) {
             return false;
@@ -128,7 +132,7 @@ impl Scheduler {
         pods.into_iter().all(|pod| self.claim_on(pod, by, &leaving, &mut toll) != Claim::No)
     }
 
-    /// Pods that could preempt nothing may be able to now, as quotas say something else or others have left theirs.
+    /// Retries preemption for pods that may be able to reclaim after quotas changed.
     pub(in crate::scheduler) fn hunt_for_quotas(&mut self) {
         if !self.config.preemption || self.objects.quotas.is_empty() {
             return;

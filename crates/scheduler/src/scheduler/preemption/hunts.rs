@@ -1,5 +1,5 @@
-//! Finding victims. A class *hunts* while pods of it have not been tried. Its survey and its dry runs serve all of them, one
-//! after the other: a node is asked again only when it changed.
+//! Search for victims. A class *hunts* while preemption for some of its pods has not been tried. Its survey and dry
+//! runs serve all of them in turn: a node is evaluated again only after it changed.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -19,48 +19,49 @@ use crate::rules::Unhelped;
 use crate::scheduler::{Action, Scheduler, State, Waiting};
 use berth_model::PreemptionPolicy;
 
-/// Dry runs to choose from. Upstream takes 100 or a tenth of the nodes, in no order; ours are the cheapest first.
+/// Number of dry runs to choose from. Upstream takes 100 or a tenth of the nodes, in no order; ours are the cheapest
+/// first.
 const WINDOW: usize = 16;
-/// A survey of a cluster that changed since is used for so long.
+/// Maximum age of a survey of a cluster that has changed since.
 const SURVEY_AGE: Duration = Duration::from_secs(1);
-/// A class that can preempt nothing tries again so long after, if anything changed; each time twice as long.
+/// Initial interval before a class whose preemption failed is retried, if anything changed; doubled each time.
 pub(super) const FIRST_PAUSE: Duration = Duration::from_secs(1);
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 
-/// What a pod is to preempt, if any of `sites` will do.
+/// One attempt of a pod to preempt on any of `sites`.
 #[derive(Debug)]
 pub struct Attempt {
     pub class: Arc<Class>,
     pub uid: Arc<str>,
     pub priority: i32,
-    /// What quotas say of it.
+    /// What quotas allow it to preempt.
     pub rights: Arc<Rights>,
     pub sites: Vec<Site>,
     pub budgets: Budgets,
 }
 
-/// What an agent found out for a preemption.
+/// Result of an agent's preemption step.
 #[derive(Debug)]
 pub enum Found {
     Survey(Result<Survey, Choice>),
-    /// For each site.
+    /// One result per site.
     DryRuns(Vec<Result<Victims, Fruitless>>),
 }
 
-/// The preemption of one class.
+/// Preemption state of one class.
 #[derive(Debug, Default)]
 pub(super) struct Hunt {
     pub(super) want: Option<Want>,
-    /// An agent is at it.
+    /// An agent is working on it.
     pub(super) under_way: bool,
-    /// Pods before this place have had their turn.
+    /// Pods before this place have been tried.
     from: Option<Place>,
     surveyed: Option<Surveyed>,
-    /// The occupancy of the nodes when the latest survey was asked for.
+    /// Occupancy revision when the latest survey was requested.
     began: Revision,
-    /// By quota of the pods.
+    /// Failures, by quota of the pods.
     pub(super) hopeless: BTreeMap<Option<Arc<str>>, Hopeless>,
-    /// Times in a row that it was hopeless.
+    /// Consecutive failures.
     pub(super) failures: u32,
 }
 
@@ -70,9 +71,9 @@ struct Surveyed {
     rights: Arc<Rights>,
     revision: Revision,
     at: Duration,
-    /// Uid of the pod that it serves now: to its end, however long that takes.
+    /// Uid of the pod it serves now; kept until that pod is done, however long that takes.
     serves: Option<Arc<str>>,
-    /// Not asked yet; the cheapest last.
+    /// Nodes to evaluate; the cheapest last.
     candidates: Vec<NodeId>,
     asked: Vec<Asked>,
     unhelped: Unhelped,
@@ -82,17 +83,17 @@ struct Surveyed {
 #[derive(Debug)]
 struct Asked {
     victims: Victims,
-    /// Of the node's row, of the inventory, and of the budgets then.
+    /// Revisions of the node's row, the inventory, and the budgets at that time.
     row: Revision,
     seen: Revision,
     budgets: u64,
 }
 
-/// No pod of the class up to this priority can preempt anything, as of this occupancy of the nodes.
+/// Preemption failed for all pods of the class up to this priority, as of this occupancy revision.
 #[derive(Debug)]
 pub(super) struct Hopeless {
     priority: i32,
-    /// Or more than one beyond its guarantee can.
+    /// Whether that includes pods within the guarantee of their quota.
     within: bool,
     pub(super) revision: Revision,
     until: Duration,
@@ -105,7 +106,7 @@ impl Attempt {
     }
 }
 
-/// The survey for a class.
+/// Surveys the nodes for a class.
 pub(in crate::scheduler) fn survey(
     agent: &mut Agent,
     class: &Arc<Class>,
@@ -116,14 +117,14 @@ pub(in crate::scheduler) fn survey(
     Found::Survey(agent.survey(class, priority, &rights.lenders, now, lap))
 }
 
-/// What is next in a hunt.
+/// Next step of a hunt.
 pub(in crate::scheduler) enum Step {
     Survey(Arc<Class>, i32, Arc<Rights>),
     Attempt(Box<Attempt>),
 }
 
 impl Scheduler {
-    /// Whether this parked pod is to try preemption.
+    /// Returns whether this parked pod is to try preemption.
     pub(in crate::scheduler) fn may_preempt(&self, pod: &Waiting) -> bool {
         let hunt = self.preemption.hunts.get(&pod.class.id);
         let hopeless = hunt.and_then(|hunt| hunt.hopeless.get(&pod.holding.quota));
@@ -137,7 +138,7 @@ impl Scheduler {
             && self.over_quota(pod.holding.quota.as_ref(), &pod.holding.usage).is_none()
     }
 
-    /// This parked pod is to try preemption, as soon as it is certain that its class fits nowhere.
+    /// Starts preemption for this parked pod, once it is certain that its class fits nowhere.
     pub(in crate::scheduler) fn hunt(&mut self, uid: &Arc<str>) {
         let Some(pod) =
             self.waiting.get(uid).filter(|pod| pod.state == State::Parked && self.may_preempt(pod))
@@ -150,7 +151,7 @@ impl Scheduler {
         self.hunt_on(class);
     }
 
-    /// The class has pods to try: an agent is to go on with it.
+    /// Schedules the next step of the class's hunt at an agent.
     pub(in crate::scheduler) fn hunt_on(&mut self, class: ClassId) {
         let Some(group) = self.parked.get(class) else {
             return self.preemption.forget(class);
@@ -165,7 +166,7 @@ impl Scheduler {
         self.actions.push(Action::WakeAgent(group.agent));
     }
 
-    /// What this agent is to do next for preemption.
+    /// Returns this agent's next preemption step.
     pub(in crate::scheduler) fn next_step(&mut self, agent: usize, now: Duration) -> Option<Step> {
         loop {
             let first = (agent, Reverse(i32::MAX), ClassId(0));
@@ -184,7 +185,7 @@ impl Scheduler {
                 continue;
             }
             if !group.is_certain(self.inventory().loosened()) {
-                // The check of the class comes first, and tells.
+                // The check of the class comes first, and reports.
                 continue;
             }
             if let Some(step) = self.step(class, now) {
@@ -197,7 +198,7 @@ impl Scheduler {
         }
     }
 
-    /// The next step for the first pod of the class that has not been tried.
+    /// Returns the next step for the first untried pod of the class.
     fn step(&mut self, class: ClassId, now: Duration) -> Option<Step> {
         loop {
             let (place, uid) = self.next_preemptor(class)?;
@@ -250,7 +251,7 @@ impl Scheduler {
         }
     }
 
-    /// The first parked pod of the class that is to try preemption.
+    /// Returns the first parked pod of the class that is to try preemption.
     fn next_preemptor(&mut self, class: ClassId) -> Option<(Place, Arc<str>)> {
         let from = self.preemption.hunts.get(&class)?.from?;
         let group = self.parked.get(class)?;
@@ -265,7 +266,7 @@ impl Scheduler {
         next
     }
 
-    /// What of a hunt must be asked before it can choose from a window of dry runs. What is not so any more goes.
+    /// Returns the nodes to evaluate before the hunt can choose from a window of dry runs. Drops outdated dry runs.
     fn nodes_to_ask(&mut self, class: &Class) -> Vec<NodeId> {
         let (inventory, budgets) = (self.ledger.inventory(), self.objects.budgets.revision());
         let Some(surveyed) = self.preemption.hunts.get_mut(&class.id).and_then(|hunt| hunt.surveyed.as_mut())
@@ -290,7 +291,7 @@ impl Scheduler {
         nodes
     }
 
-    /// The best of the dry runs that still hold. Its node is asked again before another pod preempts there.
+    /// Takes the cheapest valid dry run. Its node is evaluated again before another pod preempts there.
     fn take_cheapest(&mut self, class: ClassId) -> Option<Victims> {
         let surveyed = self.preemption.hunts.get_mut(&class)?.surveyed.as_mut()?;
         let costs = surveyed.asked.iter().enumerate().map(|(at, asked)| (asked.victims.cost(), at));
@@ -300,7 +301,7 @@ impl Scheduler {
         Some(victims)
     }
 
-    /// What could be preempted there may not be any more. The next survey has it again.
+    /// Removes a node whose victims may no longer be preempted. The next survey adds it again.
     fn leave_out(&mut self, class: ClassId, node: NodeId) {
         let hunt = self.preemption.hunts.get_mut(&class);
         if let Some(surveyed) = hunt.and_then(|hunt| hunt.surveyed.as_mut()) {
@@ -308,7 +309,8 @@ impl Scheduler {
         }
     }
 
-    /// No pod of the class and this quota up to this priority can preempt anything now, within its guarantee or not.
+    /// Records that preemption fails now for pods of the class and this quota up to this priority, within its guarantee
+    /// or not.
     fn gave_up(
         &mut self,
         class: ClassId,
@@ -328,7 +330,7 @@ impl Scheduler {
         }
     }
 
-    /// The agent has surveyed the nodes for a class.
+    /// Settles a survey of the nodes for a class.
     pub(in crate::scheduler) fn settle_survey(
         &mut self,
         agent: usize,
@@ -343,7 +345,7 @@ impl Scheduler {
         };
         hunt.under_way = false;
         match found {
-            // There is room by now.
+            // There is a valid node by now.
             Err(choice) if self.parked.get(class.id).is_some() => {
                 self.settle_check(agent, class, choice, seen)
             }
@@ -364,7 +366,7 @@ impl Scheduler {
         self.hunt_on(class.id);
     }
 
-    /// The agent has asked some nodes.
+    /// Settles the dry runs on some nodes.
     pub(in crate::scheduler) fn settle_attempt(
         &mut self,
         attempt: &Attempt,
@@ -395,8 +397,8 @@ impl Scheduler {
         self.tell_untold(class);
     }
 
-    /// Nominates the pod of the attempt for the best node that is as it was when it was asked. Whatever happened elsewhere
-    /// meanwhile is not looked at, as upstream does not.
+    /// Nominates the pod of the attempt for the cheapest node that is unchanged since its dry run. Changes elsewhere
+    /// are ignored, as upstream does.
     fn settle_cheapest(&mut self, attempt: &Attempt, now: Duration) {
         let class = attempt.class.id;
         let still_wants = |pod: &&Waiting| {
@@ -432,7 +434,7 @@ impl Scheduler {
         }
     }
 
-    /// What only time moves: classes that had no hope try again when something changed.
+    /// Retries classes whose preemption failed, if something changed.
     pub(in crate::scheduler) fn hunt_again(&mut self, now: Duration) {
         let lower = self.less_important_came();
         self.hunt_together_again(lower, now);
@@ -460,14 +462,14 @@ impl Scheduler {
         }
     }
 
-    /// Whether a pod has a node that is less important than all were before: who could preempt nobody may be able to now.
+    /// Returns whether a pod with a new lowest priority has a node: preemption that failed before may succeed now.
     fn less_important_came(&mut self) -> bool {
         let lowest = self.ledger.lowest_priority();
         let before = std::mem::replace(&mut self.preemption.lowest, lowest);
         lowest.is_some_and(|lowest| before.is_none_or(|before| lowest < before))
     }
 
-    /// All pods of the class from this one on are to try again.
+    /// Retries preemption for all pods of the class from this one on.
     fn hunt_from(&mut self, class: ClassId, uid: &str) {
         let place = self.waiting.get(uid).map(Waiting::place);
         if let Some(hunt) = self.preemption.hunts.get_mut(&class) {

@@ -1,5 +1,5 @@
-//! Pods that wait on a node for their victims to leave: room is kept for them in the ledger, and their node is looked at
-//! whenever something leaves it.
+//! Nominated pods: the ledger keeps a reservation for each until its victims have left, and its node is checked
+//! whenever a pod leaves it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,32 +12,32 @@ use crate::preempt::Victims;
 use crate::quota::Sums;
 use crate::scheduler::{Action, Sample, Scheduler, State};
 
-/// Room is kept for a pod on this node.
+/// Reservation of a pod on its nominated node.
 #[derive(Debug)]
 pub(super) struct Nomination {
     pub(super) node: Arc<str>,
-    /// By uid; those that are not gone yet.
+    /// Uids of the victims that are still there.
     pub(super) victims: BTreeSet<Arc<str>>,
-    /// Made by another process, or before this one started: its victims are those that are terminating there.
+    /// Made by another process, or before a restart: its victims are the terminating pods there.
     pub(super) adopted: bool,
-    /// Less important pods must not take it.
+    /// Pods of lower priority cannot take the reservation.
     priority: i32,
-    /// What it will hold of its quota.
+    /// Requests that count against its quota.
     promise: Option<(Arc<str>, Sums)>,
 }
 
 impl Scheduler {
-    /// Pods that wait for their victims to leave, each with its node.
+    /// Returns the nominated pods, each with its node.
     pub fn nominated_pods(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<str>)> {
         self.preemption.nominated()
     }
 
-    /// Its eviction was asked for, and it is not gone yet.
+    /// Returns whether its eviction was requested and it is still there.
     pub fn is_evicting(&self, uid: &str) -> bool {
         self.preemption.is_evicting(uid)
     }
 
-    /// Keeps room for the pod on the node, and makes its victims leave it.
+    /// Reserves the node for the pod, and evicts its victims.
     pub(super) fn nominate(&mut self, uid: &Arc<str>, victims: &Victims) {
         let Some(class) = self.waiting.get(uid).map(|waiting| waiting.class.id) else {
             return;
@@ -52,7 +52,7 @@ impl Scheduler {
         self.tell_why(uid, true);
     }
 
-    /// `lent`: quotas that lose what they had borrowed.
+    /// Does the same with explicit victims. `lent`: quotas that lose what they had borrowed.
     pub(super) fn nominate_for(
         &mut self,
         uid: &Arc<str>,
@@ -63,7 +63,7 @@ impl Scheduler {
         let Some(preemptor) = self.waiting.get(uid).map(|waiting| waiting.pod.clone()) else {
             return;
         };
-        // What is taken back is kept from all, or those who had borrowed it would be there first again.
+        // Reclaimed resources are reserved against pods of any priority, or the borrowers would take them again.
         self.keep_nominated(uid, node, (false, !lent.is_empty()));
         let mut pending = BTreeSet::new();
         for pod in victims {
@@ -84,12 +84,12 @@ impl Scheduler {
         }
         self.gangs_lose(victims);
         self.actions.push(Action::Nominate { pod: preemptor, node: Some(node.clone()) });
-        // Less important ones that are nominated for the node may fit there no more.
+        // Lower-priority pods nominated for the node may no longer fit.
         self.preemption.node_changed(node);
         self.preemption.due.remove(uid);
     }
 
-    /// `adopted`: see there. `from_all`: whatever their priority.
+    /// Reserves the node for the pod. `adopted`: see [`Nomination`]. `from_all`: against pods of any priority.
     pub(super) fn keep_nominated(
         &mut self,
         uid: &Arc<str>,
@@ -113,7 +113,7 @@ impl Scheduler {
         self.note_reservations();
     }
 
-    /// Takes over what the API server tells of a pod that was nominated by another process, or before a restart.
+    /// Adopts the nomination in the pod's status, which another process wrote, or this one before a restart.
     pub(in crate::scheduler) fn adopt_nomination(&mut self, uid: &Arc<str>) {
         let known = self.preemption.has_nominated(uid) || self.ledger.charge_of(uid).is_some();
         if !self.leading || !self.config.preemption || known {
@@ -127,7 +127,7 @@ impl Scheduler {
         self.preemption.due.insert(uid.clone());
     }
 
-    /// No room is kept for the pod any more. `told`: the API server still says so, and is to be told.
+    /// Drops the pod's nomination and reservation. `told`: the pod's status still has it and must be cleared.
     pub(in crate::scheduler) fn end_nomination(&mut self, uid: &Arc<str>, told: bool) {
         let Some(nomination) = self.preemption.nominations.remove(uid) else {
             return;
@@ -158,7 +158,7 @@ impl Scheduler {
         }
     }
 
-    /// The API server tells of a nomination that is no more.
+    /// Clears a nomination in the pod's status that no longer exists.
     pub(super) fn clear_old_nomination(&mut self, uid: &Arc<str>) {
         let Some(pod) = self.waiting.get(uid).filter(|pod| pod.source.nominated_node.is_some()) else {
             return;
@@ -168,8 +168,8 @@ impl Scheduler {
         }
     }
 
-    /// The watch told of a waiting pod once more: of a nomination of ours, of one that is no more, or of one of the replica that
-    /// schedules its class.
+    /// Handles a watch event of a waiting pod: its status may have our nomination, an outdated one, or one of the
+    /// replica that schedules its class.
     pub(in crate::scheduler) fn follow_nomination(&mut self, uid: &Arc<str>) {
         let Some(pod) = self.waiting.get(uid) else {
             return;
@@ -188,7 +188,7 @@ impl Scheduler {
         }
     }
 
-    /// Places the nominated pods whose node has room for them by now, and gives up those that it will never have room for.
+    /// Places the nominated pods that now fit their node, and drops nominations that can no longer succeed.
     pub(in crate::scheduler) fn look_at_nominated(&mut self, now: Duration) {
         while self.binds < self.config.max_waiting_binds
             && let Some(uid) = self.preemption.due.pop_first()
@@ -201,7 +201,7 @@ impl Scheduler {
         let class = match self.waiting.get(uid).map(|pod| (&pod.state, &pod.class)) {
             Some((State::Parked, class)) => class.clone(),
             Some((State::Grouped, _)) => return self.look_at_member(uid, now),
-            // It is on its way; when it parks again, it is looked at again.
+            // It is being placed; when it parks again, it is checked again.
             _ => return,
         };
         let Some((id, victims)) = self.follow_victims(uid) else {
@@ -211,7 +211,7 @@ impl Scheduler {
         if (plain || victims.is_empty()) && self.rank_there(&class, id, uid, &[]).is_valid() {
             return self.place_nominated(uid, id, plain, now);
         }
-        // What leaves for others that are nominated here makes room for them, which counts.
+        // Victims of other pods nominated here also free resources for this one.
         let there =
             |victim: &&Arc<str>| self.ledger.charge_of(victim).is_some_and(|charge| charge.node == id);
         let evicting = self.preemption.evicting.iter().filter(there);
@@ -225,10 +225,10 @@ impl Scheduler {
         }
     }
 
-    /// The node that the pod is nominated for, if it is still there, and its victims that are still on it.
+    /// Returns the node the pod is nominated for, if it still exists, and its victims that are still on it.
     pub(super) fn follow_victims(&mut self, uid: &Arc<str>) -> Option<(NodeId, Vec<Arc<str>>)> {
         let waiting = self.waiting.get(uid)?;
-        // Its own promise is not counted twice for one that is nominated already: it was within its guarantee then.
+        // The promise of a nominated pod must not be counted twice: it was within its guarantee when nominated.
         let reclaims = waiting.holding.quota.is_some();
         let nomination = self.preemption.nominations.get_mut(uid)?;
         let id = self.ledger.inventory().find(&nomination.node);
@@ -248,14 +248,14 @@ impl Scheduler {
         Some((id, nomination.victims.iter().cloned().collect()))
     }
 
-    /// The room that is kept for these is theirs to take.
+    /// Lifts the reservations of these members, so that they can use them.
     pub(in crate::scheduler) fn free_nominated(&mut self, wanted: &Wanted) {
         for (_, uid) in &wanted.reserved {
             self.ledger.reserve(uid, None);
         }
     }
 
-    /// Those of them that are still nominated did not take it.
+    /// Restores the reservations of the members that are still nominated.
     pub(in crate::scheduler) fn keep_nominated_again(&mut self, wanted: &Wanted) {
         for (_, uid) in &wanted.reserved {
             let known = self.preemption.nominations.get(uid).zip(self.waiting.get(uid));
@@ -266,24 +266,24 @@ impl Scheduler {
         }
     }
 
-    /// Its node is lost: it may preempt somewhere else.
+    /// Drops a nomination that cannot succeed: the pod may preempt elsewhere.
     fn give_up_nomination(&mut self, uid: &Arc<str>) {
         self.end_nomination(uid, true);
         if let Some(group) = self.waiting.get(uid).and_then(|pod| self.parked.get_mut(pod.class.id)) {
-            // It was told something else than the others.
+            // Its message differs from that of its group.
             group.told = false;
         }
         self.hunt(uid);
     }
 
-    /// Its node has room for it. `plain`: nothing but the node's row decides, so that no agent needs to be asked.
+    /// Places a nominated pod that fits its node. `plain`: only node-local rules apply, so that no agent is needed.
     fn place_nominated(&mut self, uid: &Arc<str>, node: NodeId, plain: bool, now: Duration) {
         let Some(waiting) = self.waiting.get(uid) else {
             return;
         };
         let (class, place) = (waiting.class.clone(), waiting.place());
         if !plain {
-            // The list of its class has the node again as soon as no room is kept there, and the pod comes first.
+            // Without the reservation the list of its class has the node again, and this pod is tried first.
             self.end_nomination(uid, false);
             if let Some(agent) = self.parked.wake_this(class.id, place) {
                 self.awake(uid, &class, agent);

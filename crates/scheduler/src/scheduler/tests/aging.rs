@@ -1,11 +1,11 @@
-//! Aging: nobody waits for ever behind a stream of more important pods.
+//! Aging: no pod starves behind a stream of higher-priority pods.
 
 use super::*;
 
 const AFTER: Duration = Duration::from_secs(60);
 
-/// Two pods of 500 fill each node, and each second one ends and a more important one has come in its place. Returns after how
-/// many seconds the large pod of low priority was bound, if it was.
+/// Two pods of 500 fill each node; every other second one ends and is replaced by one of higher priority. Returns the
+/// second in which the large low-priority pod was bound, if it was.
 fn starved(nodes: &[&str], after: Duration, seconds: u32) -> (Bench, Option<u32>) {
     let mut bench = Bench::new(1, nodes);
     bench.scheduler.config.reserve_after = after;
@@ -69,8 +69,8 @@ fn few_nodes_are_kept_at_a_time_and_those_that_wait_longest_come_first() {
     let mut kept: Vec<_> = bench.scheduler.nominated_pods().map(|(uid, _)| uid.to_string()).collect();
     kept.sort();
     assert_eq!(kept, ["p0", "p1"], "one node, and one more for a hundred");
-    assert!(bench.nominations.is_empty(), "nobody is told");
-    // They have had their turn: others have theirs.
+    assert!(bench.nominations.is_empty(), "nothing is written");
+    // Their turn is over: the next pods get reservations.
     for second in 120..140 {
         bench.tick(second * S);
         bench.work();

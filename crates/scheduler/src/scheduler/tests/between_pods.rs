@@ -1,4 +1,4 @@
-//! Pods that want something of other pods, and room that is kept for pods.
+//! Inter-pod rules, and reservations.
 
 use super::*;
 use crate::objects::Object;
@@ -32,7 +32,7 @@ fn near(name: &str) -> PodTerm {
     PodTerm { selector, topology_key: "zone".into() }
 }
 
-/// A pod of this application in the namespace `x`.
+/// Returns a pod of this application in the namespace `x`.
 fn of_app(uid: &str, name: &str, affinity: PodAffinity) -> Pod {
     let affinity = Arc::new(affinity);
     let identity = Identity {
@@ -180,7 +180,7 @@ fn room_that_another_scheduler_has_made_for_its_pod_is_left_to_that_pod() {
     assert!(bench.told[0].2.starts_with("0/1 nodes are available: 1 Insufficient cpu."), "{:?}", bench.told);
     bench.apply(Pod { priority: 6, ..pod("higher", 100) });
     bench.work();
-    assert_eq!(nodes_of(&bench), [("higher", "a")], "room is kept from pods of the same or a lower priority");
+    assert_eq!(nodes_of(&bench), [("higher", "a")], "reserved against pods of the same or a lower priority");
     bench.apply(Pod { nominated_node: None, ..foreign });
     bench.work();
     assert_eq!(nodes_of(&bench), [("higher", "a"), ("equal", "a")]);

@@ -1,4 +1,4 @@
-//! Pods with claims: resolved, reserved, asked for, waited for.
+//! Pods with claims: resolution, reservation, requests, waiting.
 
 use super::*;
 use crate::objects::{Claim, ClaimRef, Kind, Object, ObjectName, StorageClass, Volume, Wanted};
@@ -19,7 +19,7 @@ fn kind(class: &str) -> VolumeKind {
     VolumeKind { class: class.into(), ..VolumeKind::default() }
 }
 
-/// A free volume that this host alone reaches.
+/// Returns a free volume that only this host can reach.
 fn volume(name: &str, host: &str) -> Volume {
     let operator = Operator::In([host.into()].into());
     let expressions = [Requirement { key: HOSTNAME.into(), operator }].into();
@@ -61,7 +61,7 @@ fn uses(claim: &str, pod: Pod) -> Pod {
 }
 
 impl Bench {
-    /// With hosts, and two storage classes: of `local` there are volumes or not, of `made` they are made.
+    /// Returns a bench with hosts and two storage classes: `local` has static volumes, `made` provisions them.
     fn with_claims(hosts: &[&str], objects: impl IntoIterator<Item = Object>) -> Bench {
         let mut bench = Bench::new(1, hosts);
         for name in hosts {
@@ -91,7 +91,7 @@ impl Bench {
         self.collect();
     }
 
-    /// What the volume controller does when a volume is set apart for a claim.
+    /// Binds the claim, as the volume controller does after a volume was reserved.
     fn bind_claim(&mut self, name: &str, volume: Volume) {
         let reference = ClaimRef { claim: claim_name(name), uid: format!("uid of {name}").into() };
         let bound = Some(volume.spec.name.clone());
@@ -109,14 +109,14 @@ impl Bench {
         }));
     }
 
-    /// Moves to the next tick of the clock.
+    /// Advances to the next tick of the clock.
     fn soon(&mut self) {
         self.tick(self.now + Duration::from_millis(50));
         self.work();
     }
 
     fn last_told(&self) -> &str {
-        &self.told.last().expect("somebody was told something").2
+        &self.told.last().expect("a condition was written").2
     }
 }
 
@@ -175,7 +175,7 @@ fn pods_of_a_stateful_set_are_one_class_though_each_has_its_own_claim() {
     bench.work();
     let volumes: HashSet<_> = bench.orders.iter().map(|order| order.requests[0].wanted.clone()).collect();
     assert_eq!(volumes.len(), 3);
-    assert_eq!(bench.scheduler.stats().list_misses, 0, "the bench tells nothing of laps");
+    assert_eq!(bench.scheduler.stats().list_misses, 0, "the bench reports no laps");
     assert_eq!(bench.agents[0].cache_stats().lists, 1);
 }
 

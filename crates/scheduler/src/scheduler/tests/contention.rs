@@ -1,4 +1,5 @@
-//! What hints are worth: services that peak at different times of a rhythm, placed by the real scheduler with hints and without.
+//! Benefit of hints: services that peak at different times of a period, placed by the real scheduler with and without
+//! hints.
 
 use std::f64::consts::TAU;
 
@@ -38,7 +39,7 @@ impl Dice {
     }
 }
 
-/// What one pod of each service uses at a point: a rhythm with the phase of its group, of its own height, and noise.
+/// Usage of one pod of each service at a point: a rhythm with the phase of its group and its own amplitude, and noise.
 struct Load {
     group: Vec<usize>,
     height: Vec<f64>,
@@ -51,7 +52,7 @@ impl Load {
         Load { group, height: (0..SERVICES).map(|_| 0.5 + dice.share()).collect() }
     }
 
-    /// Without noise, from -1 to 1.
+    /// Returns the load without noise, from -1 to 1.
     fn wave(&self, service: usize, at: usize) -> f64 {
         let phase = self.group[service] as f64 / GROUPS as f64;
         ((at as f64 / PERIOD as f64 - phase) * TAU).cos()
@@ -66,7 +67,7 @@ fn name(service: usize) -> String {
     format!("service-{service}")
 }
 
-/// What is measured over half an hour, as hints.
+/// Returns the hints measured over half an hour.
 fn measured(load: &Load, dice: &mut Dice) -> Vec<Hint> {
     let mut known = Correlations::new(Settings::default());
     let points = 30;
@@ -91,7 +92,7 @@ fn measured(load: &Load, dice: &mut Dice) -> Vec<Hint> {
     known.hints().into_iter().map(hint).collect()
 }
 
-/// A scheduler as `berth run` has it: services are spread by default.
+/// Returns a scheduler as `berth run` has it: services are spread by default.
 fn product() -> Bench {
     let config = SchedulerConfig { default_spread: system_defaults(), ..SchedulerConfig::default() };
     let mut bench = Bench { scheduler: Scheduler::new(config, Estimator::default()), ..Bench::silent(1) };
@@ -109,7 +110,7 @@ fn product() -> Bench {
     bench
 }
 
-/// The services of the pods on each node, all placed one after the other.
+/// Returns the services of the pods on each node, all placed one after the other.
 fn placed(bench: &mut Bench, pods: &[(usize, usize)]) -> Vec<Vec<usize>> {
     let mut nodes = vec![Vec::new(); NODES];
     for (service, replica) in pods {
@@ -124,8 +125,8 @@ fn placed(bench: &mut Bench, pods: &[(usize, usize)]) -> Vec<Vec<usize>> {
     nodes
 }
 
-/// Pairs of pods on one node that are at their peak (the highest fifth of their swing) at the same time, on average over time, and how
-/// far the highest load of a node is above its mean load, on average over nodes.
+/// Returns the average number of pairs on one node that are at their peak (the highest fifth of their swing) at the
+/// same time, and the average excess of a node's highest load over its mean load.
 fn contention(load: &Load, nodes: &[Vec<usize>]) -> (f64, f64) {
     let (mut pairs, mut above) = (0, 0.0);
     for pods in nodes.iter().filter(|pods| !pods.is_empty()) {

@@ -1,4 +1,4 @@
-//! Gangs that preempt: for all members that are needed, or for none.
+//! Gangs that preempt: for all needed members, or for none.
 
 use super::gangs::{allocation, evicted, in_zone, member, within};
 use super::*;
@@ -6,7 +6,7 @@ use crate::agent::Rng;
 use crate::gang::{Allocation, Phase, TopologyMode};
 use crate::objects::{DisruptionBudget, Kind};
 
-/// Nodes of 1000 milli-CPU, a scheduler that preempts, and a gang `g` that needs so many members.
+/// Returns a bench with nodes of 1000 milli-CPU, preemption, and a gang `g` with this minimum.
 fn bench(nodes: &[&str], minimum: u32) -> Bench {
     let mut bench = Bench::new(1, nodes);
     bench.scheduler.config.preemption = true;
@@ -19,7 +19,7 @@ fn low(node: &str, uid: &str, cpu_milli: i64, priority: i32) -> Pod {
 }
 
 impl Bench {
-    /// Members `g-0`… of priority 5.
+    /// Adds members `g-0`… of priority 5.
     fn join_important(&mut self, count: usize, cpu_milli: i64) {
         (0..count)
             .for_each(|at| self.apply(Pod { priority: 5, ..member(&format!("g-{at}"), "g", cpu_milli) }));
@@ -36,7 +36,7 @@ impl Bench {
         nominated.map(|(uid, node)| (uid.to_string(), node.to_string())).collect()
     }
 
-    /// Nobody keeps room for anybody, and the API server knows of those that wait.
+    /// Checks that no reservations are left and that waiting pods have a condition.
     fn assert_nothing_is_kept(&self) {
         assert_eq!((self.kept(), self.scheduler.ledger().reserved().count()), (vec![], 0));
         let mut last = BTreeMap::new();
@@ -81,7 +81,7 @@ fn a_gang_that_waits_for_its_victims_preempts_nobody_else_meanwhile() {
     bench.join_important(2, 1000);
     bench.run_until(S);
     assert_eq!((bench.evictions.len(), bench.kept().len()), (2, 2));
-    // Somebody less important than all before.
+    // A pod with a new lowest priority.
     bench.apply(low("c", "lowest", 100, 0));
     bench.run_until(20 * S);
     assert_eq!((bench.evictions.len(), bench.kept().len()), (2, 2));
@@ -102,7 +102,7 @@ fn nobody_is_evicted_for_a_gang_of_which_not_all_would_fit_then() {
     assert!(bench.evictions.is_empty());
     bench.assert_nothing_is_kept();
     let told = bench.messages("g-0");
-    assert!(told.last().is_some_and(|told| told.contains("no less important pods that could")), "{told:?}");
+    assert!(told.last().is_some_and(|told| told.contains("no victims found that could")), "{told:?}");
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn a_gang_that_must_share_a_zone_preempts_in_one_where_all_of_it_fits() {
         bench.scheduler.apply_node(in_zone(name, zone, 1000));
     }
     bench.allocate(within(TopologyMode::Required, allocation("g", 2)));
-    // One is cheaper but has room for one member only.
+    // One node is cheaper but fits only one member.
     for (node, priority) in [("a", 0), ("b", 7), ("c", 3), ("d", 3)] {
         bench.apply(low(node, &format!("on-{node}"), 1000, priority));
     }
@@ -152,7 +152,7 @@ fn of_zones_where_a_gang_could_preempt_it_takes_the_one_that_costs_less() {
     }
     bench.join_important(2, 1000);
     bench.run_until(S);
-    assert_eq!(evicted(&bench), ["on-c", "on-d"], "nobody of priority 3 must go");
+    assert_eq!(evicted(&bench), ["on-c", "on-d"], "no pod of priority 3 is evicted");
 }
 
 #[test]
@@ -299,7 +299,7 @@ fn a_gang_without_hope_is_not_tried_again_before_something_changes_and_not_at_on
     assert_eq!((evicted(&bench), attempts(&bench)), (vec!["x"], 2));
 }
 
-/// Random clusters: whoever is evicted is less important, nobody is evicted for nothing, and nothing is kept for ever.
+/// Random clusters: victims have lower priority, nothing is evicted in vain, and no reservation is left.
 #[test]
 fn on_any_cluster_a_gang_that_evicts_is_placed_whole_when_its_victims_are_gone() {
     let (mut preempted, mut waited) = (0, 0);

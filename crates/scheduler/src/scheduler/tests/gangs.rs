@@ -50,12 +50,12 @@ impl Bench {
         self.collect();
     }
 
-    /// Members `GANG-0` to `GANG-(count - 1)`.
+    /// Adds members `GANG-0` to `GANG-(count - 1)`.
     pub(super) fn join(&mut self, gang: &str, count: usize, cpu_milli: i64) {
         (0..count).for_each(|at| self.apply(member(&format!("{gang}-{at}"), gang, cpu_milli)));
     }
 
-    /// Time passes and agents work.
+    /// Advances time while agents work.
     pub(super) fn run_until(&mut self, at: Duration) {
         self.tick(at);
         self.work();
@@ -69,7 +69,7 @@ impl Bench {
         }
     }
 
-    /// The nodes of all binds so far.
+    /// Returns the nodes of all binds so far.
     pub(super) fn hosts(&self) -> Vec<&str> {
         let mut hosts: Vec<_> = self.binds.iter().map(|binding| &*binding.node).collect();
         hosts.sort();
@@ -77,7 +77,7 @@ impl Bench {
     }
 
     pub(super) fn status(&self, of: &str) -> &AllocationStatus {
-        self.statuses.iter().rfind(|status| *status.name.name == *of).expect("it was told")
+        self.statuses.iter().rfind(|status| *status.name.name == *of).expect("it has a status")
     }
 
     pub(super) fn messages(&self, uid: &str) -> Vec<&str> {
@@ -93,7 +93,7 @@ fn members_wait_until_enough_of_them_are_there_and_then_all_get_a_node() {
     bench.run_until(S);
     assert!(bench.bound().is_empty());
     assert_eq!(bench.status("g").phase, Phase::Pending);
-    assert!(bench.told.is_empty(), "others may come any moment");
+    assert!(bench.told.is_empty(), "more members may be created");
     bench.run_until(6 * S);
     assert_eq!(bench.messages("g-0"), ["Allocation ns/g has 2 of 3 members"]);
     bench.join("g", 3, 400);
@@ -115,7 +115,7 @@ fn a_gang_that_does_not_fit_takes_nothing_and_is_placed_when_it_does() {
     assert_eq!((bench.binds.len(), bench.cpu_taken("a"), bench.cpu_taken("b")), (0, 0, 0));
     let told = bench.messages("g-4")[0];
     assert!(told.starts_with("0/2 nodes are available: 2 Insufficient cpu."), "{told}");
-    assert!(told.ends_with(" ns/g needs places for 5 at once; there are 4."), "{told}");
+    assert!(told.ends_with(" ns/g must place 5 pods at once; 4 fit."), "{told}");
     assert_eq!(bench.status("g").phase, Phase::Unschedulable);
     // A single pod takes what the gang cannot use.
     bench.apply(pod("single", 1000));
@@ -131,7 +131,7 @@ fn two_gangs_that_fit_one_at_a_time_do_not_share_the_nodes_half_and_half() {
     let mut bench = Bench::new(2, &["a", "b", "c", "d"]);
     bench.allocate(allocation("g", 4));
     bench.allocate(allocation("h", 4));
-    // They come in turns.
+    // They take turns.
     for at in 0..4 {
         bench.apply(member(&format!("g-{at}"), "g", 700));
         bench.apply(member(&format!("h-{at}"), "h", 700));
@@ -158,7 +158,7 @@ fn a_plan_that_is_overtaken_is_rolled_back_whole_and_made_again() {
     let agent = if bench.woken.contains(&0) { 0 } else { 1 };
     let task = bench.take(agent).expect("the gang is ready");
     let answer = bench.choose(agent, &task);
-    // Somebody else takes one of the nodes.
+    // Another pod takes one of the nodes.
     bench.apply(on("b", pod("other", 600)));
     bench.scheduler.apply_node(node("c", 1000));
     assert_eq!(bench.settle(agent, &task, answer), Settled::Again);
@@ -184,7 +184,7 @@ fn a_gang_whose_plans_are_always_overtaken_backs_off_without_holding_anything() 
         assert_eq!(settled, if last { Settled::Done } else { Settled::Again });
         bench.scheduler.delete_pod(&format!("x{round}").into());
     }
-    assert!(bench.binds.is_empty() && bench.messages("g-0")[0].contains("overtaken"));
+    assert!(bench.binds.is_empty() && bench.messages("g-0")[0].contains("in a row conflicted"));
     bench.run_until(2 * S);
     assert_eq!(bench.bound().len(), 2);
 }
@@ -236,7 +236,7 @@ fn once_scheduled_a_member_that_comes_later_is_placed_alone() {
     bench.apply(member("g-3", "g", 300));
     bench.run_until(5 * S);
     assert_eq!(bench.bound(), ["g-3"]);
-    // The object says so after a restart, too.
+    // The object's status has it after a restart, too.
     let mut later = Bench::new(1, &["a"]);
     later.allocate(Allocation { was_scheduled: true, ..allocation("g", 3) });
     later.join("g", 1, 300);
@@ -289,7 +289,7 @@ fn every_role_needs_its_own_minimum_and_the_large_ones_are_placed_first() {
     (0..5).for_each(|at| bench.apply(with_role(&format!("w{at}"), "worker", 1000)));
     bench.work();
     assert!(bench.bound().is_empty(), "there is no driver");
-    // Were the workers first, there would be no room for it.
+    // Workers placed first would leave no room for it.
     bench.apply(with_role("driver", "driver", 2000));
     bench.work();
     let mut bound = bench.bound();
@@ -312,7 +312,7 @@ fn all_members_share_one_zone_the_one_with_room_for_all() {
     bench.finish_all();
     bench.run_until(S);
     assert_eq!(&*bench.status("g").placement, [("b".into(), 3)]);
-    // A replacement goes where the others are, though there is more room elsewhere.
+    // A replacement goes to the domain of the other members, though another has more free resources.
     bench.scheduler.apply_node(in_zone("a3", "a", 9000));
     bench.scheduler.delete_pod(&"g-1".into());
     bench.apply(member("g-3", "g", 900));
@@ -333,7 +333,7 @@ fn a_zone_that_must_hold_all_and_cannot_leaves_the_gang_waiting_and_says_so() {
     bench.run_until(S);
     assert!(bench.bound().is_empty());
     let told = bench.messages("g-0")[0];
-    assert!(told.contains("needs places for 3 at once in one zone; there are 2"), "{told}");
+    assert!(told.contains("must place 3 pods at once in one zone; 2 fit"), "{told}");
     bench.join("h", 3, 600);
     bench.run_until(2 * S);
     assert_eq!(bench.bound().len(), 3, "it would rather share a zone, but need not");
@@ -401,7 +401,7 @@ fn members_and_minimum_may_change_at_any_time() {
     bench.finish_all();
     bench.run_until(3 * S);
     assert_eq!(bench.status("g").phase, Phase::Scheduled);
-    // Raised: the new ones come together.
+    // Raised: the new members come together.
     bench.allocate(Allocation { generation: 3, ..allocation("g", 4) });
     bench.apply(member("g-3", "g", 300));
     bench.run_until(5 * S);
@@ -528,7 +528,7 @@ fn a_gang_belongs_to_one_replica_whatever_the_classes_of_its_members() {
     assert_eq!(placed, [0, 0, 3]);
 }
 
-/// Two members of a gang of low priority, each alone on a full node; and who evicts.
+/// Returns a bench with two members of a low-priority gang, each alone on a full node, and a preemptor.
 fn preempted(minimum: u32) -> Bench {
     let mut bench = Bench::new(1, &["a", "b"]);
     bench.scheduler.config.preemption = true;
@@ -558,7 +558,7 @@ fn a_gang_that_would_be_left_below_its_minimum_is_evicted_whole_and_comes_back_w
     bench.run_until(4 * S);
     assert_eq!(bench.bound(), ["p"]);
     bench.finish_all();
-    // Its controller makes new ones, one after the other: they wait for each other again.
+    // Its controller creates new members one by one: they wait for each other again.
     bench.apply(member("g-2", "g", 1000));
     bench.run_until(6 * S);
     assert_eq!((bench.bound().len(), bench.status("g").phase), (0, Phase::Pending));
@@ -597,5 +597,5 @@ fn a_member_whose_eviction_is_refused_is_a_member_again_and_is_evicted_with_all_
     handed_over.scheduler.set_leading(false);
     handed_over.scheduler.set_leading(true);
     handed_over.run_until(20 * S);
-    assert_eq!(evicted(&handed_over), ["g-0", "g-1"], "nobody knows whether the first requests were sent");
+    assert_eq!(evicted(&handed_over), ["g-0", "g-1"], "the first requests may not have been sent");
 }

@@ -1,4 +1,4 @@
-//! Room for pods that are resized in place.
+//! Resources for in-place resizes.
 
 use super::*;
 use berth_model::{NodeSize, PerResource};
@@ -26,17 +26,17 @@ fn a_pod_grows_into_what_is_free_and_nobody_is_placed_there_meanwhile() {
     bench.apply(on("n", pod("a", 300)));
     bench.apply(on("n", pod("b", 300)));
     let why = bench.grow("a", 401).unwrap_err();
-    assert_eq!(why, "it would request 401 thousandths of a CPU more than 400 that are free on node n");
+    assert_eq!(why, "it would request 401 more millicores of CPU, but only 400 are free on node n");
     assert!(bench.grow("a", 300).is_ok());
     assert!(bench.grow("b", 300).is_err(), "the first one has it");
     assert_eq!(bench.cpu_taken("n"), 900);
     bench.apply(pod("new", 200));
     bench.work();
     assert!(bench.bound().is_empty());
-    // The watch tells of the resize.
+    // The watch reports the resize.
     bench.apply(on("n", pod("a", 600)));
     assert_eq!(bench.cpu_taken("n"), 900);
-    assert!(bench.grow("a", -500).is_ok(), "less always fits, and is given back when the watch tells of it");
+    assert!(bench.grow("a", -500).is_ok(), "less always fits, and is freed when the watch reports it");
     assert_eq!(bench.cpu_taken("n"), 900);
 }
 
@@ -51,7 +51,7 @@ fn what_was_not_resized_gives_its_room_to_those_that_wait() {
     bench.give_back("a", &growth);
     bench.work();
     assert_eq!(bench.bound(), ["new"]);
-    // A watch was faster: what it told stays.
+    // The watch was faster: its state stays.
     let growth = bench.grow("a", 100).unwrap();
     bench.apply(on("n", pod("a", 350)));
     bench.give_back("a", &growth);

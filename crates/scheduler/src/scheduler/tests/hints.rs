@@ -1,4 +1,4 @@
-//! Hints reach pods that wait, and the places that these get.
+//! Effects of hints on waiting pods and their nodes.
 
 use super::*;
 use crate::hints::{Hint, Taken, Workload};
@@ -16,7 +16,7 @@ fn hint(of: &str, other: &str, weight: i32) -> Hint {
     Hint { of: workload(of), other: workload(other), weight }
 }
 
-/// A pod of this application in the namespace `x`.
+/// Returns a pod of this application in the namespace `x`.
 pub(super) fn of_app(uid: &str, name: &str, cpu_milli: i64) -> Pod {
     let labels = [("app", name)].into_iter().collect();
     let identity = Identity { namespace: "x".into(), labels, ..Identity::default() };
@@ -101,7 +101,7 @@ fn hints_that_are_refused_change_no_class() {
         [hint("web", "db", 0), hint("web", "db", 1000), Hint { other: nothing, ..hint("web", "db", 80) }];
     let taken = bench.scheduler.hints_changed(wrong);
     assert_eq!(taken, Taken { in_force: 0, refused: 3, concerned: 0 });
-    assert!(bench.scheduler.take_actions().is_empty(), "nobody is woken");
+    assert!(bench.scheduler.take_actions().is_empty(), "no agent is woken");
     assert_eq!(place(&mut bench, "2", "web"), "b");
     assert_eq!(bench.scheduler.classes(), classes);
 }

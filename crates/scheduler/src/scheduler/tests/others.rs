@@ -1,10 +1,10 @@
-//! Binds that others ask for: reviewed by the guard, or asked of the extender; and shares of replicas.
+//! Binds of other schedulers: reviewed by the guard, or requested from the extender; and shares of replicas.
 
 use super::*;
 use crate::placement::Truth;
 use crate::scheduler::{Asked, OthersCounts, Review, Share};
 
-/// A scheduler that knows pods of others, with nodes of 1000 milli-CPU.
+/// Returns a scheduler that tracks pods of other schedulers, with nodes of 1000 milli-CPU.
 fn guard(nodes: &[&str]) -> Bench {
     let mut bench = Bench::new(1, nodes);
     bench.scheduler.config.knows_others = true;
@@ -51,7 +51,7 @@ fn room_that_was_granted_is_taken_until_the_pod_is_seen() {
     assert_eq!(bench.review("p", "a"), Review::Allowed);
     assert_eq!(bench.review("p", "a"), Review::Allowed, "the same again");
     let Review::Refused(why) = bench.review("q", "a") else { panic!("there is no room") };
-    assert_eq!(why, "the pod does not fit node a any more: Insufficient cpu");
+    assert_eq!(why, "the pod no longer fits node a: Insufficient cpu");
     assert_eq!((bench.counts(), bench.cpu_taken("a")), ((2, 1, 0), 600));
     bench.apply(on("a", foreign("p", 600)));
     assert_eq!((bench.counts(), bench.cpu_taken("a")), ((1, 0, 0), 600));
@@ -69,7 +69,9 @@ fn a_dry_run_holds_nothing_and_an_unknown_pod_is_asked_for() {
     let read = foreign("stranger", 600);
     assert_eq!(bench.scheduler.review(&to("stranger", "a"), Some(&read), Some(S)), Review::Allowed);
     assert_eq!(bench.cpu_taken("a"), 600);
-    assert!(matches!(bench.review("p", "nowhere"), Review::Refused(why) if why.contains("no node nowhere")));
+    assert!(
+        matches!(bench.review("p", "nowhere"), Review::Refused(why) if why.contains("node nowhere is not in"))
+    );
 }
 
 #[test]
@@ -100,7 +102,7 @@ fn a_binding_to_another_node_leaves_room_on_both_until_the_truth_is_known() {
         "the first request may still be carried out"
     );
     assert!(matches!(bench.review("q", "b"), Review::Refused(_)));
-    // A new list of all pods does not have what the first one is kept under.
+    // A new list of all pods does not contain the name of the former hold.
     bench.scheduler.retain_pods(&[Arc::from("p"), Arc::from("q")].into());
     assert!(matches!(bench.review("q", "a"), Review::Refused(_)));
     bench.apply(on("b", foreign("p", 600)));
@@ -134,7 +136,7 @@ fn our_own_binds_are_allowed_where_we_send_them_and_refused_elsewhere() {
     );
     let binding = bench.binds[0].clone();
     bench.finish(&binding, Outcome::Bound);
-    assert_eq!(bench.review("p", other), Review::Allowed, "the API server refuses it by itself");
+    assert_eq!(bench.review("p", other), Review::Allowed, "the API server rejects it itself");
 }
 
 #[test]
@@ -145,7 +147,7 @@ fn a_pod_of_ours_that_another_replica_binds_waits_for_what_comes_of_it() {
     assert_eq!(bench.review("p", "a"), Review::Allowed);
     bench.work();
     assert_eq!((bench.binds.len(), bench.cpu_taken("a")), (0, 600), "it is not placed here, too");
-    // Its labels change meanwhile, and it is not bound in the end: ours again.
+    // Its labels change in the meantime, and it is not bound in the end: it is queued again.
     bench.apply(Pod { generation: 2, ..pod("p", 600) });
     bench.read("p", "a", Truth::Unbound { bindable: true });
     bench.work();
@@ -163,13 +165,13 @@ fn an_extenders_bind_goes_through_the_ledger_and_is_asked_for_once() {
     assert_eq!(bench.asked("p", "a"), Asked::Bind(to("p", "a")));
     assert_eq!(bench.asked("p", "a"), Asked::UnderWay);
     let Asked::Refused(why) = bench.asked("q", "a") else { panic!("there is no room") };
-    assert_eq!(why, "the pod does not fit node a any more: Insufficient cpu");
+    assert_eq!(why, "the pod no longer fits node a: Insufficient cpu");
     assert_eq!(bench.review("p", "a"), Review::Allowed, "the guard knows it");
     bench.scheduler.asked_bind_finished(&to("p", "a"), &Outcome::Bound);
     bench.collect();
     assert_eq!(bench.asked("p", "a"), Asked::Done);
     assert_eq!((bench.counts(), bench.cpu_taken("a")), ((1, 0, 0), 600));
-    // Pods of berth see the room go, too.
+    // Pods of berth see the reduced resources, too.
     bench.apply(pod("ours", 600));
     bench.work();
     assert_eq!(bench.binds.len(), 0);
@@ -190,7 +192,7 @@ fn an_extenders_bind_that_fails_leaves_nothing_behind() {
     bench.collect();
     assert!(matches!(bench.asked("p", "a"), Asked::Refused(why) if why.contains("bound to node b")));
     bench.scheduler.set_leading(false);
-    assert!(matches!(bench.asked("q", "a"), Asked::Refused(why) if why.contains("does not lead")));
+    assert!(matches!(bench.asked("q", "a"), Asked::Refused(why) if why.contains("is not the leader")));
 }
 
 #[test]
@@ -234,7 +236,7 @@ fn a_replica_places_its_share_and_takes_over_what_falls_to_it() {
     }
     let shares = benches.each_ref().map(|bench| bench.binds.len());
     assert!(shares[0] > 0 && shares[1] > 0 && shares[0] + shares[1] == 20, "{shares:?}");
-    // The other one is gone.
+    // The other replica is gone.
     let [one, _] = &mut benches;
     one.scheduler.set_share(Some(Share::new("one", ["one"])), S);
     one.work();
@@ -260,9 +262,11 @@ fn what_we_assumed_before_we_were_the_guard_is_looked_at_again() {
     bench.apply(pod("ours", 600));
     bench.work();
     assert_eq!(bench.review("ours", "a"), Review::Allowed);
-    // The guard before us gave the room away, and we hear of it now.
+    // The previous guard granted the resources to another pod; the watch reports it now.
     bench.apply(on("a", foreign("theirs", 600)));
-    assert!(matches!(bench.review("ours", "a"), Review::Refused(why) if why.contains("given to others")));
+    assert!(
+        matches!(bench.review("ours", "a"), Review::Refused(why) if why.contains("granted to other pods"))
+    );
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Policies reach pods that wait, without a restart.
+//! Policies apply to waiting pods without a restart.
 
 use super::*;
 use crate::policy::{Governs, Policy, PolicyStatus, Reason, Wishes};
@@ -62,13 +62,13 @@ fn a_pod_beyond_the_limit_of_its_policy_waits_with_that_reason_until_the_limit_i
     bench.apply(pod("new", 301));
     bench.work();
     assert!(bench.binds.is_empty());
-    let (_, _, message, _) = bench.told.last().expect("it is told");
+    let (_, _, message, _) = bench.told.last().expect("it has a condition");
     let expected = "0/2 nodes are available: 2 node(s) exceeded the utilisation limit of their cell. ";
     assert!(message.starts_with(expected), "{message}");
     bench.scheduler.apply_object(policy(limited(51)));
     bench.work();
     assert_eq!(bench.binds[0].node, "a".into());
-    // A node that pods leave is open again.
+    // A node whose pods end is open again.
     bench.apply(pod("next", 400));
     bench.work();
     assert_eq!(bench.binds.len(), 1);

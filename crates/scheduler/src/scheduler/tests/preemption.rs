@@ -1,10 +1,10 @@
-//! Preemption by the state machine and real agents: who is evicted, who is nominated, and what is left behind.
+//! Preemption with the state machine and real agents: victims, nominations, and what is left behind.
 
 use super::*;
 use crate::objects::DisruptionBudget;
 use berth_model::HostPort;
 
-/// Nodes of 1000 milli-CPU, and a scheduler that preempts.
+/// Returns a bench with nodes of 1000 milli-CPU and preemption.
 fn bench(nodes: &[&str]) -> Bench {
     let mut bench = Bench::new(1, nodes);
     bench.scheduler.config.preemption = true;
@@ -16,7 +16,7 @@ fn important(uid: &str, cpu_milli: i64, priority: i32) -> Pod {
 }
 
 impl Bench {
-    /// A pod that runs since then.
+    /// Adds a pod that runs since `started_s`.
     fn running(&mut self, node: &str, uid: &str, cpu_milli: i64, priority: i32, started_s: i64) {
         let pod = important(uid, cpu_milli, priority);
         self.apply(Pod { started_s: Some(started_s), ..on(node, pod) });
@@ -38,7 +38,7 @@ impl Bench {
 
     fn told_last(&self, uid: &str) -> &str {
         let of = |told: &&(String, &str, String, bool)| told.0 == uid;
-        &self.told.iter().rev().find(of).expect("it was told something").2
+        &self.told.iter().rev().find(of).expect("it has a condition").2
     }
 
     fn reserved(&self) -> usize {
@@ -138,7 +138,7 @@ fn a_budget_that_allows_nothing_keeps_its_pods_where_others_can_go() {
     bench.apply(important("p", 1000, 5));
     bench.work();
     assert_eq!(bench.evicted(), ["other"]);
-    // Nothing else is left: the budget gives way, as upstream's does.
+    // No alternative is left: the budget is violated, as upstream does.
     bench.apply(important("q", 1000, 5));
     bench.work();
     assert_eq!(bench.evicted(), ["other", "kept"]);
@@ -251,7 +251,7 @@ fn whatever_becomes_of_the_pod_or_its_node_no_room_stays_kept() {
     ends("the pod is being deleted", &|bench| {
         bench.apply(Pod { deleting: true, ..important("p", 1000, 5) });
     });
-    ends("somebody else binds it", &|bench| bench.apply(on("n", important("p", 1000, 5))));
+    ends("another client binds it", &|bench| bench.apply(on("n", important("p", 1000, 5))));
     ends("its node goes", &|bench| {
         bench.scheduler.delete_node("n");
     });
@@ -262,7 +262,7 @@ fn whatever_becomes_of_the_pod_or_its_node_no_room_stays_kept() {
         bench.scheduler.apply_node(node("n", 900));
     });
     ends("leadership is lost", &|bench| bench.scheduler.set_leading(false));
-    ends("a list has it no more", &|bench| {
+    ends("a new list lacks it", &|bench| {
         bench.scheduler.retain_pods(&HashSet::from(["low".into()]));
     });
 }
@@ -366,7 +366,7 @@ fn who_could_preempt_nobody_since_nobody_had_been_seen_yet_tries_again_when_they
     bench.finish(&binding, Outcome::Bound);
     bench.apply(important("p", 1000, 5));
     bench.work();
-    assert!(bench.evictions.is_empty(), "nobody knows what it is like");
+    assert!(bench.evictions.is_empty(), "no watch has reported it");
     // The node's sums do not change by that.
     bench.running("n", "low", 1000, 0, 10);
     bench.tick(2 * S);

@@ -1,11 +1,11 @@
-//! Quotas: nothing goes beyond a maximum, who waits comes in order, and what is guaranteed comes back.
+//! Quotas: no maximum is exceeded, waiting pods are admitted in order, and guarantees are reclaimed.
 
 use super::*;
 use crate::gang::{Allocation, AllocationKind, AllocationName, Members, Phase, Role};
 use crate::policy::Namespaces;
 use crate::quota::{Limit, Limits, Quota, QuotaStatus, Reclaim, Resource, Scope};
 
-/// Guaranteed and maximum, in milli-CPU.
+/// Returns a quota with this guarantee and maximum, in milli-CPU.
 fn quota(name: &str, guaranteed: Option<i64>, maximum: Option<i64>) -> Quota {
     let limit =
         |amount: Option<i64>| amount.map(|amount| (Resource::Cpu, amount)).into_iter().collect::<Limit>();
@@ -20,7 +20,7 @@ fn quota(name: &str, guaranteed: Option<i64>, maximum: Option<i64>) -> Quota {
     }
 }
 
-/// A pod of the namespace that the quota of this name is for.
+/// Returns a pod in the namespace of the quota with this name.
 fn of(quota: &str, uid: &str, cpu_milli: i64) -> Pod {
     let labels = [("gang", uid.split('-').next().unwrap_or_default())].into_iter().collect();
     let identity = Identity { namespace: quota.into(), labels, ..Identity::default() };
@@ -47,9 +47,9 @@ fn used(bench: &Bench, quota: &str) -> i128 {
     bench.scheduler.ledger().accounts().of(quota).used.get(&Resource::Cpu)
 }
 
-/// What was last told: the reason and the message.
+/// Returns the reason and message of the latest condition.
 fn last_told<'a>(bench: &'a Bench, uid: &str) -> (&'a str, &'a str) {
-    let (_, reason, message, _) = bench.told.iter().rfind(|told| told.0 == uid).expect("it was told");
+    let (_, reason, message, _) = bench.told.iter().rfind(|told| told.0 == uid).expect("it has a condition");
     (reason, message)
 }
 
@@ -59,7 +59,7 @@ fn delete(bench: &mut Bench, uid: &str) {
 }
 
 fn status<'a>(bench: &'a Bench, name: &str) -> &'a QuotaStatus {
-    bench.quotas.iter().rfind(|status| *status.name == *name).expect("it was told")
+    bench.quotas.iter().rfind(|status| *status.name == *name).expect("it has a status")
 }
 
 #[test]
@@ -74,10 +74,13 @@ fn a_pod_beyond_the_maximum_waits_is_told_so_and_gets_its_turn_in_order() {
     assert_eq!((bench.in_state("over quota"), bench.scheduler.queue_lengths().over_quota), (3, 3));
     let told = ("QuotaExceeded", "quota a: requested cpu=200m, used cpu=200m, maximum cpu=300m");
     assert_eq!(last_told(&bench, "first"), told);
-    // There is room for it, but the first one in line comes first.
+    // It would fit, but the first one in the queue has precedence.
     assert_eq!(
         last_told(&bench, "third"),
-        ("QuotaExceeded", "quota a: there is room, but it is kept for pods that wait before this one")
+        (
+            "QuotaExceeded",
+            "quota a: there is free capacity, but it is reserved for pods queued before this one"
+        )
     );
     delete(&mut bench, "urgent");
     bench.work();
@@ -216,7 +219,7 @@ fn who_leads_next_tells_those_that_wait_and_statuses_once() {
     assert_eq!((cpu.used, cpu.borrowed, cpu.guaranteed, cpu.maximum), (100, 50, Some(50), Some(100)));
     let count = bench.quotas.len();
     (4..9).for_each(|at| bench.tick(at * S));
-    assert_eq!(bench.quotas.len(), count, "nothing is new");
+    assert_eq!(bench.quotas.len(), count, "nothing changed");
     assert_eq!(bench.told.len(), 1);
 }
 
@@ -258,7 +261,7 @@ fn a_gang_is_admitted_with_all_that_it_needs_and_others_do_not_take_its_room_mea
     let why = "quota a: requested cpu=300m, used cpu=100m, maximum cpu=350m (for the pods that must be placed together)";
     assert_eq!(last_told(&bench, "g-0"), ("QuotaExceeded", why));
     pass(&mut bench, 3 * S);
-    let told = bench.statuses.last().expect("it was told");
+    let told = bench.statuses.last().expect("it has a status");
     assert_eq!((told.phase, &*told.message), (Phase::Pending, why));
     delete(&mut bench, "before");
     pass(&mut bench, 5 * S);
@@ -293,7 +296,7 @@ fn evicted(bench: &Bench) -> Vec<&str> {
     bench.evictions.iter().map(|eviction| &*eviction.victim.uid).collect()
 }
 
-/// All evicted pods are gone, and their controller makes others in their place.
+/// Deletes all evicted pods; their controller creates replacements.
 fn replace_evicted(bench: &mut Bench, priority: i32, round: usize) -> usize {
     let gone: Vec<_> = bench.evictions.drain(..).map(|eviction| eviction.victim.uid).collect();
     for uid in &gone {
@@ -325,8 +328,8 @@ fn a_quota_takes_back_what_it_has_lent_up_to_its_guarantee_and_not_one_pod_more(
             evictions += replace_evicted(&mut bench, priority, round);
         }
         assert_eq!((used(&bench, "own"), used(&bench, "lent")), (1000, 1000));
-        assert_eq!(evictions, 4, "each pod that is taken back costs one");
-        // Two of the one, four of the other: there is no more room.
+        assert_eq!(evictions, 4, "one eviction per reclaimed pod");
+        // Two of one quota, four of the other: the cluster is full.
         assert_eq!(bench.in_state("parked"), 6);
         assert_eq!(status(&bench, "lent").reclaimed, 4);
     }
@@ -390,7 +393,7 @@ fn a_pod_beyond_its_guarantee_takes_nothing_from_another_quotas_however_importan
     bench.apply(important(9, of("own", "p", 500)));
     bench.work();
     assert!(bench.evictions.is_empty());
-    // Somebody without a quota does, as ever.
+    // A pod without a quota still does.
     bench.apply(important(9, of("none", "free", 500)));
     bench.work();
     assert_eq!(evicted(&bench), ["low"]);
