@@ -242,7 +242,7 @@ fn what_was_kept_of_other_buckets_or_another_metric_is_not_used() {
         let mut after = store(dimensions);
         let errors = after.load(&workload("web"), "app", &text, T0 + HOUR).unwrap_err();
         assert!(
-            errors[0].to_string().starts_with("received: it is of `rate of received; buckets"),
+            errors[0].to_string().starts_with("received: saved values are `rate of received; buckets"),
             "{errors:?}"
         );
         assert_eq!((errors.len(), after.counts().usages), (1, 1), "the other one is used");

@@ -83,7 +83,7 @@ fn no_more_is_recommended_than_a_node_can_hold_beside_what_others_request() {
     assert_eq!(on(&vpa, &[size(1000, 4000), size(8000, 8000)]).0, wanted, "one node can hold it");
     let (sum, capped, still) = on(&vpa, &[size(1000, 8000), size(1500, 8000)]);
     assert!((1490..=1500).contains(&sum), "{sum}");
-    assert_eq!(capped, "CPU is capped to what the largest node that the pods may go to can hold");
+    assert_eq!(capped, "CPU is capped to what the largest node that the pods may run on can hold");
     assert_eq!(still, uncapped, "what was wanted is still told");
     vpa.policies =
         vec![ContainerPolicy { container: "sidecar".into(), off: true, ..ContainerPolicy::default() }];
