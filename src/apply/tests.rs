@@ -1,4 +1,4 @@
-//! Made-up pods and VPAs, and what is decided of them.
+//! Test pods and VPAs, and the decisions for them.
 
 mod change;
 mod index;

@@ -113,14 +113,14 @@ fn nothing_is_sized_below_the_floors() {
 fn samples_that_say_nothing_leave_the_size_as_it_is() {
     type Spoil = fn(&mut Bench);
     let cases: [(&str, Spoil); 4] = [
-        ("samples that are needed", |bench| bench.seen.containers[0].cpu.truncate(3)),
-        ("no sample for", |bench| {
+        ("required samples", |bench| bench.seen.containers[0].cpu.truncate(3)),
+        ("newest sample is", |bench| {
             bench.seen.containers[0].cpu.iter_mut().for_each(|point| point.time_s -= 150);
         }),
-        ("are no usage", |bench| {
+        ("are invalid", |bench| {
             bench.seen.containers[0].cpu.iter_mut().for_each(|point| point.value = f64::NAN);
         }),
-        ("are no usage", |bench| {
+        ("are invalid", |bench| {
             bench.seen.containers[0].cpu.iter_mut().for_each(|point| point.value = -1.0);
         }),
     ];
@@ -321,7 +321,7 @@ fn a_small_error_that_stays_is_answered_in_the_end() {
 fn a_signal_that_cannot_be_believed_leaves_the_replicas_as_they_are() {
     let stale = Point { time_s: START - 600, value: 90.0 };
     let nothing = Point { time_s: START, value: f64::NAN };
-    let cases = [(None, "no signal"), (Some(stale), "600 s old"), (Some(nothing), "no number")];
+    let cases = [(None, "no signal"), (Some(stale), "600 s old"), (Some(nothing), "is invalid")];
     for (signal, says) in cases {
         let mut bench = Bench::new(4, 1_000, 500);
         bench.seen.signal = signal;
@@ -356,7 +356,7 @@ fn what_somebody_else_set_is_where_we_go_on() {
     bench.uses(&[200.0], &[460.0]);
     let decision = bench.decide();
     assert_eq!(decision.replicas, 9, "{}", decision.reason);
-    assert!(decision.reason.contains("4 became 9 by somebody else"), "{}", decision.reason);
+    assert!(decision.reason.contains("changed from 4 to 9 by another client"), "{}", decision.reason);
     assert!(bench.memory.controller.integral > -1.0);
 }
 

@@ -118,6 +118,6 @@ fn an_estimator_that_there_is_not_is_said_to_be_unknown() {
     assert_eq!(Method::parse("vpa"), Ok(None));
     assert_eq!(Method::parse("autopilot-ensemble"), Ok(Some(Method::AutopilotEnsemble)));
     let error = Method::parse("best").unwrap_err().to_string();
-    assert!(error.starts_with("unknown estimator `best`: use vpa,  "), "{error}");
+    assert!(error.starts_with("unknown estimator `best`: use vpa, "), "{error}");
     assert!(Method::parse(&"x".repeat(10_000)).unwrap_err().to_string().len() < 200);
 }

@@ -142,7 +142,7 @@ async fn what_goes_wrong_leaves_a_service_as_it_is_and_is_said() {
     await_until(SOON, "there are as many as there must be", async || replicas(client).await == 2).await;
     set_replicas(client, 4).await;
     await_until(SOON, "it is said that somebody else did that", async || {
-        status(client).await.decision.contains("by somebody else")
+        status(client).await.decision.contains("by another client")
     })
     .await;
 }
