@@ -1,4 +1,4 @@
-//! Test pods and VPAs, and the decisions for them.
+//! Pods and VPAs for tests, and the decisions for them.
 
 mod change;
 mod index;

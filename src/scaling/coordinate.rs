@@ -6,16 +6,16 @@
 //! there are many tiny pods. Therefore, beyond the paper:
 //!
 //! * Saturation is answered by a larger size first, as long as the cap allows it: this takes effect immediately, a
-//! new pod does not.
+//!   new pod does not.
 //! * CPU shrinks only as far as saturation is expected to stay below its setpoint, judged by the highest recent
-//! signal. It does not shrink while one replica less would do, its load spread over the rest: then the replica is
-//! removed first, because each pod takes memory even when idle.
+//!   signal. It does not shrink while one replica less would do, its load spread over the rest: then the replica is
+//!   removed first, because each pod takes memory even when idle.
 //! * CPU that was added is not removed soon: only where a quarter of the size is spare, and not within an hour
-//! after any growth. Too much for an hour costs less than too little for a minute.
+//!   after any growth. Too much for an hour costs less than too little for a minute.
 //! * Samples are corrected to the current number of pods that share the load ([`super::shares`]).
 //! * Usage at the limit does not show the need: without a saturation signal, throttled containers grow by a step.
 //! * Memory keeps a margin above its peak, and grows as soon as half of the margin is used: the OOM killer also
-//! acts when less than 15 % is missing.
+//!   acts when less than 15 % is missing.
 //! * Far above the setpoint, steps are larger and do not wait for the interval.
 
 use std::collections::BTreeMap;

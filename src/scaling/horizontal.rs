@@ -1,7 +1,7 @@
 //! Replica count: a PID controller on a saturation signal (SHOWAR, section 3.3).
 //!
-//! The paper compares the controller's output with the target and its dead band. Here the output is `setpoint × (1
-//! + u)`, where `u` is computed from errors *relative* to the setpoint, so that the gains mean the same for
+//! The paper compares the controller's output with the target and its dead band. Here the output is
+//! `setpoint × (1 + u)`, where `u` is computed from errors *relative* to the setpoint, so that the gains mean the same for
 //! milliseconds and for shares; time is counted in periods. Steps are the paper's. Not in the paper: errors and the
 //! integral are bounded, the integral is reset with every step (anti-windup, because a step does what an integral
 //! would do), and no action goes against the sign of the error.

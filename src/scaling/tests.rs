@@ -7,7 +7,7 @@ use crate::scaling::coordinate::Memory;
 const MI: i64 = 1 << 20;
 const START: i64 = 1_700_000_000;
 
-/// A workload of one container, and the clock.
+/// A workload of one container, and a clock.
 struct Bench {
     settings: Settings,
     memory: Memory,
@@ -43,7 +43,7 @@ impl Bench {
         bench
     }
 
-    /// The window's samples are these in turn, the newest now.
+    /// Fills the window with these samples in turn, the newest now.
     fn uses(&mut self, cpu: &[f64], memory_mi: &[f64]) {
         let points = |values: &[f64], unit: f64| -> Vec<Point> {
             let value = |at: i64| values[at as usize % values.len()] * unit;
@@ -58,7 +58,7 @@ impl Bench {
         self.seen.signal = Some(Point { time_s: self.now, value });
     }
 
-    /// Decides, and carries it out.
+    /// Decides, and applies the decision.
     fn decide(&mut self) -> Decision {
         let decision = decide(&self.settings, &mut self.memory, &self.seen, self.now);
         self.seen.replicas = decision.replicas;
@@ -68,7 +68,7 @@ impl Bench {
         decision
     }
 
-    /// A quiet hour passes.
+    /// Lets a quiet hour pass.
     fn wait(&mut self, seconds: i64) {
         self.now += seconds;
     }
@@ -240,7 +240,7 @@ fn what_is_far_beyond_the_setpoint_grows_fast_and_at_once() {
     bench.signal(45.0);
     bench.uses(&[900.0], &[460.0]);
     assert_eq!(bench.decide().replicas, 15);
-    // The new ones are not there yet.
+    // The new ones are not ready yet.
     bench.seen.ready = 10;
     bench.wait(15);
     bench.signal(45.0);

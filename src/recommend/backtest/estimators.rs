@@ -67,8 +67,8 @@ impl EstimatorKind {
         }
     }
 
-    /// Creates an estimator. The first three add the margin of the settings, the others have their own. All use the
-    /// minimum of the settings; SHOWAR's is higher.
+    /// Creates an estimator. The first three add the margin of the settings, the remaining ones have their own. All
+    /// use the minimum of the settings; SHOWAR's is higher.
     pub fn build(self, resource: Resource, settings: &Settings) -> Box<dyn Estimator> {
         let floor = match resource {
             Resource::Cpu => Floor::of(&settings.cpu),

@@ -144,7 +144,7 @@ impl Report {
         if self.is_empty() {
             return None;
         }
-        // Text that does not parse as a report is overwritten, whoever wrote it.
+        // Text that does not parse as a report is overwritten, even if another client wrote it.
         let written = written.and_then(|text| serde_json::from_str::<Report>(text).ok());
         if written.is_some_and(|written| self.is_about(&written, dimensions)) {
             return None;

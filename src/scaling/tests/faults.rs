@@ -1,4 +1,4 @@
-//! Clocks that are wrong, and measurements that are missing or cannot be.
+//! Wrong clocks, and missing or invalid measurements.
 
 use super::*;
 use crate::recommend::PerResource;
@@ -97,7 +97,7 @@ fn a_clock_that_jumps_ahead_and_comes_back_forgets_no_peak() {
     bench.signal(10.0);
     bench.uses(&[190.0], &[500.0]);
     bench.decide();
-    // The samples keep their right times.
+    // The samples keep their correct times.
     bench.now += 40 * 3_600;
     let decision = bench.decide();
     assert!(!decision.sizes_changed, "{}", decision.reason);
@@ -106,7 +106,7 @@ fn a_clock_that_jumps_ahead_and_comes_back_forgets_no_peak() {
     bench.uses(&[190.0], &[200.0]);
     bench.decide();
     assert_eq!(bench.size().memory_bytes, 560 * MI);
-    // A leader whose clock is a little behind.
+    // A leader whose clock is slightly behind.
     bench.now = START + 24 * 3_600 - START % 3_600;
     bench.signal(10.0);
     bench.uses(&[190.0], &[700.0]);
@@ -157,7 +157,7 @@ fn whoever_sets_replicas_outside_of_the_bounds_gets_them_back_and_never_none() {
         bench.decide();
         bench.seen.replicas = set;
         bench.wait(15);
-        // Nothing is known, nor is anything needed for it.
+        // Nothing is known here, and the decision needs no samples.
         let decision = bench.decide();
         assert_eq!(decision.replicas, expected, "{}", decision.reason);
         if set != 4 {
