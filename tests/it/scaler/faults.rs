@@ -141,8 +141,8 @@ async fn what_goes_wrong_leaves_a_service_as_it_is_and_is_said() {
     set_replicas(client, 1).await;
     await_until(SOON, "the minimum is running", async || replicas(client).await == 2).await;
     set_replicas(client, 4).await;
-    await_until(SOON, "the status reports the external change", async || {
-        status(client).await.decision.contains("by somebody else")
+    await_until(SOON, "it is said that somebody else did that", async || {
+        status(client).await.decision.contains("by another client")
     })
     .await;
 }

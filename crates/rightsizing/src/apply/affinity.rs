@@ -1,19 +1,20 @@
-//! Hints as preferred pod affinity of pods that another scheduler places: nothing rolls out, as only new pods get it.
+//! Affinity hints as preferred pod affinity, for pods of other schedulers. Only new pods get them, so nothing rolls
+//! out.
 
 use serde_json::{Value, json};
 
 use berth_model::{LabelSelector, Operator, Requirement, WeightedPodTerm};
 
-/// What a new pod has of affinity.
+/// Affinity that a new pod already has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OwnAffinity {
-    /// It has an object `affinity`.
+    /// Whether it has an `affinity` object.
     pub is_there: bool,
-    /// It says itself what pods it wants to be near to, or far from.
+    /// Whether it has pod affinity or anti-affinity of its own.
     pub is_of_pods: bool,
 }
 
-/// Operations of a JSON patch that give a new pod these terms. A pod that has terms of its own is left alone.
+/// Returns the JSON patch operations that add these terms to a new pod. A pod with terms of its own is left alone.
 pub fn preferred(terms: &[WeightedPodTerm], own: OwnAffinity) -> Vec<Value> {
     let side = |is_near: bool| -> Vec<Value> {
         terms.iter().filter(|term| (term.weight > 0) == is_near).filter_map(written).collect()
@@ -31,7 +32,7 @@ pub fn preferred(terms: &[WeightedPodTerm], own: OwnAffinity) -> Vec<Value> {
     folder.into_iter().chain(sides).collect()
 }
 
-/// As pods write it; `None`: they cannot.
+/// Returns the term as it is written in a pod, or `None` if it cannot be expressed.
 fn written(weighted: &WeightedPodTerm) -> Option<Value> {
     let LabelSelector::All(requirements) = &weighted.term.selector.labels else { return None };
     let expressions: Option<Vec<Value>> = requirements.iter().map(expression).collect();
@@ -50,7 +51,7 @@ fn expression(requirement: &Requirement) -> Option<Value> {
         Operator::NotIn(values) => ("NotIn", Some(values)),
         Operator::Exists => ("Exists", None),
         Operator::DoesNotExist => ("DoesNotExist", None),
-        // Only nodes are selected by these.
+        // These operators exist only for nodes.
         Operator::Gt(_) | Operator::Lt(_) => return None,
     };
     let mut expression = json!({"key": &*requirement.key, "operator": operator});

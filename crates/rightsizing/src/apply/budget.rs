@@ -1,27 +1,27 @@
-//! How many pods of one controller may be disturbed at a time.
+//! Disruption budget: the number of pods of one controller that may be disturbed at a time.
 //!
 //! Upstream: `pkg/updater/restriction/pods_restriction_factory.go`.
 
-/// The pods of one controller, in one round.
+/// Pods of one controller in one round.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Budget {
-    /// What the controller wants.
+    /// Desired number of pods.
     pub configured: usize,
     pub running: usize,
-    /// So many may be missing.
+    /// Number of pods that may be missing.
     pub tolerance: usize,
-    /// Evicted or resized in this round.
+    /// Pods evicted or resized in this round.
     pub disturbed: usize,
 }
 
 impl Budget {
-    /// `tolerance`: the share of the pods that may be missing.
+    /// Creates a budget. `tolerance` is the share of the pods that may be missing.
     pub fn new(configured: usize, running: usize, tolerance: f64) -> Budget {
         let tolerance = (configured as f64 * tolerance.clamp(0.0, 1.0)) as usize;
         Budget { configured, running, tolerance, disturbed: 0 }
     }
 
-    /// Whether one more may be disturbed.
+    /// Returns whether one more pod may be disturbed.
     pub fn allows(&self) -> bool {
         let must_run = self.configured.saturating_sub(self.tolerance);
         let runs = self.running.saturating_sub(self.disturbed);
@@ -34,7 +34,7 @@ impl Budget {
 mod tests {
     use super::*;
 
-    /// How many of `running` pods one round disturbs.
+    /// Counts how many of `running` pods one round disturbs.
     fn disturbed(configured: usize, running: usize, tolerance: f64) -> usize {
         let mut budget = Budget::new(configured, running, tolerance);
         while budget.allows() {
@@ -49,9 +49,9 @@ mod tests {
         for (configured, running, expected) in cases {
             assert_eq!(disturbed(configured, running, 0.5), expected, "{running} of {configured}");
         }
-        assert_eq!(disturbed(3, 3, 0.1), 1, "a tolerance below one pod still lets one go");
+        assert_eq!(disturbed(3, 3, 0.1), 1, "a tolerance below one pod still allows one");
         assert_eq!(disturbed(3, 2, 0.1), 0, "unless one is missing already");
         assert_eq!(disturbed(3, 3, 1.0), 3);
-        assert_eq!(disturbed(3, 4, f64::NAN), 1, "more than are wanted");
+        assert_eq!(disturbed(3, 4, f64::NAN), 1, "more than desired");
     }
 }

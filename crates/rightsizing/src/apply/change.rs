@@ -1,4 +1,4 @@
-//! What a recommendation makes of the requests and limits of a pod's containers.
+//! New requests and limits of a pod's containers, computed from a recommendation.
 //!
 //! Upstream: `pkg/admission-controller/resource/pod/recommendation` and `pkg/utils/vpa/capping.go`.
 
@@ -8,14 +8,14 @@ use super::pod::{Container, Pod, Resize, Resources};
 use crate::recommend::amount::Amount;
 use crate::recommend::{Amounts, ContainerPolicy, Recommendation, Vpa};
 
-/// New requests and limits of one container; what is `None` stays.
+/// New requests and limits of one container; `None` fields stay unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Change {
-    /// Its place among the pod's containers.
+    /// Index among the pod's containers.
     pub container: usize,
     pub requests: Amounts,
     pub limits: Amounts,
-    /// What was done to the recommendation, for the pod's annotation.
+    /// Adjustments of the recommendation, for the pod's annotation.
     pub notes: Vec<String>,
 }
 
@@ -28,13 +28,13 @@ impl Change {
         }
     }
 
-    /// It says nothing that is not so.
+    /// Returns whether the resources already have all these values.
     pub fn is_in(&self, resources: Resources) -> bool {
         self.applied_to(resources) == resources
     }
 }
 
-/// What is recommended to each container of a pod, brought within what the VPA and LimitRanges allow; with the container's place.
+/// Returns the recommendation for each container by index, within the limits of the VPA and of LimitRanges.
 pub fn recommended(pod: &Pod, vpa: &Vpa, ranges: &Ranges) -> Vec<(usize, Recommendation, Vec<String>)> {
     let all = vpa.status.recommendation.as_deref().unwrap_or_default();
     let mut wanted: Vec<(usize, Recommendation)> = Vec::new();
@@ -47,7 +47,7 @@ pub fn recommended(pod: &Pod, vpa: &Vpa, ranges: &Ranges) -> Vec<(usize, Recomme
                 .zip(controlled)
                 .map(|(amount, controlled): (Option<Amount>, bool)| amount.filter(|_| controlled));
         }
-        // Nothing is never enough.
+        // A request of zero is never enough.
         recommendation.target =
             recommendation.target.map(|target: Option<Amount>| target.filter(|it| *it > 0));
         if recommendation.target != Amounts::default() {
@@ -104,10 +104,10 @@ fn fit(
     notes
 }
 
-/// What becomes of the pod's containers.
+/// Computes the changes of the pod's containers.
 ///
 /// # Errors
-/// Why the pod stays as it is.
+/// The reason why the pod stays unchanged.
 pub fn changes(pod: &Pod, vpa: &Vpa, ranges: &Ranges) -> Result<Vec<Change>, Hold> {
     if pod.is_sized_as_a_whole {
         return Err(Hold::PodLevelResources);
@@ -144,8 +144,8 @@ fn change(
     Change { container: index, requests, limits, notes }
 }
 
-/// How much more the pod would request than what its node gives it now, or must be ready to give: millicores and bytes. What is
-/// infeasible its node never gives.
+/// Returns by how much the changes exceed what the pod's node gives it, or must be ready to give: millicores and
+/// bytes. A node never gives what it reported as infeasible.
 pub fn growth(pod: &Pod, changes: &[Change]) -> berth_model::NodeSize {
     let mut growth = berth_model::NodeSize::default();
     for change in changes {

@@ -1,45 +1,45 @@
-//! Why a pod stays as it is.
+//! Reasons why a pod is not updated.
 
-/// Why nothing is done with a pod now.
+/// Reason why a pod is not updated now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Hold {
-    /// The VPA recommends nothing for any of the pod's containers.
+    /// The VPA has no recommendation for any of the pod's containers.
     NoRecommendation,
-    /// The pod has requests or limits as a whole, which those of its containers may not exceed.
+    /// The pod has pod-level resources, which the sum of its containers may not exceed.
     PodLevelResources,
     /// The namespace's LimitRanges would refuse the pod.
     LimitRange,
-    /// Nobody makes a new pod when this one goes.
+    /// No controller would recreate the pod.
     NoController,
-    /// There are fewer pods than the VPA or the configuration wants before any is disturbed.
+    /// The controller has fewer pods than the VPA or the configuration requires for updates.
     TooFewReplicas,
-    /// How many pods the controller wants is not known.
+    /// The desired number of pods is unknown.
     UnknownReplicas,
-    /// As many pods of the group are disturbed as may be.
+    /// The maximum number of pods of the group is already disturbed.
     Budget,
-    /// The VPA's `evictionRequirements`.
+    /// The VPA's `evictionRequirements` are not met.
     Requirements,
-    /// The pod does not run yet.
+    /// The pod is not running yet.
     Pending,
-    /// The kubelet has put the resize off, or is at it.
+    /// The kubelet has deferred the resize, or is working on it.
     Resizing,
-    /// The kubelet said that its node can never hold it, and no less is recommended since.
+    /// The kubelet reported the resize as infeasible on its node, and the recommendation has not decreased since.
     Infeasible,
-    /// A pod keeps its QoS class for as long as it lives.
+    /// The QoS class would change, which is immutable for the lifetime of a pod.
     QosClass,
     /// The node has no room for it now.
     NodeRoom,
-    /// The pod has it in its spec, and the kubelet has not said anything.
+    /// The new size is in the pod's spec, and the kubelet has not reported on it yet.
     Asked,
-    /// It was resized a moment ago.
+    /// The pod was resized a short time ago.
     JustResized,
-    /// The API server refused it.
+    /// The API server refused the update.
     Refused,
-    /// Pods that were evicted came back without what is recommended.
+    /// Evicted pods came back without the recommended resources.
     WebhookNotCalled,
-    /// Nothing would change the pods that come after an eviction.
+    /// No webhook would set the resources of the pod that replaces an evicted one.
     NoWebhook,
-    /// A PodDisruptionBudget refused an eviction a moment ago.
+    /// A PodDisruptionBudget refused an eviction a short time ago.
     DisruptionBudget,
 }
 
@@ -66,12 +66,12 @@ impl Hold {
         Hold::DisruptionBudget,
     ];
 
-    /// It is over by itself soon, and worth no event.
+    /// Returns whether the reason goes away soon by itself, and needs no event.
     pub fn passes(self) -> bool {
         matches!(self, Hold::Budget | Hold::Pending | Hold::Resizing | Hold::Asked | Hold::JustResized)
     }
 
-    /// One word, for metrics.
+    /// Returns the label value for metrics.
     pub fn name(self) -> &'static str {
         match self {
             Hold::NoRecommendation => "no_recommendation",
@@ -96,35 +96,35 @@ impl Hold {
         }
     }
 
-    /// For a person.
+    /// Returns the message for users. The subject is the pod.
     pub fn why(self) -> &'static str {
         match self {
-            Hold::NoRecommendation => "nothing is recommended for its containers",
-            Hold::PodLevelResources => {
-                "it has resources for the pod as a whole, which its containers may not exceed"
-            }
+            Hold::NoRecommendation => "the VPA has no recommendation for its containers",
+            Hold::PodLevelResources => "it has pod-level resources, which its containers may not exceed",
             Hold::LimitRange => "a LimitRange of its namespace would refuse it",
-            Hold::NoController => "no controller would make a new pod for it",
+            Hold::NoController => "no controller would recreate it",
             Hold::TooFewReplicas => "its controller has fewer pods than minReplicas",
-            Hold::UnknownReplicas => "it is not known how many pods its controller wants",
-            Hold::Budget => "as many pods of its controller are disturbed as may be at a time",
-            Hold::Requirements => "the VPA's evictionRequirements are not fulfilled",
-            Hold::Pending => "it does not run yet",
-            Hold::Resizing => "its kubelet has not finished the resize before",
-            Hold::Infeasible => "its node can never hold what is recommended; less than that is waited for",
+            Hold::UnknownReplicas => "the desired number of pods of its controller is unknown",
+            Hold::Budget => "its controller has the maximum number of disturbed pods",
+            Hold::Requirements => "the VPA's evictionRequirements are not met",
+            Hold::Pending => "it is not running yet",
+            Hold::Resizing => "its kubelet has not finished the previous resize",
+            Hold::Infeasible => {
+                "the resize is infeasible on its node; it is retried when the recommendation decreases"
+            }
             Hold::QosClass => "its QoS class would change, which is not possible in place",
             Hold::NodeRoom => "its node has no room for it now",
-            Hold::Asked => "its spec says it already, and its kubelet has not answered yet",
-            Hold::JustResized => "it was resized a moment ago",
-            Hold::Refused => "the API server refused it",
+            Hold::Asked => "its spec has the new size, and its kubelet has not reported on it yet",
+            Hold::JustResized => "it was resized a short time ago",
+            Hold::Refused => "the API server refused the update",
             Hold::WebhookNotCalled => {
-                "pods that were evicted came back unchanged: check the MutatingWebhookConfiguration and its caBundle"
+                "evicted pods came back unchanged: check the MutatingWebhookConfiguration and its caBundle"
             }
             Hold::NoWebhook => {
-                "no webhook would change the pod that comes after it: set recommender.apply.webhook, with a certificate that has not \
-                 ended, or run upstream's admission controller"
+                "no webhook would set the resources of its replacement: set recommender.apply.webhook, with a certificate that has not \
+                 expired, or run upstream's admission controller"
             }
-            Hold::DisruptionBudget => "a PodDisruptionBudget refused an eviction a moment ago",
+            Hold::DisruptionBudget => "a PodDisruptionBudget refused an eviction a short time ago",
         }
     }
 }

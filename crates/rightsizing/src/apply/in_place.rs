@@ -1,6 +1,7 @@
-//! What to do with a pod that may be resized in place, from how its last resize stands.
+//! In-place resize: the next action for a pod, given the state of its last resize.
 //!
-//! Upstream: `pkg/updater/restriction/pods_inplace_restriction.go`. What is infeasible is remembered by the pod itself: its spec.
+//! Upstream: `pkg/updater/restriction/pods_inplace_restriction.go`. An infeasible size is remembered by the pod
+//! itself, in its spec.
 
 use super::change::Change;
 use super::hold::Hold;
@@ -10,22 +11,22 @@ use super::pod::{Pod, Resize};
 use crate::recommend::{Amounts, UnixNanos};
 
 const MINUTE_NS: i64 = 60_000_000_000;
-/// A kubelet that waits for room for so long waits in vain.
+/// Time after which a deferred resize is given up.
 pub const DEFERRED_MAX: i64 = 5 * MINUTE_NS;
-/// One that is at it for so long does not come to an end.
+/// Time after which a resize in progress is given up.
 pub const IN_PROGRESS_MAX: i64 = 60 * MINUTE_NS;
-/// A pod is not resized again before so long: what is recommended may swing.
+/// Minimum time between two resizes of a pod, because recommendations may fluctuate.
 pub const REST: i64 = 5 * MINUTE_NS;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advice {
     Resize,
-    /// In place it does not work.
+    /// In-place resize does not work.
     Evict,
     Hold(Hold),
 }
 
-/// `is_urgent`: the pod is killed again and again for want of memory.
+/// Decides the next action. `is_urgent`: the pod is OOM-killed repeatedly.
 pub(super) fn advise(
     mode: Mode,
     pod: &Pod,
@@ -58,7 +59,7 @@ pub(super) fn advise(
     if is_over { Advice::Evict } else { Advice::Hold(Hold::Resizing) }
 }
 
-/// No resize is under way that a kubelet knows of.
+/// Decides for a pod without a resize that its kubelet knows of.
 fn rested(pod: &Pod, changes: &[Change], is_urgent: bool, known: &OfPod, now: UnixNanos) -> Advice {
     let is_in = |change: &Change| {
         pod.containers.get(change.container).is_none_or(|container| change.is_in(container.wanted))
@@ -72,7 +73,7 @@ fn rested(pod: &Pod, changes: &[Change], is_urgent: bool, known: &OfPod, now: Un
     }
 }
 
-/// Whether some request would be lower than the one that its node cannot hold.
+/// Returns whether some request would be lower than the one that is infeasible on its node.
 pub fn is_less(pod: &Pod, changes: &[Change]) -> bool {
     let lower = |now: Amounts, before: Amounts| {
         let lower = now.zip(before).map(|(now, before): (Option<i64>, Option<i64>)| {

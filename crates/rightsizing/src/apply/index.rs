@@ -1,5 +1,5 @@
-//! What is known while a pod is created: VPAs, the sizes of ServiceScalers, who owns whom, and LimitRanges. Kept by watches, so that
-//! an answer needs no request.
+//! Index for the admission of pods: VPAs, ServiceScaler sizes, owners and LimitRanges. Kept up to date by watches,
+//! so that a review needs no API request.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use super::pod::Pod;
 use crate::recommend::store::Workload;
 use crate::recommend::{Owner, UnixNanos, Vpa};
 
-/// Chains of owners are short; a circle of them is an error of somebody.
+/// Maximum depth of an owner chain. Real chains are short; a cycle is an error of the user.
 const DEPTH_MAX: usize = 8;
 
-/// An object's namespace and name.
+/// Namespace and name of an object.
 pub type Name = (Arc<str>, Arc<str>);
 
-/// The kinds of which it is known who owns them.
+/// Kinds whose owners are indexed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     Vpa,
@@ -50,18 +50,18 @@ impl Kind {
     }
 }
 
-/// An object that a watch has told of.
+/// Object received from a watch.
 #[derive(Debug)]
 pub enum Object {
     Vpa(Box<Vpa>),
-    /// The sizes of a ServiceScaler, as a VPA would say them; `None`: it sets none now.
+    /// Sizes of a ServiceScaler, in the form of a VPA; `None`: it sets none now.
     ServiceScaler(Option<Box<Vpa>>),
     LimitRange(Ranges),
-    /// One of the others, and its controller.
+    /// Any other kind, with its controller.
     Owned(Option<Owner>),
 }
 
-/// What decides about a pod.
+/// VPA and LimitRanges that apply to a pod.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Governed {
     pub vpa: Arc<Vpa>,
@@ -69,14 +69,14 @@ pub struct Governed {
     pub ranges: Arc<Ranges>,
 }
 
-/// The LimitRanges of a namespace by name, and all of them together.
+/// LimitRanges of a namespace by name, and all of them combined.
 type RangesOf = (BTreeMap<Arc<str>, Ranges>, Arc<Ranges>);
 
-/// Objects that say sizes, by what they target.
+/// Objects that set sizes, by target.
 #[derive(Debug, Default)]
 struct Sizing {
     objects: BTreeMap<Name, Arc<Vpa>>,
-    /// Those that target each workload, the oldest first.
+    /// Objects that target each workload, oldest first.
     targeting: BTreeMap<Workload, BTreeSet<(UnixNanos, Name)>>,
 }
 
@@ -100,7 +100,7 @@ impl Sizing {
         }
     }
 
-    /// The oldest that is not off, of the highest in a chain of owners.
+    /// Returns the oldest object that is not off, for the topmost targeted owner in the chain.
     fn of(&self, chain: &[Owner], namespace: &Arc<str>) -> Option<Arc<Vpa>> {
         chain.iter().rev().find_map(|owner| {
             let targeting = self.targeting.get(&owner.workload(namespace))?;
@@ -112,7 +112,7 @@ impl Sizing {
     }
 }
 
-/// All of it.
+/// Index of all kinds.
 #[derive(Debug, Default)]
 pub struct Index {
     vpas: Sizing,
@@ -124,7 +124,7 @@ pub struct Index {
 }
 
 impl Index {
-    /// Whether all that is there has been seen once.
+    /// Returns whether the initial lists of all kinds are complete.
     pub fn is_complete(&self) -> bool {
         Kind::ALL.iter().all(|kind| self.listed.contains(kind))
     }
@@ -160,7 +160,7 @@ impl Index {
         }
     }
 
-    /// A list of a kind was complete, and had exactly these.
+    /// Removes the objects of a kind that are not in a complete list.
     pub fn retain(&mut self, kind: Kind, listed: &BTreeSet<Name>) {
         self.listed.insert(kind);
         let of = |sizing: &Sizing| -> Vec<Name> {
@@ -189,18 +189,19 @@ impl Index {
         self.vpas.objects.values()
     }
 
-    /// What all LimitRanges of a namespace say together.
+    /// Returns all LimitRanges of a namespace combined.
     pub fn ranges(&self, namespace: &str) -> Arc<Ranges> {
         self.ranges.get(namespace).map(|(_, joined)| joined.clone()).unwrap_or_default()
     }
 
-    /// The VPA that controls a pod, if any that is not off does: of the highest in the chain of its owners, the oldest.
+    /// Returns the VPA that controls a pod, unless it is off: the oldest one for the topmost targeted owner in the
+    /// chain.
     pub fn govern(&self, pod: &Pod) -> Option<Governed> {
         let vpa = self.vpas.of(&self.chain(pod), &pod.namespace)?;
         Some(self.governed(pod, vpa))
     }
 
-    /// What says the size of a new pod: the VPA that controls it, else a ServiceScaler.
+    /// Returns what sizes a new pod: the VPA that controls it, else a ServiceScaler.
     pub fn size_new(&self, pod: &Pod) -> Option<Governed> {
         let chain = self.chain(pod);
         let of = |sizing: &Sizing| sizing.of(&chain, &pod.namespace);
@@ -213,7 +214,7 @@ impl Index {
         Governed { vpa, mode, ranges: self.ranges(&pod.namespace) }
     }
 
-    /// The pod's controller, its controller, and so on.
+    /// Returns the pod's controller, the controller of that one, and so on.
     fn chain(&self, pod: &Pod) -> Vec<Owner> {
         let mut chain: Vec<Owner> = pod.owner.iter().cloned().collect();
         while let Some(last) = chain.last()
@@ -223,7 +224,7 @@ impl Index {
             let known = Kind::of(last).and_then(|kind| self.owned.get(&(kind, name)));
             let next = match known {
                 Some(owner) => owner.clone(),
-                // The pods of a new ReplicaSet come milliseconds after it.
+                // The pods of a new ReplicaSet arrive milliseconds after it.
                 None => by_template_hash(pod, last),
             };
             match next {
@@ -235,7 +236,8 @@ impl Index {
     }
 }
 
-/// The Deployment that made a ReplicaSet that has not been heard of: the name of its pods' template is in both.
+/// Returns the Deployment of a ReplicaSet that the watch has not delivered yet, from the pod template hash in the
+/// names.
 fn by_template_hash(pod: &Pod, owner: &Owner) -> Option<Owner> {
     if Kind::of(owner) != Some(Kind::ReplicaSet) {
         return None;

@@ -1,7 +1,7 @@
-//! What the LimitRanges of a namespace allow, and recommendations brought within that.
+//! LimitRanges of a namespace, and the fitting of recommendations to them.
 //!
-//! Upstream: `pkg/utils/limitrange` and `pkg/utils/vpa/capping.go`. Beyond upstream, ratios of limits to requests count, and a pod
-//! that would be refused all the same is left alone.
+//! Upstream: `pkg/utils/limitrange` and `pkg/utils/vpa/capping.go`. Unlike upstream, limit-to-request ratios are
+//! respected, and a pod that would still be refused is left alone.
 
 use super::change::Change;
 use super::pod::{Container, Pod, Resources};
@@ -10,26 +10,26 @@ use crate::recommend::change::proportional_limit;
 use crate::recommend::{Amounts, Recommendation};
 use berth_model::PerResource;
 
-/// Of all LimitRanges of a namespace together.
+/// All LimitRanges of a namespace combined.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ranges {
     pub container: Range,
     pub pod: Range,
 }
 
-/// What is said of containers, or of pods.
+/// Range for containers, or for pods.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Range {
     pub min: Amounts,
     pub max: Amounts,
-    /// The limit of those that name none.
+    /// Limit of containers that set none.
     pub default_limit: Amounts,
-    /// The most that a limit may be of a request, in thousandths.
+    /// Maximum ratio of limit to request, in thousandths.
     pub ratio_milli: Amounts,
 }
 
 impl Range {
-    /// Both of them hold.
+    /// Adds the restrictions of another range.
     pub fn join(&mut self, other: &Range) {
         let least = |a: Option<Amount>, b: Option<Amount>| a.map_or(b, |a| Some(b.map_or(a, |b| a.min(b))));
         let most = |a: Option<Amount>, b: Option<Amount>| a.max(b);
@@ -40,13 +40,13 @@ impl Range {
     }
 }
 
-/// One of the two resources in anything that has both.
+/// Selects one of the two resources.
 type Of = fn(&Amounts) -> Option<Amount>;
 type OfMut = fn(&mut Amounts) -> &mut Option<Amount>;
 const RESOURCES: [(&str, Of, OfMut); 2] =
     [("cpu", |it| it.cpu, |it| &mut it.cpu), ("memory", |it| it.memory, |it| &mut it.memory)];
 
-/// `amount` times `to` / `from`, truncated.
+/// Returns `amount` times `to` / `from`, truncated.
 fn scaled(amount: Amount, to: i128, from: i128) -> Amount {
     if from <= 0 {
         return amount;
@@ -54,7 +54,8 @@ fn scaled(amount: Amount, to: i128, from: i128) -> Amount {
     Amount::try_from(i128::from(amount) * to / from).map_or(AMOUNT_MAX, |it| it.clamp(0, AMOUNT_MAX))
 }
 
-/// Lowers or raises what is recommended to all containers of a pod, in proportion, so that its limits stay in the range of pods.
+/// Scales the recommendations for all containers of a pod in proportion, so that the pod's limits stay in the range
+/// of pods.
 pub(super) fn fit_pod(wanted: &mut [(usize, Recommendation)], pod: &Pod, range: &Range) {
     let bounds: [fn(&mut Recommendation) -> &mut Amounts; 3] =
         [|it| &mut it.target, |it| &mut it.lower, |it| &mut it.upper];
@@ -100,7 +101,7 @@ fn fit_sum(
     }
 }
 
-/// The limit that follows from a recommended request.
+/// Returns the limit that follows from a recommended request.
 pub(super) fn limit_for(
     now: Resources,
     recommended: Option<Amount>,
@@ -111,7 +112,8 @@ pub(super) fn limit_for(
     proportional_limit(limit, of(&now.requests), recommended)
 }
 
-/// Brings what is recommended to a container into the range of containers: its limit, which follows the request, must stay in it.
+/// Fits the recommendation for a container to the range of containers: its limit, which follows the request, must
+/// be in it.
 pub(super) fn fit_container(amounts: &mut Amounts, container: &Container, range: &Range) -> Vec<String> {
     let mut notes = Vec::new();
     let now = container.wanted;
@@ -139,7 +141,7 @@ pub(super) fn fit_container(amounts: &mut Amounts, container: &Container, range:
     notes
 }
 
-/// Raises a request whose limit would be too large a multiple of it.
+/// Raises a request whose limit would exceed the maximum ratio.
 pub(super) fn fit_ratio(requests: &mut Amounts, limits: &Amounts, range: &Range) {
     for (_, of, of_mut) in RESOURCES {
         let (Some(limit), Some(ratio)) = (of(limits), of(&range.ratio_milli).filter(|ratio| *ratio > 0))
@@ -153,7 +155,7 @@ pub(super) fn fit_ratio(requests: &mut Amounts, limits: &Amounts, range: &Range)
     }
 }
 
-/// Whether LimitRanges and Kubernetes itself would let the pod be with these changes.
+/// Returns whether the LimitRanges and Kubernetes itself would accept the pod with these changes.
 pub(super) fn admits(pod: &Pod, changes: &[Change], ranges: &Ranges) -> bool {
     let mut sums = Resources::default();
     let mut all_limited = PerResource { cpu: true, memory: true };
@@ -183,7 +185,7 @@ pub(super) fn admits(pod: &Pod, changes: &[Change], ranges: &Ranges) -> bool {
     RESOURCES.iter().zip(limited).all(|((_, of, _), limited)| {
         let mut sums = sums;
         if !limited {
-            // A sum that leaves somebody out is no limit of the pod.
+            // A sum that misses a container is no limit of the pod.
             sums.limits = Amounts::default();
         }
         is_in(sums, &ranges.pod, *of)

@@ -1,45 +1,45 @@
-//! What is remembered of pods between rounds.
+//! State of pods and VPAs between rounds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::recommend::UnixNanos;
 
-/// Of pods and VPAs that are there.
+/// State of existing pods and VPAs.
 #[derive(Debug, Default)]
 pub struct Memory {
-    /// By uid of the pod.
+    /// By pod uid.
     pods: BTreeMap<Arc<str>, OfPod>,
-    /// By uid of the VPA.
+    /// By VPA uid.
     vpas: BTreeMap<String, OfVpa>,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct OfPod {
-    /// When it was last asked to be resized.
+    /// Time of the last resize request.
     pub asked: Option<UnixNanos>,
-    /// Since when its kubelet is known to be at it.
+    /// Time since which its kubelet is known to work on a resize.
     pub resizing: Option<UnixNanos>,
-    /// Since when its node has had no room for it.
+    /// Time since which its node has had no room for it.
     pub without_room: Option<UnixNanos>,
 }
 
 #[derive(Debug, Default, Clone)]
 pub(super) struct OfVpa {
-    /// When a pod of it was last evicted, and the pods that were there then, by uid.
+    /// Time of the last eviction, and the uids of the pods that existed then.
     pub evicted: Option<(UnixNanos, BTreeSet<Arc<str>>)>,
-    /// When an eviction was last refused.
+    /// Time of the last refused eviction.
     pub refused: Option<UnixNanos>,
 }
 
 impl Memory {
-    /// Only these pods and VPAs are there.
+    /// Keeps only the state of these pods and VPAs.
     pub fn retain(&mut self, pods: &BTreeSet<Arc<str>>, vpas: &BTreeSet<String>) {
         self.pods.retain(|uid, _| pods.contains(uid));
         self.vpas.retain(|uid, _| vpas.contains(uid));
     }
 
-    /// The clock was set back if anything is ahead of it. That counts as of now: what rests for a while rests that long once more.
+    /// Clamps times in the future to now, because the clock was set back. A waiting time then starts again.
     pub fn without_the_future(&mut self, now: UnixNanos) {
         let limit = |time: &mut Option<UnixNanos>| *time = time.map(|time| time.min(now));
         for known in self.pods.values_mut() {

@@ -1,10 +1,10 @@
-//! Applying what is recommended: to pods when they are created, and to those that run.
+//! Applying recommendations to new pods and to running pods.
 //!
-//! What a recommendation makes of a pod's requests and limits is in `change.rs`, `limit_range.rs` and `patch.rs`; which pods may be
-//! updated now is in `update.rs`, `budget.rs` and `in_place.rs`; what is known of VPAs, owners and LimitRanges while a pod is
-//! created is in `index.rs`. Upstream: `pkg/admission-controller` and `pkg/updater` of the Vertical Pod Autoscaler.
+//! `change.rs`, `limit_range.rs` and `patch.rs` compute a pod's new requests and limits; `update.rs`, `budget.rs`
+//! and `in_place.rs` decide which pods may be updated now; `index.rs` indexes VPAs, owners and LimitRanges for pod
+//! admission. Upstream: `pkg/admission-controller` and `pkg/updater` of the Vertical Pod Autoscaler.
 //!
-//! Whenever anything is in doubt nothing is done, and [`Hold`] says why.
+//! In case of doubt nothing is done, and [`Hold`] gives the reason.
 //! May not know: kube, tokio, clocks, the scheduler.
 
 pub mod affinity;

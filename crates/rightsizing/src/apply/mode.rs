@@ -1,19 +1,19 @@
 //! Update modes.
 
-/// What a VPA allows to be done with pods.
+/// Update mode of a VPA.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     Off,
-    /// Pods get what is recommended when they are created, and keep it.
+    /// Pods get the recommendation when they are created, and keep it.
     Initial,
     Recreate,
     InPlaceOrRecreate,
-    /// As above, and nothing is ever evicted.
+    /// As above, but pods are never evicted.
     InPlace,
 }
 
 impl Mode {
-    /// Of a mode's name; one that is not known is like `Off`.
+    /// Returns the mode of this name; an unknown name counts as `Off`.
     pub fn of(name: &str) -> Mode {
         match name {
             "Initial" => Mode::Initial,
@@ -24,7 +24,7 @@ impl Mode {
         }
     }
 
-    /// Pods that run may be updated.
+    /// Returns whether running pods may be updated.
     pub fn updates(self) -> bool {
         !matches!(self, Mode::Off | Mode::Initial)
     }

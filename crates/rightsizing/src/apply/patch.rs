@@ -1,4 +1,4 @@
-//! JSON patches (RFC 6902) of pods: those of upstream's webhook and updater.
+//! JSON patches (RFC 6902) of pods, the same as those of upstream's webhook and updater.
 
 use serde_json::{Value, json};
 
@@ -7,16 +7,16 @@ use super::pod::Pod;
 use crate::recommend::Amounts;
 use crate::recommend::amount::to_quantity;
 
-/// Which resources were changed, by which VPA.
+/// Annotation that names the changed resources and the VPA.
 pub const UPDATES: &str = "vpaUpdates";
-/// The containers that the webhook has seen: others came later, from other webhooks.
+/// Annotation that lists the containers seen by the webhook; later webhooks may have added more.
 pub const OBSERVED: &str = "vpaObservedContainers";
 
 fn add(path: String, value: impl Into<Value>) -> Value {
     json!({"op": "add", "path": path, "value": value.into()})
 }
 
-/// Of a pod that is being created.
+/// Returns the patch for a pod that is being created.
 pub fn at_creation(pod: &Pod, vpa: &str, changes: &[Change]) -> Vec<Value> {
     let mut operations = Vec::new();
     if !pod.has_annotations {
@@ -34,7 +34,8 @@ pub fn at_creation(pod: &Pod, vpa: &str, changes: &[Change]) -> Vec<Value> {
     operations
 }
 
-/// Of a pod that runs, through `pods/resize`: if it is still this pod with these containers.
+/// Returns the patch for a running pod, through `pods/resize`. It fails if the pod was replaced or its containers
+/// changed.
 pub fn in_place(pod: &Pod, changes: &[Change]) -> Vec<Value> {
     let test = |path: String, value: &str| json!({"op": "test", "path": path, "value": value});
     let mut operations = vec![test("/metadata/uid".to_owned(), &pod.uid)];
@@ -47,13 +48,13 @@ pub fn in_place(pod: &Pod, changes: &[Change]) -> Vec<Value> {
     operations
 }
 
-/// Requests and limits as they shall be.
+/// Returns the operations that set the requests and limits.
 fn resources(pod: &Pod, changes: &[Change]) -> Vec<Value> {
     let mut operations = Vec::new();
     for change in changes {
         let Some(container) = pod.containers.get(change.container) else { continue };
         let folder = format!("/spec/containers/{}/resources", change.container);
-        // It may also hold claims, which an empty one would take away.
+        // The object may also hold claims, which an empty one would remove.
         if !container.has.resources {
             operations.push(add(folder.clone(), json!({})));
         }
@@ -80,7 +81,7 @@ fn quantities(amounts: Amounts) -> Vec<(&'static str, String)> {
     cpu.into_iter().chain(memory).collect()
 }
 
-/// `container 0: cpu request, memory request`, after what was done to the recommendation.
+/// Formats `container 0: cpu request, memory request`, after the adjustments of the recommendation.
 fn text(change: &Change) -> String {
     let mut texts = change.notes.clone();
     for (amounts, what) in [(change.requests, "request"), (change.limits, "limit")] {

@@ -1,11 +1,11 @@
-//! A pod as far as applying recommendations looks at it.
+//! Fields of a pod that are needed to apply recommendations.
 
 use std::sync::Arc;
 
 use crate::recommend::{Amounts, Owner, UnixNanos};
 use berth_model::PerResource;
 
-/// What a container asks for: millicores and bytes.
+/// Requests and limits of a container: millicores and bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Resources {
     pub requests: Amounts,
@@ -15,7 +15,7 @@ pub struct Resources {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Pod {
     pub namespace: Arc<str>,
-    /// Empty in a review of a pod whose name the API server has still to make.
+    /// Empty in a review of a pod whose name the API server has not generated yet.
     pub name: Arc<str>,
     pub uid: Arc<str>,
     /// Its controller.
@@ -23,20 +23,20 @@ pub struct Pod {
     /// The label `pod-template-hash`.
     pub template_hash: Option<String>,
     pub node: Option<Arc<str>>,
-    /// When a kubelet took it.
+    /// Time at which a kubelet started it.
     pub started: Option<UnixNanos>,
     pub is_pending: bool,
     pub is_ready: bool,
     pub is_deleting: bool,
     pub has_annotations: bool,
-    /// The containers that a webhook has looked at, as its annotation says; `None`: there was none.
+    /// Containers seen by a webhook, from its annotation; `None`: no annotation.
     pub observed: Option<Vec<String>>,
-    /// It has CPU or memory in `spec.resources`.
+    /// Whether it has CPU or memory in `spec.resources`.
     pub is_sized_as_a_whole: bool,
     pub containers: Vec<Container>,
-    /// They count for the QoS class only.
+    /// Only used for the QoS class.
     pub init_containers: Vec<Resources>,
-    /// `None`: no resize is under way.
+    /// `None`: no resize is in progress.
     pub resize: Option<Resize>,
 }
 
@@ -44,18 +44,18 @@ pub struct Pod {
 pub struct Container {
     pub name: String,
     pub wanted: Resources,
-    /// What its status says that it has; `None`: nothing.
+    /// Actual resources from its status; `None`: not reported.
     pub actual: Option<Resources>,
     pub has: Has,
-    /// If it was last killed for want of memory: how long it had run, in nanoseconds.
+    /// If it was last OOM-killed: how long it had run, in nanoseconds.
     pub oom_after: Option<i64>,
-    /// And when.
+    /// Time of that OOM kill.
     pub oom_killed: Option<UnixNanos>,
-    /// A resize of this resource restarts it.
+    /// Whether a resize of the resource restarts the container.
     pub restarts: PerResource<bool>,
 }
 
-/// Which objects a container has: `resources`, and in it `requests` and `limits`.
+/// Which objects the container has: `resources`, and in it `requests` and `limits`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Has {
     pub resources: bool,
@@ -63,7 +63,7 @@ pub struct Has {
     pub limits: bool,
 }
 
-/// Where a resize stands, as the kubelet says it in the pod's conditions.
+/// State of a resize, as reported by the kubelet in the pod's conditions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resize {
     /// `PodResizePending`: later.
@@ -74,19 +74,19 @@ pub enum Resize {
     InProgress,
     /// `PodResizeInProgress`, and it fails.
     Error,
-    /// Something that is not known here.
+    /// An unknown reason.
     Unknown,
 }
 
 impl Container {
-    /// What it has now.
+    /// Returns its current resources.
     pub fn now(&self) -> Resources {
         self.actual.unwrap_or(self.wanted)
     }
 }
 
 impl Pod {
-    /// Whether the container is looked at: a webhook that has seen the pod says which ones it knew.
+    /// Returns whether the container was seen by the webhook, or the pod was seen by none.
     pub fn is_observed(&self, container: &str) -> bool {
         self.observed.as_ref().is_none_or(|names| names.iter().any(|name| name == container))
     }

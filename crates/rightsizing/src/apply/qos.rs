@@ -11,7 +11,7 @@ pub enum Class {
     Guaranteed,
 }
 
-/// Of the containers with these resources.
+/// Returns the class of a pod with containers of these resources.
 pub fn class(containers: impl IntoIterator<Item = Resources>) -> Class {
     let mut sums: PerResource<(i128, i128)> = PerResource::default();
     let mut all_limited = true;
@@ -37,7 +37,7 @@ pub fn class(containers: impl IntoIterator<Item = Resources>) -> Class {
     }
 }
 
-/// Whether the pod keeps its class with these changes.
+/// Returns whether the pod keeps its class with these changes.
 pub fn is_kept(pod: &Pod, changes: &[Change]) -> bool {
     let before = pod.containers.iter().map(|container| container.wanted);
     let after = pod.containers.iter().enumerate().map(|(index, container)| {

@@ -1,4 +1,4 @@
-//! Made-up pods and VPAs, and what is decided of them.
+//! Pods and VPAs for tests, and the decisions for them.
 
 mod change;
 mod index;

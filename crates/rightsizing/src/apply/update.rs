@@ -1,8 +1,8 @@
-//! Which pods of a VPA are updated now, in which order, and how.
+//! Selection of the pods of a VPA to update now, their order, and the way of updating.
 //!
-//! Upstream: `pkg/updater/priority/update_priority_calculator.go`, `scaling_direction_pod_eviction_admission.go` and
-//! `pkg/updater/restriction`. A round is made for one VPA and asked for each candidate in turn, as what is done with one decides
-//! about the next.
+//! Upstream: `pkg/updater/priority/update_priority_calculator.go`, `scaling_direction_pod_eviction_admission.go`
+//! and `pkg/updater/restriction`. A round is created for one VPA and queried for each candidate in turn, because
+//! each action affects the decision about the next candidate.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,28 +21,28 @@ use crate::recommend::change::{Difference, difference};
 use crate::recommend::{Amounts, Owner, Recommendation, UnixNanos, Vpa};
 
 const SECOND_NS: i64 = 1_000_000_000;
-/// After a PodDisruptionBudget has refused an eviction, none is asked for so long.
+/// Backoff for evictions after a PodDisruptionBudget has refused one.
 const REFUSED_REST: i64 = 5 * 60 * SECOND_NS;
 
-/// After pods have come back from an eviction unchanged, no other one is tried for so long.
+/// Backoff for evictions after evicted pods have come back unchanged.
 const UNCHANGED_REST: i64 = 3_600 * SECOND_NS;
 
-/// When and how far pods may be disturbed.
+/// Rules for when and how far pods may be disturbed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rules {
-    /// Controllers with fewer pods are left alone.
+    /// Minimum number of pods of a controller for updates.
     pub min_replicas: i64,
-    /// The share of a controller's pods that may be missing.
+    /// Share of a controller's pods that may be missing.
     pub tolerance: f64,
-    /// Within the bounds, only pods of this age are updated, in nanoseconds,
+    /// Minimum age in nanoseconds before a pod within its bounds is updated, …
     pub min_age: i64,
-    /// and only when they are off by this share.
+    /// … and minimum difference for it, as a share.
     pub min_difference: f64,
-    /// A container that was killed for want of memory within so long is updated at once, in nanoseconds.
+    /// A container OOM-killed within this time of its start is updated immediately, in nanoseconds.
     pub quick_oom: i64,
-    /// Resizes that restart nothing need no budget.
+    /// Whether resizes that restart nothing need no budget.
     pub free_in_place: bool,
-    /// Some webhook gives new pods what is recommended.
+    /// Whether a webhook sets the recommended resources of new pods.
     pub has_webhook: bool,
 }
 
@@ -60,18 +60,18 @@ impl Default for Rules {
     }
 }
 
-/// A pod that should be updated.
+/// Pod that should be updated.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Candidate {
-    /// Its place among the pods of the round.
+    /// Index among the pods of the round.
     pub pod: usize,
     pub difference: Difference,
-    /// It is killed again and again for want of memory.
+    /// Whether it is OOM-killed repeatedly.
     pub is_urgent: bool,
     pub changes: Vec<Change>,
 }
 
-/// What to do with a candidate.
+/// Action for a candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     Resize,
@@ -79,7 +79,7 @@ pub enum Step {
     Hold(Hold),
 }
 
-/// The pods of one VPA, now.
+/// Update round over the current pods of one VPA.
 pub struct Round<'a> {
     vpa: &'a Vpa,
     mode: Mode,
@@ -92,7 +92,8 @@ pub struct Round<'a> {
 }
 
 impl<'a> Round<'a> {
-    /// `pods`: those that the VPA controls and that are not finished. `replicas`: what controllers want, where that is known.
+    /// Creates a round. `pods` are those that the VPA controls and that are not finished. `replicas` is the desired
+    /// number of pods of each controller, where known.
     pub fn new(
         (vpa, pods): (&'a Vpa, &'a [Pod]),
         ranges: &'a Ranges,
@@ -121,8 +122,8 @@ impl<'a> Round<'a> {
         Round { vpa, mode: Mode::of(&vpa.update_mode), pods, ranges, rules, memory, now, groups }
     }
 
-    /// The pods to update, first those that need more, then those that are farther off; and pods that should be, and why
-    /// they cannot.
+    /// Returns the pods to update, those that need more first, then by difference; and the pods that should be
+    /// updated but cannot be, with the reason.
     pub fn candidates(&self) -> (Vec<Candidate>, Vec<(usize, Hold)>) {
         let (mut candidates, mut held) = (Vec::new(), Vec::new());
         if !self.mode.updates() {
@@ -144,14 +145,15 @@ impl<'a> Round<'a> {
         (candidates, held)
     }
 
-    /// The controllers of candidates whose number of pods decides about them, and is not known.
+    /// Returns the controllers of candidates whose desired number of pods is needed and unknown.
     pub fn unknown_replicas(&self) -> BTreeSet<Owner> {
         let (candidates, _) = self.candidates();
         let owners = candidates.iter().filter_map(|candidate| self.pods[candidate.pod].owner.as_ref());
         owners.filter(|owner| self.groups.get(owner) == Some(&Err(Hold::UnknownReplicas))).cloned().collect()
     }
 
-    /// How far the pod is off, if that is far enough now, and whether it is killed for want of memory.
+    /// Returns the difference if it is large enough for an update now, and whether the pod is OOM-killed
+    /// repeatedly.
     fn is_due(&self, pod: &Pod) -> Option<(Difference, bool)> {
         let recommended = recommended(pod, self.vpa, self.ranges);
         let seen = recommended.iter().filter_map(|(index, recommendation, _)| {
@@ -178,7 +180,7 @@ impl<'a> Round<'a> {
         })
     }
 
-    /// What to do with this candidate now.
+    /// Returns the action for this candidate now.
     pub fn step(&mut self, candidate: &Candidate) -> Step {
         let pods = self.pods;
         let pod = &pods[candidate.pod];
@@ -208,7 +210,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// What to do when the node has no room for the resize. Nothing was sent.
+    /// Returns the action when the node has no room for the resize. No request was sent.
     pub fn without_room(&mut self, candidate: &Candidate) -> Step {
         let (pods, now) = (self.pods, self.now);
         let since = *self.memory.pod(&pods[candidate.pod].uid).without_room.get_or_insert(now);
@@ -218,26 +220,26 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// What to do when the API server refused the resize.
+    /// Returns the action when the API server refused the resize.
     pub fn refused(&mut self, candidate: &Candidate) -> Step {
         self.note_asked(candidate);
         self.instead(candidate, Hold::Refused)
     }
 
-    /// The pod was told its new size.
+    /// Records that the pod's resize was accepted.
     pub fn resized(&mut self, candidate: &Candidate) {
         self.note_asked(candidate);
         self.note_disturbed(candidate);
     }
 
-    /// The pod leaves.
+    /// Records that the pod was evicted.
     pub fn evicted(&mut self, candidate: &Candidate) {
         let there = self.pods.iter().map(|pod| pod.uid.clone()).collect();
         self.memory.vpa(&self.vpa.uid).evicted = Some((self.now, there));
         self.note_disturbed(candidate);
     }
 
-    /// A PodDisruptionBudget keeps the pod.
+    /// Records that a PodDisruptionBudget refused the eviction.
     pub fn eviction_refused(&mut self) {
         self.memory.vpa(&self.vpa.uid).refused = Some(self.now);
     }
@@ -260,7 +262,7 @@ impl<'a> Round<'a> {
         self.groups.get(owner).copied().unwrap_or(Err(Hold::UnknownReplicas))
     }
 
-    /// In place it cannot be: the pod is evicted, or left alone for this reason.
+    /// Returns the action when an in-place resize is impossible: the pod is evicted, or left alone for this reason.
     fn instead(&mut self, candidate: &Candidate, why: Hold) -> Step {
         if self.mode.evicts() { self.evict(candidate) } else { Step::Hold(why) }
     }
@@ -286,13 +288,14 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Whether pods came that no webhook has looked at, beside these, and none that one has.
+    /// Returns whether all pods created since then were not seen by a webhook, and there is at least one. `there`
+    /// are the pods that existed before.
     fn came_back_unchanged(&self, there: &BTreeSet<Arc<str>>) -> bool {
         let mut new = self.pods.iter().filter(|pod| !there.contains(&pod.uid)).peekable();
         new.peek().is_some() && new.all(|pod| pod.observed.is_none())
     }
 
-    /// Whether nothing that the resize changes restarts a container, and that is enough.
+    /// Returns whether the resize needs no budget: it restarts no container, and the rules allow that.
     fn is_free(&self, pod: &Pod, changes: &[Change]) -> bool {
         let restarts = |change: &Change| {
             pod.containers.get(change.container).is_none_or(|it| it.restarts.cpu || it.restarts.memory)
@@ -300,7 +303,7 @@ impl<'a> Round<'a> {
         self.rules.free_in_place && !changes.iter().any(restarts)
     }
 
-    /// Whether the VPA's requirements are fulfilled for some container.
+    /// Returns whether the VPA's requirements are met for some container.
     fn is_wanted(&self, pod: &Pod) -> bool {
         if self.vpa.update.requirements.is_empty() {
             return true;

@@ -1,50 +1,50 @@
-//! What is known of pairs of services from one window to the next.
+//! Links between services, kept from one window to the next.
 
 use std::sync::Arc;
 
 use super::window::Scored;
 use super::{Direction, Hint, Resource, Settings, Window, WindowError};
 
-/// What one window came to, for metrics.
+/// Statistics of one window, for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pass {
-    /// Services that were looked at.
+    /// Services that were correlated.
     pub services: usize,
-    /// Services that were not, as there are more than are looked at.
+    /// Services left out because of the maximum number.
     pub left_out: usize,
-    /// Correlations that could be told.
+    /// Correlations that are defined.
     pub defined: usize,
-    /// Those of them that were strong enough.
+    /// Correlations that were strong enough.
     pub strong: usize,
-    /// Hints of pairs and resources that are in force now, before each service's strongest are chosen.
+    /// Hints in force by pair and resource, before the strongest of each service are selected.
     pub in_force: usize,
-    /// Those that came into force.
+    /// Hints that came into force.
     pub entered: usize,
-    /// Those that went.
+    /// Hints that were removed.
     pub left: usize,
 }
 
-/// One pair of services that is, or was lately, correlated in one resource.
+/// Pair of services that is, or recently was, correlated in one resource.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Link {
-    /// Places in the list of services, `a` before `b`.
+    /// Indexes in the list of services, `a` before `b`.
     a: u16,
     b: u16,
     resource: Resource,
     direction: Direction,
-    /// The correlation without its sign, smoothed.
+    /// Absolute value of the correlation, smoothed.
     strength: f32,
-    /// Windows in a row that it was strong in, until it came into force.
+    /// Consecutive windows with a strong correlation, until it came into force.
     confirmed: u8,
-    /// Windows in a row that did not confirm it since it is in force.
+    /// Consecutive windows that did not confirm it since it came into force.
     missed: u8,
     in_force: bool,
-    /// The weight of its hint.
+    /// Weight of its hint.
     weight: u8,
 }
 
-/// What is known of all pairs. Memory: 16 bytes for each pair and resource that is correlated, and the same again while a
-/// window is looked at; with 500 services at most 15 MB.
+/// Links of all pairs. Memory: 16 bytes per correlated pair and resource, and the same again while a window is
+/// processed; with 500 services at most 15 MB.
 #[derive(Debug, Clone)]
 pub struct Correlations {
     settings: Settings,
@@ -60,7 +60,7 @@ impl Correlations {
         Correlations { settings, services: Vec::new(), links: Vec::new(), until_s: None }
     }
 
-    /// Goes on from hints that were in force, such as another process knew them.
+    /// Continues from hints that were in force, for example in another process.
     pub fn resumed(settings: Settings, known: impl IntoIterator<Item = Hint>) -> Self {
         let mut known: Vec<Hint> = known.into_iter().filter(|hint| hint.service != hint.other).collect();
         for hint in &mut known {
@@ -75,7 +75,7 @@ impl Correlations {
         services.truncate(settings.services());
         let mut resumed = Correlations { settings, services, links: Vec::new(), until_s: None };
         resumed.links = known.iter().filter_map(|hint| resumed.resumed_link(hint)).collect();
-        // Both of a pair know it; where they disagree it is kept apart.
+        // Both services of a pair have the hint; if the two differ, keeping apart wins.
         resumed.links.sort_by_key(|link| (link.key(), link.direction, u8::MAX - link.weight));
         resumed.links.dedup_by_key(|link| link.key());
         resumed
@@ -101,8 +101,8 @@ impl Correlations {
         Some(link.weighed(0))
     }
 
-    /// Takes in the next window. One that begins before the last one ended (by more than half a step) would count what is known
-    /// already as confirmation, and is refused.
+    /// Adds the next window. A window that begins more than half a step before the last one ended is refused,
+    /// because its data would count as confirmation twice.
     pub fn observe(&mut self, window: &Window) -> Result<Pass, WindowError> {
         if self.until_s.is_some_and(|until_s| window.begin_s() < until_s - window.step_s() / 2.0) {
             return Err(WindowError::Overlaps);
@@ -131,8 +131,8 @@ impl Correlations {
         Ok(pass)
     }
 
-    /// Makes the list of services that of the window, and of those that something is known of; tells for each where it is in
-    /// the window.
+    /// Merges the list of services with that of the window; services with links are kept. Returns for each its
+    /// index in the window.
     fn follow(&mut self, window: &Window, chosen: &[usize]) -> Vec<Option<usize>> {
         let mut used = vec![false; self.services.len()];
         for link in self.links.iter().filter(|link| link.in_force) {
@@ -148,7 +148,7 @@ impl Correlations {
         let moved: Vec<Option<usize>> = self.services.iter().map(place).collect();
         self.links.retain_mut(|link| match (moved[usize::from(link.a)], moved[usize::from(link.b)]) {
             (Some(a), Some(b)) => {
-                // Both lists are sorted, so the links stay so.
+                // Both lists are sorted, so the links stay sorted.
                 (link.a, link.b) = (a as u16, b as u16);
                 true
             }
@@ -162,7 +162,7 @@ impl Correlations {
         self.services.iter().map(in_window).collect()
     }
 
-    /// What becomes of a pair in one resource with this correlation in the newest window.
+    /// Returns the new link of a pair in one resource, with its correlation in the newest window.
     fn next(
         &self,
         key: (u16, u16, Resource),
@@ -186,7 +186,7 @@ impl Correlations {
         next
     }
 
-    /// A pair that is correlated, and not in force yet.
+    /// Returns the link of a correlated pair that is not in force yet.
     fn candidate(&self, (a, b, resource): (u16, u16, Resource), known: Option<&Link>, rho: f64) -> Link {
         let direction = if rho > 0.0 { Direction::Apart } else { Direction::Together };
         let before = known.filter(|link| link.direction == direction);
@@ -197,7 +197,7 @@ impl Correlations {
         Link { a, b, resource, direction, strength, confirmed, missed: 0, in_force, weight: 0 }.weighed(0)
     }
 
-    /// A hint in force after one more window; `None`: it is in force no longer.
+    /// Returns a hint in force after one more window; `None`: it is no longer in force.
     fn kept(&self, link: &Link, rho: Option<f64>) -> Option<Link> {
         let along = rho.map(|rho| if link.direction == Direction::Apart { rho } else { -rho });
         let slack = self.settings.weight_slack;
@@ -206,27 +206,28 @@ impl Correlations {
                 let strength = (link.strength + along as f32) / 2.0;
                 Some(Link { strength, missed: 0, ..*link }.weighed(slack))
             }
-            // The opposite is true now.
+            // The correlation has the opposite sign now.
             Some(along) if along <= -self.settings.leave => None,
             _ if link.missed >= self.settings.patience() => None,
             _ => Some(Link { missed: link.missed + 1, ..*link }.weighed(slack)),
         }
     }
 
-    /// Heap memory that is kept from one window to the next.
+    /// Returns the heap memory kept from one window to the next.
     pub fn heap_bytes(&self) -> usize {
         self.links.capacity() * size_of::<Link>() + self.services.capacity() * size_of::<Arc<str>>()
     }
 
-    /// What is in force, sorted by service; of each the strongest, keeping apart before together, then by name.
+    /// Returns the hints in force, sorted by service; for each service the strongest ones, apart before together,
+    /// then by name.
     ///
-    /// Pods of one service peak together, too: whatever has a hint is also kept apart from its own kind.
+    /// Pods of one service also peak together: a service with any hint is also kept apart from itself.
     pub fn hints(&self) -> Vec<Hint> {
         let mut of: Vec<Vec<(u8, Direction, u16, Resource)>> = vec![Vec::new(); self.services.len()];
         let in_force: Vec<&Link> =
             self.links.iter().filter(|link| link.in_force && link.weight > 0).collect();
         for pair in in_force.chunk_by(|one, other| (one.a, one.b) == (other.a, other.b)) {
-            // Resources may disagree: a peak at the same time is what does harm.
+            // Resources may disagree: peaks at the same time do the harm.
             let Some(link) = pair.iter().min_by_key(|link| (link.direction, u8::MAX - link.weight)) else {
                 continue;
             };
@@ -269,7 +270,7 @@ impl Link {
         (self.a, self.b, self.resource)
     }
 
-    /// With the weight that follows from the rest, but for less than `slack`.
+    /// Sets the weight computed from the other fields, unless it changes by less than `slack`.
     fn weighed(self, slack: u8) -> Link {
         let full = (100.0 * self.strength).round().clamp(1.0, 100.0) as u8;
         let weight = full.checked_shr(self.missed.into()).unwrap_or(0);

@@ -1,15 +1,16 @@
-//! Which services peak together, and so had better not share nodes: the affinity generator of SHOWAR (SoCC'21).
+//! Affinity generator of SHOWAR (SoCC'21): services whose usage peaks together should not share nodes.
 //!
-//! Every few minutes the usage of all services is looked at on one grid of times (a [`Window`]), and Pearson's correlation is
-//! computed for each pair, of CPU, memory and network each. A pair that stays correlated window after window becomes a
-//! [`Hint`]: peaks at the same time are to be kept apart, peaks at opposite times fit together, which weighs half. Few points
-//! correlate easily by chance, so one window alone says nothing; and a hint that is not confirmed any more fades, and goes.
+//! At an interval of some minutes, the usage of all services is put on one time grid (a [`Window`]), and Pearson's
+//! correlation is computed for each pair, separately for CPU, memory and network. A pair that stays correlated over
+//! several windows becomes a [`Hint`]: services that peak at the same time are kept apart; services that peak at
+//! opposite times fit together, with half the weight. Short series are easily correlated by chance, so one window
+//! alone is not enough; a hint that is no longer confirmed loses weight, and is then removed.
 //!
-//! Whoever has the usage makes one window after the other, gives each to [`Correlations::observe`], and hands
-//! [`Correlations::hints`] on to the scheduler as hints (`Scheduler::hints_changed`), with the selectors of the
-//! workloads that the services are.
+//! The caller builds one window after the other from the usage, passes each to [`Correlations::observe`], and
+//! passes [`Correlations::hints`] to the scheduler as [`berth_scheduler::hints::Hint`]s (`Scheduler::hints_changed`), with
+//! the selectors of the services' workloads.
 //!
-//! Deterministic: services go by their names. May not know: kube, tokio, clocks, nodes, pods.
+//! Deterministic: services are ordered by name. May not know: kube, tokio, clocks, nodes, pods.
 
 mod links;
 mod settings;
@@ -24,7 +25,7 @@ pub use links::{Correlations, Pass};
 pub use settings::Settings;
 pub use window::{POINTS_MAX, Window, WindowError};
 
-/// What is correlated with the same of another service.
+/// Resource whose usage is correlated between services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Resource {
     Cpu,
@@ -36,7 +37,7 @@ impl Resource {
     pub const ALL: [Resource; 3] = [Resource::Cpu, Resource::Memory, Resource::Network];
 }
 
-/// Where pods of two services had better be.
+/// Preferred relative placement of the pods of two services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direction {
     /// On different nodes: they peak at the same time.
@@ -45,15 +46,15 @@ pub enum Direction {
     Together,
 }
 
-/// One preference of a service's pods.
+/// Placement preference of a service's pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hint {
     pub service: Arc<str>,
-    /// Whose pods it is about.
+    /// Service whose pods are to be near or apart.
     pub other: Arc<str>,
     pub direction: Direction,
     /// 1 to 100: a hundred times the correlation, half of that for being together; less while it is not confirmed.
     pub weight: u8,
-    /// Of what the correlation is the strongest.
+    /// Resource with the strongest correlation.
     pub resource: Resource,
 }

@@ -1,32 +1,33 @@
-//! What can be set of correlations.
+//! Settings of correlations.
 
-/// Plain values; what is out of range is brought into it where it is used.
+/// Plain values; values out of range are clamped where they are used.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// A pair is correlated from this much on, of either sign (SHOWAR: 0.8).
+    /// Minimum absolute correlation for a pair to count as correlated (SHOWAR: 0.8).
     pub enter: f64,
-    /// A hint in force is confirmed from this much on, of its sign.
+    /// Minimum correlation, with the hint's sign, that confirms a hint in force.
     pub leave: f64,
-    /// Windows in a row in which a pair must be correlated before it becomes a hint. Two random walks of 20 to 60 points are
-    /// correlated at 0.8 in about every twelfth window.
+    /// Consecutive windows in which a pair must be correlated before it becomes a hint. Two random walks of 20 to
+    /// 60 points are correlated at 0.8 in about every twelfth window.
     pub confirmations: u8,
-    /// Windows in a row in which a hint may go unconfirmed; each halves its weight.
+    /// Consecutive windows in which a hint may go unconfirmed; each halves its weight.
     pub patience: u8,
-    /// Points that both services must have in a window.
+    /// Minimum number of common points of both services in a window.
     pub points_min: usize,
-    /// A series whose standard deviation is below this share of its mean is flat: it has no peaks, and no correlation.
+    /// A series whose standard deviation is below this share of its mean is flat: it has no peaks and no
+    /// correlation.
     pub variation_min: f64,
-    /// One series may be so many points late against the other; the strongest correlation counts. More than what scrapes that are
-    /// not aligned need finds correlations where there are none.
+    /// Maximum lag between two series in points; the strongest correlation counts. Values above what unaligned
+    /// scrapes need produce false correlations.
     pub lag_points: usize,
-    /// Of more services, those are looked at that use the most CPU.
+    /// Maximum number of services; those with the highest CPU usage are used.
     pub services_max: usize,
-    /// What being together weighs against being apart by the same correlation. At 1, pods of two services that fit together
-    /// gather on few nodes, where each meets its own kind.
+    /// Weight of being together relative to being apart at the same correlation. At 1, pods of two services that
+    /// fit together gather on few nodes, where each meets pods of its own service.
     pub together_share: f64,
-    /// Hints for one service, the strongest first.
+    /// Maximum number of hints per service; the strongest are kept.
     pub hints_max: usize,
-    /// A hint keeps the weight that it was told with until that is so far off: another weight makes other classes of pods.
+    /// Minimum change of a published weight: every new weight creates new pod classes.
     pub weight_slack: u8,
 }
 
@@ -48,7 +49,7 @@ impl Default for Settings {
     }
 }
 
-/// More services make more pairs than anybody can use; links count them in 16 bits.
+/// Maximum number of services: more give too many pairs, and links number them in 16 bits.
 const SERVICES_MAX: usize = 4096;
 
 impl Settings {
@@ -56,7 +57,8 @@ impl Settings {
         self.services_max.min(SERVICES_MAX)
     }
 
-    /// Services that are gone are remembered for so long, so this bounds them, too.
+    /// Returns the patience, clamped. Services that are gone are remembered that long, so it bounds their number,
+    /// too.
     pub(super) fn patience(&self) -> u8 {
         self.patience.min(8)
     }

@@ -1,4 +1,4 @@
-//! Services whose usage is made up. `synthetic.rs` makes it, `properties.rs` has what holds for all of it.
+//! Services with synthetic usage. `synthetic.rs` generates it, `properties.rs` has the general properties.
 
 mod properties;
 mod speed;
@@ -11,7 +11,7 @@ fn names(count: usize) -> Vec<Arc<str>> {
     (0..count).map(|at| format!("service-{at:03}").into()).collect()
 }
 
-/// In force after one window.
+/// Settings with which a hint is in force after one window.
 fn at_once() -> Settings {
     Settings { confirmations: 1, ..Settings::default() }
 }
@@ -120,7 +120,7 @@ fn wave(dice: &mut Dice, opposite: bool, noise: f64) -> [Option<f64>; 16] {
     })
 }
 
-/// Hints as text: who, what, about whom, how much.
+/// Hints as text: service, direction, other service, weight.
 fn shown(hints: &[Hint]) -> Vec<String> {
     hints
         .iter()
@@ -253,12 +253,12 @@ fn whoever_goes_on_from_hints_has_them_until_windows_say_otherwise() {
     before.observe(&of_cpu(0, &[&one, &one, &other])).expect("in order");
     let hints = before.hints();
     assert!(hints.iter().any(|hint| hint.direction == Direction::Together));
-    // Hints of things that are nobody's any more are as good as others.
+    // Hints of services that no longer exist are accepted like any other.
     let mut after = Correlations::resumed(settings(), hints.iter().rev().cloned());
     assert_eq!(after.hints(), hints);
     after.observe(&of_cpu(7, &[&one, &one, &other])).expect("in order");
     assert_eq!(shown(&after.hints()), shown(&hints), "confirmed");
-    // Nothing confirms them.
+    // No window confirms them.
     let flat = all([5.0; 16]);
     for (number, left) in [(8, true), (9, true), (10, false)] {
         after.observe(&of_cpu(number, &[&one, &flat, &flat])).expect("in order");

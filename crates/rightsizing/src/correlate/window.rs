@@ -1,34 +1,34 @@
-//! The usage of all services in one window of time, on a grid, and how two of them are correlated there.
+//! Usage of all services in one time window on a grid, and the correlation of two services.
 
 use std::sync::Arc;
 
 use super::{Resource, Settings};
 
-/// Points of one window, at most.
+/// Maximum number of points of a window.
 pub const POINTS_MAX: usize = 128;
 
-/// Points are summed up in so many lanes, which compilers turn into vector instructions.
+/// Number of lanes in which points are summed, so that compilers can vectorise the loop.
 const LANES: usize = 8;
 
-/// Why there can be no such window.
+/// Invalid parameters of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WindowError {
-    #[error("a window has 3 to {POINTS_MAX} points, not {0}")]
+    #[error("a window must have 3 to {POINTS_MAX} points, not {0}")]
     Points(usize),
-    #[error("the step of a window is a positive number of seconds")]
+    #[error("the step of a window must be a positive number of seconds")]
     Step,
-    #[error("a window begins where the last one ended, or later")]
+    #[error("a window must not begin before the last one ended")]
     Overlaps,
 }
 
-/// What services used in one window. A point is the mean of all samples around its time, whichever pod they are of: what one pod
-/// of the service uses there, however many there are. A point without samples is missing.
+/// Usage of services in one window. A point is the mean of all samples around its time over all pods: the usage of
+/// one pod of the service, however many there are. A point without samples is missing.
 #[derive(Debug, Clone)]
 pub struct Window {
     from_s: f64,
     step_s: f64,
     points: usize,
-    /// Sorted, each once.
+    /// Sorted and unique.
     services: Vec<Arc<str>>,
     /// By resource, then service, then point.
     sums: Vec<f64>,
@@ -36,8 +36,8 @@ pub struct Window {
 }
 
 impl Window {
-    /// An empty window of these services, each by whatever name its caller has for it. Its points are at `from_s`, in seconds
-    /// since 1970, and each `step_s` after.
+    /// Creates an empty window of these services, under names chosen by the caller. Its points are at `from_s`, in
+    /// seconds since 1970, and at each `step_s` after it.
     pub fn new(
         from_s: f64,
         step_s: f64,
@@ -57,8 +57,8 @@ impl Window {
         Ok(Window { from_s, step_s, points, services, sums: vec![0.0; cells], counts: vec![0; cells] })
     }
 
-    /// A pod of the service used so much (cores, bytes, or bytes a second) at this time. Returns whether that was taken: not
-    /// when the service is not of this window, the time is beyond it, or no usage can be so.
+    /// Adds a usage of a pod of the service (cores, bytes, or bytes per second). Returns `false` if the service or
+    /// the time is not in the window, or the value is not a valid usage.
     pub fn add(&mut self, service: &str, resource: Resource, at_s: f64, value: f64) -> bool {
         let point = ((at_s - self.from_s) / self.step_s).round();
         let Ok(service) = self.services.binary_search_by(|known| (**known).cmp(service)) else {
@@ -81,7 +81,7 @@ impl Window {
         self.from_s
     }
 
-    /// The end of the time that its last point stands for.
+    /// Returns the end of the time that its last point stands for.
     pub(super) fn end_s(&self) -> f64 {
         self.from_s + self.step_s * self.points as f64
     }
@@ -94,7 +94,7 @@ impl Window {
         (resource as usize * self.services.len() + service) * self.points
     }
 
-    /// The points of a series, `None` where they are missing.
+    /// Returns the points of a series, `None` where they are missing.
     fn series(&self, resource: Resource, service: usize) -> impl Iterator<Item = Option<f64>> + '_ {
         let row = self.row(resource, service);
         let mean = move |cell: usize| (self.sums[cell], self.counts[cell]);
@@ -103,7 +103,7 @@ impl Window {
             .map(|(sum, count)| Some(sum / f64::from(count)).filter(|mean| count > 0 && mean.is_finite()))
     }
 
-    /// These services, at most `most`: those that use the most CPU, sorted by name again. By their place in the window.
+    /// Returns the indexes of at most `most` services: those with the highest CPU usage, sorted by name.
     pub(super) fn largest(&self, most: usize) -> Vec<usize> {
         let mut all: Vec<_> = (0..self.services.len()).collect();
         if all.len() > most {
@@ -117,13 +117,13 @@ impl Window {
     }
 }
 
-/// The series of one resource, each brought to mean 0 and length 1 over the points that it has, so that the correlation of
-/// two that have the same points is their scalar product.
+/// Series of one resource, each normalised to mean 0 and length 1 over its points, so that the correlation of two
+/// series with the same points is their scalar product.
 pub(super) struct Scored {
     stride: usize,
     points_min: u32,
     lag: usize,
-    /// By service; 0 where a point is missing, and behind the last one.
+    /// By service; 0 where a point is missing, and after the last one.
     values: Vec<f32>,
     /// 1 where `values` has a point.
     present: Vec<f32>,
@@ -132,7 +132,7 @@ pub(super) struct Scored {
 }
 
 impl Scored {
-    /// Of these services of the window; `None`: the service is not in it.
+    /// Normalises the series of these services; `None`: the service is not in the window.
     pub fn new(
         window: &Window,
         resource: Resource,
@@ -164,8 +164,8 @@ impl Scored {
         scored
     }
 
-    /// Pearson's correlation of two services, over the points that both have; `None`: one of them is flat there, or there are
-    /// too few.
+    /// Returns Pearson's correlation of two services over their common points; `None`: one of them is flat there,
+    /// or there are too few points.
     pub fn correlation(&self, a: usize, b: usize) -> Option<f32> {
         let (a_mask, b_mask) = (self.masks[a], self.masks[b]);
         if a_mask == 0 || b_mask == 0 {
@@ -189,7 +189,7 @@ impl Scored {
         &of[service * self.stride..(service + 1) * self.stride]
     }
 
-    /// Over the points that both have when `late` is moved back by `lag` points.
+    /// Computes the correlation over the common points when `late` is moved back by `lag` points.
     fn pairwise(&self, early: usize, late: usize, lag: usize) -> Option<f32> {
         let common = (self.masks[early] & (self.masks[late] >> lag)).count_ones();
         if common < self.points_min {
@@ -206,7 +206,7 @@ impl Scored {
     }
 }
 
-/// Mean, and length without the mean; `None` for what has no correlation.
+/// Returns the mean, and the length without the mean; `None` for a series without correlation.
 fn spread(series: &[Option<f64>], points_min: u32, variation_min: f64) -> Option<(f64, f64)> {
     let count = series.iter().flatten().count();
     if count < points_min as usize {
@@ -219,7 +219,7 @@ fn spread(series: &[Option<f64>], points_min: u32, variation_min: f64) -> Option
     (square.is_finite() && square > 0.0 && !flat).then(|| (mean, square.sqrt()))
 }
 
-/// Both of the same length, a multiple of [`LANES`].
+/// Returns the scalar product of two slices of the same length, a multiple of [`LANES`].
 fn dot(a: &[f32], b: &[f32]) -> f32 {
     let mut lanes = [0.0_f32; LANES];
     for (a, b) in a.chunks_exact(LANES).zip(b.chunks_exact(LANES)) {
@@ -230,7 +230,7 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
     lanes.iter().sum()
 }
 
-/// Sums over the points that two series have in common.
+/// Sums over the common points of two series.
 #[derive(Default)]
 struct Moments {
     a: f32,
@@ -241,7 +241,7 @@ struct Moments {
 }
 
 impl Moments {
-    /// Each a series, 0 where a point is missing, and which points it has.
+    /// Computes the sums. Each argument is a series, 0 where a point is missing, and the mask of its points.
     fn of((a, in_a): (&[f32], &[f32]), (b, in_b): (&[f32], &[f32])) -> Moments {
         let mut sums = Moments::default();
         for (((a, in_a), b), in_b) in a.iter().zip(in_a).zip(b).zip(in_b) {
@@ -256,7 +256,7 @@ impl Moments {
     }
 
     fn correlation(&self, count: f32) -> Option<f32> {
-        /// Of a series of length 1: what is left where it is flat.
+        /// Relative to a series of length 1: the rounding remainder of a flat one.
         const FLAT: f32 = 1e-4;
         let (aa, bb) = (self.aa - self.a * self.a / count, self.bb - self.b * self.b / count);
         let ab = self.ab - self.a * self.b / count;

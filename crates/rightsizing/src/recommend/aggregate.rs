@@ -1,7 +1,7 @@
-//! What is known of the usage of one container of one workload, over all its pods that ever were.
+//! Aggregated usage of one container of one workload, over all its past and present pods.
 //!
-//! Upstream: `pkg/recommender/model/aggregate_container_state.go`. Upstream has one aggregate for each set of pod
-//! labels, and adds them up to recommend; here there is one from the start, so that rollouts do not add any.
+//! Upstream: `pkg/recommender/model/aggregate_container_state.go`. Upstream keeps one aggregate per set of pod
+//! labels and merges them to recommend. Here there is one per workload, so rollouts do not add any.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use super::histogram::{HistogramOptions, UsageHistogram};
 use super::time::{NEVER, UnixNanos};
 use berth_model::PerResource;
 
-/// What the histograms of all aggregates share.
+/// Histogram parameters shared by all aggregates.
 pub type Shapes = PerResource<Arc<HistogramOptions>>;
 
-/// From when to when there were how many samples.
+/// Times of the first and last samples, and their count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
-    /// [`NEVER`] without samples, and so is `last`.
+    /// [`NEVER`] without samples, as is `last`.
     pub first: UnixNanos,
     pub last: UnixNanos,
     pub count: u64,
@@ -38,7 +38,7 @@ impl Span {
         self.count = self.count.saturating_add(other.count);
     }
 
-    /// How much of `interval_ns` is covered by samples, one a minute being full coverage.
+    /// Returns the fraction of `interval_ns` covered by samples, where one sample per minute is full coverage.
     pub(super) fn confidence(&self, interval_ns: i64) -> f64 {
         const MINUTE_NS: f64 = 60e9;
         let interval = interval_ns as f64;
@@ -48,16 +48,17 @@ impl Span {
     }
 }
 
-/// The aggregate of one container of one workload.
+/// Aggregate of one container of one workload.
 #[derive(Debug, Clone)]
 pub struct Aggregate {
     /// Cores, one sample each.
     pub cpu: UsageHistogram,
-    /// Bytes, one sample for each container and window: its peak.
+    /// Bytes, one sample per container and window: the peak.
     pub memory: UsageHistogram,
-    /// CPU samples: those that upstream knows.
+    /// CPU samples: the only ones that upstream counts.
     pub cpu_span: Span,
-    /// Memory samples (not peaks). Upstream does not count them, and takes what has no CPU samples for empty.
+    /// Memory samples (not peaks). Upstream does not count them, and treats an aggregate without CPU samples as
+    /// empty.
     pub memory_span: Span,
     pub created: UnixNanos,
 }
@@ -73,31 +74,31 @@ impl Aggregate {
         }
     }
 
-    /// A CPU usage in millicores.
+    /// Adds a CPU usage in millicores.
     pub fn add_cpu(&mut self, millicores: Amount, time: UnixNanos) {
         self.cpu.add(amount::cores(millicores), time);
         self.cpu_span.add(time);
     }
 
-    /// The peak of a window in bytes, at the end of the window.
+    /// Adds the peak of a window in bytes, at the end of the window.
     pub fn add_peak(&mut self, bytes: Amount, window_end: UnixNanos) {
         self.memory.add(bytes as f64, window_end);
     }
 
-    /// Takes a peak away, because a higher one was seen in its window.
+    /// Removes a peak, because a higher one was seen in its window.
     pub fn subtract_peak(&mut self, bytes: Amount, window_end: UnixNanos) {
         self.memory.subtract(bytes as f64, window_end);
     }
 
-    /// A memory sample was seen, whether it was a peak or not.
+    /// Counts a memory sample, peak or not.
     pub fn count_memory_sample(&mut self, time: UnixNanos) {
         self.memory_span.add(time);
     }
 
-    /// Adds all that another one knows.
+    /// Adds all samples of another aggregate.
     ///
     /// # Panics
-    /// If the two were made with different shapes.
+    /// If the aggregates have different shapes.
     pub fn merge(&mut self, other: &Self) {
         self.cpu.merge(&other.cpu);
         self.memory.merge(&other.memory);
@@ -106,18 +107,18 @@ impl Aggregate {
         self.created = self.created.min(other.created);
     }
 
-    /// How well the usage is known: 1 is full confidence; it goes on growing after. `interval_ns` is how long that takes.
+    /// Returns the confidence: 1 after `interval_ns` of full coverage, and growing further after that.
     ///
-    /// Without CPU samples those of memory say it, but not for `strict_upstream`.
+    /// Without CPU samples it is computed from memory samples, except with `strict_upstream`.
     pub fn confidence(&self, interval_ns: i64, strict_upstream: bool) -> f64 {
         let memory_only = self.cpu_span.count == 0 && !strict_upstream;
         let span = if memory_only { self.memory_span } else { self.cpu_span };
         span.confidence(interval_ns.max(1))
     }
 
-    /// Nothing came for all the windows that memory is remembered: what is known of it is worth nothing by now.
+    /// Returns whether there were no samples for the whole retention time (all memory windows).
     ///
-    /// For `strict_upstream`, memory samples are nothing.
+    /// With `strict_upstream`, memory samples do not count.
     pub fn is_expired(&self, now: UnixNanos, rules: &MemoryRules, strict_upstream: bool) -> bool {
         let memory = if strict_upstream { Span::EMPTY } else { self.memory_span };
         let last = match (self.cpu_span.count, memory.count) {
@@ -127,7 +128,7 @@ impl Aggregate {
         now.saturating_sub(last) >= rules.interval_ns.saturating_mul(i64::from(rules.interval_count))
     }
 
-    /// Memory of one aggregate, without what the allocator adds.
+    /// Returns the memory of one aggregate in bytes, without allocator overhead.
     pub fn bytes(&self) -> usize {
         size_of::<Self>() + self.cpu.heap_bytes() + self.memory.heap_bytes()
     }

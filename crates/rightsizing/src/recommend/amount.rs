@@ -1,34 +1,34 @@
 //! Amounts of a resource: whole millicores of CPU, whole bytes of memory.
 //!
-//! Upstream: `pkg/recommender/model/types.go`. What comes from a float is truncated towards zero.
+//! Upstream: `pkg/recommender/model/types.go`. Conversions from a float truncate towards zero.
 
 /// Millicores or bytes.
 pub type Amount = i64;
 
-/// The most that is ever recommended, of either resource; upstream's `MaxResourceAmount`.
+/// Maximum recommendation for either resource; upstream's `MaxResourceAmount`.
 pub const AMOUNT_MAX: Amount = 100_000_000_000_000;
 
-/// Truncated towards zero and between 0 and [`AMOUNT_MAX`]; 0 for what is not a number.
+/// Truncates towards zero and clamps to 0..=[`AMOUNT_MAX`]; NaN becomes 0.
 pub fn from_float(amount: f64) -> Amount {
     if amount > AMOUNT_MAX as f64 { AMOUNT_MAX } else { amount.max(0.0) as Amount }
 }
 
-/// Millicores of a number of cores.
+/// Converts cores to millicores.
 pub fn cpu_from_cores(cores: f64) -> Amount {
     from_float(cores * 1000.0)
 }
 
-/// Cores of a number of millicores.
+/// Converts millicores to cores.
 pub fn cores(millicores: Amount) -> f64 {
     millicores as f64 / 1000.0
 }
 
-/// A measured usage in base units (cores or bytes), when a usage can be this.
+/// Returns whether a value in base units (cores or bytes) is a valid usage.
 pub fn is_usage(value: f64) -> bool {
     value.is_finite() && value >= 0.0
 }
 
-/// `amount` times `factor`, as [`from_float`].
+/// Multiplies `amount` by `factor`, with the truncation of [`from_float`].
 pub fn scale(amount: Amount, factor: f64) -> Amount {
     from_float(amount as f64 * factor)
 }
@@ -38,7 +38,7 @@ pub fn scale(amount: Amount, factor: f64) -> Amount {
 #[error("scale must be greater than zero")]
 pub struct ScaleError;
 
-/// The smallest multiple of `unit` that is not below `amount`.
+/// Returns the smallest multiple of `unit` that is at least `amount`.
 pub fn round_up(amount: Amount, unit: Amount) -> Result<Amount, ScaleError> {
     if unit <= 0 {
         return Err(ScaleError);
@@ -49,8 +49,8 @@ pub fn round_up(amount: Amount, unit: Amount) -> Result<Amount, ScaleError> {
     })
 }
 
-/// Bytes with two digits after the point in the largest binary unit of which there is one, as upstream's
-/// `--humanize-memory` writes them. It is not exact.
+/// Formats bytes with two decimals in the largest binary unit that is at most the value, as upstream's
+/// `--humanize-memory` does. The result is not exact.
 pub fn humanize_memory(bytes: Amount) -> String {
     const UNITS: [(&str, u32); 4] = [("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10)];
     match UNITS.iter().find(|(_, shift)| bytes >= 1 << shift) {
@@ -59,7 +59,8 @@ pub fn humanize_memory(bytes: Amount) -> String {
     }
 }
 
-/// `amount` thousandths or units as the API server writes a decimal quantity: the largest suffix that leaves a whole number.
+/// Formats `amount` (thousandths or units) as the API server writes a decimal quantity: with the largest suffix
+/// that leaves a whole number.
 pub fn to_quantity(amount: Amount, is_milli: bool) -> String {
     const SUFFIXES: [&str; 8] = ["m", "", "k", "M", "G", "T", "P", "E"];
     let (mut rest, mut suffix) = (amount, usize::from(!is_milli));

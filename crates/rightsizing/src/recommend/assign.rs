@@ -1,15 +1,15 @@
-//! Which VPA looks after which workload, and which workload a pod of the past belonged to.
+//! Assignment of workloads to VPAs, and of past pods to workloads.
 //!
-//! Upstream tests the labels of every pod against every VPA; here both lead to the same workload, or not.
+//! Upstream matches the labels of every pod against every VPA; here a pod and a VPA are matched by their workload.
 
 use std::collections::BTreeMap;
 
 use super::store::Workload;
 use super::vpa::Vpa;
 
-/// The VPA that controls each workload: the oldest of those that target it, then the first by name.
+/// Returns the VPA that controls each workload: the oldest one that targets it, then the first by name.
 ///
-/// Returns positions in `vpas`.
+/// Values are indexes into `vpas`.
 pub fn controlling<'a>(vpas: impl IntoIterator<Item = &'a Vpa>) -> BTreeMap<Workload, usize> {
     let mut chosen: BTreeMap<Workload, (usize, &Vpa)> = BTreeMap::new();
     for (index, vpa) in vpas.into_iter().enumerate() {
@@ -22,8 +22,8 @@ pub fn controlling<'a>(vpas: impl IntoIterator<Item = &'a Vpa>) -> BTreeMap<Work
     chosen.into_iter().map(|(workload, (index, _))| (workload, index)).collect()
 }
 
-/// The workload that made a pod of this name, by the names that controllers give to their pods; of several the one
-/// with the longest name. For pods that are gone: for those that are there, owners say it.
+/// Returns the workload that created a pod of this name, judged by the naming schemes of controllers; if several
+/// match, the one with the longest name. Only for deleted pods: existing pods have owner references.
 pub fn by_pod_name<'a>(pod: &str, workloads: impl IntoIterator<Item = &'a Workload>) -> Option<&'a Workload> {
     let fits = |workload: &&Workload| {
         let rest = pod.strip_prefix(&*workload.name).and_then(|rest| rest.strip_prefix('-'));
@@ -32,7 +32,8 @@ pub fn by_pod_name<'a>(pod: &str, workloads: impl IntoIterator<Item = &'a Worklo
     workloads.into_iter().filter(fits).max_by_key(|workload| (workload.name.len(), *workload))
 }
 
-/// Whether a pod's name may go on so after its controller's: a hash, an ordinal, or random letters.
+/// Returns whether a pod's name may end with this after its controller's name: a hash, an ordinal, or random
+/// letters.
 fn is_suffix(kind: &str, rest: &str) -> bool {
     const RANDOM_LEN: usize = 5;
     let is_safe = |text: &str| text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
@@ -43,7 +44,7 @@ fn is_suffix(kind: &str, rest: &str) -> bool {
         "StatefulSet" => is_number(rest),
         "ReplicaSet" | "DaemonSet" | "ReplicationController" | "Job" => is_random(rest),
         "CronJob" => rest.split_once('-').is_some_and(|(time, random)| is_number(time) && is_random(random)),
-        // Deployments, and kinds of others that work as they do or make pods themselves.
+        // Deployments, and custom kinds that work like them or create pods directly.
         _ => match rest.split_once('-') {
             Some((hash, random)) => is_hash(hash) && is_random(random),
             None => kind != "Deployment" && (is_random(rest) || is_number(rest)),

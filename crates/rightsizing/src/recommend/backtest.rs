@@ -1,10 +1,10 @@
-//! How good recommendations would have been on usage that was recorded: the measures of Autopilot (EuroSys'20, section 4).
+//! Backtest of estimators on recorded usage, with the measures of Autopilot (EuroSys'20, section 4).
 //!
-//! Samples are replayed in time order. At every step an estimator says what it would set from what it has seen until then,
-//! and that is the limit until the next step. What uses more CPU than the limit is throttled, and is seen all the same: a
-//! request stops nobody. What uses more memory is killed: the usage is not seen, the estimator is told of the kill instead,
-//! and what it then says is the limit at once, as it would be for the new container.
-//! Deterministic: the same samples give the same figures.
+//! Samples are replayed in time order. At every step an estimator sets the limit for the next step from the samples
+//! seen so far. CPU usage above the limit counts as throttled but is still visible to the estimator, because a
+//! request does not restrict usage. Memory usage above the limit is an OOM kill: the estimator does not see the
+//! usage, it only receives the kill, and its new limit takes effect immediately, as for the restarted container.
+//! Deterministic: the same samples give the same results.
 
 mod estimators;
 #[cfg(test)]
@@ -20,7 +20,7 @@ use super::time::UnixNanos;
 
 const DAY_NS: f64 = 86_400e9;
 
-/// What was recorded.
+/// Recorded resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Resource {
@@ -37,47 +37,47 @@ pub struct Sample {
     pub amount: Amount,
 }
 
-/// The usage of one container of one workload.
+/// Usage of one container of one workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recorded {
     pub name: String,
     pub resource: Resource,
-    /// For each pod, in strictly increasing time. One limit holds for all of them.
+    /// Samples of each pod, in strictly increasing time. All pods share one limit.
     pub pods: Vec<Vec<Sample>>,
 }
 
-/// How it is replayed.
+/// Replay parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
-    /// Time between two decisions, at least 1.
+    /// Time between two decisions in nanoseconds, at least 1.
     pub step_ns: i64,
-    /// What happens in so long a time after the first sample is replayed, but not measured.
+    /// Time after the first sample that is replayed but not measured, in nanoseconds.
     pub warm_up_ns: i64,
 }
 
-/// How good one estimator was. Amounts are cores or bytes.
+/// Measures of one estimator. Amounts are cores or bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Measures {
-    /// From the first to the last sample that was measured, without the gaps.
+    /// Days from the first to the last measured sample, without gaps.
     pub days: f64,
-    /// The same, summed up over pods.
+    /// Sum of the days over all pods.
     pub pod_days: f64,
     pub mean_limit: f64,
     pub mean_usage: f64,
-    /// (limit - 95th percentile of usage) / limit, of each day; the mean over days. Less than 0 when the limit is too low.
+    /// (limit - 95th percentile of usage) / limit per day; mean over days. Negative when the limit is too low.
     pub relative_slack: f64,
-    /// Limit - usage, the mean over time.
+    /// Limit - usage, mean over time.
     pub absolute_slack: f64,
-    /// Share of the time in which more was used than the limit.
+    /// Share of the time with usage above the limit.
     pub overrun_share: f64,
-    /// Minutes a day in which a pod was throttled: CPU only.
+    /// Minutes per day in which a pod was throttled (CPU only).
     pub throttle_minutes_per_day: f64,
-    /// Kills: memory only.
+    /// Number of OOM kills (memory only).
     pub ooms: u64,
-    /// Kills for each day of a pod.
+    /// OOM kills per pod and day.
     pub ooms_per_pod_day: f64,
-    /// How often a day the limit became another one.
+    /// Changes of the limit per day.
     pub changes_per_day: f64,
 }
 
@@ -92,7 +92,7 @@ pub struct Outcome {
     pub measures: Measures,
 }
 
-/// Replays a recording for an estimator; `None` when nothing is left after the warm-up.
+/// Replays a recording for an estimator; `None` when no samples are left after the warm-up.
 pub fn backtest(
     recorded: &Recorded,
     kind: EstimatorKind,
@@ -104,7 +104,7 @@ pub fn backtest(
     Some(Outcome { name: recorded.name.clone(), resource: recorded.resource, estimator: kind, measures })
 }
 
-/// One line for each estimator and resource: all recordings together, each weighing as many days as its pods ran.
+/// Summarises all recordings per estimator and resource, each weighted by its pod days.
 pub fn overall(outcomes: &[Outcome]) -> Vec<Outcome> {
     let mut keys: Vec<_> = outcomes.iter().map(|outcome| (outcome.resource, outcome.estimator)).collect();
     keys.sort_unstable();
@@ -122,7 +122,7 @@ pub fn overall(outcomes: &[Outcome]) -> Vec<Outcome> {
 }
 
 impl Measures {
-    /// The fields that [`divided`](Self::divided) divides.
+    /// Returns the fields that [`divided`](Self::divided) divides.
     fn weighed(&mut self) -> [&mut f64; 7] {
         [
             &mut self.mean_limit,
@@ -155,7 +155,7 @@ impl Measures {
     }
 }
 
-/// A sample, and how long it stands for.
+/// A sample, and the time it stands for.
 #[derive(Debug, Clone, Copy)]
 struct Event {
     time: UnixNanos,
@@ -164,7 +164,7 @@ struct Event {
     lasts_ns: i64,
 }
 
-/// Replays for any estimator.
+/// Replays a recording for any estimator.
 pub fn replay(recorded: &Recorded, estimator: &mut dyn Estimator, pace: Pace) -> Option<Measures> {
     let step_ns = pace.step_ns.max(1);
     let events = events(recorded, step_ns);
@@ -175,7 +175,7 @@ pub fn replay(recorded: &Recorded, estimator: &mut dyn Estimator, pace: Pace) ->
     let mut next_step = start.saturating_add(step_ns);
     for event in events {
         if event.time >= next_step {
-            // Steps without samples would only tell what the last of them tells.
+            // Steps without samples would repeat the decision of the last one.
             let decided = next_step + (event.time - next_step) / step_ns * step_ns;
             tally.set(&mut limit, estimator.limit(decided), event.time);
             next_step = decided.saturating_add(step_ns);
@@ -194,7 +194,8 @@ pub fn replay(recorded: &Recorded, estimator: &mut dyn Estimator, pace: Pace) ->
     tally.finish()
 }
 
-/// All samples in time order. Each stands for the time until the next one of its pod, but a gap stands for nothing.
+/// Returns all samples in time order. Each stands for the time until the next one of its pod; gaps stand for no
+/// time.
 fn events(recorded: &Recorded, step_ns: i64) -> Vec<Event> {
     let mut events = Vec::new();
     for (pod, samples) in recorded.pods.iter().enumerate() {
@@ -213,7 +214,7 @@ fn events(recorded: &Recorded, step_ns: i64) -> Vec<Event> {
     events
 }
 
-/// One day of what was measured.
+/// Measurements of one day.
 #[derive(Default)]
 struct Day {
     number: i64,
@@ -222,7 +223,7 @@ struct Day {
     time: f64,
 }
 
-/// Sums up while the samples go by.
+/// Running sums during a replay.
 struct Tally {
     resource: Resource,
     measured_from: UnixNanos,
@@ -235,7 +236,7 @@ struct Tally {
     first: Option<UnixNanos>,
     end: UnixNanos,
     day: Day,
-    /// Relative slack of each day times the day's time.
+    /// Sum over days of the relative slack times the day's measured time.
     slack_time: f64,
 }
 
@@ -257,7 +258,7 @@ impl Tally {
         }
     }
 
-    /// The limit is now what the estimator said, if it said anything.
+    /// Sets the limit to the estimator's value, if it has one.
     fn set(&mut self, limit: &mut Option<Amount>, said: Option<Amount>, time: UnixNanos) {
         if said.is_none() || said == *limit {
             return;
@@ -329,7 +330,7 @@ impl Tally {
     }
 }
 
-/// The smallest amount that is not below a share `percentile` of them (nearest rank); 0 for none.
+/// Returns the smallest amount that is not below a share `percentile` of them (nearest rank); 0 for none.
 fn percentile(amounts: &mut [Amount], percentile: f64) -> Amount {
     if amounts.is_empty() {
         return 0;

@@ -1,12 +1,12 @@
-//! Which bucket of a histogram a value falls into.
+//! Bucket layout of a histogram.
 //!
-//! Upstream: `pkg/recommender/util/histogram_options.go`. A bucket's number and its start are computed the same way to
-//! the last bit, because a value at a boundary decides what is recommended.
+//! Upstream: `pkg/recommender/util/histogram_options.go`. A bucket's number and its start are computed the same way
+//! to the last bit, because a value at a boundary decides the recommendation.
 
-/// More buckets than this have no use, and would make a histogram large.
+/// Maximum number of buckets. More are useless, and would make histograms large.
 const COUNT_MAX: f64 = 4096.0;
 
-/// The buckets of a histogram: `count` half-open intervals from 0 up; the last one has no end.
+/// Buckets of a histogram: `count` half-open intervals from 0 up; the last one has no end.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Buckets {
     growth: Growth,
@@ -22,13 +22,13 @@ enum Growth {
     Exponential { first: f64, ratio: f64 },
 }
 
-/// Sizes that make no buckets.
+/// Bucket sizes are invalid.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 #[error("{0}")]
 pub struct BucketsError(&'static str);
 
 impl Buckets {
-    /// Buckets of one size up to `max`. A weight below `epsilon` counts as none.
+    /// Creates buckets of equal size up to `max`. A weight below `epsilon` counts as zero.
     pub fn linear(max: f64, size: f64, epsilon: f64) -> Result<Self, BucketsError> {
         if !(max > 0.0 && size > 0.0 && epsilon > 0.0) {
             return Err(BucketsError("maximum, bucket size and epsilon must be positive"));
@@ -36,7 +36,8 @@ impl Buckets {
         Ok(Self { growth: Growth::Linear { size }, count: checked_count((max / size).ceil())?, epsilon })
     }
 
-    /// Buckets of which the first is `first` wide and each next one `ratio` times the one before, up to `max`.
+    /// Creates buckets up to `max`. The first one is `first` wide, each next one `ratio` times as wide as the
+    /// previous.
     pub fn exponential(max: f64, first: f64, ratio: f64, epsilon: f64) -> Result<Self, BucketsError> {
         if !(max > 0.0 && first > 0.0 && epsilon > 0.0 && ratio > 1.0) {
             return Err(BucketsError(
@@ -55,12 +56,12 @@ impl Buckets {
         self.count - 1
     }
 
-    /// A weight below this counts as none.
+    /// Returns the weight below which a bucket counts as empty.
     pub fn epsilon(&self) -> f64 {
         self.epsilon
     }
 
-    /// The bucket of a value: the first one for what is negative or not a number, the last one for all that is larger.
+    /// Returns the bucket of a value: the first for negative values and NaN, the last for values beyond it.
     pub fn find(&self, value: f64) -> u16 {
         let exact = match self.growth {
             Growth::Linear { size } => value / size,
@@ -70,7 +71,8 @@ impl Buckets {
         (exact as u16).min(self.last())
     }
 
-    /// The smallest value of a bucket. (A start may [`find`](Self::find) the bucket before, by rounding; as upstream.)
+    /// Returns the smallest value of a bucket. (By rounding, [`find`](Self::find) may put this value into the
+    /// previous bucket; same as upstream.)
     pub fn start(&self, bucket: u16) -> f64 {
         match self.growth {
             Growth::Linear { size } => size * f64::from(bucket),
@@ -81,7 +83,7 @@ impl Buckets {
         }
     }
 
-    /// Where a bucket ends, which is what a percentile says; the last one says its start.
+    /// Returns the end of a bucket, which percentiles report. For the last bucket it is the bucket's start.
     pub fn end(&self, bucket: u16) -> f64 {
         self.start(bucket.saturating_add(1).min(self.last()))
     }
@@ -96,8 +98,9 @@ fn checked_count(without_last: f64) -> Result<u16, BucketsError> {
     }
 }
 
-/// `base` to a whole power by squaring, from the lowest bit of the exponent up: the order in which Go's `math.Pow`
-/// multiplies. The standard library leaves the rounding of `powi` open, and `powf` rounds otherwise.
+/// Raises `base` to a whole power by squaring, from the lowest bit of the exponent up: the order in which Go's
+/// `math.Pow` multiplies. The standard library does not specify the rounding of `powi`, and `powf` rounds
+/// differently.
 pub fn power(base: f64, exponent: u32) -> f64 {
     let (mut result, mut square, mut rest) = (1.0, base, exponent);
     while rest > 0 {

@@ -1,4 +1,5 @@
-//! What it means to apply a recommendation to the containers of a pod: limits in proportion, and how far requests are off.
+//! Effect of a recommendation on the containers of a pod: proportional limits, and the distance of requests from
+//! it.
 //!
 //! Upstream: `pkg/utils/vpa/limit_and_request_scaling.go` and `pkg/updater/priority/priority_processor.go`.
 
@@ -6,10 +7,10 @@ use super::amount;
 use super::amount::Amount;
 use super::post::{Amounts, Recommendation};
 
-/// The limit that stands to the recommended request as the limit stood to the request; `None`: there is none to set.
+/// Returns the limit that keeps the ratio of limit to request, or `None` when no limit is to be set.
 ///
-/// Without a request, Kubernetes takes the limit for it, so the limit becomes what is recommended. Truncated to a whole millicore
-/// or byte, and at most [`amount::AMOUNT_MAX`].
+/// Without a request Kubernetes uses the limit as the request, so the new limit equals the recommendation. The
+/// result is truncated to a whole millicore or byte, and at most [`amount::AMOUNT_MAX`].
 pub fn proportional_limit(
     limit: Option<Amount>,
     request: Option<Amount>,
@@ -22,18 +23,18 @@ pub fn proportional_limit(
     Some(Amount::try_from(scaled).unwrap_or(amount::AMOUNT_MAX).min(amount::AMOUNT_MAX))
 }
 
-/// How far the requests of a pod are off what is recommended.
+/// Difference between the requests of a pod and its recommendation.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Difference {
-    /// Over CPU and memory, the sum of the differences as shares of what is requested now.
+    /// Sum over CPU and memory of the differences, each as a share of the current requests.
     pub share: f64,
-    /// Some container needs more than it requests.
+    /// Whether some container needs more than it requests.
     pub is_scale_up: bool,
-    /// Some request is outside of the recommended bounds, or not set.
+    /// Whether some request is outside the recommended bounds, or unset.
     pub is_outside: bool,
 }
 
-/// Compares what each container of a pod requests with what is recommended to it.
+/// Compares the requests of each container of a pod with its recommendation.
 pub fn difference<'a>(containers: impl IntoIterator<Item = (Amounts, &'a Recommendation)>) -> Difference {
     let (mut cpu, mut memory) = (Sums::default(), Sums::default());
     for (requests, it) in containers {
@@ -41,14 +42,14 @@ pub fn difference<'a>(containers: impl IntoIterator<Item = (Amounts, &'a Recomme
         memory.add(requests.memory, it.target.memory, it.lower.memory, it.upper.memory);
     }
     Difference {
-        // Upstream counts both in thousandths, which matters where nothing is requested.
+        // Upstream computes both in thousandths of a unit, which matters where no request is set.
         share: cpu.share(1) + memory.share(1000),
         is_scale_up: cpu.is_scale_up || memory.is_scale_up,
         is_outside: cpu.is_outside || memory.is_outside,
     }
 }
 
-/// One resource of all containers that have a recommendation for it.
+/// Sums of one resource over all containers that have a recommendation for it.
 #[derive(Default)]
 struct Sums {
     requested: i128,

@@ -1,7 +1,8 @@
-//! What is saved of an aggregate over a restart: the status of upstream's `VerticalPodAutoscalerCheckpoint`.
+//! Aggregates saved across restarts, as the status of upstream's `VerticalPodAutoscalerCheckpoint`.
 //!
-//! Field by field as `pkg/apis/autoscaling.k8s.io/v1/types.go` has it, so that upstream reads ours and we read its.
-//! Reading is tolerant of what is missing, and refuses, with a reason, all that would poison an aggregate.
+//! The fields are those of `pkg/apis/autoscaling.k8s.io/v1/types.go`, so that each recommender reads the
+//! checkpoints of the other. Missing fields are tolerated; values that would corrupt an aggregate are refused with
+//! a reason.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +12,10 @@ use super::aggregate::{Aggregate, Shapes, Span};
 use super::histogram::UsageHistogram;
 use super::time::{self, NEVER, UnixNanos};
 
-/// The only version that is written and read.
+/// The only supported version.
 pub const VERSION: &str = "v3";
 
-/// A checkpoint may be so much ahead of our clock: the clocks of two machines differ.
+/// Maximum time by which a checkpoint may be ahead of the local clock (clock skew between machines).
 pub(super) const CLOCK_SKEW_NS: i64 = 3_600_000_000_000;
 
 /// `.status` of a checkpoint.
@@ -33,22 +34,22 @@ pub struct CheckpointStatus {
     pub first_sample_start: UnixNanos,
     #[serde(with = "time::text", default = "time::text::never")]
     pub last_sample_start: UnixNanos,
-    /// CPU samples, as upstream counts.
+    /// Number of CPU samples, as in upstream.
     #[serde(default)]
     pub total_samples_count: i64,
 }
 
-/// A histogram with weights rounded to 1 of 10,000 of the largest.
+/// Histogram with weights scaled to 10,000 for the largest, and rounded.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HistogramCheckpoint {
-    /// The time whose samples have weight 1; null before any.
+    /// Time whose samples have weight 1; null without samples.
     #[serde(with = "time::text", default = "time::text::never")]
     pub reference_timestamp: UnixNanos,
-    /// Bucket to weight, 1 to 10,000; other numbers are read too, to say what is wrong with them.
+    /// Bucket to weight, 1 to 10,000. Other numbers are also parsed, so that the error can name them.
     #[serde(default)]
     pub bucket_weights: BTreeMap<i64, i64>,
-    /// The exact sum of weights.
+    /// Exact sum of weights.
     #[serde(default)]
     pub total_weight: f64,
 }
@@ -60,7 +61,7 @@ impl Default for HistogramCheckpoint {
 }
 
 impl Default for CheckpointStatus {
-    /// What a checkpoint without a status has: not even a version.
+    /// Returns the content of a checkpoint without a status, which has not even a version.
     fn default() -> Self {
         Self {
             last_update_time: NEVER,
@@ -74,7 +75,7 @@ impl Default for CheckpointStatus {
     }
 }
 
-/// Why a checkpoint is not loaded.
+/// Reason why a checkpoint is not loaded.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum CheckpointError {
     #[error("unsupported checkpoint version `{0}`, only `{VERSION}` can be read")]
@@ -96,7 +97,7 @@ pub enum CheckpointError {
 }
 
 impl CheckpointStatus {
-    /// All of an aggregate, with the peaks of windows that are still open.
+    /// Saves the whole aggregate, including the peaks of open windows.
     pub fn save(aggregate: &Aggregate, now: UnixNanos) -> Self {
         let Span { first, last, count } = aggregate.cpu_span;
         Self {
@@ -110,8 +111,8 @@ impl CheckpointStatus {
         }
     }
 
-    /// The aggregate that was saved. `window_ns` is the length of a memory window, whose end stands in for the time of
-    /// its samples.
+    /// Restores the saved aggregate. `window_ns` is the length of a memory window, whose end stands in for the time
+    /// of its samples.
     pub fn load(
         &self,
         shapes: &Shapes,
@@ -133,7 +134,7 @@ impl CheckpointStatus {
         Ok(aggregate)
     }
 
-    /// The same version and nothing else.
+    /// Returns an empty status of the same version.
     pub(super) fn without_samples(&self) -> Self {
         Self { version: self.version.clone(), ..Self::default() }
     }
@@ -152,8 +153,9 @@ impl CheckpointStatus {
     }
 }
 
-/// A reference in the future makes every later sample weigh nothing, so that the recommendation never changes again.
-/// It is rounded to the next half-life, so it may be half of one later than the `latest` sample.
+/// Loads a histogram. A reference in the future would make all later samples weightless, so that the recommendation
+/// never changes again. The reference is rounded to a half-life, so it may be up to half of one later than the
+/// `latest` sample.
 pub(super) fn load_histogram(
     name: &'static str,
     histogram: &mut UsageHistogram,

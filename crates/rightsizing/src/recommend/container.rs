@@ -1,24 +1,24 @@
-//! What must be remembered of one running container: when its last samples were, and its peak in the open window.
+//! State of one running container: the times of its last samples, and its peak in the open window.
 //!
-//! Upstream: `pkg/recommender/model/container.go`. All else goes into the [`Aggregate`] at once, so nothing is lost when the
-//! container ends.
+//! Upstream: `pkg/recommender/model/container.go`. Everything else goes into the [`Aggregate`] immediately, so
+//! nothing is lost when the container ends.
 
 use super::aggregate::Aggregate;
 use super::amount::{self, Amount};
 use super::time::{NEVER, UnixNanos};
 
-/// How memory samples become peaks. A VPA can set them for a container.
+/// Rules by which memory samples become peaks. A VPA can override them for a container.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MemoryRules {
-    /// Length of a window, at least 1.
+    /// Window length in nanoseconds, at least 1.
     pub interval_ns: i64,
-    /// Windows until an aggregate without samples expires.
+    /// Number of windows without samples after which an aggregate expires.
     pub interval_count: u32,
     pub oom_bump_ratio: f64,
     pub oom_min_bump: Amount,
 }
 
-/// Why a sample is not counted.
+/// Reason why a sample is not counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     #[error("usage is negative")]
@@ -29,11 +29,11 @@ pub enum Refused {
     OldOom,
     #[error("sample is in the future")]
     Future,
-    #[error("container is not known")]
+    #[error("container is unknown")]
     Unknown,
 }
 
-/// One running container.
+/// State of one running container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ContainerState {
     pub(super) last_cpu: UnixNanos,
@@ -42,7 +42,7 @@ pub struct ContainerState {
     pub(super) window_end: UnixNanos,
     /// Highest usage in the open window.
     pub(super) memory_peak: Option<Amount>,
-    /// Highest need after an OOM kill in the open window.
+    /// Highest memory needed after an OOM kill in the open window.
     pub(super) oom_peak: Option<Amount>,
 }
 
@@ -53,7 +53,7 @@ impl Default for ContainerState {
 }
 
 impl ContainerState {
-    /// A CPU usage, measured from `time` on.
+    /// Adds a CPU usage, measured from `time` on.
     pub fn add_cpu(
         &mut self,
         aggregate: &mut Aggregate,
@@ -71,9 +71,9 @@ impl ContainerState {
         Ok(())
     }
 
-    /// A memory usage.
+    /// Adds a memory usage.
     ///
-    /// With `strict_upstream`, a window whose first sample is 0 bytes ignores all others, even OOM kills.
+    /// With `strict_upstream`, a window whose first sample is 0 bytes ignores all later ones, even OOM kills.
     pub fn add_memory(
         &mut self,
         aggregate: &mut Aggregate,
@@ -96,9 +96,10 @@ impl ContainerState {
         Ok(())
     }
 
-    /// The container was killed for want of memory; `requested` is its request at that time. Returns what it needs.
+    /// Records an OOM kill; `requested` is the memory request at that time. Returns the memory needed.
     ///
-    /// What it needs counts from its request and usage, not from the needs of earlier kills, so that it cannot run away.
+    /// The memory needed is derived from the request and usage, not from earlier OOM kills, so that it cannot grow
+    /// without limit.
     pub fn record_oom(
         &mut self,
         aggregate: &mut Aggregate,
@@ -115,7 +116,7 @@ impl ContainerState {
         if needed < 0 {
             return Err(Refused::Negative);
         }
-        // Upstream lets a kill that is told late turn the clock back, so that samples are counted twice.
+        // In upstream, an OOM kill reported late turns the clock back, so that samples are counted twice.
         self.last_memory = if strict_upstream { time } else { self.last_memory.max(time) };
         aggregate.count_memory_sample(time);
         if self.is_new_peak(aggregate, needed, time, rules, strict_upstream) {
@@ -124,13 +125,13 @@ impl ContainerState {
         Ok(needed)
     }
 
-    /// The peak that the aggregate has for the window that is open at `now`, and the window's end.
+    /// Returns the peak that the aggregate contains for the window open at `now`, and the window's end.
     pub fn open_peak(&self, now: UnixNanos) -> Option<(Amount, UnixNanos)> {
         let peak = self.memory_peak.max(self.oom_peak)?;
         (now < self.window_end).then_some((peak, self.window_end))
     }
 
-    /// Puts the peak of the window of `time` into the aggregate, if `bytes` is one.
+    /// Puts `bytes` into the aggregate if it is a new peak of the window of `time`.
     fn is_new_peak(
         &mut self,
         aggregate: &mut Aggregate,
@@ -156,7 +157,7 @@ impl ContainerState {
         true
     }
 
-    /// Windows follow one another without gaps from the first sample on.
+    /// Advances the window to `time`. Windows follow one another without gaps from the first sample on.
     fn open_window(&mut self, time: UnixNanos, interval_ns: i64) {
         let late = time.saturating_sub(self.window_end);
         let whole = late - late % interval_ns;

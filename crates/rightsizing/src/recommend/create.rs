@@ -1,7 +1,7 @@
-//! VPAs that are made for workloads that have none, as Goldilocks does: which ones to make, and which of them nobody needs.
+//! Creation and deletion of VPAs for workloads that have none, as Goldilocks does.
 //!
-//! What is made only recommends (mode `Off`). It gives way to a VPA of anybody else, and whatever somebody changed about it
-//! makes it theirs.
+//! A created VPA only recommends (mode `Off`). It is deleted when another VPA targets the same workload. A created
+//! VPA that a user has edited belongs to the user and is never deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,38 +9,40 @@ use std::sync::Arc;
 use super::store::Workload;
 use super::vpa::{Owner, Vpa};
 
-/// The names of a VPA's checkpoints are its own, `-`, and that of a container, which has 63 bytes at most: 253 in all.
+/// Maximum length of a VPA name. Checkpoint names are the VPA's name, `-`, and the container name of at most 63
+/// bytes: 253 bytes in all.
 pub const NAME_BYTES_MAX: usize = 253 - 1 - 63;
 
-/// A workload with pods, in a namespace whose workloads shall have VPAs.
+/// Workload with pods, in a namespace whose workloads get VPAs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
     pub namespace: Arc<str>,
     pub owner: Owner,
     pub uid: String,
-    /// It wants none.
+    /// Whether the workload opted out.
     pub is_excluded: bool,
 }
 
-/// Where VPAs are wanted.
+/// Namespaces and workloads for which VPAs are requested.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Asked {
-    /// All namespaces that ask for VPAs.
+    /// All namespaces that request VPAs.
     pub namespaces: BTreeSet<Arc<str>>,
-    /// Their workloads that have pods, as far as these could be read.
+    /// Their workloads with pods, as far as these could be read.
     pub candidates: BTreeMap<Workload, Candidate>,
 }
 
-/// What is to be done.
+/// VPAs to create and to delete.
 #[derive(Debug, PartialEq)]
 pub struct Plan<'a> {
-    /// In the order of workloads.
+    /// In workload order.
     pub create: Vec<&'a Candidate>,
-    /// VPAs of ours that nobody needs.
+    /// Created VPAs that are no longer needed.
     pub superfluous: Vec<&'a Vpa>,
 }
 
-/// `vpas` are those of all recommenders, `recommender` is our name.
+/// Plans which VPAs to create and to delete. `vpas` are those of all recommenders, `recommender` is the name of
+/// this one.
 pub fn plan<'a>(asked: &'a Asked, vpas: &[&'a Vpa], recommender: &str) -> Plan<'a> {
     let mut targeted: BTreeMap<(&str, &str, &str), Vec<&Vpa>> = BTreeMap::new();
     for vpa in vpas {
@@ -69,7 +71,7 @@ pub fn plan<'a>(asked: &'a Asked, vpas: &[&'a Vpa], recommender: &str) -> Plan<'
     }
 }
 
-/// Whether it is a VPA that was made here for our recommender, and is as it was made.
+/// Returns whether the VPA was created by berth for this recommender and has not been edited.
 pub fn is_made(vpa: &Vpa, recommender: &str) -> bool {
     vpa.is_managed
         && vpa.update_mode == "Off"
@@ -78,14 +80,14 @@ pub fn is_made(vpa: &Vpa, recommender: &str) -> bool {
         && vpa.target.as_ref().is_some_and(|target| *vpa.name == *name(target))
 }
 
-/// Whether both name the same object of a namespace. A VPA may leave the group out.
+/// Returns whether both name the same object of a namespace. A VPA may leave the group out.
 fn is_same(a: &Owner, b: &Owner) -> bool {
     let groups = a.group() == b.group() || a.group().is_empty() || b.group().is_empty();
     a.kind == b.kind && a.name == b.name && (groups || (a.is_built_in() && b.is_built_in()))
 }
 
-/// The name of the VPA that is made for a workload: `berth-KIND-NAME`, with the group for kinds that are not Kubernetes' own.
-/// One that is too long ends with a hash of the whole.
+/// Returns the name of the VPA to create for a workload: `berth-KIND-NAME`, with the group for kinds that are not
+/// built in. A name that is too long is cut and ends with a hash of the full name.
 pub fn name(owner: &Owner) -> String {
     let kind = owner.kind.to_ascii_lowercase();
     let whole = match owner.is_built_in() || owner.group().is_empty() {
@@ -100,11 +102,11 @@ pub fn name(owner: &Owner) -> String {
     while !whole.is_char_boundary(end) {
         end -= 1;
     }
-    // A part of a name between dots ends with a letter or digit.
+    // Each dot-separated part of a name must end with a letter or digit.
     format!("{}{hash}", whole[..end].trim_end_matches(['-', '.']))
 }
 
-/// FNV-1a: the same on every machine and in every version.
+/// Returns the FNV-1a hash, which is stable across machines and versions.
 fn fnv(text: &str) -> u64 {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
     text.bytes().fold(0xcbf2_9ce4_8422_2325, step)

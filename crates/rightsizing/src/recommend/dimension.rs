@@ -1,11 +1,12 @@
-//! Usage of something else than CPU and memory: network and disk I/O, or whatever a metric tells of containers or pods.
+//! Usage dimensions besides CPU and memory: network and disk I/O, or any metric of containers or pods.
 //!
-//! Upstream knows two resources; this is beyond it. A dimension is estimated as CPU is: each sample goes into a decaying
-//! histogram, percentiles are the target and its bounds, little confidence widens the bounds. Nothing is requested of the
-//! cluster by it, so that there are no minimums, no capping and no whole units. Each dimension of each container counts its
-//! own samples: upstream counts those of CPU only, and takes what has none for unknown.
+//! Upstream has only two resources. A dimension is estimated like CPU: samples go into a decaying histogram,
+//! percentiles give the target and its bounds, and low confidence widens the bounds. Dimensions are never requested
+//! from the cluster, so there are no minimums, no capping and no rounding. Each dimension of each container counts
+//! its own samples; upstream counts only CPU samples, and treats an aggregate without them as unknown.
 //!
-//! `store.rs` is what is known of all workloads, `kept.rs` what survives a restart, `report.rs` what is told.
+//! `store.rs` holds the state of all workloads, `kept.rs` saves it across restarts, `report.rs` writes the
+//! published estimates.
 
 pub mod kept;
 pub mod report;
@@ -21,47 +22,47 @@ use super::settings::ResourceSettings;
 use super::time::{self, UnixNanos};
 use crate::usage::Scope;
 
-/// So many there may be: each takes memory for each container, and room in annotations.
+/// Maximum number of dimensions: each takes memory per container, and space in annotations.
 pub const DIMENSIONS_MAX: usize = 16;
 
-/// Buckets of one dimension: those of all of them fit into an annotation, see [`kept`].
+/// Maximum number of buckets of a dimension. The histograms of all dimensions fit into an annotation, see [`kept`].
 pub const BUCKETS_MAX: u16 = 512;
 
-/// What is measured besides CPU and memory, and how it is estimated. Values are in the unit of the metric; of a counter, in
-/// that unit a second.
+/// A metric besides CPU and memory, and how it is estimated. Values are in the unit of the metric; for counters, in
+/// that unit per second.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dimension {
-    /// Names it in annotations, metrics and logs.
+    /// Name in annotations, metrics and logs.
     pub name: Arc<str>,
     pub scope: Scope,
-    /// What its values are, in any words: what was kept of other values is not used.
+    /// Free-text meaning of the values. Saved histograms with a different meaning are not used.
     pub meaning: String,
-    /// `pod_minimum` and `round_to` mean nothing here.
+    /// Estimation settings. `pod_minimum` and `round_to` are ignored.
     pub estimation: ResourceSettings,
 }
 
 impl Dimension {
     /// # Errors
-    /// The sizes make no buckets.
+    /// The sizes give no valid buckets.
     pub fn buckets(&self) -> Result<Buckets, BucketsError> {
         Ok(self.estimation.options()?.buckets().clone())
     }
 
-    /// What the numbers of a saved histogram mean.
+    /// Returns the meaning of the numbers of a saved histogram.
     fn shape(&self) -> String {
         let ResourceSettings { first_bucket, bucket_ratio, .. } = self.estimation;
         format!("{}; buckets from {first_bucket} by {bucket_ratio}", self.meaning)
     }
 
-    /// The estimates from what is known.
+    /// Computes the estimate from the usage.
     pub fn estimate(&self, usage: &Usage) -> Estimate {
         let it = &self.estimation;
         let confidence = usage.span.confidence(time::nanos(it.confidence_interval).max(1));
-        // No percentile is above the last bucket; no bound is, either, but for the margin.
+        // No percentile is above the last bucket, so no bound may be either, apart from the margin.
         let buckets = usage.histogram.options().buckets();
         let most = buckets.end(buckets.last()) * (1.0 + it.margin);
         let with_margin = |percentile| usage.histogram.percentile(percentile) * (1.0 + it.margin);
-        // Without any confidence it is infinite, or zero times that.
+        // Without any confidence the bound is infinite, or NaN (zero times infinity).
         let capped = |value: f64| if value < most { value } else { most };
         Estimate {
             target: with_margin(it.target_percentile),
@@ -72,17 +73,17 @@ impl Dimension {
         }
     }
 
-    /// By how much two estimates may differ and be about the same: the width of a bucket there.
+    /// Returns the largest difference at which two estimates count as equal: the width of a bucket at `value`.
     fn step(&self, value: f64) -> f64 {
-        // What is told has six digits, and a bucket is at least a thousandth of its values wide.
+        // Reported values have six digits, and a bucket is at least a thousandth of its values wide.
         const ROUNDING: f64 = 1.0 + 2e-3;
         let ResourceSettings { first_bucket, bucket_ratio, margin, .. } = self.estimation;
-        // Between the ends of two buckets there is (ratio - 1) times the lower end, and the first bucket.
+        // The ends of two neighbouring buckets differ by (ratio - 1) times the lower end, plus the first bucket.
         (value * (bucket_ratio - 1.0) + first_bucket * (1.0 + margin)) * ROUNDING
     }
 }
 
-/// What is known of one dimension of one container, or of the pods, of a workload.
+/// Usage of one dimension of one container, or of the pods, of a workload.
 #[derive(Debug, Clone)]
 pub struct Usage {
     histogram: UsageHistogram,
@@ -103,18 +104,18 @@ impl Usage {
         &self.histogram
     }
 
-    /// From when to when there were how many samples.
+    /// Returns the times of the first and last samples, and their count.
     pub fn span(&self) -> Span {
         self.span
     }
 
-    /// Memory of it, without what the allocator adds.
+    /// Returns its memory in bytes, without allocator overhead.
     pub fn bytes(&self) -> usize {
         size_of::<Self>() + self.histogram.heap_bytes()
     }
 }
 
-/// What is said of one dimension, in its unit.
+/// Estimate of one dimension, in its unit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Estimate {
     pub target: f64,

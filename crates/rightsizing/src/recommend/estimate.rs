@@ -1,7 +1,7 @@
-//! From an aggregate to what its container should request.
+//! Estimate of a container's requests from its aggregate.
 //!
-//! Upstream: `pkg/recommender/logic/{estimator,recommender}.go`. Each step truncates to whole millicores or bytes before
-//! the next: percentile, margin, confidence, minimum. Another order gives other numbers.
+//! Upstream: `pkg/recommender/logic/{estimator,recommender}.go`. Each step truncates to whole millicores or bytes
+//! before the next: percentile, margin, confidence, minimum. Another order gives different results.
 
 use super::aggregate::Aggregate;
 use super::amount::{self, Amount};
@@ -11,28 +11,28 @@ use super::settings::{ResourceSettings, Settings};
 use super::time;
 use berth_model::PerResource;
 
-/// How far the upper bound is from the target: at confidence `c` it is `(1 + 1/c)` times as much.
+/// Upper bound: at confidence `c` it is `(1 + 1/c)` times the estimate.
 pub(super) const UPPER: Confidence = Confidence { multiplier: 1.0, exponent: 1 };
 
-/// The lower bound, `(1 + 0.001/c)^-2` times as much.
+/// Lower bound: `(1 + 0.001/c)^-2` times the estimate.
 pub(super) const LOWER: Confidence = Confidence { multiplier: 0.001, exponent: -2 };
 
-/// Resources that are to be recommended; upstream's `controlledResources`.
+/// Resources to recommend; upstream's `controlledResources`.
 pub type Controlled = PerResource<bool>;
 
-/// Both, as when nothing is said.
+/// Both resources, the default.
 pub const BOTH: Controlled = PerResource { cpu: true, memory: true };
 
-/// What a container should request of one resource, in whole millicores or bytes.
+/// Estimate for one resource, in whole millicores or bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Estimate {
     pub target: Amount,
-    /// A request above this is no reason to act on, while it is below the upper bound.
+    /// Lower bound: requests between this and the upper bound need no action.
     pub lower: Amount,
     pub upper: Amount,
 }
 
-/// What widens the bounds while little is known.
+/// Widening of a bound at low confidence.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Confidence {
     pub multiplier: f64,
@@ -40,29 +40,29 @@ pub struct Confidence {
 }
 
 impl Confidence {
-    /// `base * (1 + multiplier/confidence)^exponent`. Without any confidence it is 0 or all there can be.
+    /// Returns `base * (1 + multiplier/confidence)^exponent`. Without any confidence it is 0 or the maximum.
     pub fn apply(self, base: Amount, confidence: f64) -> Amount {
         amount::scale(base, self.factor(confidence))
     }
 
-    /// `(1 + multiplier/confidence)^exponent`: 0 or infinite without any confidence.
+    /// Returns `(1 + multiplier/confidence)^exponent`: 0 or infinite without any confidence.
     pub fn factor(self, confidence: f64) -> f64 {
         let factor = power(1.0 + self.multiplier / confidence, self.exponent.unsigned_abs());
         if self.exponent < 0 { 1.0 / factor } else { factor }
     }
 }
 
-/// With a share added, itself truncated.
+/// Adds the margin, a share of `base` that is itself truncated.
 pub fn with_margin(base: Amount, margin: f64) -> Amount {
     base.saturating_add(amount::scale(base, margin))
 }
 
-/// The least for one of `containers` of a pod.
+/// Returns the minimum for one of the pod's `containers`.
 pub fn minimum(pod_minimum: Amount, containers: usize) -> Amount {
     amount::scale(pod_minimum, 1.0 / containers.max(1) as f64)
 }
 
-/// Estimates for one container of a pod of `containers`.
+/// Estimates one container of a pod with this number of `containers`.
 pub fn estimate(aggregate: &Aggregate, settings: &Settings, containers: usize) -> PerResource<Estimate> {
     let strict = settings.strict_upstream;
     settings.resources().zip(PerResource { cpu: true, memory: false }).map(|(resource, is_cpu)| {
@@ -90,8 +90,8 @@ fn of_resource(
     }
 }
 
-/// The recommendation for a container of a pod of `containers`: estimates of the controlled resources, rounded up to
-/// the units of the settings. Nothing of what the VPA allows is applied yet, see [`super::post`].
+/// Recommends for a container of a pod with this number of `containers`: estimates of the controlled resources,
+/// rounded up to the units of the settings. The VPA's minimum and maximum are applied later, see [`super::post`].
 pub fn recommend(
     container: &str,
     aggregate: &Aggregate,

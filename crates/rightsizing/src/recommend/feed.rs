@@ -1,4 +1,4 @@
-//! Measurements of Prometheus, in the units of the store.
+//! Conversion of Prometheus samples to the units of the store.
 
 use super::amount::{self, Amount};
 use super::container::Refused;
@@ -6,12 +6,12 @@ use super::store::{Store, check_clock};
 use super::time::UnixNanos;
 use crate::usage::{Sample, UsageKind};
 
-/// When it was measured.
+/// Returns the time of a sample.
 pub fn time(sample: Sample) -> UnixNanos {
     (sample.at * 1e9) as UnixNanos
 }
 
-/// Millicores or bytes; `None` for what no usage can be.
+/// Returns millicores or bytes, or `None` if the value is not a valid usage.
 pub fn amount(kind: UsageKind, sample: Sample) -> Option<Amount> {
     let unit = match kind {
         UsageKind::Cpu => 1000.0,
@@ -20,7 +20,7 @@ pub fn amount(kind: UsageKind, sample: Sample) -> Option<Amount> {
     amount::is_usage(sample.value).then(|| amount::from_float(sample.value * unit))
 }
 
-/// Hands measurements of one container to the store, in their order. `taken` is told of each whether it is counted.
+/// Adds the samples of one container to the store, in their order. `taken` receives the result for each sample.
 pub fn feed(
     store: &mut Store,
     kind: UsageKind,
@@ -34,7 +34,7 @@ pub fn feed(
         check_clock(time, now)?;
         amount(kind, *sample).map(|amount| (amount, time)).ok_or(Refused::Negative)
     };
-    // Nothing is remembered of a container without usage.
+    // A container without usage gets no aggregate.
     if !samples.iter().any(|sample| read(sample).is_ok()) {
         samples.iter().for_each(|sample| taken(*sample, read(sample).map(drop)));
         return;

@@ -1,8 +1,9 @@
-//! Other ways to size a container than that of the Vertical Pod Autoscaler: Autopilot's and SHOWAR's, for backtests, and for
-//! VPAs that ask for one by the annotation `berth.dev/estimator`.
+//! Alternatives to the estimator of the Vertical Pod Autoscaler: Autopilot's and SHOWAR's. Used in backtests, and
+//! for VPAs that select one by the annotation `berth.dev/estimator`.
 //!
-//! What such a method knows is not kept over a restart or a change of leadership: it starts anew. So a target is not lowered
-//! before the method has seen a day ([`Sizes::is_settled`]); until then the last recommendation holds, unless more is needed.
+//! The state of such an estimator is not kept across a restart or a change of leader: it starts without samples.
+//! Therefore a target is not lowered before the estimator has seen a day of samples ([`Sizes::is_settled`]); until
+//! then the last recommendation holds, unless more is needed.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use berth_model::PerResource;
 
 const DAY_NS: i64 = 24 * 3_600_000_000_000;
 
-/// The names that a VPA can say, beside `vpa` for none of these.
+/// Estimators that a VPA can select besides `vpa`, which stands for the default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
     AutopilotWindow,
@@ -24,13 +25,13 @@ pub enum Method {
     Showar,
 }
 
-/// A VPA names an estimator that there is not.
+/// A VPA selects an unknown estimator.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no estimator `{0}`: it is one of vpa, autopilot-window, autopilot-ensemble and showar")]
+#[error("unknown estimator `{0}`: use vpa, autopilot-window, autopilot-ensemble or showar")]
 pub struct UnknownMethod(String);
 
 impl Method {
-    /// What the annotation says; `None`: the Vertical Pod Autoscaler's own.
+    /// Parses the annotation; `None`: the Vertical Pod Autoscaler's own estimator.
     pub fn parse(text: &str) -> Result<Option<Method>, UnknownMethod> {
         Ok(match text {
             "vpa" => None,
@@ -42,12 +43,13 @@ impl Method {
     }
 }
 
-/// The size of one resource by one method, from the usage of all pods of a container. Amounts are millicores or bytes.
+/// Size of one resource by one estimator, from the usage of all pods of a container. Amounts are millicores or
+/// bytes.
 #[derive(Debug, Clone)]
 pub struct Sizer {
     is_cpu: bool,
     recommender: Recommender,
-    /// What the latest kill showed to be needed; it is not gone below for a day.
+    /// Memory needed after the latest OOM kill; the size does not go below it for a day.
     need: Option<(UnixNanos, Amount)>,
     first: Option<UnixNanos>,
     latest: UnixNanos,
@@ -76,7 +78,7 @@ impl Recommender {
         }
     }
 
-    /// Of Autopilot's, in cores or bytes.
+    /// Returns the limit of Autopilot's estimators, in cores or bytes.
     fn limit(&self) -> Option<f64> {
         match self {
             Recommender::Window(_, window) => window.limit(),
@@ -87,7 +89,7 @@ impl Recommender {
 }
 
 impl Sizer {
-    /// `buckets` are in cores or bytes.
+    /// Creates an estimator without samples. `buckets` are in cores or bytes.
     pub fn new(method: Method, is_cpu: bool, buckets: &Buckets) -> Sizer {
         fn pick<T>(of: PerResource<T>, is_cpu: bool) -> T {
             if is_cpu { of.cpu } else { of.memory }
@@ -111,7 +113,7 @@ impl Sizer {
         Sizer { is_cpu, recommender, need: None, first: None, latest: UnixNanos::MIN }
     }
 
-    /// A pod used so much.
+    /// Adds a usage of a pod.
     pub fn add(&mut self, pod: u64, time: UnixNanos, amount: Amount) {
         self.first = self.first.or(Some(time));
         self.latest = self.latest.max(time);
@@ -128,7 +130,7 @@ impl Sizer {
         }
     }
 
-    /// A pod was killed, and needs so much.
+    /// Records that a pod was OOM-killed and needs this amount.
     pub fn needs(&mut self, pod: u64, time: UnixNanos, amount: Amount) {
         match &mut self.recommender {
             Recommender::Showar(showar) => showar.needs(time, amount),
@@ -139,7 +141,7 @@ impl Sizer {
         }
     }
 
-    /// What has been seen until `now` counts, without waiting for what comes next. To be called before each look at the size.
+    /// Counts all samples up to `now` without waiting for later ones. Must be called before each use of the size.
     pub fn advance(&mut self, now: UnixNanos) {
         if let Recommender::Showar(showar) = &mut self.recommender {
             showar.decide();
@@ -150,32 +152,32 @@ impl Sizer {
         }
     }
 
-    /// `None` while nothing is known.
+    /// Returns the size, or `None` without samples.
     pub fn size(&self) -> Option<Amount> {
         if let Recommender::Showar(showar) = &self.recommender {
             return showar.size();
         }
         let said = self.recommender.limit().or_else(|| {
-            // What it would say if the first interval ended now.
+            // The size if the first interval ended now.
             let mut early = self.recommender.clone();
             let interval = early.aggregator()?.peek()?;
             early.take(&interval);
             early.limit()
         })?;
         let unit = if self.is_cpu { 1000.0 } else { 1.0 };
-        // Means of equal amounts may be off by the last bit.
+        // The mean of equal amounts may be off by the last bit.
         let said = amount::from_float((said * unit - 1e-3).ceil());
         let is_recent = |(time, _): &(UnixNanos, Amount)| self.latest.saturating_sub(*time) < DAY_NS;
         Some(said.max(self.need.filter(is_recent).map_or(0, |(_, need)| need)))
     }
 
-    /// It has seen a day.
+    /// Returns whether it has seen a day of samples.
     fn is_settled(&self) -> bool {
         self.first.is_some_and(|first| self.latest.saturating_sub(first) >= DAY_NS)
     }
 }
 
-/// Both resources of one container.
+/// Sizes of both resources of one container.
 #[derive(Debug, Clone)]
 pub struct Sizes {
     method: Method,
@@ -201,12 +203,12 @@ impl Sizes {
         self.sizers.memory.add(pod, time, bytes);
     }
 
-    /// A pod was killed for want of memory, and needs so much.
+    /// Records that a pod was OOM-killed and needs this many bytes.
     pub fn needs(&mut self, pod: u64, time: UnixNanos, bytes: Amount) {
         self.sizers.memory.needs(pod, time, bytes);
     }
 
-    /// As [`Sizer::advance`].
+    /// Advances both resources as [`Sizer::advance`] does.
     pub fn advance(&mut self, now: UnixNanos) {
         self.sizers.cpu.advance(now);
         self.sizers.memory.advance(now);
@@ -216,7 +218,7 @@ impl Sizes {
         self.sizers.as_ref().map(Sizer::size)
     }
 
-    /// It has seen a day of each, so that what it says may be less than what was said before.
+    /// Returns for each resource whether it has seen a day of samples, after which its target may be lowered.
     pub fn is_settled(&self) -> PerResource<bool> {
         self.sizers.as_ref().map(Sizer::is_settled)
     }

@@ -1,11 +1,10 @@
-//! The numbers of the rightsizer: usage samples in, recommendations out, as the Vertical Pod Autoscaler computes them.
+//! Recommender: usage samples in, recommendations out, computed as the Vertical Pod Autoscaler does.
 //!
-//! Bit-compatible with the upstream recommender 1.8.1: same buckets, same decay, same order of truncation, and
-//! checkpoints that each reads of the other. Where upstream is known to be wrong, this is right unless
-//! [`Settings::strict_upstream`] is set.
+//! Bit-compatible with the upstream recommender 1.8.1: same buckets, same decay, same order of truncation, and each
+//! reads the checkpoints of the other. Known upstream bugs are fixed unless [`Settings::strict_upstream`] is set.
 //!
-//! Times are [`UnixNanos`], CPU is in millicores and memory in bytes ([`Amount`]). Everything that comes from a cluster
-//! may be wrong in any way: a bad sample or checkpoint is refused with a reason, and never a panic.
+//! Times are [`UnixNanos`], CPU is in millicores and memory in bytes ([`Amount`]). All input from the cluster is
+//! untrusted: a bad sample or checkpoint is refused with a reason and never causes a panic.
 //! May not know: kube, tokio, clocks, agents.
 
 pub mod aggregate;

@@ -1,8 +1,8 @@
 //! Memory windows that are still open when a checkpoint is written.
 //!
-//! Upstream leaves their peaks out of the checkpoint, so that a container does not get two peaks in one window when it
-//! goes on after a restart, and so forgets up to a day of memory. Here the checkpoint is the same, and the open windows
-//! are kept beside it, to be stored where upstream does not look (an annotation).
+//! Upstream leaves their peaks out of the checkpoint, so that a container does not get two peaks in one window
+//! after a restart. It therefore loses up to a day of memory peaks. Here the checkpoint has the same content, and
+//! the open windows are stored beside it in an annotation, which upstream ignores.
 
 use std::collections::BTreeMap;
 
@@ -15,29 +15,31 @@ use super::container::ContainerState;
 use super::histogram::UsageHistogram;
 use super::time::{NEVER, UnixNanos};
 
-/// Containers whose window is kept one by one; an annotation has room for a few times as many. Of the others only
-/// the peaks are kept, so that they get a second one in that window after a restart.
+/// Maximum number of containers whose window is stored individually; an annotation has room for a few times this
+/// number. For the remaining containers only the peaks are stored, so that they get a second peak in that window
+/// after a restart.
 pub const NAMED_MAX: usize = 128;
 
-/// What a checkpoint of upstream's has no room for. All times are exact.
+/// State that an upstream checkpoint has no field for. All times are exact.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OpenWindows {
-    /// When the checkpoint beside was written. Beside a later one of upstream's, which leaves annotations alone, they are of no use.
+    /// Time at which the checkpoint was written. The windows are ignored when the checkpoint is newer: upstream
+    /// rewrites checkpoints and keeps their annotations.
     #[serde(default)]
     pub saved_at: UnixNanos,
-    /// By the uid of the pod.
+    /// By pod uid.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub containers: BTreeMap<String, OpenWindow>,
-    /// Peaks of those beyond [`NAMED_MAX`].
+    /// Peaks of the containers beyond [`NAMED_MAX`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub others: Option<HistogramCheckpoint>,
-    /// Memory samples that the aggregate had, which upstream does not count: first, last, count.
+    /// Memory samples of the aggregate, which upstream does not count: first, last, count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_samples: Option<(UnixNanos, UnixNanos, u64)>,
 }
 
-/// One container's open window. Times in nanoseconds since the Unix epoch.
+/// Open window of one container. Times are in nanoseconds since the Unix epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OpenWindow {
@@ -45,18 +47,18 @@ pub struct OpenWindow {
     /// Highest usage, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak: Option<Amount>,
-    /// Highest need after an OOM kill, in bytes.
+    /// Highest memory needed after an OOM kill, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oom_peak: Option<Amount>,
-    /// When its last memory sample was.
+    /// Time of the last memory sample.
     pub last_memory: UnixNanos,
-    /// When its last CPU sample was, if it had one.
+    /// Time of the last CPU sample, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_cpu: Option<UnixNanos>,
 }
 
-/// A checkpoint as upstream would write it, and what must be stored beside it to lose nothing. `running` are the
-/// containers that feed the aggregate, with their pod's uid.
+/// Returns the checkpoint as upstream would write it, and the state to store beside it so that nothing is lost.
+/// `running` are the containers that feed the aggregate, with their pod's uid.
 pub fn save<'a>(
     aggregate: &Aggregate,
     running: impl IntoIterator<Item = (&'a str, &'a ContainerState)>,
@@ -80,8 +82,8 @@ pub fn save<'a>(
     (CheckpointStatus::save(&closed, now), windows)
 }
 
-/// What [`save`] was given: the aggregate with the peaks of open windows, and the containers that had them. Windows
-/// that cannot be, by their times or amounts, are left out.
+/// Restores what [`save`] was given: the aggregate including the peaks of open windows, and the containers with an
+/// open window. Windows with invalid times or amounts are left out.
 pub fn load(
     status: &CheckpointStatus,
     windows: &OpenWindows,
@@ -116,7 +118,7 @@ pub fn load(
 }
 
 impl OpenWindows {
-    /// Checkpoints have whole seconds.
+    /// Returns whether the windows were saved with this checkpoint. Checkpoint times are whole seconds.
     fn are_of(&self, status: &CheckpointStatus) -> bool {
         const SECOND_NS: i64 = 1_000_000_000;
         self.saved_at.div_euclid(SECOND_NS) == status.last_update_time.div_euclid(SECOND_NS)
@@ -134,7 +136,7 @@ impl OpenWindow {
         }
     }
 
-    /// The container as it was, if that can be.
+    /// Returns the state of the container, or `None` if the window is invalid.
     fn state(&self, window_ns: i64, now: UnixNanos) -> Option<ContainerState> {
         let last_cpu = self.last_cpu.unwrap_or(NEVER);
         let state = ContainerState {

@@ -1,7 +1,7 @@
-//! What becomes of a recommendation before it is published: whole cores, what the VPA allows, what a node can hold.
+//! Post-processing of recommendations before they are published: whole cores, the VPA's limits, the node size.
 //!
 //! Upstream: `pkg/recommender/routines/{cpu_integer,capping}_post_processor.go` and `pkg/utils/vpa/capping.go`, in
-//! that order. The last step is not upstream's: a pod whose requests no node can hold is never scheduled.
+//! that order. The last step is not in upstream: a pod whose requests fit no node is never scheduled.
 
 use std::collections::BTreeMap;
 
@@ -10,45 +10,46 @@ use berth_model::PerResource;
 
 const CORE: Amount = 1000;
 
-/// The policy of containers that have none of their own.
+/// Name of the policy for containers that have none of their own.
 const ANY_CONTAINER: &str = "*";
 
-/// Millicores and bytes; `None` where nothing is said.
+/// Millicores and bytes; `None` where unset.
 pub type Amounts = PerResource<Option<Amount>>;
 
-/// A recommendation for one container, as it stands in a VPA's status.
+/// Recommendation for one container, as in a VPA's status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recommendation {
     pub container: String,
     pub target: Amounts,
     pub lower: Amounts,
     pub upper: Amounts,
-    /// The target before anything capped it.
+    /// Target before any capping.
     pub uncapped: Amounts,
 }
 
-/// What the policy of one container allows.
+/// Minimum and maximum that the policy of one container allows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Allowed {
     pub min: Amounts,
     pub max: Amounts,
 }
 
-/// What is to be done with the recommendations of one pod.
+/// Post-processing settings for the recommendations of one pod.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PostPolicy {
-    /// By container name; `*` is for those that have none of their own.
+    /// By container name; `*` is for containers without a policy of their own.
     pub allowed: BTreeMap<String, Allowed>,
-    /// For resources of containers whose policy has no maximum; `--container-recommendation-max-allowed-{cpu,memory}`.
+    /// Maximum for resources of containers whose policy has none;
+    /// `--container-recommendation-max-allowed-{cpu,memory}`.
     pub max_allowed: Amounts,
     /// Containers that get whole cores.
     pub integer_cpu: Vec<String>,
-    /// What all containers of the pod may request together: what the largest node that the pod may go to can hold, less
-    /// the requests of containers that get no recommendation.
+    /// Maximum sum of the requests of all containers of the pod: the capacity of the largest node that the pod may
+    /// run on, less the requests of containers without a recommendation.
     pub node_room: Amounts,
 }
 
-/// Which of a pod's resources were capped because no node could hold them.
+/// Whether each of a pod's resources was capped to fit a node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Capped(pub PerResource<bool>);
 
@@ -58,7 +59,7 @@ impl Capped {
     }
 }
 
-/// Does all of it to the recommendations of one pod.
+/// Applies all steps to the recommendations of one pod.
 pub fn process(recommendations: &mut [Recommendation], policy: &PostPolicy) -> Capped {
     for recommendation in recommendations.iter_mut() {
         if policy.integer_cpu.contains(&recommendation.container) {
@@ -84,7 +85,7 @@ fn round_up_to_cores(recommendation: &mut Recommendation) {
     }
 }
 
-/// The maximum is applied last: it wins over a minimum above it.
+/// Clamps to the allowed range. The maximum is applied last: it wins over a higher minimum.
 fn cap_to_allowed(recommendation: &mut Recommendation, policy: &PostPolicy) {
     let own = policy.allowed.get(&recommendation.container).or_else(|| policy.allowed.get(ANY_CONTAINER));
     let Allowed { min, max } = own.copied().unwrap_or_default();
@@ -106,8 +107,9 @@ fn cap_to_node(recommendations: &mut [Recommendation], policy: &PostPolicy) -> C
     })
 }
 
-/// Lowers the targets in proportion so that together they fit, to multiples of the container's `step` if at least one of it
-/// remains, and brings the bounds to the right sides of the targets. No bound is above the whole room.
+/// Scales the targets down in proportion so that their sum fits, rounded down to multiples of the container's
+/// `step` if at least one step remains. Moves the bounds to the right sides of the targets. No bound exceeds the
+/// whole room.
 fn cap_resource(
     recommendations: &mut [Recommendation],
     room: Option<Amount>,

@@ -1,4 +1,4 @@
-//! What to recommend to the containers of one VPA, from what the store knows of its workload.
+//! Recommendations for the containers of one VPA, from the usage in the store.
 
 use std::collections::BTreeMap;
 
@@ -15,23 +15,23 @@ use super::vpa::Vpa;
 use berth_model::NodeSize;
 use berth_model::PerResource;
 
-/// What containers of the running pods request, by name: the most of any pod.
+/// Requests of the containers of running pods, by container name: the maximum over all pods.
 pub type Requests = BTreeMap<String, NodeSize>;
 
-/// What is recommended, and what must be said about it.
+/// Recommendations and the messages for the VPA's conditions.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Proposal {
     pub recommendations: Vec<Recommendation>,
-    /// Containers of which there are samples of less than the confidence interval.
+    /// Containers whose samples span less than the confidence interval.
     pub low_confidence: Vec<String>,
-    /// Empty when no node's size was in the way.
+    /// Empty unless a target was capped to the size of a node.
     pub capped: String,
 }
 
-/// The recommendations for a VPA.
+/// Computes the recommendations for a VPA.
 ///
-/// `running` are the containers of the pods that run; when there are none, all of which something is known get a
-/// recommendation. `nodes` are those that the pods may go to.
+/// `running` are the containers of the running pods. When it is empty, every container in the store gets a
+/// recommendation. `nodes` are the nodes that the pods may run on.
 pub fn propose<N: IntoIterator<Item = NodeSize>>(
     vpa: &Vpa,
     store: &Store,
@@ -50,7 +50,7 @@ pub fn propose<N: IntoIterator<Item = NodeSize>>(
     let mut proposal = Proposal::default();
     for (name, aggregate, controlled) in &wanted {
         let controlled = known(aggregate, *controlled, settings.strict_upstream);
-        // Nothing was ever measured: a floor would be no recommendation but a guess.
+        // Without any sample, the floor would be a guess and not a recommendation.
         if aggregate.cpu.is_empty() && aggregate.memory.is_empty() {
             continue;
         }
@@ -83,16 +83,17 @@ pub fn propose<N: IntoIterator<Item = NodeSize>>(
             (true, false) => "CPU is",
             _ => "memory is",
         };
-        proposal.capped = format!("{what} capped to what the largest node that the pods may go to can hold");
+        proposal.capped = format!("{what} capped to what the largest node that the pods may run on can hold");
     }
     proposal
 }
 
-/// Other estimators have no bounds: a request so far off is outside.
+/// Bounds around the target of the other estimators, which have none of their own, as a share of the target.
 const BOUND: f64 = 0.15;
 
-/// Puts what another estimator says into a recommendation. Before it has seen a day it only raises what was recommended `before`, or
-/// what is there already, whose bounds hold meanwhile.
+/// Replaces the targets of a recommendation by those of another estimator. Until the estimator has seen a day of
+/// samples, its target only raises the one recommended `before` (or the current one), and the current bounds are
+/// widened to include it.
 fn resize(
     recommendation: &mut Recommendation,
     sizes: &Sizes,
@@ -114,7 +115,7 @@ fn resize(
         let size = if is_settled { said.or(held) } else { said.max(held) };
         let Recommendation { target, lower, upper, uncapped, .. } = &mut *recommendation;
         let (target, lower, upper) = (of(target), of(lower), of(upper));
-        // What is not recommended stays so.
+        // Resources without a recommendation stay without one.
         let Some(size) = size.filter(|_| target.is_some()) else { continue };
         if is_settled {
             *lower = Some(amount::scale(size, 1.0 - BOUND));
@@ -128,7 +129,7 @@ fn resize(
     }
 }
 
-/// Without samples of a resource there is nothing to say about it; upstream recommends its floor.
+/// Limits `controlled` to resources with samples. Upstream recommends its floor for a resource without samples.
 fn known(aggregate: &Aggregate, controlled: Controlled, strict_upstream: bool) -> Controlled {
     let has = PerResource { cpu: !aggregate.cpu.is_empty(), memory: !aggregate.memory.is_empty() };
     controlled.zip(has).map(|(controlled, has)| controlled && (has || strict_upstream))
@@ -142,7 +143,7 @@ fn is_low(aggregate: &Aggregate, settings: &Settings) -> bool {
     low.cpu || low.memory
 }
 
-/// What containers request whose requests are not recommended.
+/// Sums the requests that containers keep because they get no recommendation for them.
 fn requests_of_others(recommendations: &[Recommendation], running: &Requests) -> NodeSize {
     let mut others = NodeSize::default();
     for (name, requests) in running {

@@ -1,13 +1,13 @@
-//! What the nodes that a pod may go to can hold. A recommendation beyond that leaves the pod without a node.
+//! Capacity of the nodes that a pod may run on. A pod that requests more than any of them has is unschedulable.
 
 use super::amount::Amount;
 use super::post::Amounts;
 use berth_model::NodeSize;
 
-/// What the containers of a pod may request together when they want `wanted` and there are these nodes.
+/// Returns the maximum sum of requests of a pod's containers, given the sum `wanted` and the nodes.
 ///
-/// Nothing is limited when some node has it all, or when there is no node to compare with. Else it is what the node has that
-/// comes closest: the one that can give the largest share of both, then the larger one.
+/// Nothing is limited when some node fits `wanted`, or when there are no nodes. Otherwise the result is the
+/// capacity of the closest node: the one that provides the largest share of both resources, then the larger one.
 pub fn room(nodes: impl IntoIterator<Item = NodeSize>, wanted: NodeSize) -> Amounts {
     let mut best: Option<NodeSize> = None;
     for node in nodes {
@@ -21,7 +21,7 @@ pub fn room(nodes: impl IntoIterator<Item = NodeSize>, wanted: NodeSize) -> Amou
     best.map_or_else(Amounts::default, |node| node.map(Some))
 }
 
-/// The smaller one of the two shares that can be given, in millionths; then what there is.
+/// Ranks a node by the smaller of the two shares it can provide, in millionths; then by capacity.
 fn rank(node: NodeSize, wanted: NodeSize) -> (i128, Amount, Amount) {
     let share = |(has, wants): (Amount, Amount)| match wants <= has {
         true => 1_000_000,

@@ -1,41 +1,42 @@
-//! Which checkpoint belongs to what, and which ones nobody needs any more.
+//! Ownership and garbage collection of checkpoints.
 //!
-//! Upstream: `pkg/recommender/checkpoint/checkpoint_writer.go`, `pkg/recommender/input/cluster_feeder.go`. Two VPAs can
-//! mean the same name (`a-b` with container `c`, and `a` with `b-c`): what is in a checkpoint says whose it is.
+//! Upstream: `pkg/recommender/checkpoint/checkpoint_writer.go`, `pkg/recommender/input/cluster_feeder.go`. Two VPAs
+//! can map to the same name (`a-b` with container `c`, and `a` with `b-c`), so the content of a checkpoint
+//! identifies its VPA.
 
 use std::collections::BTreeMap;
 
 use super::time::UnixNanos;
 
-/// What a checkpoint says of itself.
+/// VPA and container named in a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Label {
     pub name: String,
     pub vpa: String,
     pub container: String,
-    /// It was written by us: it has our annotation.
+    /// Whether it was written by berth: it has berth's annotation.
     pub is_ours: bool,
 }
 
-/// What is known of the VPAs of one namespace when its checkpoints are looked through.
+/// State of a VPA when the checkpoints of its namespace are checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Keeper {
-    /// Another recommender looks after it.
+    /// It belongs to another recommender.
     Other,
-    /// We do, and what it has is not known now.
+    /// It belongs to this recommender, and its containers are unknown at the moment.
     Unknown,
-    /// We do: its pods have these containers, or something is remembered of them.
+    /// It belongs to this recommender: its pods have these containers, or there are aggregates for them.
     Containers(Vec<String>),
 }
 
-/// The name of the checkpoint of one container, as upstream.
+/// Returns the name of the checkpoint of one container, same as upstream.
 pub fn name(vpa: &str, container: &str) -> String {
     format!("{vpa}-{container}")
 }
 
-/// Whether nobody needs a checkpoint any more: its VPA is gone, or has no such container.
+/// Returns whether a checkpoint is no longer needed: its VPA is gone, or has no such container.
 ///
-/// `takes_over` is set when we stand in for upstream's recommender, whose checkpoints are ours then.
+/// `takes_over` is set when berth replaces upstream's recommender and so owns its checkpoints.
 pub fn is_garbage(label: &Label, vpas: &BTreeMap<String, Keeper>, takes_over: bool) -> bool {
     match vpas.get(&label.vpa) {
         None => label.is_ours || takes_over,
@@ -44,8 +45,8 @@ pub fn is_garbage(label: &Label, vpas: &BTreeMap<String, Keeper>, takes_over: bo
     }
 }
 
-/// The order in which checkpoints are written when there may not be time for all: those first that were not written for the
-/// longest time, and never written ones before them. Sorted by name beyond that.
+/// Orders the checkpoints to write, as there may not be time for all: never written ones first, then the oldest.
+/// Ties are sorted by name.
 pub fn oldest_first<T: Ord>(mut due: Vec<(UnixNanos, T)>) -> Vec<T> {
     due.sort();
     due.into_iter().map(|(_, checkpoint)| checkpoint).collect()

@@ -1,7 +1,7 @@
-//! What can be set of the numbers, with upstream's defaults.
+//! Settings of the recommender, with upstream's defaults.
 //!
-//! Plain values: reading them from a file or from upstream's flags, and telling people what is wrong with them, is for
-//! others. Values out of range do no harm here beyond recommendations that nobody wants.
+//! Plain values: reading them from a file or from upstream's flags, and validating them, is done elsewhere. Values
+//! out of range only lead to useless recommendations.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,50 +19,52 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// A histogram bucket counts as empty below a thousandth of the smallest sample's weight; upstream's `epsilon`.
 const EPSILON: f64 = 0.001 * 0.1;
 
-/// Everything that can be set. The flag of upstream's recommender is in the comment, where there is one.
+/// Settings of the recommender. The comment names the flag of upstream's recommender where there is one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     pub cpu: ResourceSettings,
     pub memory: ResourceSettings,
-    /// One peak of memory counts for each container and so long a window; `--memory-aggregation-interval`.
+    /// Window length: each container contributes one memory peak per window; `--memory-aggregation-interval`.
     pub memory_interval: Duration,
-    /// An aggregate without samples for so many windows is forgotten; `--memory-aggregation-interval-count`.
+    /// Number of windows without samples after which an aggregate is removed;
+    /// `--memory-aggregation-interval-count`.
     pub memory_interval_count: u32,
-    /// After an OOM kill, memory is multiplied with this; `--oom-bump-up-ratio`.
+    /// Memory multiplier after an OOM kill; `--oom-bump-up-ratio`.
     pub oom_bump_ratio: f64,
-    /// After an OOM kill, at least so many bytes are added; `--oom-min-bump-up-bytes`.
+    /// Minimum memory added after an OOM kill, in bytes; `--oom-min-bump-up-bytes`.
     pub oom_min_bump: Amount,
-    /// Keep the faults of upstream 1.8.1 where this knows better.
+    /// Whether to reproduce the known bugs of upstream 1.8.1.
     pub strict_upstream: bool,
 }
 
-/// What can be set for one resource.
+/// Settings for one resource.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResourceSettings {
-    /// Share of usage that the target covers, 0 to 1; `--target-{cpu,memory}-percentile`.
+    /// Share of usage samples that the target covers, 0 to 1; `--target-{cpu,memory}-percentile`.
     pub target_percentile: f64,
     /// `--recommendation-lower-bound-{cpu,memory}-percentile`.
     pub lower_percentile: f64,
     /// `--recommendation-upper-bound-{cpu,memory}-percentile`.
     pub upper_percentile: f64,
-    /// Share added to what was used; `--recommendation-margin-fraction`.
+    /// Safety margin as a share of the usage; `--recommendation-margin-fraction`.
     pub margin: f64,
-    /// Confidence is 1 after so long, with a sample a minute; `--confidence-interval-{cpu,memory}`.
+    /// Time after which confidence is 1, at one sample per minute; `--confidence-interval-{cpu,memory}`.
     pub confidence_interval: Duration,
     /// `--{cpu,memory}-histogram-decay-half-life`.
     pub half_life: Duration,
-    /// Size of the first bucket, in cores or bytes.
+    /// Width of the first bucket, in cores or bytes.
     pub first_bucket: f64,
-    /// The largest value told apart, in cores or bytes.
+    /// Largest value that the buckets distinguish, in cores or bytes.
     pub largest_value: f64,
-    /// How much wider each bucket is than the one before.
+    /// Ratio of a bucket's width to the width of the previous one.
     pub bucket_ratio: f64,
     /// Weight of a sample.
     pub sample_weight: f64,
-    /// The least for all containers of a pod together, in millicores or bytes;
+    /// Minimum sum over all containers of a pod, in millicores or bytes;
     /// `--pod-recommendation-min-{cpu-millicores,memory-mb}`.
     pub pod_minimum: Amount,
-    /// Recommendations are multiples of this, in millicores or bytes; `--round-{cpu-millicores,memory-bytes}`.
+    /// Recommendations are rounded to multiples of this, in millicores or bytes;
+    /// `--round-{cpu-millicores,memory-bytes}`.
     pub round_to: Amount,
 }
 
@@ -102,12 +104,12 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// What histograms are made from, to be shared by all of them.
+    /// Returns the histogram parameters, which all histograms share.
     pub fn shapes(&self) -> Result<Shapes, BucketsError> {
         Ok(PerResource { cpu: Arc::new(self.cpu.options()?), memory: Arc::new(self.memory.options()?) })
     }
 
-    /// How memory samples become peaks, unless a VPA says otherwise.
+    /// Returns the default rules by which memory samples become peaks; a VPA may override them.
     pub fn memory_rules(&self) -> MemoryRules {
         MemoryRules {
             interval_ns: time::nanos(self.memory_interval).max(1),

@@ -1,9 +1,9 @@
-//! The vertical size of SHOWAR (SoCC'21): the mean of the last minutes and three standard deviations.
+//! Vertical size of SHOWAR (SoCC'21): the mean of the last minutes plus three standard deviations.
 //!
-//! A size is kept while the new one is within 15 % of it. Memory never goes below the highest usage of the last day, since
-//! what is in use cannot be taken away. That CPU beyond a core makes replicas instead is for whoever scales, not for an
-//! estimator. Memory for one container and resource: 16 bytes a sample of the window (at most [`SAMPLES_MAX`]), and 400
-//! bytes.
+//! A size is kept while the new one is within 15 % of it. Memory never goes below the highest usage of the last
+//! day, because memory in use cannot be taken away. Adding replicas for CPU beyond a core is the task of the
+//! scaler, not of an estimator. Memory per container and resource: 16 bytes per sample of the window (at most
+//! [`SAMPLES_MAX`]), plus 400 bytes.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,23 +11,23 @@ use std::time::Duration;
 use super::amount::{self, Amount};
 use super::time::{self, UnixNanos};
 
-/// Samples of the window, at most; of more, the newest count.
+/// Maximum number of samples in the window; the newest are kept.
 pub const SAMPLES_MAX: usize = 4096;
 
 const HOUR_NS: i64 = 3_600_000_000_000;
 const HOURS: i64 = 24;
 
-/// What can be set, for one resource.
+/// Settings for one resource.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     pub window: Duration,
-    /// Standard deviations above the mean.
+    /// Number of standard deviations above the mean.
     pub deviations: f64,
-    /// A size within this share of the one in force changes nothing.
+    /// Relative difference up to which the current size is kept.
     pub dead_band: f64,
     /// Millicores or bytes.
     pub minimum: Amount,
-    /// Not below the highest usage of the last day.
+    /// Whether the size stays at or above the highest usage of the last day.
     pub keeps_peak: bool,
 }
 
@@ -42,12 +42,12 @@ impl Settings {
     }
 }
 
-/// The size of one container. Times never go back.
+/// Size of one container. Times never go back.
 #[derive(Debug, Clone)]
 pub struct Showar {
     settings: Settings,
     samples: VecDeque<(UnixNanos, Amount)>,
-    /// The highest usage of each hour, by the hour's number.
+    /// Highest usage of each hour, by hours since the Unix epoch.
     peaks: VecDeque<(i64, Amount)>,
     size: Option<Amount>,
 }
@@ -57,7 +57,7 @@ impl Showar {
         Showar { settings, samples: VecDeque::new(), peaks: VecDeque::new(), size: None }
     }
 
-    /// A pod used so much.
+    /// Adds a usage of a pod.
     pub fn add(&mut self, time: UnixNanos, amount: Amount) {
         if amount < 0 {
             return;
@@ -71,7 +71,7 @@ impl Showar {
         self.needs(time, amount);
     }
 
-    /// At least so much is needed for a day, as a pod was killed for want of it.
+    /// Sets a minimum for a day, because a pod was OOM-killed below it.
     pub fn needs(&mut self, time: UnixNanos, amount: Amount) {
         let hour = time.div_euclid(HOUR_NS);
         match self.peaks.back_mut() {
@@ -83,13 +83,13 @@ impl Showar {
         }
     }
 
-    /// The size in force.
+    /// Returns the current size.
     pub fn size(&self) -> Option<Amount> {
         self.size
     }
 
-    /// Sets a new size if it is time for one; `None` before the first sample. The window ends with the newest sample, so that
-    /// what is not measured changes nothing.
+    /// Updates the size if it is due; `None` before the first sample. The window ends with the newest sample, so
+    /// that gaps in the measurements change nothing.
     pub fn decide(&mut self) -> Option<Amount> {
         let count = self.samples.len() as f64;
         let floor =

@@ -1,4 +1,4 @@
-//! The status of a VPA: what to recommend, which conditions hold, and whether that is worth a write.
+//! Status of a VPA: recommendations, conditions, and the decision whether a change is worth a write.
 //!
 //! Upstream: `pkg/recommender/model/vpa.go` and `pkg/utils/vpa/api.go`.
 
@@ -6,7 +6,7 @@ use super::amount::Amount;
 use super::post::{Amounts, Recommendation};
 use super::time::{self, UnixNanos};
 
-/// Types of conditions.
+/// Condition types.
 pub mod condition {
     pub const RECOMMENDATION_PROVIDED: &str = "RecommendationProvided";
     pub const LOW_CONFIDENCE: &str = "LowConfidence";
@@ -14,20 +14,20 @@ pub mod condition {
     pub const FETCHING_HISTORY: &str = "FetchingHistory";
     pub const CONFIG_UNSUPPORTED: &str = "ConfigUnsupported";
 
-    /// Those that are decided here, in the order in which they are written. Others are left as they are.
+    /// Types managed here, in the order in which they are written. Conditions of other types are left unchanged.
     pub const DECIDED: [&str; 5] =
         [RECOMMENDATION_PROVIDED, LOW_CONFIDENCE, NO_PODS_MATCHED, FETCHING_HISTORY, CONFIG_UNSUPPORTED];
 }
 
-/// The status of a VPA as far as it is read and written.
+/// Fields of a VPA's status that are read and written.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Status {
-    /// `None`: nothing is recommended.
+    /// `None`: there is no recommendation.
     pub recommendation: Option<Vec<Recommendation>>,
     pub conditions: Vec<Condition>,
 }
 
-/// As in any Kubernetes status.
+/// Kubernetes condition.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Condition {
     pub kind: String,
@@ -40,35 +40,35 @@ pub struct Condition {
     pub observed_generation: Option<i64>,
 }
 
-/// What was found out about one VPA.
+/// Inputs for the status of one VPA.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Findings {
-    /// Why its target cannot be looked after: there is no such object, or another VPA does it.
+    /// Reason why the target is not handled: it does not exist, or another VPA controls it.
     pub unsupported: Option<String>,
-    /// Another VPA looks after the target.
+    /// Whether another VPA controls the target.
     pub is_shadowed: bool,
-    /// Running pods of the target.
+    /// Number of running pods of the target.
     pub pods: usize,
-    /// What is known from before has not been read yet.
+    /// Whether the usage history has not been loaded yet.
     pub fetches_history: bool,
-    /// The names of the containers that its pods have, without those whose policy is off.
+    /// Names of the containers of its pods, without those whose policy is off.
     pub containers: Vec<String>,
-    /// Of containers of which enough is known, by name.
+    /// Recommendations for containers with enough samples, by name.
     pub recommendations: Vec<Recommendation>,
-    /// Containers of which little is known yet.
+    /// Containers with few samples.
     pub low_confidence: Vec<String>,
-    /// What is said about limits by nodes; empty when nothing was capped.
+    /// Message about capping to a node's size; empty when nothing was capped.
     pub capped: String,
 }
 
-/// Differences below these are not written, once something is recommended. 0: every difference is written.
+/// Differences below these are not written once there is a recommendation. 0: every difference is written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Thresholds {
     pub cpu_milli: Amount,
     pub memory_bytes: Amount,
 }
 
-/// The status that follows from what was found, or `None` when the one that is there says it already.
+/// Returns the new status, or `None` when the current one is up to date.
 pub fn next(old: &Status, found: &Findings, thresholds: Thresholds, now: UnixNanos) -> Option<Status> {
     let recommendation = match found.is_shadowed {
         true => None,
@@ -79,8 +79,8 @@ pub fn next(old: &Status, found: &Findings, thresholds: Thresholds, now: UnixNan
     (next != *old).then_some(next)
 }
 
-/// What is recommended from now on. What was recommended to a container that is still there stays until there is something
-/// better: requests that were set by it would fall back otherwise.
+/// Returns the new recommendations. The recommendation of an existing container stays until there is a better one;
+/// otherwise requests set from it would fall back.
 fn recommendation(old: &Status, found: &Findings, thresholds: Thresholds) -> Option<Vec<Recommendation>> {
     let published = old.recommendation.as_deref().unwrap_or_default();
     if found.recommendations.is_empty() && (found.pods == 0 || found.fetches_history) {
@@ -100,7 +100,7 @@ fn recommendation(old: &Status, found: &Findings, thresholds: Thresholds) -> Opt
     Some(if is_about(published, &next, thresholds) { published.to_vec() } else { next })
 }
 
-/// Whether both say the same, but for differences that are below the thresholds.
+/// Returns whether all differences are below the thresholds.
 fn is_about(old: &[Recommendation], new: &[Recommendation], thresholds: Thresholds) -> bool {
     let close = |old: Option<Amount>, new: Option<Amount>, threshold: Amount| match (old, new) {
         (Some(old), Some(new)) => old == new || old.abs_diff(new) < threshold.unsigned_abs(),
@@ -127,7 +127,7 @@ fn conditions(old: &[Condition], found: &Findings, is_provided: bool, now: UnixN
         (true, _) => (true, "", found.capped.clone()),
         (false, true) => (false, "NoPodsMatched", "No pods match this VPA object".to_owned()),
         (false, false) if found.unsupported.is_some() => (false, "ConfigUnsupported", String::new()),
-        (false, false) => (false, "NoSamples", "no usage of the containers is known yet".to_owned()),
+        (false, false) => (false, "NoSamples", "no usage samples of the containers yet".to_owned()),
     };
     let low = &found.low_confidence;
     let wanted = [
@@ -145,7 +145,7 @@ fn conditions(old: &[Condition], found: &Findings, is_provided: bool, now: UnixN
         ),
         (
             FETCHING_HISTORY,
-            found.fetches_history.then(|| (true, "", "the usage of the past is not read yet".to_owned())),
+            found.fetches_history.then(|| (true, "", "the usage history has not been loaded yet".to_owned())),
         ),
         (CONFIG_UNSUPPORTED, found.unsupported.clone().map(|why| (true, "TargetUnsupported", why))),
     ];
@@ -167,7 +167,7 @@ fn conditions(old: &[Condition], found: &Findings, is_provided: bool, now: UnixN
     let mut all: Vec<Condition> =
         old.iter().filter(|condition| !DECIDED.contains(&condition.kind.as_str())).cloned().collect();
     all.extend(decided);
-    // As they stand in the status, so that an order of somebody else's is no difference.
+    // Keep the current order, so that an order set by another client is no difference.
     let place = |condition: &Condition| {
         old.iter().position(|known| known.kind == condition.kind).unwrap_or(usize::MAX)
     };

@@ -1,8 +1,8 @@
-//! The aggregates of all workloads, and the running containers that feed them.
+//! Aggregates of all workloads, and the running containers that feed them.
 //!
-//! Upstream: `pkg/recommender/model/cluster.go`. Its aggregates belong to sets of pod labels, of which every rollout and
-//! every run of a CronJob makes a new one that lives for 8 days. Here they belong to workloads: pods come and go without
-//! a trace, but for what they added.
+//! Upstream: `pkg/recommender/model/cluster.go`. Upstream keys aggregates by pod label sets: every rollout and
+//! every run of a CronJob creates a new one that lives for 8 days. Here they are keyed by workload, and a pod that
+//! ends leaves only its samples behind.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -18,10 +18,10 @@ use super::open::{self, OpenWindows};
 use super::settings::Settings;
 use super::time::UnixNanos;
 
-/// Clocks of nodes may be so much ahead of ours.
+/// Maximum accepted clock skew of a node that is ahead of this process.
 pub(super) const CLOCK_SKEW_NS: i64 = 300_000_000_000;
 
-/// The top of a pod's chain of owners.
+/// Topmost owner of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Workload {
     pub namespace: Arc<str>,
@@ -29,13 +29,13 @@ pub struct Workload {
     pub name: Arc<str>,
 }
 
-/// All aggregates.
+/// Aggregates of all workloads.
 #[derive(Debug)]
 pub struct Store {
     settings: Settings,
     shapes: Shapes,
     workloads: BTreeMap<Workload, Known>,
-    /// Running pods, by uid.
+    /// Running pods by uid.
     pods: BTreeMap<Arc<str>, Pod>,
 }
 
@@ -43,24 +43,25 @@ pub struct Store {
 #[derive(Debug)]
 struct Pod {
     workload: Workload,
-    /// Its containers that were measured, by name. Few: searched from the start.
+    /// Measured containers by name. There are few, so they are searched linearly.
     containers: Vec<(Arc<str>, ContainerState)>,
 }
 
-/// What is known of a workload. Most have one container and few pods: sorted lists take a tenth of what maps would.
+/// Aggregates of one workload. Most workloads have one container and few pods: sorted lists take a tenth of the
+/// memory of maps.
 #[derive(Debug, Default)]
 struct Known {
     containers: Vec<(Arc<str>, Tracked)>,
-    /// The uids of its running pods.
+    /// Uids of the running pods.
     pods: Vec<Arc<str>>,
 }
 
-/// An aggregate, and the rules that its VPA sets for it.
+/// Aggregate of a container, and the rules that its VPA sets for it.
 #[derive(Debug)]
 struct Tracked {
     aggregate: Aggregate,
     rules: Option<Box<MemoryRules>>,
-    /// What another estimator knows that its VPA asks for.
+    /// State of the other estimator that the VPA selects, if any.
     sizes: Option<Box<Sizes>>,
 }
 
@@ -74,7 +75,7 @@ impl Store {
         &self.settings
     }
 
-    /// A pod of a workload runs. A pod that is known keeps what is known of it.
+    /// Records that a pod of a workload runs. The state of an already known pod is kept.
     pub fn pod_runs(&mut self, uid: &Arc<str>, workload: &Workload) {
         match self.pods.get(uid) {
             Some(known) if known.workload == *workload => return,
@@ -88,12 +89,12 @@ impl Store {
         }
     }
 
-    /// The workload of a running pod.
+    /// Returns the workload of a running pod.
     pub fn workload_of(&self, pod: &str) -> Option<&Workload> {
         Some(&self.pods.get(pod)?.workload)
     }
 
-    /// A pod ended. What its containers used stays.
+    /// Records that a pod ended. Its samples stay in the aggregate.
     pub fn pod_ended(&mut self, uid: &str) {
         let Some(Pod { workload, .. }) = self.pods.remove(uid) else { return };
         if let Some(known) = self.workloads.get_mut(&workload) {
@@ -106,7 +107,7 @@ impl Store {
         }
     }
 
-    /// Only these pods run, all others ended without our knowing.
+    /// Keeps only the pods that still run, and removes pods that ended unnoticed.
     pub fn retain_pods(&mut self, runs: impl Fn(&str) -> bool) {
         self.pods.retain(|uid, _| runs(uid));
         for known in self.workloads.values_mut() {
@@ -115,10 +116,10 @@ impl Store {
         self.drop_empty();
     }
 
-    /// Where samples of a running container go. Its aggregate is made when there is none.
+    /// Returns the state that samples of a running container are added to. Creates the aggregate if there is none.
     ///
     /// # Errors
-    /// [`Refused::Unknown`]: there is no such pod.
+    /// [`Refused::Unknown`]: the pod is not running.
     pub(super) fn container(
         &mut self,
         pod: &str,
@@ -136,7 +137,7 @@ impl Store {
         Ok(Container { state, aggregate: &mut tracked.aggregate, sizes, rules, strict })
     }
 
-    /// A CPU usage in millicores, measured from `time` on.
+    /// Adds a CPU usage in millicores, measured from `time` on.
     pub fn add_cpu(
         &mut self,
         pod: &str,
@@ -149,7 +150,7 @@ impl Store {
         self.container(pod, container, now)?.add_cpu(millicores, time)
     }
 
-    /// A memory usage in bytes.
+    /// Adds a memory usage in bytes.
     pub fn add_memory(
         &mut self,
         pod: &str,
@@ -162,7 +163,7 @@ impl Store {
         self.container(pod, container, now)?.add_memory(bytes, time)
     }
 
-    /// A container that requested so many bytes was killed for want of memory. Returns how many it needs.
+    /// Records an OOM kill of a container with this memory request in bytes. Returns the bytes that it needs.
     pub fn record_oom(
         &mut self,
         pod: &str,
@@ -180,7 +181,7 @@ impl Store {
         Ok(needed)
     }
 
-    /// A VPA sets other rules for a container's memory, or none any more.
+    /// Sets or clears the VPA's own rules for a container's memory.
     pub fn set_rules(
         &mut self,
         workload: &Workload,
@@ -192,7 +193,8 @@ impl Store {
         known.tracked(container, &self.shapes, now).1.rules = rules.map(Box::new);
     }
 
-    /// A VPA asks for another estimator for a container, or for none any more. A new one knows nothing yet.
+    /// Sets or clears the other estimator that the VPA selects for a container. A new estimator starts without
+    /// samples.
     pub fn set_method(&mut self, workload: &Workload, container: &str, method: Option<Method>) {
         let Some(known) = self.workloads.get_mut(workload) else { return };
         let Ok(at) = known.position(container) else { return };
@@ -202,18 +204,18 @@ impl Store {
         }
     }
 
-    /// Other estimators look at what they have been told until now.
+    /// Makes the other estimators count all samples up to `now`.
     pub fn advance_methods(&mut self, now: UnixNanos) {
         let containers = self.workloads.values_mut().flat_map(|known| &mut known.containers);
         containers.filter_map(|(_, tracked)| tracked.sizes.as_mut()).for_each(|sizes| sizes.advance(now));
     }
 
-    /// What another estimator knows of a container, if its VPA asks for one.
+    /// Returns the other estimator of a container, if its VPA selects one.
     pub fn sizes(&self, workload: &Workload, container: &str) -> Option<&Sizes> {
         self.workloads.get(workload)?.get(container)?.sizes.as_deref()
     }
 
-    /// The containers of a workload of which something is known, by name.
+    /// Returns the containers of a workload that have an aggregate, by name.
     pub fn containers(&self, workload: &Workload) -> impl Iterator<Item = (&Arc<str>, &Aggregate)> {
         let known = self.workloads.get(workload).into_iter();
         known.flat_map(|known| &known.containers).map(|(name, tracked)| (name, &tracked.aggregate))
@@ -227,7 +229,7 @@ impl Store {
         self.workloads.keys()
     }
 
-    /// A workload or one of its containers does not exist any more.
+    /// Removes a deleted workload, or its deleted containers.
     pub fn forget(&mut self, workload: &Workload, keeps: impl Fn(&str) -> bool) {
         if let Some(known) = self.workloads.get_mut(workload) {
             known.containers.retain(|(name, _)| keeps(name));
@@ -237,7 +239,7 @@ impl Store {
         }
     }
 
-    /// Forgets what got no samples for so long that nothing is left to know.
+    /// Removes aggregates without samples for the whole retention time (window length times window count).
     pub fn expire(&mut self, now: UnixNanos) {
         let (default, strict) = (self.settings.memory_rules(), self.settings.strict_upstream);
         for known in self.workloads.values_mut() {
@@ -249,7 +251,7 @@ impl Store {
         self.drop_empty();
     }
 
-    /// The checkpoint of a container, and what is to be stored beside it; `None` when nothing is known of it.
+    /// Returns the checkpoint of a container and the state to store beside it, or `None` without an aggregate.
     pub fn save(
         &self,
         workload: &Workload,
@@ -264,8 +266,8 @@ impl Store {
         Some(open::save(&known.get(container)?.aggregate, running, now))
     }
 
-    /// Adds what a checkpoint has; pods that had an open window are running until [`retain_pods`](Self::retain_pods)
-    /// says otherwise. To be called before samples come.
+    /// Merges a checkpoint. Pods with an open window count as running until [`retain_pods`](Self::retain_pods)
+    /// removes them. Must be called before samples are added.
     pub fn load(
         &mut self,
         workload: &Workload,
@@ -284,7 +286,7 @@ impl Store {
         let name = name.clone();
         for (uid, state) in running {
             let uid: Arc<str> = uid.into();
-            // What was stored beside a checkpoint may be wrong; a pod that is known belongs where it is.
+            // The stored windows may be wrong: a known pod stays with its workload.
             if self.workload_of(&uid).is_some_and(|known| known != workload) {
                 continue;
             }
@@ -298,7 +300,7 @@ impl Store {
         Ok(())
     }
 
-    /// How many there are of everything that takes memory.
+    /// Counts everything that takes memory.
     pub fn counts(&self) -> Counts {
         Counts {
             workloads: self.workloads.len(),
@@ -308,7 +310,7 @@ impl Store {
         }
     }
 
-    /// Memory of all aggregates, in bytes, without what maps and the allocator add.
+    /// Returns the memory of all aggregates, in bytes, without the overhead of maps and the allocator.
     pub fn aggregate_bytes(&self) -> usize {
         self.workloads
             .values()
@@ -322,18 +324,18 @@ impl Store {
     }
 }
 
-/// Where samples of one running container go.
+/// State that samples of one running container are added to.
 pub(super) struct Container<'a> {
     state: &'a mut ContainerState,
     aggregate: &'a mut Aggregate,
-    /// With the number of the pod.
+    /// Estimator of the container, with the number of its pod.
     sizes: Option<(u64, &'a mut Sizes)>,
     rules: MemoryRules,
     strict: bool,
 }
 
 impl Container<'_> {
-    /// As [`Store::add_cpu`], for a time that [`check_clock`] lets pass.
+    /// Adds a CPU usage as [`Store::add_cpu`] does, for a time accepted by [`check_clock`].
     pub(super) fn add_cpu(&mut self, millicores: Amount, time: UnixNanos) -> Result<(), Refused> {
         self.state.add_cpu(self.aggregate, millicores, time)?;
         if let Some((pod, sizes)) = &mut self.sizes {
@@ -342,7 +344,7 @@ impl Container<'_> {
         Ok(())
     }
 
-    /// As [`Store::add_memory`], for a time that [`check_clock`] lets pass.
+    /// Adds a memory usage as [`Store::add_memory`] does, for a time accepted by [`check_clock`].
     pub(super) fn add_memory(&mut self, bytes: Amount, time: UnixNanos) -> Result<(), Refused> {
         self.state.add_memory(self.aggregate, bytes, time, &self.rules, self.strict)?;
         if let Some((pod, sizes)) = &mut self.sizes {
@@ -352,14 +354,14 @@ impl Container<'_> {
     }
 }
 
-/// The same for a pod as long as the process runs.
+/// Returns a number for a pod that is stable for the lifetime of the process.
 fn number(uid: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     uid.hash(&mut hasher);
     hasher.finish()
 }
 
-/// A sample from far ahead would make all later ones worthless.
+/// Refuses samples from the far future: decaying weights would make all later samples worthless.
 pub(super) fn check_clock(time: UnixNanos, now: UnixNanos) -> Result<(), Refused> {
     match time > now.saturating_add(CLOCK_SKEW_NS) {
         true => Err(Refused::Future),
@@ -380,7 +382,7 @@ impl Known {
         Some(&self.containers[self.position(container).ok()?].1)
     }
 
-    /// The aggregate of a container, a new one if there is none, and its name.
+    /// Returns the aggregate of a container and its name. Creates it if there is none.
     fn tracked(&mut self, container: &str, shapes: &Shapes, now: UnixNanos) -> (&Arc<str>, &mut Tracked) {
         let at = self.position(container).unwrap_or_else(|at| {
             let tracked = Tracked { aggregate: Aggregate::new(shapes, now), rules: None, sizes: None };
@@ -393,7 +395,7 @@ impl Known {
 }
 
 impl Pod {
-    /// The state of a container, a new one if there is none.
+    /// Returns the state of a container. Creates it if there is none.
     fn state(&mut self, container: &Arc<str>) -> &mut ContainerState {
         let at = self.containers.iter().position(|(name, _)| name == container).unwrap_or_else(|| {
             let at = self.containers.len();
@@ -404,7 +406,7 @@ impl Pod {
     }
 }
 
-/// Into a list that is as long as it must be while it is short.
+/// Inserts into a list without spare capacity while the list is short.
 fn insert<T>(list: &mut Vec<T>, at: usize, element: T) {
     const SHORT: usize = 4;
     if list.len() < SHORT {

@@ -1,4 +1,4 @@
-//! Behaviour that upstream's unit tests state, and figures measured with upstream 1.8.1.
+//! Behaviour taken from upstream's unit tests, and values measured with upstream 1.8.1.
 
 mod buckets;
 mod checkpoint;
@@ -42,7 +42,7 @@ fn at(text: &str) -> UnixNanos {
     from_text(text).expect("a time")
 }
 
-/// A histogram with buckets of 1 up to 10, where a sample weighs half after an hour.
+/// A histogram with buckets of 1 up to 10 and a half-life of an hour.
 fn hourly() -> UsageHistogram {
     let buckets = Buckets::linear(10.0, 1.0, 0.001).expect("buckets");
     UsageHistogram::new(&Arc::new(HistogramOptions::new(buckets, HOUR, 1.0)))
@@ -75,7 +75,7 @@ impl Fed {
         self.state.record_oom(&mut self.aggregate, requested, time, &rules, strict).is_ok()
     }
 
-    /// Both resources a minute from `start`, as `usage` says for the n-th.
+    /// Adds one sample of both resources per minute from `start`; `usage` gives the n-th.
     fn feed(mut self, start: UnixNanos, count: i64, usage: impl Fn(i64) -> (Amount, Amount)) -> Self {
         for n in 0..count {
             let (millicores, bytes) = usage(n);

@@ -5,13 +5,14 @@ use jiff::Timestamp;
 /// Nanoseconds since the Unix epoch, which reaches from 1677 to 2262.
 pub type UnixNanos = i64;
 
-/// No time at all: what Go's zero time, the first moment of the year 1, is for upstream. Earlier than every time.
+/// No time: corresponds to Go's zero time (the first moment of the year 1) in upstream. Earlier than every other
+/// time.
 pub const NEVER: UnixNanos = UnixNanos::MIN;
 
-/// From the first moment of the year 1 to the Unix epoch.
+/// Time from the first moment of the year 1 to the Unix epoch.
 const YEAR_1_TO_EPOCH_NS: i128 = 62_135_596_800 * 1_000_000_000;
 
-/// The multiple of `step_ns` since the year 1 that is nearest to `time`, the later one of two: Go's `Time.Round`.
+/// Rounds to the nearest multiple of `step_ns` since the year 1, ties to the later one: Go's `Time.Round`.
 pub fn round_to_multiple(time: UnixNanos, step_ns: i64) -> UnixNanos {
     if step_ns <= 0 {
         return time;
@@ -22,17 +23,17 @@ pub fn round_to_multiple(time: UnixNanos, step_ns: i64) -> UnixNanos {
     saturate(rounded - YEAR_1_TO_EPOCH_NS)
 }
 
-/// Nearest time that can be told from [`NEVER`].
+/// Clamps to the range of times, without [`NEVER`].
 fn saturate(nanos: i128) -> UnixNanos {
     nanos.clamp(i128::from(NEVER) + 1, i128::from(UnixNanos::MAX)) as UnixNanos
 }
 
-/// A `Duration` in nanoseconds, at most 292 years.
+/// Converts a `Duration` to nanoseconds, at most 292 years.
 pub fn nanos(duration: std::time::Duration) -> i64 {
     i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// RFC 3339 in whole seconds, as `metav1.Time` is written; `None` for [`NEVER`].
+/// Formats a time as RFC 3339 in whole seconds, like `metav1.Time`; `None` for [`NEVER`].
 pub fn to_text(time: UnixNanos) -> Option<String> {
     if time == NEVER {
         return None;
@@ -41,12 +42,12 @@ pub fn to_text(time: UnixNanos) -> Option<String> {
     Some(second.to_string())
 }
 
-/// Why a text is not a time that can be worked with.
+/// The text is not a valid time.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a time between 1678 and 2261 as RFC 3339 writes it")]
+#[error("`{0}` is not an RFC 3339 time between 1678 and 2261")]
 pub struct TimeError(String);
 
-/// The time that an RFC 3339 text says; Go's zero time is [`NEVER`].
+/// Parses an RFC 3339 time; Go's zero time is [`NEVER`].
 pub fn from_text(text: &str) -> Result<UnixNanos, TimeError> {
     let timestamp: Timestamp = text.parse().map_err(|_| TimeError(text.into()))?;
     if timestamp.as_nanosecond() == -YEAR_1_TO_EPOCH_NS {

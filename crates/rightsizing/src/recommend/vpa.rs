@@ -1,4 +1,4 @@
-//! A VerticalPodAutoscaler as plain values, and what its policies mean for each container.
+//! VerticalPodAutoscaler as plain values, and the effect of its policies on each container.
 //!
 //! Upstream: `pkg/apis/autoscaling.k8s.io/v1/types.go`, `pkg/recommender/model/vpa.go`.
 
@@ -15,45 +15,45 @@ use super::store::Workload;
 use super::time::UnixNanos;
 use berth_model::PerResource;
 
-/// The name under which VPAs that name no recommender are asked for.
+/// Name of the recommender for VPAs that name none.
 pub const DEFAULT_RECOMMENDER: &str = "default";
 
-/// The policy of containers that have none of their own.
+/// Name of the policy for containers that have none of their own.
 const ANY_CONTAINER: &str = "*";
 
-/// The longest window of memory that a VPA can set, and the most that it can multiply with: those of our own configuration.
+/// Longest memory window and largest multiplier that a VPA can set: the limits of berth's own configuration.
 const INTERVAL_S_MAX: i64 = 30 * 86_400;
 const OOM_BUMP_RATIO_MAX: f64 = 100.0;
 
-/// What is read of a VPA.
+/// Fields that are read from a VPA.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Vpa {
     pub namespace: Arc<str>,
     pub name: Arc<str>,
     pub uid: String,
     pub created: UnixNanos,
-    /// `None`: it has none, or one without a kind or name.
+    /// `None`: there is no target, or it lacks a kind or name.
     pub target: Option<Owner>,
     /// Names of `spec.recommenders`.
     pub recommenders: Vec<String>,
     pub update_mode: String,
-    /// What else it says of how its pods are updated.
+    /// Update policy apart from the mode.
     pub update: UpdatePolicy,
-    /// It has the label of VPAs that berth makes itself.
+    /// Whether it has the label of VPAs created by berth.
     pub is_managed: bool,
     /// Changes with every change of the object.
     pub resource_version: String,
     pub policies: Vec<ContainerPolicy>,
-    /// Containers that get whole cores, by an annotation.
+    /// Containers that get whole cores, from an annotation.
     pub integer_cpu: Vec<String>,
-    /// The estimator that an annotation asks for; `None`: the one of the Vertical Pod Autoscaler.
+    /// Estimator selected by an annotation; `None`: that of the Vertical Pod Autoscaler.
     pub estimator: Option<Result<Method, UnknownMethod>>,
-    /// What its annotation says of other things than CPU and memory.
+    /// Annotation with the estimates of dimensions besides CPU and memory.
     pub usage: Option<Box<str>>,
     pub status: Status,
 }
 
-/// A controller, as an owner reference or a VPA's target names it.
+/// Controller named by an owner reference or by a VPA's target.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Owner {
     /// `GROUP/VERSION`, or the version alone; may be empty.
@@ -62,33 +62,33 @@ pub struct Owner {
     pub name: String,
 }
 
-/// How the pods of a VPA may be updated, beside the mode.
+/// Restrictions on updating the pods of a VPA, apart from the mode.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UpdatePolicy {
-    /// `None`: what the updater is configured with.
+    /// `None`: the updater's configured value.
     pub min_replicas: Option<i64>,
-    /// All of them must be fulfilled before a pod is updated.
+    /// All of them must be met before a pod is updated.
     pub requirements: Vec<EvictionRequirement>,
-    /// A container that was killed for want of memory within so many seconds is updated at once.
+    /// A container OOM-killed within this many seconds of its start is updated immediately.
     pub evict_after_oom_s: Option<i64>,
 }
 
-/// A direction in which at least one of these resources must change.
+/// Direction in which at least one of these resources must change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EvictionRequirement {
     pub resources: PerResource<bool>,
-    /// `TargetHigherThanRequests` or `TargetLowerThanRequests`; nothing fulfils another one.
+    /// `TargetHigherThanRequests` or `TargetLowerThanRequests`; any other value is never met.
     pub change: String,
 }
 
-/// What a VPA says of one container, or of all that it does not name.
+/// Policy of a VPA for one container, or for all containers without their own.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ContainerPolicy {
-    /// `*` for those that have no policy of their own.
+    /// `*` for containers without a policy of their own.
     pub container: String,
-    /// It gets no recommendation.
+    /// Whether the container gets no recommendation.
     pub off: bool,
-    /// Limits stay as they are.
+    /// Whether limits are left unchanged.
     pub requests_only: bool,
     pub allowed: Allowed,
     /// `None`: both resources.
@@ -100,12 +100,12 @@ pub struct ContainerPolicy {
 }
 
 impl Owner {
-    /// The API group; empty for the core group.
+    /// Returns the API group; empty for the core group.
     pub fn group(&self) -> &str {
         self.api_version.split_once('/').map_or("", |(group, _)| group)
     }
 
-    /// Whether it is one of the kinds that Kubernetes itself has. As upstream, a target may leave the group out.
+    /// Returns whether it is a built-in kind. As in upstream, a target may leave the group out.
     pub fn is_built_in(&self) -> bool {
         let kinds = [
             "DaemonSet",
@@ -119,7 +119,8 @@ impl Owner {
         ["", "apps", "batch", "extensions"].contains(&self.group()) && kinds.contains(&self.kind.as_str())
     }
 
-    /// The workload that this is in a namespace. Kinds of others carry their group: names of kinds are not unique.
+    /// Returns the workload with this owner in a namespace. Custom kinds include their group, as kind names are not
+    /// unique.
     pub fn workload(&self, namespace: &Arc<str>) -> Workload {
         let kind = match self.is_built_in() || self.group().is_empty() {
             true => self.kind.as_str().into(),
@@ -130,7 +131,8 @@ impl Owner {
 }
 
 impl Vpa {
-    /// Whether the recommender of this name looks after it. The one named `default` also has those that name none.
+    /// Returns whether the VPA belongs to the recommender of this name. `default` also gets the VPAs that name
+    /// none.
     pub fn is_of(&self, recommender: &str) -> bool {
         match self.recommenders.is_empty() {
             true => recommender == DEFAULT_RECOMMENDER,
@@ -142,21 +144,21 @@ impl Vpa {
         self.target.as_ref().map(|target| target.workload(&self.namespace))
     }
 
-    /// The policy of a container: its own, else the one for all others. The two are not mixed.
+    /// Returns the policy of a container: its own, else the default one. The two are not merged.
     pub fn policy(&self, container: &str) -> Option<&ContainerPolicy> {
         let of = |name: &str| self.policies.iter().find(|policy| policy.container == name);
         of(container).or_else(|| of(ANY_CONTAINER))
     }
 
-    /// Which resources of a container are recommended; `None`: its policy is off.
+    /// Returns the resources of a container to recommend; `None`: its policy is off.
     pub fn controlled(&self, container: &str) -> Option<Controlled> {
         let Some(policy) = self.policy(container) else { return Some(estimate::BOTH) };
         (!policy.off).then(|| policy.controlled.unwrap_or(estimate::BOTH))
     }
 
-    /// How memory samples of a container become peaks; `None` when its policy says nothing of it. What makes no sense counts
-    /// as not said, and what is too much as the most that there can be: peaks count at the end of their window, and one that is
-    /// far ahead would outweigh all later samples.
+    /// Returns the memory rules for a container, or `None` when its policy sets none. Invalid values count as
+    /// unset, and values that are too large are clamped: peaks count at the end of their window, and one far in the
+    /// future would outweigh all later samples.
     pub fn memory_rules(&self, container: &str, default: MemoryRules) -> Option<MemoryRules> {
         const SECOND_NS: i64 = 1_000_000_000;
         let policy = self.policy(container)?;
@@ -178,11 +180,11 @@ impl Vpa {
         (rules != default).then_some(rules)
     }
 
-    /// What is done with recommendations; `max_allowed` is for containers whose policy has no maximum.
+    /// Returns the post-processing policy; `max_allowed` applies to containers whose policy has no maximum.
     pub fn post_policy(&self, max_allowed: Amounts) -> PostPolicy {
         let mut allowed = BTreeMap::new();
         for policy in &self.policies {
-            // The first one of a name counts.
+            // The first policy of a name wins.
             allowed.entry(policy.container.clone()).or_insert(policy.allowed);
         }
         let integer_cpu = self.integer_cpu.clone();

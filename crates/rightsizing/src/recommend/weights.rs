@@ -1,25 +1,26 @@
-//! The weights of a histogram's buckets, only of those that have any.
+//! Bucket weights of a histogram, stored sparsely.
 //!
-//! A container's usage touches 10 to 30 of 176 buckets, so buckets are a short sorted list of 10 bytes each.
+//! A container's usage touches 10 to 30 of 176 buckets, so the weights are a short sorted list of 10 bytes per
+//! entry.
 //! Upstream: `pkg/recommender/util/histogram.go`, whose array has the same weights.
 
 use super::buckets::Buckets;
 use super::checkpoint::{CheckpointError, HistogramCheckpoint};
 
-/// The largest bucket of a checkpoint has this weight, the others theirs in proportion.
+/// Weight of the largest bucket in a checkpoint; the other weights are scaled in proportion.
 const CHECKPOINT_WEIGHT_MAX: f64 = 10_000.0;
 
-/// Far more than any sum of samples; beyond it sums could become infinite.
+/// Far above any sum of samples; larger totals could make sums infinite.
 const LOADED_TOTAL_MAX: f64 = 1e100;
 
-/// Below this a weight is dropped when weights are scaled down. The sums of a percentile start with a weight of at
-/// least epsilon, to which adding something as small changes no bit.
+/// Weights below this are dropped when weights are scaled down. Percentile sums start with a weight of at least
+/// epsilon, and adding a value this small to it changes no bit.
 const NEGLIGIBLE: f64 = 1e-30;
 
-/// How many buckets a full list grows by.
+/// Number of entries by which a full list grows.
 const GROWTH: usize = 2;
 
-/// Weights by bucket, and their sum as it was added up.
+/// Weights by bucket, and their running sum.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Weights {
     /// Sorted by bucket.
@@ -27,7 +28,7 @@ pub(super) struct Weights {
     total: f64,
 }
 
-/// 10 bytes: the weight is kept without its alignment.
+/// 10 bytes: the weight is stored unaligned.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Entry {
     bucket: u16,
@@ -54,7 +55,7 @@ impl Weights {
         self.total += weight;
     }
 
-    /// Takes a sample away that was added before. What remains below epsilon is nothing.
+    /// Removes a sample that was added before. A remainder below epsilon counts as zero.
     pub(super) fn subtract(&mut self, buckets: &Buckets, value: f64, weight: f64) {
         let less = |from: f64| if from - weight < buckets.epsilon() { 0.0 } else { from - weight };
         if let Ok(at) = self.position(buckets.find(value)) {
@@ -76,7 +77,8 @@ impl Weights {
         });
     }
 
-    /// Adds what `other` has, times `factor`: only its buckets from the first to the last of at least epsilon, as upstream does.
+    /// Adds the weights of `other` times `factor`. As in upstream, only buckets between the first and the last with
+    /// at least epsilon are added.
     pub(super) fn merge(&mut self, buckets: &Buckets, other: &Self, factor: f64) {
         let has_weight = |entry: &Entry| entry.weight() * factor >= buckets.epsilon();
         for entry in between(&other.entries, has_weight) {
@@ -89,7 +91,8 @@ impl Weights {
         self.range(buckets).is_empty()
     }
 
-    /// The end of the first bucket up to which there is a share `percentile` of the total weight; 0 without weights.
+    /// Returns the end of the first bucket at which the cumulative share of the total weight reaches `percentile`;
+    /// 0 without weights.
     pub(super) fn percentile(&self, buckets: &Buckets, percentile: f64) -> f64 {
         let range = self.range(buckets);
         let Some(last) = range.last() else { return 0.0 };
@@ -115,7 +118,7 @@ impl Weights {
         }
     }
 
-    /// Adds what a checkpoint has; all of it or, with an error, nothing.
+    /// Adds the weights of a checkpoint. On error nothing changes.
     pub(super) fn load(
         &mut self,
         buckets: &Buckets,
@@ -145,7 +148,7 @@ impl Weights {
         Ok(())
     }
 
-    /// Buckets that have an entry, with its weight.
+    /// Returns the buckets that have an entry, with their weights.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u16, f64)> + '_ {
         self.entries.iter().map(|entry| (entry.bucket, entry.weight()))
     }
@@ -154,7 +157,7 @@ impl Weights {
         self.entries.capacity() * size_of::<Entry>()
     }
 
-    /// The entries that count: from the first to the last that weighs at least epsilon.
+    /// Returns the entries from the first to the last with a weight of at least epsilon.
     fn range(&self, buckets: &Buckets) -> &[Entry] {
         between(&self.entries, |entry| entry.weight() >= buckets.epsilon())
     }
@@ -180,7 +183,7 @@ impl Weights {
     }
 }
 
-/// From the first to the last for which `is_end` holds.
+/// Returns the entries from the first to the last for which `is_end` holds.
 fn between(entries: &[Entry], is_end: impl Fn(&Entry) -> bool) -> &[Entry] {
     let first = entries.iter().position(&is_end);
     let last = entries.iter().rposition(is_end);

@@ -1,7 +1,9 @@
-//! How fast replicas may change: the behaviour of a HorizontalPodAutoscaler v2, on top of what the controller wants.
+//! Rate limits for replica changes: the behavior of a HorizontalPodAutoscaler v2, applied to the controller's
+//! output.
 //!
-//! Upstream: `pkg/controller/podautoscaler/horizontal.go` (`convertDesiredReplicasWithBehaviorRate`). Its stabilisation looks at the numbers
-//! that were wanted before. A controller that goes step by step wants no number: here a direction rests after a change in the other.
+//! Upstream: `pkg/controller/podautoscaler/horizontal.go` (`convertDesiredReplicasWithBehaviorRate`). Upstream
+//! stabilises over past desired replica counts. This controller works in steps and has no desired count: after a
+//! change in one direction, the other direction waits.
 
 use std::collections::VecDeque;
 
@@ -9,10 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use super::observation::Seconds;
 
-/// What is remembered of changes, at most; older ones go.
+/// Maximum number of remembered changes; older ones are dropped.
 const MOST_KEPT: usize = 240;
 
-/// Rules for both directions; without rules of a direction it is not limited.
+/// Rules for both directions; a direction without rules is not limited.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Behavior {
     pub up: Option<Rules>,
@@ -22,24 +24,24 @@ pub struct Behavior {
 /// Rules for one direction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules {
-    /// No change in this direction for so long after one in the other.
+    /// Time in seconds without a change in this direction after one in the other.
     pub stabilization_s: Seconds,
     pub select: Select,
     pub policies: Vec<Policy>,
 }
 
-/// Which of the policies holds.
+/// How several policies are combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Select {
-    /// The one that allows most.
+    /// The policy that allows the largest change.
     Max,
-    /// The one that allows least.
+    /// The policy that allows the smallest change.
     Min,
     /// No change in this direction.
     Disabled,
 }
 
-/// So much change in so long a time.
+/// Maximum change per period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
     pub amount: Amount,
@@ -52,31 +54,31 @@ pub enum Amount {
     Percent(u32),
 }
 
-/// What was done, to look back at.
+/// Past changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct History {
-    /// Positive: replicas that came.
+    /// Time and difference; positive: replicas were added.
     changes: VecDeque<(Seconds, i64)>,
 }
 
-/// What may be done of what is wanted.
+/// Change that the behavior allows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allowed {
     pub replicas: u32,
-    /// Why that is not what is wanted.
+    /// Reason why it differs from the desired count.
     pub because: Option<&'static str>,
 }
 
 impl History {
-    /// What is ahead of the clock, as another clock or this one before it was set back has written it, counts as of now. To be called
-    /// before it is asked.
+    /// Clamps times in the future to now (they come from another clock, or from this one before it was set back).
+    /// Must be called before the history is read.
     pub fn tidy(&mut self, now: Seconds) {
         self.changes.drain(..self.changes.len().saturating_sub(MOST_KEPT));
         self.changes.iter_mut().for_each(|(at, _)| *at = (*at).min(now));
     }
 
-    /// Replicas were changed.
+    /// Records a change of replicas.
     pub fn changed(&mut self, now: Seconds, from: u32, to: u32) {
         if from != to {
             self.changes.push_back((now, i64::from(to) - i64::from(from)));
@@ -84,10 +86,10 @@ impl History {
         }
     }
 
-    /// The changes in the last `period` seconds: those that added, and those that took away.
+    /// Returns the replicas added and removed in the last `period` seconds.
     fn recent(&self, now: Seconds, period: Seconds) -> (i64, i64) {
         let recent = self.changes.iter().filter(|(at, _)| *at <= now && now.saturating_sub(*at) < period);
-        // It may have come from an object that anybody can write.
+        // It may come from an object that any client can write.
         let most = i64::from(u32::MAX);
         let changes = recent.map(|(_, change)| (*change).clamp(-most, most));
         changes.fold((0, 0), |(up, down), change| (up + change.max(0), down + (-change).max(0)))
@@ -95,7 +97,7 @@ impl History {
 }
 
 impl Behavior {
-    /// What may be done now, of `replicas` that there are, when so many are wanted.
+    /// Returns the allowed replica count, given the current and the desired one.
     pub fn allow(&self, history: &History, now: Seconds, replicas: u32, wanted: u32) -> Allowed {
         let rests = |rules: &Option<Rules>, other: fn((i64, i64)) -> i64| {
             let window = rules.as_ref().map_or(0, |rules| rules.stabilization_s);
@@ -109,11 +111,12 @@ impl Behavior {
             wanted => Some(wanted),
         };
         match allowed {
-            None => {
-                Allowed { replicas, because: Some("behavior waits after a change in the other direction") }
-            }
+            None => Allowed {
+                replicas,
+                because: Some("behavior: stabilization after a change in the other direction"),
+            },
             Some(allowed) => {
-                let because = (allowed != wanted).then_some("behavior allows no larger change now");
+                let because = (allowed != wanted).then_some("behavior: change limited by the policies");
                 Allowed { replicas: allowed, because }
             }
         }
@@ -134,7 +137,7 @@ impl Behavior {
     }
 
     fn down_to(&self, history: &History, now: Seconds, replicas: u32, wanted: u32) -> u32 {
-        // The most change is the fewest replicas.
+        // The largest change down is the fewest replicas.
         let limit = limit(&self.down, |policy| {
             let (added, removed) = history.recent(now, policy.period_s);
             let start = i64::from(replicas) - added + removed;
@@ -150,7 +153,7 @@ impl Behavior {
     }
 }
 
-/// What the policies that hold allow, `i64::MIN` when no change is allowed; `None`: anything.
+/// Combines the policies: `i64::MIN` when no change is allowed, `None` without a limit.
 fn limit(rules: &Option<Rules>, allows: impl Fn(&Policy) -> i64) -> Option<i64> {
     let rules = rules.as_ref()?;
     let allowed = rules.policies.iter().map(allows);
@@ -194,8 +197,11 @@ mod tests {
         assert_eq!(of(Select::Max).allow(&history, 0, 2, 50).replicas, 6);
         assert_eq!(of(Select::Min).allow(&history, 0, 2, 50).replicas, 4);
         let disabled = of(Select::Disabled).allow(&history, 0, 2, 50);
-        assert_eq!((disabled.replicas, disabled.because), (2, Some("behavior allows no larger change now")));
-        // What came in the period counts: it began with 2.
+        assert_eq!(
+            (disabled.replicas, disabled.because),
+            (2, Some("behavior: change limited by the policies"))
+        );
+        // Additions within the period count: it began with 2.
         history.changed(1, 2, 6);
         assert_eq!(of(Select::Max).allow(&history, 10, 6, 50).replicas, 6);
         assert_eq!(of(Select::Max).allow(&history, 16, 6, 50).replicas, 12);
@@ -261,7 +267,7 @@ mod tests {
     }
 
     proptest! {
-        /// A change never goes beyond what is wanted, nor in the other direction, whatever was before.
+        /// A change never exceeds the desired one, nor goes in the other direction, whatever the history.
         #[test]
         fn what_is_allowed_is_between_what_is_there_and_what_is_wanted(
             steps in prop::collection::vec((0i64..200, 0u32..40), 1..40),

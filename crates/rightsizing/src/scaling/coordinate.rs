@@ -1,20 +1,22 @@
-//! Both halves together.
+//! Coordination of vertical and horizontal scaling.
 //!
-//! SHOWAR's rules: (1) the vertical half goes first; (2) CPU beyond the cap is not given: it holds the size, and tells the
-//! horizontal half over a channel they share, which adds replicas. What the paper leaves open would let the halves work
-//! against each other: replicas lower the usage of each, sizes follow it down, saturation rises again, until there are many
-//! tiny pods. So, beyond the paper:
+//! SHOWAR's rules: (1) the vertical half runs first; (2) CPU beyond the cap is not granted: the size stays, and a
+//! shared channel asks the horizontal half to add replicas. The paper leaves cases open in which the halves work
+//! against each other: more replicas lower the usage of each, sizes follow it down, saturation rises again, until
+//! there are many tiny pods. Therefore, beyond the paper:
 //!
-//! * Saturation is answered by size first, as long as the cap allows it: that is there at once, a new pod is not.
-//! * CPU shrinks only as far as the worst signal lately lets expect that saturation stays below its setpoint, and not while
-//!   one replica less would do, with what it did given to the others: then that goes first, as a pod takes memory whatever
-//!   it does.
-//! * What a size has got is not soon taken away: only where a quarter of it is spare, and not within an hour after anything
-//!   grew. Too much for an hour costs less than too little for a minute.
-//! * Samples count as if as many pods as now had shared the load then ([`super::shares`]).
-//! * Usage at the limit is no measure of need: where nothing is known of saturation, throttled containers grow by a step.
-//! * Memory keeps some room above its peak, and grows as soon as half of that is used: less than 15 % too little kills, too.
-//! * Far beyond the setpoint steps are larger, and do not wait for their turn.
+//! * Saturation is answered by a larger size first, as long as the cap allows it: this takes effect immediately, a
+//!   new pod does not.
+//! * CPU shrinks only as far as saturation is expected to stay below its setpoint, judged by the highest recent
+//!   signal. It does not shrink while one replica less would do, its load spread over the rest: then the replica is
+//!   removed first, because each pod takes memory even when idle.
+//! * CPU that was added is not removed soon: only where a quarter of the size is spare, and not within an hour
+//!   after any growth. Too much for an hour costs less than too little for a minute.
+//! * Samples are corrected to the current number of pods that share the load ([`super::shares`]).
+//! * Usage at the limit does not show the need: without a saturation signal, throttled containers grow by a step.
+//! * Memory keeps a margin above its peak, and grows as soon as half of the margin is used: the OOM killer also
+//!   acts when less than 15 % is missing.
+//! * Far above the setpoint, steps are larger and do not wait for the interval.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -28,38 +30,38 @@ use super::shares::Shares;
 use super::vertical::{Peaks, Usage, after_kill, differs, is_spare, usage};
 use crate::recommend::amount::{from_float, scale};
 
-/// More containers of a pod than this are not sized.
+/// Maximum number of containers of a pod that are sized.
 const CONTAINERS_MAX: usize = 64;
 const REASON_MAX: usize = 600;
-/// Nothing shrinks while no samples come of more than so large a share of the pods.
+/// Share of the pods without samples above which nothing shrinks.
 const UNHEARD_MAX: f64 = 0.1;
-/// So large a share of throttled samples counts.
+/// Share of throttled samples from which a container counts as throttled.
 const THROTTLED_MIN: f64 = 0.2;
 
-/// What is remembered of a workload between decisions.
+/// State of a workload between decisions.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Memory {
-    /// What was decided last; another number was set by somebody else.
+    /// Last decided replica count; a different one was set by another client.
     pub replicas: Option<u32>,
-    /// When sizes were looked at last.
+    /// Time of the last size decision.
     pub sized_s: Option<Seconds>,
-    /// When replicas were.
+    /// Time of the last replica decision.
     pub scaled_s: Option<Seconds>,
-    /// When anything grew.
+    /// Time of the last growth of a size or of replicas.
     pub grown_s: Option<Seconds>,
     pub controller: Controller,
-    /// What the busiest containers of all pods needed of CPU together, at most, lately.
+    /// Highest recent CPU need of the busiest containers, summed over all pods.
     pub need: Worst,
-    /// How many pods shared the load.
+    /// Number of pods that shared the load.
     pub shares: Shares,
-    /// By container: its highest needs for memory.
+    /// Memory peaks by container.
     pub peaks: BTreeMap<String, Peaks>,
 }
 
 impl Memory {
-    /// Times ahead of the clock are those of another clock, or of this one before it was set back. They are taken for now: what
-    /// rests for a while rests that long once more, and no longer.
+    /// Clamps times in the future to now: they come from another clock, or from this one before it was set back. A
+    /// hold time then starts again, and does not last longer.
     fn without_the_future(&mut self, now: Seconds) {
         let times = [&mut self.sized_s, &mut self.scaled_s, &mut self.grown_s];
         for time in times.into_iter().chain([&mut self.need.time_s, &mut self.controller.worst.time_s]) {
@@ -68,22 +70,22 @@ impl Memory {
     }
 }
 
-/// What is to be done. Both are complete: what does not change is what it was.
+/// Decided state. It is complete: unchanged values are included.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Decision {
     pub replicas: u32,
-    /// For each container that was observed; 0 where nothing was set and nothing is known.
+    /// For each observed container; 0 where no size is set and none is known.
     pub sizes: Vec<(String, Size)>,
     pub replicas_changed: bool,
     pub sizes_changed: bool,
-    /// Why, in one line, with what it was decided from.
+    /// One line with the reasons and inputs.
     pub reason: String,
 }
 
-/// Decides what the workload should be like now.
+/// Decides the sizes and replicas of a workload.
 ///
-/// Replicas are within their bounds whatever is observed, but where somebody else owns them or has switched the workload
-/// off. Sizes that are changed are within theirs.
+/// Replicas are within their bounds whatever is observed, except when another controller owns them or the workload
+/// is switched off. Changed sizes are within their bounds.
 pub fn decide(settings: &Settings, memory: &mut Memory, seen: &Observation, now: Seconds) -> Decision {
     let containers = &seen.containers[..seen.containers.len().min(CONTAINERS_MAX)];
     memory.peaks.retain(|name, _| containers.iter().any(|container| container.name == *name));
@@ -106,11 +108,7 @@ pub fn decide(settings: &Settings, memory: &mut Memory, seen: &Observation, now:
     if seen.replicas == 0 {
         round.memory.replicas = None;
         let sizes = containers.iter().map(|container| (container.name.clone(), container.size)).collect();
-        return Decision {
-            sizes,
-            reason: "switched off: no replicas are asked for".into(),
-            ..Decision::default()
-        };
+        return Decision { sizes, reason: "switched off: spec.replicas is 0".into(), ..Decision::default() };
     }
     round.notice_others();
     round.listen();
@@ -135,23 +133,23 @@ pub fn decide(settings: &Settings, memory: &mut Memory, seen: &Observation, now:
     }
 }
 
-/// One decision in the making.
+/// State during one decision.
 struct Round<'a> {
     settings: &'a Settings,
     memory: &'a mut Memory,
     seen: &'a Observation,
     now: Seconds,
-    /// When it can be believed.
+    /// The signal, if it is valid.
     signal: Option<f64>,
-    /// What the controller wants; taken by whoever answers it.
+    /// Change requested by the controller; taken by the half that carries it out.
     wish: Option<Wish>,
-    /// The shared channel.
+    /// Shared channel: the vertical half requests more replicas.
     scale_out: bool,
-    /// CPU was taken away in this round.
+    /// Whether CPU was lowered in this round.
     shrunk: bool,
-    /// CPU was added in this round.
+    /// Whether CPU was raised in this round.
     grown: bool,
-    /// What the busiest container needs of CPU in each pod, and its place.
+    /// CPU need of the busiest container in each pod, with its index.
     need: Option<(usize, i64)>,
     reason: String,
 }
@@ -162,7 +160,7 @@ impl<'a> Round<'a> {
         let _ = write!(self.reason, "{between}{what}");
     }
 
-    /// Seconds since then.
+    /// Returns the seconds since then.
     fn since(&self, then: Option<Seconds>) -> Seconds {
         then.map_or(i64::MAX, |then| self.now.saturating_sub(then))
     }
@@ -171,20 +169,20 @@ impl<'a> Round<'a> {
         self.settings.horizontal.as_ref().filter(|_| self.seen.frozen.is_none())
     }
 
-    /// Somebody else set the replicas: what was learnt belongs to another number.
+    /// Resets the controller if another client set the replicas: its state belongs to the old number.
     fn notice_others(&mut self) {
         let Some(ours) = self.memory.replicas.filter(|ours| *ours != self.seen.replicas) else { return };
         self.memory.controller.reset();
         self.memory.grown_s = Some(self.now);
-        self.say(format_args!("replicas {ours} became {} by somebody else", self.seen.replicas));
+        self.say(format_args!("replicas changed from {ours} to {} by another client", self.seen.replicas));
     }
 
-    /// Asks the controller, when it is its turn.
+    /// Runs the controller, if it is due.
     fn listen(&mut self) {
         let Some(settings) = self.horizontal() else {
             if let Some(owner) = self.seen.frozen.as_ref() {
                 self.memory.controller.reset();
-                self.say(format_args!("{owner} decides about replicas: they and the CPU size stay"));
+                self.say(format_args!("{owner} controls the replicas: replicas and CPU size stay"));
             }
             return;
         };
@@ -206,7 +204,7 @@ impl<'a> Round<'a> {
         self.say(format_args!("signal {signal:.4} of {:.4}", settings.setpoint));
     }
 
-    /// The vertical half.
+    /// Computes the sizes (vertical half).
     fn sizes(&mut self, containers: &[Container]) -> Vec<(String, Size)> {
         let due = self.since(self.memory.sized_s) >= self.settings.vertical.every_s;
         if due {
@@ -258,7 +256,7 @@ impl<'a> Round<'a> {
         let usage = usage(&container.memory, self.now, 0.0, vertical);
         let peaks = self.memory.peaks.entry(container.name.clone()).or_default();
         if let Ok(usage) = &usage {
-            // Only now the clock is known to be right: nothing is forgotten for one that jumped ahead.
+            // Trim only here, where samples confirm the clock: a clock that jumped ahead must not remove peaks.
             peaks.trim(self.now, self.settings.vertical.peak_hours);
             peaks.add(self.now, from_float(usage.max));
         }
@@ -277,7 +275,7 @@ impl<'a> Round<'a> {
                 return current;
             }
         };
-        // Too little kills: that cannot wait for its turn, nor for a difference that is worth it.
+        // Too little memory causes OOM kills: growth waits neither for the interval nor for the minimum difference.
         let room = if vertical.memory_room.is_finite() { vertical.memory_room.clamp(0.0, 10.0) } else { 0.0 };
         let wanted = vertical.memory_bounds.clamp(scale(needed, 1.0 + room));
         let grows = needed > current || scale(needed, 1.0 + room / 2.0) > current;
@@ -319,7 +317,7 @@ impl<'a> Round<'a> {
         if !due {
             return current;
         }
-        // Where saturation is known, it says better what usage at the limit means.
+        // With a saturation signal, that signal shows better what usage at the limit means.
         let throttled = usage.throttled >= THROTTLED_MIN && current > 0 && self.signal.is_none();
         let wanted =
             if throttled { wanted.max(self.a_step_more(current, self.step_share())) } else { wanted };
@@ -329,8 +327,8 @@ impl<'a> Round<'a> {
             if self.horizontal().is_some() {
                 self.scale_out = true;
             }
-            self.say(format_args!("cpu of {name} stays: it would be {wanted}m, more than {cap}m"));
-            // Without a size the pod could not be counted on at all.
+            self.say(format_args!("cpu of {name} stays: {wanted}m is more than {cap}m"));
+            // Without a size the pod has no CPU request at all.
             return if current > 0 { current } else { vertical.cpu_bounds.clamp(cap) };
         }
         let mut wanted = vertical.cpu_bounds.clamp(wanted);
@@ -361,7 +359,7 @@ impl<'a> Round<'a> {
         wanted
     }
 
-    /// The most that each needed lately, when this is what it needs now.
+    /// Returns the highest recent need per pod, including the current one.
     fn lately(&mut self, need: i64) -> i64 {
         let hold_s = self.settings.horizontal.as_ref().map_or(0, |settings| settings.hold_s);
         let replicas = f64::from(self.seen.replicas);
@@ -369,18 +367,18 @@ impl<'a> Round<'a> {
         from_float(self.memory.need.value / replicas).max(need)
     }
 
-    /// The share by which replicas would change.
+    /// Returns the share by which a step changes the replicas.
     fn step_share(&self) -> f64 {
         let share = self.settings.horizontal.as_ref().map_or(0.1, |settings| settings.step);
         f64::from(step(self.seen.replicas, share)) / f64::from(self.seen.replicas.max(1))
     }
 
-    /// A size that is larger by this share, and by enough to matter.
+    /// Returns a size increased by this share, and by at least the minimum difference.
     fn a_step_more(&self, current: i64, share: f64) -> i64 {
         scale(current, 1.0 + share.max(self.settings.vertical.change + 0.01))
     }
 
-    /// Answers saturation by the size of the busiest container, when there is room below the cap.
+    /// Answers saturation by a larger size of the busiest container, if it is below the cap.
     fn answer(&mut self, container: &Container) -> Option<i64> {
         let current = container.size.cpu_milli;
         let vertical = self.settings.of(&container.name);
@@ -397,37 +395,38 @@ impl<'a> Round<'a> {
         self.wish = None;
         self.grown = true;
         self.memory.controller.reset();
-        self.say(format_args!("cpu of {} {current}m -> {wanted}m for it", container.name));
+        self.say(format_args!("cpu of {} {current}m -> {wanted}m because of the signal", container.name));
         Some(wanted)
     }
 
-    /// Why what was heard of a container does not tell that less is enough, when nothing was of so many pods.
+    /// Returns why a container must not shrink, if too many pods have no recent samples.
     fn unheard(&self, unheard: u32) -> Option<String> {
         let ready = self.seen.ready;
         let few = f64::from(unheard) <= UNHEARD_MAX * f64::from(ready);
-        (!few).then(|| format!("nothing was heard of {unheard} of {ready} ready pods"))
+        (!few).then(|| format!("no recent samples of {unheard} of {ready} ready pods"))
     }
 
-    /// What is left when CPU is taken away, as far as saturation lets it.
+    /// Returns the CPU size below which saturation would exceed the setpoint, or the reason not to shrink.
     fn may_shrink(&self, current: i64, busy: bool, vertical: &Vertical) -> Result<i64, String> {
         let since = self.since(self.memory.grown_s);
         if since < vertical.hold_s {
-            return Err(format!("something grew {since} s ago"));
+            return Err(format!("last growth was {since} s ago"));
         }
         let Some(settings) = self.horizontal() else { return Ok(0) };
-        let Some(signal) = self.signal else { return Err("nothing is known of saturation".into()) };
+        let Some(signal) = self.signal else { return Err("no saturation signal".into()) };
         if signal >= settings.setpoint {
-            return Err(format!("the signal is {signal:.4}"));
+            return Err(format!("the signal is {signal:.4}, at or above the setpoint"));
         }
         let fewer = self.seen.replicas - 1;
         if self.seen.replicas > settings.min_replicas.max(1) && self.fits(settings, fewer) {
-            return Err(format!("{fewer} replicas would do"));
+            return Err(format!("{fewer} replicas would be enough"));
         }
         let need = self.need.map_or(0, |(_, need)| need);
         Ok(scale(current, self.memory.controller.enough(settings)).max(if busy { need } else { 0 }))
     }
 
-    /// What each of so many replicas would need to do what all do now, by what they use and by the worst signal lately.
+    /// Returns the CPU that each of `replicas` pods would need for the current load, judged by the usage and the
+    /// highest recent signal.
     fn needed(&self, settings: &Horizontal, replicas: u32) -> Option<f64> {
         let (at, need) = self.need?;
         let current = self.seen.containers[at].size.cpu_milli;
@@ -435,20 +434,20 @@ impl<'a> Round<'a> {
         Some(each * f64::from(self.seen.replicas) / f64::from(replicas.max(1)))
     }
 
-    /// How the busiest container is sized, if one is known.
+    /// Returns the vertical settings of the busiest container, if one is known.
     fn busiest(&self) -> &Vertical {
         let name = self.need.and_then(|(at, _)| self.seen.containers.get(at)).map(|it| it.name.as_str());
         name.map_or(&self.settings.vertical, |name| self.settings.of(name))
     }
 
-    /// Whether so many replicas could do it, with some room below the cap.
+    /// Returns whether this number of replicas could carry the load, with some room below the cap.
     fn fits(&self, settings: &Horizontal, replicas: u32) -> bool {
         let vertical = self.busiest();
         let room = vertical.cpu_cap_milli as f64 * (1.0 - vertical.change.clamp(0.0, 1.0));
         replicas > 0 && self.needed(settings, replicas).is_some_and(|needed| needed <= room)
     }
 
-    /// Bounds hold for what is set, also when nothing else is known; what is not ours stays as it is.
+    /// Applies the bounds to managed sizes, also without samples; sizes that are not managed stay.
     fn within_bounds(&self, name: &str, size: Size) -> Size {
         let vertical = self.settings.of(name);
         let cpu = vertical.cpu && self.seen.frozen.is_none() && size.cpu_milli > 0;
@@ -463,14 +462,14 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// The horizontal half.
+    /// Computes the replica count (horizontal half).
     fn replicas(&mut self) -> u32 {
         let Some(settings) = self.horizontal() else { return self.seen.replicas };
         let now = self.seen.replicas;
         let wanted = self.wanted_replicas(settings);
         let within = settings.clamp(wanted);
         if within != wanted {
-            self.say(format_args!("replicas are {} to {}", settings.min_replicas, settings.max_replicas));
+            self.say(format_args!("replicas must be {} to {}", settings.min_replicas, settings.max_replicas));
         }
         if within != now {
             self.memory.controller.reset();
@@ -486,10 +485,10 @@ impl<'a> Round<'a> {
     fn wanted_replicas(&mut self, settings: &Horizontal) -> u32 {
         let now = self.seen.replicas;
         let more = |share| now.saturating_add(step(now, share));
-        // Pods that are to come are part of the answer, unless they do not come at all.
+        // Starting pods are part of the answer, unless they take too long.
         let starting = self.seen.ready < now && self.since(self.memory.grown_s) < settings.every_s;
         let success = horizontal::success(self.seen.success, self.now, settings);
-        // Rule 1: what is killed for want of memory fails however many there are.
+        // Rule 1: an OOM-killed container fails with any number of replicas.
         let killed = self.seen.containers.iter().any(|container| container.oom_kills > 0);
         let failing = success.filter(|success| *success < settings.success_min && !killed);
         let grow = match (self.wish.take(), failing) {
@@ -499,7 +498,7 @@ impl<'a> Round<'a> {
                 self.say(format_args!("{:.2} % of requests succeed", success * 100.0));
                 Some(settings.step)
             }
-            // Without a signal nobody would notice that it was too much.
+            // Without a signal, nothing would show that a scale-out was too large.
             _ if self.scale_out && self.signal.is_some() => {
                 self.say(format_args!("scale out for CPU"));
                 Some(settings.step)
@@ -520,11 +519,11 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// How many replicas may go.
+    /// Returns the number of replicas that may be removed.
     fn fewer(&mut self, settings: &Horizontal) -> u32 {
         let since = self.since(self.memory.grown_s);
         if since < settings.hold_s {
-            self.say(format_args!("replicas stay: something grew {since} s ago"));
+            self.say(format_args!("replicas stay: last growth was {since} s ago"));
             return 0;
         }
         if let Some(why) = self.need.and_then(|(at, _)| self.unheard(self.seen.containers[at].unheard.cpu)) {
@@ -546,7 +545,7 @@ impl<'a> Round<'a> {
         fewer
     }
 
-    /// Whether so many replicas can do it. Sizes that are not ours stay as they are.
+    /// Returns whether this number of replicas can carry the load. Sizes that are not managed stay.
     fn can_do(&self, settings: &Horizontal, replicas: u32) -> bool {
         match self.need {
             Some(_) if self.busiest().cpu => self.fits(settings, replicas),
@@ -557,7 +556,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// When there are fewer replicas, each must be able to do more.
+    /// Raises the sizes when there are fewer replicas to carry the load.
     fn spread_over(&mut self, replicas: u32, mut sizes: Vec<(String, Size)>) -> Vec<(String, Size)> {
         let (Some(settings), Some((at, _))) = (self.horizontal(), self.need) else { return sizes };
         let vertical = self.busiest();
@@ -568,8 +567,10 @@ impl<'a> Round<'a> {
         let wanted = vertical.cpu_bounds.clamp(each.min(vertical.cpu_cap_milli.max(1)));
         let (name, size) = &mut sizes[at];
         if wanted > size.cpu_milli {
-            let text =
-                format!("cpu of {name} {}m -> {wanted}m, as fewer replicas do the same", size.cpu_milli);
+            let text = format!(
+                "cpu of {name} {}m -> {wanted}m, because fewer replicas carry the load",
+                size.cpu_milli
+            );
             size.cpu_milli = wanted;
             self.say(format_args!("{text}"));
         }

@@ -1,46 +1,46 @@
-//! How many replicas there should be: a PID controller on a measure of saturation (SHOWAR, section 3.3).
+//! Replica count: a PID controller on a saturation signal (SHOWAR, section 3.3).
 //!
 //! The paper compares the controller's output with the target and its dead band. Here the output is
-//! `setpoint × (1 + u)`, where `u` is made of errors *relative* to the setpoint, so that the gains mean the same for
-//! milliseconds and for shares; time is counted in periods. Steps are the paper's. What it says nothing about: errors are
-//! bounded, the integral too, and it starts anew with every step (anti-windup), as a step is itself what an integral
-//! would do; and nothing is done against the sign of the error.
+//! `setpoint × (1 + u)`, where `u` is computed from errors *relative* to the setpoint, so that the gains mean the same for
+//! milliseconds and for shares; time is counted in periods. Steps are the paper's. Not in the paper: errors and the
+//! integral are bounded, the integral is reset with every step (anti-windup, because a step does what an integral
+//! would do), and no action goes against the sign of the error.
 
 use serde::{Deserialize, Serialize};
 
 use super::observation::{Measured, Seconds};
 use super::settings::{Gains, Horizontal};
 
-/// More above the setpoint is not told apart: how far saturation goes says little about how much is missing.
+/// Maximum error: far above the setpoint, the signal says little about the missing capacity.
 const ERROR_MAX: f64 = 3.0;
 const INTEGRAL_MAX: f64 = 3.0;
-/// So many times the setpoint is nothing that was ever measured.
+/// Maximum signal as a multiple of the setpoint; larger values are invalid.
 const SIGNAL_MAX: f64 = 1e6;
-/// A share, with what adding up floating numbers costs.
+/// Maximum success share: 1, plus rounding errors of float sums.
 const SUCCESS_MAX: f64 = 1.01;
 
-/// What is remembered of the controller.
+/// State of the controller.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Controller {
     pub integral: f64,
-    /// The error before.
+    /// Previous error.
     pub error: Option<f64>,
-    /// The highest signal lately.
+    /// Highest recent signal.
     pub worst: Worst,
 }
 
-/// The highest value lately: half of it is forgotten in each hold.
+/// Highest recent value: half of it decays per hold time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Worst {
     pub value: f64,
-    /// When it was told last.
+    /// Time of the last update.
     pub time_s: Option<Seconds>,
 }
 
 impl Worst {
-    /// What is left of it.
+    /// Returns the decayed value.
     pub fn at(&self, now: Seconds, hold_s: Seconds) -> f64 {
         let passed = self.time_s.map_or(i64::MAX, |before| now.saturating_sub(before)).max(0);
         let left = self.value * 0.5_f64.powf(passed as f64 / hold_s.max(1) as f64);
@@ -52,34 +52,34 @@ impl Worst {
     }
 }
 
-/// What the controller wants.
+/// Change requested by the controller.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Wish {
     Grow,
-    /// Far beyond the setpoint.
+    /// The signal is far above the setpoint.
     GrowFast,
     Shrink,
-    /// Inside the dead band.
+    /// The signal is inside the dead band.
     Stay,
 }
 
-/// Why a signal says nothing.
+/// Reason why a signal is not used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unknown {
-    #[error("there is no signal")]
+    #[error("no signal")]
     Missing,
-    #[error("the signal is {0} s old")]
+    #[error("signal is {0} s old")]
     Stale(i64),
-    #[error("the signal is no number that could be")]
+    #[error("signal is invalid")]
     Absurd,
-    #[error("the setpoint is not above 0")]
+    #[error("setpoint must be above 0")]
     Setpoint,
 }
 
-/// The signal, when it can be believed.
+/// Returns the signal, if it is valid.
 ///
 /// # Errors
-/// It is missing, too old, or not a number that could be.
+/// It is missing, too old, or not a valid number.
 pub fn signal(seen: Option<Measured>, now: Seconds, settings: &Horizontal) -> Result<f64, Unknown> {
     if !(settings.setpoint.is_finite() && settings.setpoint > 0.0) {
         return Err(Unknown::Setpoint);
@@ -87,7 +87,7 @@ pub fn signal(seen: Option<Measured>, now: Seconds, settings: &Horizontal) -> Re
     believe(seen, now, settings.stale_s, SIGNAL_MAX * settings.setpoint)
 }
 
-/// The share of requests that succeed, when it can be believed.
+/// Returns the share of successful requests, if it is valid.
 pub fn success(seen: Option<Measured>, now: Seconds, settings: &Horizontal) -> Option<f64> {
     believe(seen, now, settings.stale_s, SUCCESS_MAX).ok()
 }
@@ -105,13 +105,14 @@ fn believe(seen: Option<Measured>, now: Seconds, stale_s: Seconds, most: f64) ->
 }
 
 impl Controller {
-    /// Errors of before count no more.
+    /// Clears the past errors.
     pub fn reset(&mut self) {
         self.integral = 0.0;
         self.error = None;
     }
 
-    /// The share of the capacity that would have done, judged by the worst signal lately: from a half to all of it.
+    /// Returns the share of the capacity that would have been enough, judged by the highest recent signal: from one
+    /// half to all of it.
     pub fn enough(&self, settings: &Horizontal) -> f64 {
         let steepness =
             if settings.steepness.is_finite() { settings.steepness.clamp(1.0, 100.0) } else { 4.0 };
@@ -119,12 +120,12 @@ impl Controller {
         if share.is_finite() { share.clamp(0.5, 1.0) } else { 1.0 }
     }
 
-    /// What the signal says at once, without any history.
+    /// Returns whether the signal alone, without history, requires an immediate change.
     pub fn is_urgent(signal: f64, settings: &Horizontal) -> bool {
         settings.urgent_at >= 1.0 && signal >= settings.urgent_at * settings.setpoint
     }
 
-    /// One period of the controller, with a signal that can be believed.
+    /// Runs one period of the controller with a valid signal.
     pub fn turn(&mut self, signal: f64, settings: &Horizontal) -> Wish {
         let error = ((signal - settings.setpoint) / settings.setpoint).clamp(-1.0, ERROR_MAX);
         let before = self.error.filter(|error| error.is_finite()).unwrap_or(error).clamp(-1.0, ERROR_MAX);
@@ -143,7 +144,7 @@ impl Controller {
     }
 }
 
-/// By how many replicas one step changes so many.
+/// Returns the number of replicas that one step adds or removes.
 pub fn step(replicas: u32, share: f64) -> u32 {
     let share = if share.is_finite() { share.clamp(0.0, 10.0) } else { 0.0 };
     ((f64::from(replicas) * share) as u32).max(1)

@@ -1,13 +1,13 @@
-//! How large the pods of a workload should be, and how many there should be: SHOWAR (SoCC'21) made into one decision.
+//! Sizes and replica count of a workload: SHOWAR (SoCC'21) as a single decision function.
 //!
-//! The vertical half ([`vertical`]) sizes containers by the mean and the deviation of what they use; the horizontal
-//! half ([`horizontal`]) is a PID controller that keeps a measure of saturation at its setpoint; [`coordinate`] lets the
-//! vertical half go first, and turns what one CPU is too small for into replicas. Everything is one call of [`decide`],
-//! as often as the caller likes (every 15 s is good): settings, what is remembered, what was observed and the time in,
-//! a [`Decision`] out. What is remembered ([`Memory`]) is small and survives a restart in the status of an object.
+//! The vertical half ([`vertical`]) sizes containers by the mean and the deviation of their usage; the horizontal
+//! half ([`horizontal`]) is a PID controller that keeps a saturation signal at its setpoint; [`coordinate`] runs
+//! the vertical half first, and adds replicas for containers that need more than one CPU. All of it is one call of
+//! [`decide`] at an interval chosen by the caller (15 s works well): settings, state, observation and time in, a
+//! [`Decision`] out. The state ([`Memory`]) is small and survives a restart in the status of an object.
 //!
-//! CPU is in millicores, memory in bytes, times are seconds since the Unix epoch. All that comes from a cluster may be
-//! wrong in any way: what cannot be believed changes nothing, and the decision says so. May not know: kube, tokio, clocks.
+//! CPU is in millicores, memory in bytes, times are seconds since the Unix epoch. All input from the cluster is
+//! untrusted: invalid values change nothing, and the decision reports them. May not know: kube, tokio, clocks.
 
 pub mod behavior;
 pub mod coordinate;

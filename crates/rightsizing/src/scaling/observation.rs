@@ -1,4 +1,4 @@
-//! What a decision is made from.
+//! Inputs of a decision.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,10 +14,10 @@ pub struct Point {
     pub value: f64,
 }
 
-/// As [`Point`], for what is measured of the workload as a whole.
+/// A [`Point`] measured for the workload as a whole.
 pub type Measured = Point;
 
-/// What the containers of one name have, or should have, in each pod.
+/// Requests of a container in each pod, current or desired.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Size {
@@ -29,34 +29,34 @@ pub struct Size {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Container {
     pub name: String,
-    /// What the pods have now; 0 where nothing is said.
+    /// Current size in the pods; 0 where unset.
     pub size: Size,
-    /// CPU in millicores: the samples of *all* pods, not their mean or maximum, so that the deviation is also that between
-    /// pods. In any order.
+    /// CPU in millicores: the samples of *all* pods, not their mean or maximum, so that the deviation includes that
+    /// between pods. In any order.
     pub cpu: Vec<Point>,
-    /// Memory in bytes (working set), as CPU.
+    /// Memory in bytes (working set), samples like those of CPU.
     pub memory: Vec<Point>,
-    /// What another estimator would set; without it the size is the mean and some deviations of what was used.
+    /// Sizes from another estimator; where unset, the size is the mean plus some deviations of the usage.
     pub estimate: PerResource<Option<i64>>,
-    /// Kills for want of memory since the last decision.
+    /// OOM kills since the last decision.
     pub oom_kills: u32,
-    /// Pods that are ready, and of which no sample came lately.
+    /// Number of ready pods without recent samples.
     pub unheard: PerResource<u32>,
 }
 
-/// One workload as it is now.
+/// Current state of one workload.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Observation {
-    /// What its `spec.replicas` says. 0: somebody switched it off, and it stays off.
+    /// `spec.replicas`. 0: a user switched the workload off, and it stays off.
     pub replicas: u32,
-    /// How many of them are ready.
+    /// Number of ready replicas.
     pub ready: u32,
-    /// All that its pods have, also those without samples.
+    /// All containers of its pods, including those without samples.
     pub containers: Vec<Container>,
-    /// The measure of saturation, in the unit of its setpoint: larger is worse.
+    /// Saturation signal, in the unit of its setpoint: larger is worse.
     pub signal: Option<Measured>,
-    /// Share of requests that succeed, 0 to 1.
+    /// Share of successful requests, 0 to 1.
     pub success: Option<Measured>,
-    /// Who else decides about the number of replicas (an HPA, KEDA), if anybody does: it is left alone then.
+    /// Other controller of the replica count (an HPA, KEDA), if any: the replicas are then left alone.
     pub frozen: Option<String>,
 }

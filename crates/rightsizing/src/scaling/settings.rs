@@ -1,4 +1,4 @@
-//! What can be set.
+//! Settings of the scaler.
 
 use std::collections::BTreeMap;
 
@@ -9,24 +9,24 @@ use crate::recommend::AMOUNT_MAX;
 
 const MI: i64 = 1 << 20;
 
-/// Both halves. Without the horizontal one the number of replicas is nobody's business here.
+/// Settings of both halves. Without the horizontal one, replicas are not managed.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Settings {
     pub vertical: Vertical,
-    /// For containers that are not sized as the others.
+    /// Settings for containers that differ from the default.
     pub containers: BTreeMap<String, Vertical>,
     pub horizontal: Option<Horizontal>,
 }
 
 impl Settings {
-    /// How a container is sized.
+    /// Returns the vertical settings of a container.
     pub fn of(&self, container: &str) -> &Vertical {
         self.containers.get(container).unwrap_or(&self.vertical)
     }
 }
 
-/// The least and the most of something. A least above the most counts as the most.
+/// Lower and upper bound. A lower bound above the upper one counts as equal to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Bounds {
@@ -41,46 +41,46 @@ impl Bounds {
     }
 }
 
-/// How containers are sized.
+/// Settings of container sizes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Vertical {
-    /// Whether CPU is sized at all.
+    /// Whether CPU is sized.
     pub cpu: bool,
-    /// Whether memory is.
+    /// Whether memory is sized.
     pub memory: bool,
-    /// Samples of the last so many seconds count.
+    /// Length of the sample window in seconds.
     pub window_s: Seconds,
-    /// Sizes change at most once in so long a time, but for what cannot wait: kills, and saturation.
+    /// Interval between size changes in seconds; OOM kills and saturation are handled immediately.
     pub every_s: Seconds,
-    /// A size is the mean and so many standard deviations.
+    /// Number of standard deviations added to the mean.
     pub sigmas: f64,
-    /// Less than this share of difference to the current size is no reason to act.
+    /// Minimum relative difference to the current size for a change.
     pub change: f64,
-    /// CPU is taken from a size only where more than this share of it is spare: more than `change`, so that what went does
-    /// not come back with the next wave.
+    /// Minimum spare share of a CPU size before it is lowered. Larger than `change`, so that CPU that was removed
+    /// is not added back with the next load peak.
     pub spare_min: f64,
-    /// No CPU is taken from a size for so long after anything grew.
+    /// Time in seconds after any growth during which no CPU size is lowered.
     pub hold_s: Seconds,
-    /// Fewer samples in the window say nothing.
+    /// Minimum number of samples in the window.
     pub points_min: usize,
-    /// Nor do samples, when the newest is older than this.
+    /// Maximum age of the newest sample, in seconds.
     pub stale_s: Seconds,
     /// Millicores.
     pub cpu_bounds: Bounds,
     /// Bytes.
     pub memory_bounds: Bounds,
-    /// Beyond so many millicores a container does not grow: replicas are added instead.
+    /// Maximum CPU size of a container in millicores; beyond it replicas are added.
     pub cpu_cap_milli: i64,
-    /// Usage above this share of the size is throttled usage: nobody knows how much more is wanted.
+    /// Share of the size from which usage counts as throttled: the real need is unknown.
     pub throttled_at: f64,
-    /// After a kill memory is multiplied with this …
+    /// Memory multiplier after an OOM kill …
     pub oom_bump_ratio: f64,
-    /// … or so many bytes are added, if that is more.
+    /// … or minimum number of bytes added, if that is more.
     pub oom_min_bump: i64,
-    /// So large a share more memory than the mean and the deviations, or the peak; the VPA's margin.
+    /// Share of memory added to the mean and deviations, or to the peak; the VPA's margin.
     pub memory_room: f64,
-    /// Memory is not less than the highest of so many hours, at most 48.
+    /// Number of hours whose highest usage is the minimum for memory, at most 48.
     pub peak_hours: i64,
 }
 
@@ -109,7 +109,7 @@ impl Default for Vertical {
     }
 }
 
-/// Weights of the parts of the PID controller.
+/// Gains of the PID controller.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Gains {
@@ -125,35 +125,35 @@ impl Default for Gains {
     }
 }
 
-/// How replicas are counted.
+/// Settings of the replica count.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Horizontal {
-    /// Where the signal should be, in its unit; must be above 0.
+    /// Target value of the signal, in its unit; must be above 0.
     pub setpoint: f64,
     pub gains: Gains,
-    /// Within half of this share on both sides of the setpoint nothing is done: the paper's alpha.
+    /// Width of the dead band around the setpoint, as a share of it (half on each side): the paper's alpha.
     pub dead_band: f64,
-    /// Replicas change by this share of them, but by one at least: the paper's beta.
+    /// Share of the replicas added or removed in one step, at least one replica: the paper's beta.
     pub step: f64,
     /// At least 1.
     pub min_replicas: u32,
     pub max_replicas: u32,
-    /// Replicas change at most once in so long a time, but for what cannot wait.
+    /// Interval between replica changes in seconds; urgent signals are handled immediately.
     pub every_s: Seconds,
-    /// No replica goes for so long after anything grew.
+    /// Time in seconds after any growth during which no replica is removed.
     pub hold_s: Seconds,
-    /// How steep the signal is: with this power of the load for each core it is expected to rise, at most, when
-    /// capacity is taken away. Not the paper's.
+    /// Steepness of the signal: the exponent with which it is assumed to rise, at most, with the load per core when
+    /// capacity is removed. Not in the paper.
     pub steepness: f64,
-    /// A signal older than this says nothing.
+    /// Maximum age of the signal, in seconds.
     pub stale_s: Seconds,
-    /// Below this share of requests that succeed, a replica is added. 0: never.
+    /// Share of successful requests below which a replica is added. 0: never.
     pub success_min: f64,
-    /// From so many times the setpoint on, what grows grows by `urgent_step`, and without waiting for its turn. Not the
-    /// paper's. 0: never.
+    /// Multiple of the setpoint from which growth uses `urgent_step` and does not wait for the interval. Not in the
+    /// paper. 0: never.
     pub urgent_at: f64,
-    /// As `step`, when it is urgent.
+    /// As `step`, for urgent signals.
     pub urgent_step: f64,
 }
 

@@ -1,7 +1,7 @@
-//! What samples of the past say of now: the load was shared by another number of pods then.
+//! Correction of past samples for the number of pods that shared the load at that time.
 //!
-//! One replica more lowers what each uses. Taken as they are, the samples before and after look like usage that varies a
-//! lot, and the deviation of it would call for the next replica.
+//! One more replica lowers the usage of each. Without the correction, samples from before and after would look like
+//! strongly varying usage, and their deviation would call for yet another replica.
 
 use std::borrow::Cow;
 
@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use super::observation::{Point, Seconds};
 use super::vertical::POINTS_MAX;
 
-/// More changes in one window are not told apart.
+/// Maximum number of changes per window; further ones are merged.
 const CHANGES_MAX: usize = 32;
 
-/// So many pods were ready from then on.
+/// Number of ready pods from a point in time on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Ready {
@@ -21,13 +21,13 @@ pub struct Ready {
     pub pods: u32,
 }
 
-/// How many pods shared the load, for as long as samples of it count; oldest first.
+/// Number of pods that shared the load, for the time of the samples in use; oldest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Shares(Vec<Ready>);
 
 impl Shares {
-    /// So many are ready now. Forgets what is older than the window, or cannot be.
+    /// Records the current number of ready pods. Removes entries that are older than the window, or invalid.
     pub fn note(&mut self, now: Seconds, pods: u32, window_s: Seconds) {
         self.0.retain(|ready| ready.since_s <= now && ready.pods > 0);
         self.0.sort_by_key(|ready| ready.since_s);
@@ -39,13 +39,13 @@ impl Shares {
         self.0.drain(..over.max(self.0.len().saturating_sub(CHANGES_MAX)));
     }
 
-    /// What each pod would have used if as many as now had shared the load.
+    /// Returns the usage that each pod would have had if the current number of pods had shared the load.
     pub fn as_of_now<'a>(&self, points: &'a [Point]) -> Cow<'a, [Point]> {
         let (Some(first), Some(now)) = (self.0.first(), self.0.last()) else { return Cow::Borrowed(points) };
         if self.0.len() == 1 {
             return Cow::Borrowed(points);
         }
-        // A sample is of the time before it.
+        // A sample covers the time before it.
         let pods_at = |time_s| self.0.iter().rfind(|ready| ready.since_s < time_s).unwrap_or(first).pods;
         let spread = |point: &Point| {
             let share = f64::from(pods_at(point.time_s)) / f64::from(now.pods);
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn samples_count_as_if_as_many_pods_as_now_had_shared_the_load() {
         let mut shares = Shares::default();
-        assert_eq!(values(&shares, &[10]), [600.0], "nothing is known");
+        assert_eq!(values(&shares, &[10]), [600.0], "no entries");
         for (now, pods) in [(0, 2), (100, 2), (200, 4), (300, 3), (310, 0)] {
             shares.note(now, pods, 300);
         }
@@ -90,7 +90,7 @@ mod tests {
             assert!(shares.len() <= CHANGES_MAX);
         }
         shares.note(2_000, 5, 300);
-        assert_eq!(shares.len(), 2, "the one in force at the window's start, and now");
+        assert_eq!(shares.len(), 2, "the entry at the window's start, and the current one");
         shares.note(2_300, 5, 300);
         assert_eq!(shares.len(), 1);
         // Only another clock can have written that.

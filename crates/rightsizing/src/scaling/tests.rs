@@ -7,7 +7,7 @@ use crate::scaling::coordinate::Memory;
 const MI: i64 = 1 << 20;
 const START: i64 = 1_700_000_000;
 
-/// A workload of one container, and the clock.
+/// A workload of one container, and a clock.
 struct Bench {
     settings: Settings,
     memory: Memory,
@@ -43,7 +43,7 @@ impl Bench {
         bench
     }
 
-    /// The window's samples are these in turn, the newest now.
+    /// Fills the window with these samples in turn, the newest now.
     fn uses(&mut self, cpu: &[f64], memory_mi: &[f64]) {
         let points = |values: &[f64], unit: f64| -> Vec<Point> {
             let value = |at: i64| values[at as usize % values.len()] * unit;
@@ -58,7 +58,7 @@ impl Bench {
         self.seen.signal = Some(Point { time_s: self.now, value });
     }
 
-    /// Decides, and carries it out.
+    /// Decides, and applies the decision.
     fn decide(&mut self) -> Decision {
         let decision = decide(&self.settings, &mut self.memory, &self.seen, self.now);
         self.seen.replicas = decision.replicas;
@@ -68,7 +68,7 @@ impl Bench {
         decision
     }
 
-    /// A quiet hour passes.
+    /// Lets a quiet hour pass.
     fn wait(&mut self, seconds: i64) {
         self.now += seconds;
     }
@@ -113,14 +113,14 @@ fn nothing_is_sized_below_the_floors() {
 fn samples_that_say_nothing_leave_the_size_as_it_is() {
     type Spoil = fn(&mut Bench);
     let cases: [(&str, Spoil); 4] = [
-        ("samples that are needed", |bench| bench.seen.containers[0].cpu.truncate(3)),
-        ("no sample for", |bench| {
+        ("required samples", |bench| bench.seen.containers[0].cpu.truncate(3)),
+        ("newest sample is", |bench| {
             bench.seen.containers[0].cpu.iter_mut().for_each(|point| point.time_s -= 150);
         }),
-        ("are no usage", |bench| {
+        ("are invalid", |bench| {
             bench.seen.containers[0].cpu.iter_mut().for_each(|point| point.value = f64::NAN);
         }),
-        ("are no usage", |bench| {
+        ("are invalid", |bench| {
             bench.seen.containers[0].cpu.iter_mut().for_each(|point| point.value = -1.0);
         }),
     ];
@@ -240,7 +240,7 @@ fn what_is_far_beyond_the_setpoint_grows_fast_and_at_once() {
     bench.signal(45.0);
     bench.uses(&[900.0], &[460.0]);
     assert_eq!(bench.decide().replicas, 15);
-    // The new ones are not there yet.
+    // The new ones are not ready yet.
     bench.seen.ready = 10;
     bench.wait(15);
     bench.signal(45.0);
@@ -321,7 +321,7 @@ fn a_small_error_that_stays_is_answered_in_the_end() {
 fn a_signal_that_cannot_be_believed_leaves_the_replicas_as_they_are() {
     let stale = Point { time_s: START - 600, value: 90.0 };
     let nothing = Point { time_s: START, value: f64::NAN };
-    let cases = [(None, "no signal"), (Some(stale), "600 s old"), (Some(nothing), "no number")];
+    let cases = [(None, "no signal"), (Some(stale), "600 s old"), (Some(nothing), "is invalid")];
     for (signal, says) in cases {
         let mut bench = Bench::new(4, 1_000, 500);
         bench.seen.signal = signal;
@@ -356,7 +356,7 @@ fn what_somebody_else_set_is_where_we_go_on() {
     bench.uses(&[200.0], &[460.0]);
     let decision = bench.decide();
     assert_eq!(decision.replicas, 9, "{}", decision.reason);
-    assert!(decision.reason.contains("4 became 9 by somebody else"), "{}", decision.reason);
+    assert!(decision.reason.contains("changed from 4 to 9 by another client"), "{}", decision.reason);
     assert!(bench.memory.controller.integral > -1.0);
 }
 

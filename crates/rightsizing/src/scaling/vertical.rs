@@ -1,4 +1,4 @@
-//! How much each container should have: the mean and some deviations of what it used lately (SHOWAR, section 3.2).
+//! Container sizes: the mean plus some standard deviations of the recent usage (SHOWAR, section 3.2).
 
 use serde::{Deserialize, Serialize};
 
@@ -9,14 +9,14 @@ use crate::recommend::amount::{from_float, scale};
 
 const HOUR_S: i64 = 3_600;
 const PEAK_HOURS_MAX: i64 = 48;
-/// The present hour is one more.
+/// The current hour is one more.
 const PEAKS_MAX: usize = PEAK_HOURS_MAX as usize + 1;
-/// Samples may be so much ahead of the caller's clock.
+/// Maximum time by which samples may be ahead of the caller's clock.
 const SKEW_S: i64 = 30;
-/// More samples than this are not looked at.
+/// Maximum number of samples that are read.
 pub(super) const POINTS_MAX: usize = 100_000;
 
-/// The highest need for memory in one hour.
+/// Highest memory needed in one hour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Peak {
@@ -25,13 +25,13 @@ pub struct Peak {
     pub bytes: i64,
 }
 
-/// What is remembered of the memory of one container: a peak for each hour of the last day or so, oldest first.
+/// Memory peaks of one container: one per hour of about the last day, oldest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Peaks(Vec<Peak>);
 
 impl Peaks {
-    /// No more than there can be: they may have come from an object that anybody can write.
+    /// Truncates to the maximum length: the peaks may come from an object that any client can write.
     pub fn limit(&mut self) {
         if self.0.len() > PEAKS_MAX {
             self.0.sort_by_key(|peak| (peak.hour, peak.bytes));
@@ -39,7 +39,7 @@ impl Peaks {
         }
     }
 
-    /// Forgets what is too old, or cannot be. The next hour is one of a clock that is a little ahead of ours.
+    /// Removes peaks that are too old or invalid. The next hour is kept: it is from a clock that is slightly ahead.
     pub fn trim(&mut self, now: Seconds, hours: i64) {
         let (hours, hour) = (hours.clamp(1, PEAK_HOURS_MAX), now.div_euclid(HOUR_S));
         self.0.retain(|peak| peak.hour <= hour.saturating_add(1) && peak.hour > hour.saturating_sub(hours));
@@ -76,33 +76,33 @@ impl Peaks {
     }
 }
 
-/// What the samples of a window say.
+/// Statistics of the samples of a window.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Usage {
     pub mean: f64,
-    /// Of the population.
+    /// Standard deviation of the population.
     pub deviation: f64,
     pub max: f64,
     pub points: usize,
-    /// Share of the samples that are at least as much as was asked about.
+    /// Share of the samples that are at or above the throttling threshold.
     pub throttled: f64,
 }
 
-/// Why samples say nothing.
+/// Reason why samples are not used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unknown {
-    #[error("{0} of {1} samples that are needed")]
+    #[error("{0} of {1} required samples")]
     TooFew(usize, usize),
-    #[error("no sample for {0} s")]
+    #[error("newest sample is {0} s old")]
     Stale(i64),
-    #[error("{0} of {1} samples are no usage")]
+    #[error("{0} of {1} samples are invalid")]
     Absurd(usize, usize),
 }
 
-/// The usage in the window that ends now; `throttle` is what counts as throttled.
+/// Computes the usage in the window that ends now; samples at or above `throttle` count as throttled.
 ///
 /// # Errors
-/// There are too few samples, they are too old, or too many of them cannot be.
+/// There are too few samples, they are too old, or too many are invalid.
 pub fn usage(points: &[Point], now: Seconds, throttle: f64, settings: &Vertical) -> Result<Usage, Unknown> {
     let window = settings.window_s.max(1);
     let inside = |point: &&Point| {
@@ -140,28 +140,28 @@ pub fn usage(points: &[Point], now: Seconds, throttle: f64, settings: &Vertical)
 }
 
 impl Usage {
-    /// The mean and so many deviations. Not the whole multiple of a deviation that a few samples can have: no more than
-    /// twice the largest of them.
+    /// Returns the mean plus `sigmas` deviations, but at most twice the largest sample: a few samples can have a
+    /// very large deviation.
     pub fn size(&self, sigmas: f64) -> i64 {
         let sigmas = if sigmas.is_finite() { sigmas.clamp(0.0, 100.0) } else { 3.0 };
         from_float((self.mean + sigmas * self.deviation).min(2.0 * self.max))
     }
 }
 
-/// What a container needs that was killed with this much memory.
+/// Returns the memory that a container needs after an OOM kill with this much memory.
 pub fn after_kill(bytes: i64, settings: &Vertical) -> i64 {
     let ratio = if settings.oom_bump_ratio.is_finite() { settings.oom_bump_ratio.max(1.0) } else { 1.2 };
     let bytes = bytes.clamp(0, AMOUNT_MAX);
     bytes.saturating_add(settings.oom_min_bump.clamp(0, AMOUNT_MAX)).max(scale(bytes, ratio)).min(AMOUNT_MAX)
 }
 
-/// Whether a size is so much larger than what would do that some of it is taken away.
+/// Returns whether enough of a size is spare that some of it is taken away.
 pub fn is_spare(current: i64, enough: i64, settings: &Vertical) -> bool {
     let share = if settings.spare_min.is_finite() { settings.spare_min.clamp(0.0, 1.0) } else { 0.25 };
     current.saturating_sub(enough) as f64 > share * current as f64
 }
 
-/// Whether another size is different enough to act. What is not set yet always is.
+/// Returns whether another size differs enough to act. An unset size always does.
 pub fn differs(current: i64, wanted: i64, settings: &Vertical) -> bool {
     let share = if settings.change.is_finite() { settings.change.clamp(0.0, 10.0) } else { 0.15 };
     current <= 0 || (wanted - current).abs() as f64 > share * current as f64

@@ -1,4 +1,4 @@
-//! The samples of the last minutes of all containers of some services. Bounded in time and in number.
+//! Recent samples of all containers of some services, bounded in time and number.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -6,25 +6,25 @@ use std::time::Duration;
 
 use super::observation::{Point, Seconds};
 
-/// Samples older than this are forgotten; the estimators look at no more.
+/// Maximum age of samples; the estimators use no older ones.
 const KEPT_S: Seconds = 600;
-/// Containers of which samples are kept, at most.
+/// Maximum number of containers with samples.
 const CONTAINERS_MAX: usize = 200_000;
 
-/// What is measured of a container.
+/// Kind of measurement of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// Millicores.
     Cpu,
     /// Bytes.
     Memory,
-    /// Bytes a second, of a pod as a whole.
+    /// Bytes per second, of a pod as a whole.
     Network,
 }
 
 type Key = (Arc<str>, Arc<str>, Arc<str>, Kind);
 
-/// By namespace, pod, container and kind.
+/// Samples by namespace, pod, container and kind.
 #[derive(Debug)]
 pub struct Windows {
     points_max: usize,
@@ -32,14 +32,14 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// For samples that come so often.
+    /// Creates an empty window for samples at this interval.
     pub fn new(interval: Duration) -> Self {
         let every = interval.as_secs().max(1);
         let points_max = usize::try_from(KEPT_S.unsigned_abs() / every + 1).unwrap_or(1);
         Windows { points_max, samples: BTreeMap::new() }
     }
 
-    /// A sample that is not later than the last one is the same, read twice, or of a clock that was set back: it is left out.
+    /// Adds a sample. One that is not later than the last is ignored: it was read twice, or its clock was set back.
     pub fn add(&mut self, (namespace, pod, container): (&str, &str, &str), kind: Kind, point: Point) {
         let full = self.samples.len() >= CONTAINERS_MAX;
         let key = (namespace.into(), pod.into(), container.into(), kind);
@@ -57,7 +57,7 @@ impl Windows {
         samples.push_back(point);
     }
 
-    /// More that a pod sent or received at this time; what was added for the same time counts, too.
+    /// Adds to the bytes that a pod sent or received at this time; values for the same time are summed.
     pub fn add_to(&mut self, (namespace, pod): (&str, &str), time_s: Seconds, value: f64) {
         let key = (namespace.into(), pod.into(), "".into(), Kind::Network);
         match self.samples.get_mut(&key).and_then(VecDeque::back_mut) {
@@ -66,7 +66,7 @@ impl Windows {
         }
     }
 
-    /// The samples of a container, oldest first.
+    /// Returns the samples of a container, oldest first.
     pub fn of<'a>(
         &'a self,
         (namespace, pod, container): (&str, &str, &str),
@@ -76,7 +76,7 @@ impl Windows {
         self.samples.get(&key).into_iter().flatten().copied()
     }
 
-    /// Forgets what is too old, and times that a clock had which was set back since.
+    /// Removes samples that are too old, or in the future because a clock was set back.
     pub fn forget(&mut self, now: Seconds) {
         let keep =
             |point: &Point| (now.saturating_sub(KEPT_S)..=now.saturating_add(KEPT_S)).contains(&point.time_s);
@@ -86,7 +86,7 @@ impl Windows {
         });
     }
 
-    /// Containers of which anything is known, twice where both kinds are.
+    /// Returns the number of containers with samples, counted once per kind.
     pub fn len(&self) -> usize {
         self.samples.len()
     }

@@ -1,8 +1,9 @@
-//! Hints of where pods of a workload had better be: near pods of another one, or on other nodes. They come from whoever measures
-//! (`correlate` of the rightsizing crate), not from the pods, and count like preferred terms of pod affinity that the pods have.
+//! Placement hints: pods of a workload should be near pods of another one, or on other nodes. Hints come from
+//! measurements ([`correlate`](berth_rightsizing::correlate)), not from pod specs, and count like preferred pod affinity terms
+//! of the pods.
 //!
-//! A hint never makes a node invalid, and changes no object. It counts when a pod is placed; pods that have a node stay there.
-//! Whoever hands hints over hands over all of them, so that what is not confirmed any more ends with the next set.
+//! A hint never makes a node invalid, and changes no object. It counts only when a pod is placed; placed pods stay.
+//! The caller always passes the complete set, so that hints that are no longer confirmed end with the next set.
 //! May not know: kube, tokio, clocks, nodes.
 
 use std::collections::{BTreeMap, HashMap};
@@ -12,61 +13,61 @@ use berth_model::{
     Identity, LabelSelector, Labels, Operator, PodAffinity, PodSelector, PodTerm, WeightedPodTerm,
 };
 
-/// The topology over which pods are near each other.
+/// Topology key over which pods count as near.
 const TOPOLOGY_KEY: &str = "kubernetes.io/hostname";
 
-/// Of more hints, the strongest count.
+/// Maximum number of hints; the strongest are kept.
 pub const HINTS_MAX: usize = 16_384;
 
-/// Terms for one pod, the strongest first: each is one more count to look at on every node.
+/// Maximum number of terms for one pod, the strongest first: each is one more count to read on every node.
 pub const TERMS_MAX: usize = 16;
 
-/// Pods of one namespace, by their labels.
+/// Pods of one namespace, selected by labels.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Workload {
     pub namespace: Arc<str>,
-    /// What the workload selects its pods by (`spec.selector`). One that matches nothing, or everything, makes no workload.
+    /// The workload's `spec.selector`. A selector that matches nothing, or everything, is invalid.
     pub selector: LabelSelector,
 }
 
-/// One preference.
+/// Placement preference.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Hint {
-    /// Whose pods are to be placed by it.
+    /// Workload whose pods are placed by the hint.
     pub of: Workload,
-    /// Whose pods are to be near or far.
+    /// Workload whose pods are to be near or apart.
     pub other: Workload,
     /// 1 to 100: near; -1 to -100: apart.
     pub weight: i32,
 }
 
-/// What came of a set of hints.
+/// Result of setting the hints.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Taken {
     pub in_force: usize,
-    /// Hints without a weight, a namespace, or a selector that says anything; and those beyond [`HINTS_MAX`].
+    /// Refused hints: without a weight, a namespace or a usable selector, or beyond [`HINTS_MAX`].
     pub refused: usize,
-    /// Waiting pods that will be looked at again.
+    /// Waiting pods that are requeued.
     pub concerned: usize,
 }
 
 /// Terms that pods get besides their own. Sorted.
 pub type Terms = Arc<[WeightedPodTerm]>;
 
-/// Those that hold now.
+/// Hints in force.
 #[derive(Debug, Default)]
 pub struct Hints {
     namespaces: HashMap<Arc<str>, Advised>,
     len: usize,
 }
 
-/// The workloads of one namespace that have hints.
+/// Workloads of one namespace that have hints.
 #[derive(Debug, Default)]
 struct Advised {
     workloads: Vec<(LabelSelector, Terms)>,
-    /// Places in `workloads` by one label that they select, as a pod is mostly selected by few of many.
+    /// Indexes into `workloads` by one required label, because a pod is usually selected by few of many workloads.
     by_label: HashMap<(Arc<str>, Arc<str>), Vec<usize>>,
-    /// Those that name no single label.
+    /// Indexes of workloads whose selector requires no single label.
     others: Vec<usize>,
 }
 
@@ -97,7 +98,7 @@ impl Workload {
 }
 
 impl Hints {
-    /// These, and how many of those given are not among them.
+    /// Returns the accepted hints, and the number of refused ones.
     pub fn new(hints: impl IntoIterator<Item = Hint>) -> (Hints, usize) {
         let mut given = 0;
         let all = hints.into_iter().inspect(|_| given += 1);
@@ -125,7 +126,8 @@ impl Hints {
         self.len == 0
     }
 
-    /// The terms that such a pod gets besides `own`, at most [`TERMS_MAX`]. What its own terms say something of is left to them.
+    /// Returns the terms for such a pod besides `own`, at most [`TERMS_MAX`]. A term that the pod already has
+    /// itself is left out.
     pub fn terms(&self, pod: &Identity, own: &PodAffinity) -> Terms {
         let Some(advised) = self.namespaces.get(&pod.namespace) else {
             return Terms::default();
@@ -156,7 +158,7 @@ impl Advised {
         self.workloads.push((selector, terms));
     }
 
-    /// In an order that follows from the labels and the workloads alone.
+    /// Returns the terms in an order that depends only on the labels and the workloads.
     fn of<'a>(&'a self, labels: &'a Labels) -> impl Iterator<Item = &'a Terms> + 'a {
         let labelled = labels.pairs().filter_map(|label| self.by_label.get(label)).flatten();
         let possible = labelled.chain(&self.others).map(|place| &self.workloads[*place]);
@@ -164,7 +166,7 @@ impl Advised {
     }
 }
 
-/// The strongest of them, each selector once, sorted.
+/// Returns the strongest terms, one per selector, sorted.
 fn strongest(mut terms: Vec<WeightedPodTerm>) -> Terms {
     terms.sort_by(|a, b| b.weight.abs().cmp(&a.weight.abs()).then_with(|| a.cmp(b)));
     let mut kept: Vec<WeightedPodTerm> = Vec::new();
@@ -177,7 +179,7 @@ fn strongest(mut terms: Vec<WeightedPodTerm>) -> Terms {
     kept.into()
 }
 
-/// A label that every pod meant has, if the selector names one.
+/// Returns a label that all selected pods have, if the selector names one.
 fn single_label(selector: &LabelSelector) -> Option<(Arc<str>, Arc<str>)> {
     let LabelSelector::All(requirements) = selector else { return None };
     requirements.iter().find_map(|requirement| match &requirement.operator {

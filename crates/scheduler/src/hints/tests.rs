@@ -18,7 +18,7 @@ fn pod(namespace: &str, labels: &[(&str, &str)]) -> Identity {
     Identity { namespace: namespace.into(), labels: labels.iter().copied().collect(), ..Identity::default() }
 }
 
-/// Of a pod of `web`: the weights of its terms.
+/// The weights of the terms of a pod of `web`.
 fn weights(hints: &Hints, pod: &Identity) -> Vec<i32> {
     hints.terms(pod, &PodAffinity::default()).iter().map(|term| term.weight).collect()
 }

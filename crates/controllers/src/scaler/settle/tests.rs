@@ -265,7 +265,7 @@ fn nothing_shrinks_by_the_samples_of_some_of_the_pods() {
     bench.use_cpu(3, 100.0);
     let settled = bench.round();
     assert_eq!(bench.cpu(), [900; 4]);
-    assert!(settled.decision.reason.contains("nothing was heard of 1 of 4"), "{}", settled.decision.reason);
+    assert!(settled.decision.reason.contains("no recent samples of 1 of 4"), "{}", settled.decision.reason);
     assert!(settled.decision.reason.contains("memory of app stays"), "{}", settled.decision.reason);
     // More is needed regardless of the last decision.
     let mut bench = Bench::new(4);

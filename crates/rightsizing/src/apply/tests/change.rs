@@ -1,4 +1,4 @@
-//! What becomes of requests and limits. Figures as upstream's tests of its admission controller and of capping have them.
+//! Changes of requests and limits, with values from upstream's tests of its admission controller and of capping.
 
 use serde_json::{Value, json};
 
@@ -51,8 +51,8 @@ fn a_limit_stays_within_the_range_of_containers() {
     let (pod, vpa) = one(amounts(1_000, 500 * MI), amounts(2_000, 1_000 * MI), amounts(3_000, 100 * MI));
     let container = Range { max: amounts(4_000, None), min: amounts(None, 400 * MI), ..Range::default() };
     let ranges = Ranges { container, pod: Range::default() };
-    // The request may be half of the largest limit at most, and half of the smallest at least; the request itself must not be
-    // below the smallest.
+    // The request may be at most half of the largest limit, and must be at least half of the smallest one; the
+    // request itself must not be below the minimum.
     assert_eq!(
         changes(&pod, &vpa, &ranges),
         Err(Hold::LimitRange),
@@ -110,7 +110,7 @@ fn a_pod_with_resources_of_its_own_or_without_recommendation_stays_as_it_is() {
     assert_eq!(changes(&pod, &vpa, &Ranges::default()), Err(Hold::NoRecommendation));
 }
 
-/// What operations make of an object; every `test` must hold.
+/// Applies the operations to an object; every `test` must hold.
 fn applied(mut object: Value, operations: &[Value]) -> Value {
     for operation in operations {
         let path = operation["path"].as_str().unwrap();
@@ -211,7 +211,8 @@ fn a_resize_is_for_this_pod_with_these_containers_only() {
 }
 
 proptest::proptest! {
-    /// Whatever is recommended and allowed: a request is never above its limit, and what a LimitRange forbids is never asked for.
+    /// For any recommendation and any limits: a request never exceeds its limit, and no value violates a
+    /// LimitRange.
     #[test]
     fn what_is_applied_is_always_allowed(
         request in 0_i64..5_000, more in 0_i64..5_000, target in -5_i64..20_000,

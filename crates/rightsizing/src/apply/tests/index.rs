@@ -1,4 +1,4 @@
-//! Which VPA a pod belongs to.
+//! VPA that a pod belongs to.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ fn the_owner_of_a_replica_set_is_known_by_its_pods_until_a_watch_has_told() {
     index.apply(Kind::ReplicaSet, name("web-5d4f8"), Object::Owned(Some(owner("Deployment", "web"))));
     assert!(governing(&index, &without_hash).is_some());
     index.apply(Kind::ReplicaSet, name("web-5d4f8"), Object::Owned(None));
-    assert!(governing(&index, &pod).is_none(), "it belongs to nobody");
+    assert!(governing(&index, &pod).is_none(), "no VPA controls it");
     index.retain(Kind::ReplicaSet, &BTreeSet::new());
     assert!(governing(&index, &pod).is_some());
 }
@@ -61,7 +61,7 @@ fn kinds_of_others_are_followed_to_where_a_vpa_looks() {
     index.apply(Kind::StatefulSet, name("k-0"), Object::Owned(Some(kafka)));
     let pod = Pod { owner: Some(owner("StatefulSet", "k-0")), ..pod("p", Vec::new()) };
     assert!(governing(&index, &pod).is_some());
-    // A circle.
+    // A cycle.
     index.apply(Kind::ReplicaSet, name("a"), Object::Owned(Some(owner("ReplicaSet", "a"))));
     let round = Pod { owner: Some(owner("ReplicaSet", "a")), ..pod };
     assert!(governing(&index, &round).is_none());

@@ -1,4 +1,4 @@
-//! Which pods are updated, and how.
+//! Selection of pods to update, and the way of updating.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::recommend::EvictionRequirement;
 
 const MINUTE: i64 = 60_000_000_000;
 const HOUR: i64 = 60 * MINUTE;
-/// Some time after which all pods were started.
+/// A time after all pods were started.
 const NOW: i64 = 1_000 * HOUR;
 
 fn running(name: &str, cpu: i64) -> Pod {
@@ -21,7 +21,7 @@ fn for_cpu(mode: &str, target: i64, bounds: (i64, i64)) -> Vpa {
     vpa(mode, vec![Recommendation { lower: amounts(bounds.0, None), upper: amounts(bounds.1, None), ..it }])
 }
 
-/// A round of these pods, of which the controller wants as many.
+/// A round of these pods, all of which the controller desires.
 fn with_round<R>(
     vpa: &Vpa,
     pods: &[Pod],
@@ -161,7 +161,7 @@ fn in_place_is_tried_first_and_the_budget_holds_for_it_too() {
     assert_eq!(steps(&restarting)[1].1, Step::Hold(Hold::Budget));
 }
 
-/// The first step for two pods that are all in this state, after so long in it.
+/// The first step for two pods that have both been in this state for a while.
 fn after(mode: &str, resize: Resize, lasted: i64, target: i64) -> Step {
     let vpa = for_cpu(mode, target, (target, target));
     let mut pods = [running("a", 4_000), running("b", 4_000)];
@@ -208,7 +208,7 @@ fn a_pod_that_changes_all_the_time_is_resized_every_five_minutes_at_most() {
     let mut memory = Memory::default();
     let mut resizes = 0;
     for minute in 0..60 {
-        // What is recommended swings, and the kubelet does at once what it is told.
+        // The recommendation oscillates, and the kubelet resizes immediately.
         let vpa = for_cpu("InPlace", [500, 2_000][minute % 2], (0, 1));
         let pods = [running("a", 100), running("b", 100)];
         let now = NOW + minute as i64 * MINUTE;
@@ -286,7 +286,7 @@ fn nothing_is_evicted_while_no_webhook_would_change_what_comes_after() {
     let steps = steps_at(&vpa, &pods, &mut Memory::default(), (without, NOW));
     assert_eq!(steps[0].1, Step::Hold(Hold::NoWebhook));
 
-    // It is configured, but the API server does not reach it.
+    // It is configured, but the API server cannot reach it.
     let mut memory = Memory::default();
     let first = steps_at(&vpa, &pods, &mut memory, (Rules::default(), NOW));
     assert_eq!(first[0].1, Step::Evict);

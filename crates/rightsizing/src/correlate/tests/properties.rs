@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// How the usage of services goes that have nothing to do with each other.
+/// Usage of independent services.
 #[derive(Debug, Clone, Copy)]
 enum Independent {
     Noise,
@@ -11,8 +11,8 @@ enum Independent {
     Walk,
 }
 
-/// The share of pairs with a hint after each of so many windows, on average, where each of three resources can give one; and the share
-/// of correlations that were strong in one window.
+/// The share of pairs with a hint after each window, on average, where each of three resources can give one; and
+/// the share of correlations that were strong in one window.
 fn false_hints(kind: Independent, seed: u64, points: usize, windows: usize) -> (f64, f64) {
     let services = names(40);
     let mut dice = Dice(seed);
@@ -108,7 +108,7 @@ proptest! {
         let settings = Settings { confirmations: 2, points_min: 3, hints_max, ..Settings::default() };
         let mut known = Correlations::new(settings.clone());
         for number in 0..windows {
-            // Some services are not there, and some points are missing.
+            // Some services are absent, and some points are missing.
             let there: Vec<_> = names(services).into_iter().filter(|_| dice.share() < 0.8).collect();
             let window = window(&mut dice, number, 6, &there, |dice, service, at| {
                 if dice.share() < 0.1 { f64::NAN } else { 1.0 + ((at + service) % 2) as f64 + 0.3 * dice.share() }

@@ -1,6 +1,7 @@
 use super::*;
 
-/// Prints how long a pass takes and how much it keeps: `cargo test --release --lib -- --ignored the_time_of_a_pass --nocapture`.
+/// Prints the duration of a pass and its memory: `cargo test --release --lib -- --ignored the_time_of_a_pass
+/// --nocapture`.
 #[test]
 #[ignore = "a measurement"]
 fn the_time_of_a_pass_over_500_services() {

@@ -1,4 +1,4 @@
-//! Usage that is made up from a seed.
+//! Synthetic usage from a seed.
 
 use std::sync::Arc;
 
@@ -22,14 +22,14 @@ impl Dice {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// About normal: mean 0, deviation 1.
+    /// Roughly normal: mean 0, deviation 1.
     pub fn normal(&mut self) -> f64 {
         (0..12).map(|_| self.share()).sum::<f64>() - 6.0
     }
 }
 
-/// Window number `number` of these services, 10 s a point; all three resources as `usage` says of a service (by its place) and a point
-/// (counted from the first window).
+/// Window number `number` of these services, 10 s per point; `usage` gives all three resources of a service (by
+/// index) at a point (counted from the first window).
 pub fn window(
     dice: &mut Dice,
     number: usize,

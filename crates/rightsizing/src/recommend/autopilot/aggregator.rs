@@ -1,4 +1,4 @@
-//! Samples into histograms of 5 minutes.
+//! Aggregation of samples into histograms of 5 minutes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,32 +6,32 @@ use std::sync::Arc;
 use crate::recommend::buckets::Buckets;
 use crate::recommend::time::UnixNanos;
 
-/// How long one histogram is.
+/// Length of one histogram's interval, in nanoseconds.
 pub const INTERVAL_NS: i64 = 300_000_000_000;
 
-/// What was used in one interval.
+/// Usage in one interval.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Interval {
     /// Intervals since 1970.
     pub number: i64,
-    /// Buckets and the share of what was counted that fell into each, in order; together 1. Never empty.
+    /// Buckets and the share of samples in each, in order; the sum is 1. Never empty.
     pub shares: Vec<(u16, f64)>,
-    /// The mean of what was counted, in cores or bytes.
+    /// Mean of the counted samples, in cores or bytes.
     pub mean: f64,
 }
 
 impl Interval {
-    /// The highest bucket that anything fell into.
+    /// Returns the highest non-empty bucket.
     pub fn peak(&self) -> u16 {
         self.shares.last().map_or(0, |(bucket, _)| *bucket)
     }
 }
 
-/// Collects the samples of one container's pods, whose times never go back by more than the open interval.
+/// Collects the samples of one container's pods. Their times never go back by more than the open interval.
 #[derive(Debug, Clone)]
 pub struct Aggregator {
     buckets: Arc<Buckets>,
-    /// Of each pod only the highest sample of an interval counts.
+    /// Whether only the highest sample of each pod in an interval counts.
     peaks_only: bool,
     open: Option<Open>,
 }
@@ -42,7 +42,7 @@ struct Open {
     counts: BTreeMap<u16, u32>,
     sum: f64,
     count: u32,
-    /// By pod, where only peaks count.
+    /// Peak by pod, used when only peaks count.
     peaks: BTreeMap<u64, f64>,
 }
 
@@ -51,8 +51,8 @@ impl Aggregator {
         Aggregator { buckets: buckets.clone(), peaks_only, open: None }
     }
 
-    /// Takes in what a pod used (cores or bytes; others are left out), and answers the interval that ended before it, if one
-    /// did. A sample of an interval that has ended is left out.
+    /// Adds a usage of a pod (cores or bytes; invalid values are ignored), and returns the interval that ended
+    /// before it, if any. A sample of an interval that has ended is ignored.
     pub fn add(&mut self, pod: u64, time: UnixNanos, value: f64) -> Option<Interval> {
         if !crate::recommend::amount::is_usage(value) {
             return None;
@@ -72,14 +72,14 @@ impl Aggregator {
         closed
     }
 
-    /// The open interval, if it has ended at `now`.
+    /// Returns the open interval, if it has ended at `now`.
     pub fn close(&mut self, now: UnixNanos) -> Option<Interval> {
         let ended = self.open.as_ref().is_some_and(|open| open.number < now.div_euclid(INTERVAL_NS));
         let open = self.open.take_if(|_| ended)?;
         Some(open.closed(&self.buckets))
     }
 
-    /// What the open interval would be if it ended now.
+    /// Returns the open interval as if it ended now.
     pub fn peek(&self) -> Option<Interval> {
         self.open.clone().map(|open| open.closed(&self.buckets))
     }

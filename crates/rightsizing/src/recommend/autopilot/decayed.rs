@@ -1,10 +1,11 @@
-//! Histograms that forget.
+//! Histograms with exponential decay.
 
-/// Weights of buckets, in order; only those that have any.
+/// Weights of the non-empty buckets, in order.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Decayed(Vec<(u16, f64)>);
 
-/// What is less than this is nothing. Weights of one histogram are at most about as many as its half-life has intervals.
+/// Weights below this are dropped. The total weight of a histogram is at most about the number of intervals in its
+/// half-life.
 const NEGLIGIBLE: f64 = 1e-9;
 
 impl Decayed {
@@ -33,7 +34,7 @@ impl Decayed {
     }
 }
 
-/// The first bucket up to which there is a share `percentile` of all that `weight` says of the buckets; `None` without any.
+/// Returns the first bucket at which the cumulative share of `weight` reaches `percentile`; `None` without buckets.
 pub(super) fn percentile(
     weights: &[(u16, f64)],
     percentile: f64,
@@ -48,7 +49,7 @@ pub(super) fn percentile(
     reached.or(weights.last()).map(|(bucket, _)| *bucket)
 }
 
-/// The shares of all weight above a bucket, and below it.
+/// Returns the shares of all weight above a bucket, and below it.
 pub(super) fn beside(weights: &[(u16, f64)], bucket: u16) -> (f64, f64) {
     let total: f64 = weights.iter().map(|(_, weight)| weight).sum();
     if total <= 0.0 {

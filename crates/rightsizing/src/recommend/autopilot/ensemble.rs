@@ -1,11 +1,11 @@
-//! The ensemble (section 3.2.2): simple models that each forget at their own pace and add their own margin. The one that
-//! would have cost least lately is followed.
+//! Ensemble recommender (section 3.2.2): simple models, each with its own half-life and safety margin. The model
+//! with the lowest recent cost is followed.
 //!
-//! A model's limit is the end of the bucket with the least cost of what was above and below it. Only buckets with any weight,
-//! and the limit that it has, can be that: any other has as much above it as the next lower one with weight, and more below.
-//! Where the paper's margin is an amount, here it is a share, rounded up to the end of a bucket. And what is above and below
-//! a limit are shares of all that is remembered, not counts, so that weights mean the same for one pod and for a thousand, on
-//! the first day and later.
+//! A model's limit is the end of the bucket that minimises the cost of the usage above and below it. Only non-empty
+//! buckets and the current limit need to be considered: any other bucket has as much above it as the next lower
+//! non-empty one, and more below. Where the paper's margin is an amount, here it is a share, rounded up to the end
+//! of a bucket. The usage above and below a limit is a share of all remembered usage, not a count, so that weights
+//! mean the same for one pod and for a thousand, on the first day and later.
 
 use std::sync::Arc;
 
@@ -14,17 +14,17 @@ use super::decayed::{Decayed, beside};
 use super::settings::{EnsembleSettings, left};
 use crate::recommend::buckets::Buckets;
 
-/// See the module.
+/// Ensemble recommender; see the module.
 #[derive(Debug, Clone)]
 pub struct Ensemble {
     settings: EnsembleSettings,
     buckets: Arc<Buckets>,
     latest: Option<i64>,
-    /// One for each half-life.
+    /// One per half-life.
     histograms: Vec<Decayed>,
-    /// One for each half-life and margin.
+    /// One per half-life and margin.
     models: Vec<Model>,
-    /// The model that is followed, and the bucket that it says.
+    /// The followed model, and the bucket of its limit.
     followed: Option<(usize, u16)>,
 }
 
@@ -32,12 +32,12 @@ pub struct Ensemble {
 struct Model {
     histogram: usize,
     margin: f64,
-    /// Its bucket without and with the margin; `None` before the first interval.
+    /// Bucket without and with the margin; `None` before the first interval.
     buckets: Option<(u16, u16)>,
     cost: f64,
 }
 
-/// More of either make no better ensemble.
+/// Maximum number of half-lives, and of margins. More of either do not improve the ensemble.
 const PARTS_MAX: usize = 16;
 
 impl Ensemble {
@@ -57,8 +57,8 @@ impl Ensemble {
         }
     }
 
-    /// Takes in the next interval. One that is not later than the last is left out. Intervals without samples count for
-    /// nothing: they are neither remembered, nor do they forget.
+    /// Adds the next interval. An interval that is not later than the last is ignored. Time without samples has no
+    /// effect: it adds no weight and causes no decay.
     pub fn take(&mut self, interval: &Interval) {
         if self.latest.is_some_and(|latest| interval.number <= latest) {
             return;
@@ -82,7 +82,7 @@ impl Ensemble {
         self.follow();
     }
 
-    /// What it would set now, in cores or bytes; `None` before the first interval, or without a model.
+    /// Returns the limit in cores or bytes; `None` before the first interval, or without a model.
     pub fn limit(&self) -> Option<f64> {
         self.followed.map(|(_, bucket)| self.buckets.end(bucket))
     }
@@ -92,7 +92,7 @@ impl Ensemble {
         histograms + self.models.capacity() * size_of::<Model>()
     }
 
-    /// Chooses the model to follow; of two alike the first.
+    /// Chooses the model to follow; the first one on a tie.
     fn follow(&mut self) {
         let mut best: Option<(f64, usize, u16)> = None;
         for (at, model) in self.models.iter().enumerate() {
@@ -110,13 +110,13 @@ impl Ensemble {
     }
 }
 
-/// What a limit costs that has these parts of all weight above and below it.
+/// Returns the cost of a limit with these shares of all weight above and below it.
 fn cost((above, below): (f64, f64), changed: bool, settings: &EnsembleSettings) -> f64 {
     let change = if changed { settings.limit_change } else { 0.0 };
     settings.overrun * above + settings.underrun * below + change
 }
 
-/// The bucket at whose end a limit costs least; of several the lowest.
+/// Returns the bucket whose end is the cheapest limit; the lowest one on a tie.
 fn cheapest(weights: &[(u16, f64)], before: Option<u16>, settings: &EnsembleSettings) -> u16 {
     let total: f64 = weights.iter().map(|(_, weight)| weight).sum();
     let stays = before.map(|bucket| (cost(beside(weights, bucket), false, settings), bucket));
@@ -132,7 +132,7 @@ fn cheapest(weights: &[(u16, f64)], before: Option<u16>, settings: &EnsembleSett
     best.1
 }
 
-/// The first bucket that ends at or above the end of `bucket` and a share of that.
+/// Returns the first bucket that ends at or above the end of `bucket` plus the margin.
 fn with_margin(buckets: &Buckets, bucket: u16, margin: f64) -> u16 {
     let wanted = buckets.end(bucket) * (1.0 + margin.max(0.0));
     (bucket..buckets.last()).find(|bucket| buckets.end(*bucket) >= wanted).unwrap_or(buckets.last())

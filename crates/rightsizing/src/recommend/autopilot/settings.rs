@@ -1,4 +1,4 @@
-//! What can be set of Autopilot's recommenders.
+//! Settings of Autopilot's recommenders.
 
 use std::time::Duration;
 
@@ -6,55 +6,56 @@ use berth_model::PerResource;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// What the moving window says of the past.
+/// Statistic of the moving window.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Statistic {
-    /// The mean, newer usage weighing more: batch jobs.
+    /// Mean in which newer usage weighs more: batch jobs.
     Average,
-    /// The percentile (0 to 1) of the load: a bucket weighs as much as was used there, not as long. Serving jobs: 0.95, or
-    /// 0.9 where latency matters less; memory with low tolerance of kills: 0.98.
+    /// Percentile (0 to 1) of the load: a bucket is weighted by its usage, not by time. Serving jobs: 0.95, or 0.9
+    /// where latency matters less; memory with low tolerance of OOM kills: 0.98.
     Percentile(f64),
-    /// The highest of the last so many intervals: memory with the least tolerance.
+    /// Maximum of the last N intervals: memory with the lowest tolerance of OOM kills.
     Max,
-    /// The higher of a percentile and half of the maximum: memory between the two (the paper's percentile is 0.6).
+    /// The higher of a percentile and half of the maximum: memory with medium tolerance (the paper's percentile is
+    /// 0.6).
     PercentileOrHalfMax(f64),
 }
 
-/// Of the moving window, for one resource.
+/// Settings of the moving window, for one resource.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WindowSettings {
     pub statistic: Statistic,
-    /// Usage weighs half after so long.
+    /// Half-life of the weight of usage.
     pub half_life: Duration,
-    /// How far the maximum looks back.
+    /// Time span of the maximum.
     pub reach: Duration,
-    /// Share that is added (the paper: 10 to 15 %, less for large limits)…
+    /// Margin as a share of the limit (the paper: 10 to 15 %, less for large limits)…
     pub margin: f64,
-    /// …and the share of what is above `large`.
+    /// …and the margin for the part above `large`.
     pub margin_large: f64,
     /// Cores or bytes.
     pub large: f64,
-    /// The highest of all that was said in so long a time counts.
+    /// Time over which the maximum of the computed limits applies.
     pub hold: Duration,
 }
 
-/// Of the ensemble, for one resource. Weights are against shares of samples: 1 is what it costs when all of them are above
-/// the limit. What matters is their proportion.
+/// Settings of the ensemble, for one resource. Weights are relative to shares of samples: 1 is the cost when all
+/// samples are above the limit. Only their ratios matter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EnsembleSettings {
-    /// A model for each of these half-lives (the paper's `d_m`: `1 - 2^(-5 min / half-life)`)…
+    /// One model for each of these half-lives (the paper's `d_m`: `1 - 2^(-5 min / half-life)`)…
     pub half_lives: Vec<Duration>,
     /// …and each of these safety margins (`M_m`), shares of the limit, which is rounded up to the end of a bucket.
     pub margins: Vec<f64>,
-    /// `w_o`: samples above the limit.
+    /// `w_o`: cost of samples above the limit.
     pub overrun: f64,
-    /// `w_u`: samples below it.
+    /// `w_u`: cost of samples below it.
     pub underrun: f64,
-    /// `w_dL`: the limit changes.
+    /// `w_dL`: cost of changing the limit.
     pub limit_change: f64,
-    /// `w_dm`: another model is followed.
+    /// `w_dm`: cost of following another model.
     pub model_change: f64,
-    /// The cost of a model is remembered with this half-life (the paper's `d`).
+    /// Half-life of a model's accumulated cost (the paper's `d`).
     pub cost_half_life: Duration,
 }
 
@@ -80,7 +81,7 @@ impl WindowSettings {
 }
 
 impl EnsembleSettings {
-    /// Throttling is ten times as bad as idling, and a kill fifty times.
+    /// Returns the defaults: throttling costs ten times as much as idling, an OOM kill fifty times.
     pub fn defaults() -> PerResource<EnsembleSettings> {
         let cpu = EnsembleSettings {
             half_lives: vec![HOUR, 6 * HOUR, 24 * HOUR, 72 * HOUR],
@@ -103,7 +104,7 @@ impl EnsembleSettings {
     }
 }
 
-/// How much is left of a weight after `elapsed_ns`; 0 to 1.
+/// Returns the remaining share of a weight after `elapsed_ns`; 0 to 1.
 pub(super) fn left(half_life: Duration, elapsed_ns: i64) -> f64 {
     let half_life = crate::recommend::time::nanos(half_life).max(1);
     (-(elapsed_ns.max(0) as f64) / half_life as f64).exp2()

@@ -1,4 +1,4 @@
-//! Vectors that were counted by hand, on buckets of one core each; and what holds for all usage.
+//! Vectors computed by hand, on buckets of one core each; and properties for any usage.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use crate::recommend::settings::Settings;
 const MINUTE_NS: i64 = 60_000_000_000;
 const FIVE_MINUTES: Duration = Duration::from_secs(300);
 
-/// Bucket `k` is from `k` to `k + 1`, which is where it ends.
+/// Bucket `k` is from `k` to `k + 1`, which is its end.
 fn whole() -> Arc<Buckets> {
     Arc::new(Buckets::linear(100.0, 1.0, 1e-4).expect("buckets"))
 }
 
-/// Those of the recommender.
+/// The recommender's buckets.
 fn real() -> Arc<Buckets> {
     Arc::new(Settings::default().cpu.options().expect("buckets").buckets().clone())
 }
@@ -38,7 +38,7 @@ fn bare(statistic: Statistic) -> WindowSettings {
     WindowSettings { statistic, half_life, margin: 0.0, margin_large: 0.0, hold: FIVE_MINUTES, ..cpu }
 }
 
-/// What a window says after each interval.
+/// The window's limit after each interval.
 fn said(settings: &WindowSettings, intervals: &[Interval]) -> Vec<f64> {
     let mut window = MovingWindow::new(settings.clone(), &whole());
     let mut take = |interval| {
@@ -87,7 +87,7 @@ fn newer_usage_weighs_more() {
     // Loads of 0.5 and 3.
     assert_eq!(said(&bare(Statistic::Percentile(0.14)), &two), [1.0, 1.0]);
     assert_eq!(said(&bare(Statistic::Percentile(0.15)), &two), [1.0, 3.0]);
-    // An interval that is missing halves once more: loads of 0.25 and 3.
+    // A missing interval halves once more: loads of 0.25 and 3.
     let late = [two[0].clone(), interval(2, &whole(), &[2.5])];
     assert_eq!(said(&bare(Statistic::Percentile(0.08)), &late), [1.0, 3.0]);
 }
@@ -132,8 +132,8 @@ fn a_model_moves_when_that_costs_less_than_to_stay() {
     let mut ensemble = Ensemble::new(settings, &whole());
     assert_eq!(ensemble.limit(), None);
     let mut said = Vec::new();
-    // Up at once: two thirds of the weight are above. Down when less than a twentieth of the weight is, so that it costs
-    // 0.032 + 0.05 to go and 0.097 to stay.
+    // Up immediately: two thirds of the weight are above. Down when less than a twentieth of the weight is, so that
+    // a change costs 0.032 + 0.05 and staying 0.097.
     for (at, value) in (0..).zip([2.5, 5.5, 2.5, 2.5, 2.5, 2.5]) {
         ensemble.take(&interval(at, &whole(), &[value]));
         said.push(ensemble.limit().expect("something is known"));
@@ -158,14 +158,15 @@ fn a_margin_is_followed_where_usage_exceeds_what_is_remembered_and_not_where_it_
         ensemble.limit().expect("something is known")
     };
     assert_eq!(follow(&|_| vec![9.5; 10]), 10.0);
-    // One sample of 25 is higher: too few for the bucket, as 0.04 above is less than the 0.096 that are saved below.
+    // One sample of 25 is higher: not enough for its bucket, as the 0.04 above cost less than the 0.096 saved
+    // below.
     let bursts = |_| {
         let mut values = vec![9.5; 24];
         values.push(13.5);
         values
     };
     assert_eq!(follow(&bursts), 10.0);
-    // One interval of 25 is all higher. Whoever had no margin then has paid for it, until that is forgotten.
+    // One interval of 25 is higher in full. Models without a margin have paid for it, until that is forgotten.
     let mut ensemble = Ensemble::new(settings.clone(), &whole());
     let mut limits = Vec::new();
     for at in 0..200 {
@@ -256,7 +257,7 @@ proptest! {
         prop_assert!(constant.iter().all(|limit| *limit == constant[0]), "{:?}", constant);
         let (window, ensemble) = constant[0];
         prop_assert!(window >= value && ensemble >= value && ensemble <= window);
-        // After anything else it comes to the same: for a week it is as if that had never been.
+        // Any other history converges to the same: for a week it is as if it had never happened.
         let mut usage = before;
         usage.extend(vec![vec![value]; 2 * 7 * 288]);
         let last = limits(&usage);

@@ -1,4 +1,5 @@
-//! The moving window (section 3.2.1): a statistic of the past, a margin, and the highest of the last hour.
+//! Moving-window recommender (section 3.2.1): a statistic of past usage, a margin, and the maximum over the last
+//! hour.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,14 +11,14 @@ use super::settings::{Statistic, WindowSettings, left};
 use crate::recommend::buckets::Buckets;
 use crate::recommend::time;
 
-/// See the module. All values are cores or bytes.
+/// Moving-window recommender; see the module. All values are cores or bytes.
 #[derive(Debug, Clone)]
 pub struct MovingWindow {
     settings: WindowSettings,
     buckets: Arc<Buckets>,
     latest: Option<i64>,
     histogram: Decayed,
-    /// The decayed sums of means, and of ones.
+    /// Decayed sums of the means, and of ones.
     average: (f64, f64),
     maxima: Maxima<u16>,
     said: Maxima<f64>,
@@ -36,7 +37,7 @@ impl MovingWindow {
         }
     }
 
-    /// Takes in the next interval. One that is not later than the last is left out.
+    /// Adds the next interval. An interval that is not later than the last is ignored.
     pub fn take(&mut self, interval: &Interval) {
         let elapsed = self.latest.map_or(0, |latest| interval.number.saturating_sub(latest));
         if self.latest.is_some() && elapsed <= 0 {
@@ -52,7 +53,7 @@ impl MovingWindow {
         self.said.push(interval.number, self.with_margin(base), intervals(self.settings.hold));
     }
 
-    /// What it would set now; `None` before the first interval.
+    /// Returns the limit; `None` before the first interval.
     pub fn limit(&self) -> Option<f64> {
         self.said.highest()
     }
@@ -85,8 +86,8 @@ fn intervals(duration: Duration) -> i64 {
     (time::nanos(duration) / INTERVAL_NS).max(1)
 }
 
-/// The highest of the last so many intervals: what is followed by something higher is not kept, so of 16 bits there are never
-/// more than there are buckets.
+/// Maximum of the last N intervals. Values followed by a higher one are dropped, so a list of 16-bit buckets is
+/// never longer than the number of buckets.
 #[derive(Debug, Clone)]
 struct Maxima<T>(VecDeque<(i64, T)>);
 

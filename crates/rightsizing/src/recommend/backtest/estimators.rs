@@ -1,4 +1,4 @@
-//! What is put to the test. What others than the Vertical Pod Autoscaler would say is in `others.rs`.
+//! Estimators under test. Those besides the Vertical Pod Autoscaler's are in `others.rs`.
 
 mod others;
 
@@ -16,27 +16,32 @@ use crate::recommend::settings::{ResourceSettings, Settings};
 use crate::recommend::time::UnixNanos;
 use others::Other;
 
-/// Says what a container should have, from what it has seen. Times never go back. Amounts are millicores or bytes.
+/// Estimates the size of a container from its usage. Times never go back. Amounts are millicores or bytes.
 pub trait Estimator {
-    /// A pod used so much.
+    /// Adds a usage of a pod.
     fn observe(&mut self, pod: usize, time: UnixNanos, amount: Amount);
 
-    /// A pod was killed because it wanted more memory than `limit`; how much more is not known.
+    /// Records that a pod was OOM-killed at `limit`. The usage above the limit is unknown.
     fn oom(&mut self, pod: usize, time: UnixNanos, limit: Amount);
 
-    /// What it would set now; `None` while it knows nothing.
+    /// Returns the limit to set now; `None` without samples.
     fn limit(&mut self, now: UnixNanos) -> Option<Amount>;
 }
 
-/// The estimators that there are.
+/// Available estimators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EstimatorKind {
     Vpa,
+    /// The highest usage ever seen, plus the margin
     Max,
+    /// The 99th percentile of the last 7 days, plus the margin
     P99,
+    /// Autopilot's moving window: a percentile of the load plus 10 to 15 %, and the maximum of the last hour
     AutopilotWindow,
+    /// Autopilot's ensemble: of several simple models, the one with the lowest recent cost
     AutopilotEnsemble,
+    /// SHOWAR: the mean of the last 5 minutes plus three standard deviations
     Showar,
 }
 
@@ -65,20 +70,20 @@ impl EstimatorKind {
     pub fn about(self) -> &'static str {
         match self {
             EstimatorKind::Vpa => "The target of the Vertical Pod Autoscaler",
-            EstimatorKind::Max => "The most that was ever used, and the margin",
-            EstimatorKind::P99 => "The 99th percentile of the last 7 days, and the margin",
+            EstimatorKind::Max => "The highest usage ever seen, plus the margin",
+            EstimatorKind::P99 => "The 99th percentile of the last 7 days, plus the margin",
             EstimatorKind::AutopilotWindow => {
-                "Autopilot's moving window: a percentile of the load, 10 to 15 %, and the most of the last hour"
+                "Autopilot's moving window: a percentile of the load plus 10 to 15 %, and the maximum of the last hour"
             }
             EstimatorKind::AutopilotEnsemble => {
-                "Autopilot's ensemble: of several simple models the one that would have cost least lately"
+                "Autopilot's ensemble: of several simple models, the one with the lowest recent cost"
             }
-            EstimatorKind::Showar => "SHOWAR: the mean and three standard deviations of the last 5 minutes",
+            EstimatorKind::Showar => "SHOWAR: the mean of the last 5 minutes plus three standard deviations",
         }
     }
 
-    /// A new one. The first three add the same margin, which is that of the settings, the others their own; the minimum is that of the
-    /// settings for all, and SHOWAR has a higher one.
+    /// Creates an estimator. The first three add the margin of the settings, the remaining ones have their own. All
+    /// use the minimum of the settings; SHOWAR's is higher.
     pub fn build(self, resource: Resource, settings: &Settings) -> Box<dyn Estimator> {
         let floor = match resource {
             Resource::Cpu => Floor::of(&settings.cpu),
@@ -102,7 +107,7 @@ impl EstimatorKind {
     }
 }
 
-/// What every estimator adds, and never goes below.
+/// Margin and minimum of every estimator.
 #[derive(Debug, Clone, Copy)]
 struct Floor {
     margin: f64,
@@ -119,7 +124,7 @@ impl Floor {
     }
 }
 
-/// What a pod needs that was killed at `limit`, as the VPA has it.
+/// Returns the memory that a pod OOM-killed at `limit` needs, as the VPA computes it.
 fn needed(limit: Amount, rules: &MemoryRules) -> Amount {
     limit.saturating_add(rules.oom_min_bump).max(amount::scale(limit, rules.oom_bump_ratio))
 }
@@ -128,7 +133,7 @@ struct Vpa {
     resource: Resource,
     settings: Settings,
     rules: MemoryRules,
-    /// `None`: the settings make no histograms, and nothing is ever said.
+    /// `None`: the settings give no valid histograms, and there is never a limit.
     aggregate: Option<Aggregate>,
     pods: Vec<ContainerState>,
 }
@@ -152,7 +157,7 @@ impl Estimator for Vpa {
     fn observe(&mut self, pod: usize, time: UnixNanos, amount: Amount) {
         let resource = self.resource;
         let Some((state, aggregate, settings, rules)) = self.feed(pod) else { return };
-        // Refused is what is negative or too old, of which there is nothing here.
+        // Only negative or old samples are refused, and a replay has none.
         let _ = match resource {
             Resource::Cpu => state.add_cpu(aggregate, amount, time),
             Resource::Memory => state.add_memory(aggregate, amount, time, rules, settings.strict_upstream),
@@ -200,7 +205,7 @@ struct P99 {
     floor: Floor,
     rules: MemoryRules,
     usage: VecDeque<(UnixNanos, Amount)>,
-    /// What was needed after kills; it is not below any of these.
+    /// Memory needed after OOM kills; the limit is not below any of these.
     needs: VecDeque<(UnixNanos, Amount)>,
 }
 

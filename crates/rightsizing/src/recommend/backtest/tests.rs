@@ -1,4 +1,4 @@
-//! Hand-made recordings with known answers. Times are in hours from a made-up beginning.
+//! Hand-made recordings with known results. Times are in hours from an arbitrary start.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ use crate::recommend::amount::AMOUNT_MAX;
 const HOUR: i64 = 3_600_000_000_000;
 const MIB: i64 = 1 << 20;
 
-/// Without margin and minimum, so that answers are round.
+/// Without margin and minimum, so that results are round numbers.
 fn plain() -> Settings {
     let mut settings = Settings::default();
     for resource in [&mut settings.cpu, &mut settings.memory] {
@@ -18,7 +18,7 @@ fn plain() -> Settings {
     settings
 }
 
-/// One pod with a sample an hour.
+/// One pod with one sample per hour.
 fn hourly(resource: Resource, amounts: &[Amount]) -> Recorded {
     let sample = |(hour, amount): (usize, &Amount)| Sample { time: hour as i64 * HOUR, amount: *amount };
     Recorded { name: "x".into(), resource, pods: vec![amounts.iter().enumerate().map(sample).collect()] }
@@ -30,7 +30,7 @@ fn measure(recorded: &Recorded, kind: EstimatorKind, settings: &Settings, pace: 
     backtest(recorded, kind, settings, pace).expect("something is measured").measures
 }
 
-/// Says what it is given, one after the other, and keeps what it is told.
+/// Returns the scripted limits in turn, and records its input.
 struct Scripted {
     limits: Vec<Amount>,
     next: usize,
@@ -89,7 +89,7 @@ fn cpu_measures_are_those_counted_by_hand() {
 #[test]
 fn a_kill_hides_the_usage_and_the_next_limit_holds_at_once() {
     let recorded = hourly(Resource::Memory, &[50, 100, 300, 300]);
-    // Asked at hours 1, 2, after the kill at 2, and at 3.
+    // Queried at hours 1, 2, after the OOM kill at 2, and at 3.
     let mut estimator = scripted(&[200, 200, 350, 350]);
     let measures = replay(&recorded, &mut estimator, PACE).expect("three hours");
     assert_eq!((estimator.seen, estimator.kills), (vec![50, 100, 300], vec![200]));
@@ -169,7 +169,7 @@ fn all_pods_have_one_limit_and_each_counts_its_time() {
     ];
     let recorded = Recorded { name: "x".into(), resource: Resource::Cpu, pods };
     let measures = measure(&recorded, EstimatorKind::Max, &plain(), PACE);
-    // Only at hour 5 is there more used than was ever seen.
+    // Only at hour 5 is the usage above the highest one so far.
     assert_eq!(measures.pod_days, 14.0 / 24.0);
     assert!((measures.overrun_share - 1.0 / 14.0).abs() < 1e-12, "{measures:?}");
 }
@@ -239,7 +239,7 @@ proptest! {
     fn nothing_of_the_future_is_known(
         amounts in prop::collection::vec(0_i64..10_000, 3..60), later in prop::collection::vec(0_i64..1_000_000, 1..20),
     ) {
-        /// Keeps what an estimator said.
+        /// Records the limits of an estimator.
         struct Listening(Box<dyn Estimator>, Vec<Option<Amount>>);
         impl Estimator for Listening {
             fn observe(&mut self, pod: usize, time: UnixNanos, amount: Amount) { self.0.observe(pod, time, amount) }

@@ -1,9 +1,10 @@
-//! What is known of dimensions over a restart: a text that is stored beside the checkpoint of a container, where upstream does
-//! not look (an annotation). Histograms are written as those of a checkpoint are.
+//! Dimension histograms saved across restarts, as a text stored beside a container's checkpoint in an annotation,
+//! which upstream ignores. The histogram encoding is that of checkpoints.
 //!
 //! `{"pod":{"networkReceive":{"of":…,"histogram":{…},"firstSampleStart":…,"lastSampleStart":…,"totalSamplesCount":…}},
 //! "container":{"diskRead":{…}}}`. At most [`DIMENSIONS_MAX`](super::DIMENSIONS_MAX) of
-//! [`BUCKETS_MAX`](super::BUCKETS_MAX) buckets, which are less than 128 KiB: the annotations of an object may have 256 KiB together.
+//! [`BUCKETS_MAX`](super::BUCKETS_MAX) buckets each, less than 128 KiB together: all annotations of an object may
+//! take 256 KiB.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use crate::recommend::time::{self, NEVER, UnixNanos};
 use crate::recommend::{CheckpointError, HistogramCheckpoint, HistogramOptions};
 use crate::usage::Scope;
 
-/// By name of the dimension.
+/// By dimension name.
 #[derive(Serialize, Deserialize)]
 struct Kept<T> {
     #[serde(default = "BTreeMap::new", skip_serializing_if = "BTreeMap::is_empty")]
@@ -29,7 +30,7 @@ struct Kept<T> {
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct KeptUsage {
-    /// What the values and buckets are.
+    /// Meaning of the values and buckets.
     of: String,
     histogram: HistogramCheckpoint,
     #[serde(with = "time::text")]
@@ -39,22 +40,22 @@ struct KeptUsage {
     total_samples_count: u64,
 }
 
-/// Why something that was kept is not used; its dimension is measured anew.
+/// Reason why a saved histogram is not used; the dimension starts without samples.
 #[derive(Debug, thiserror::Error)]
 pub enum KeptError {
-    #[error("it is not what was written there")]
+    #[error("not a saved set of dimensions")]
     Text(#[source] serde_json::Error),
-    #[error("{dimension}: it is not what was written there")]
+    #[error("{dimension}: invalid saved usage")]
     Usage {
         dimension: String,
         #[source]
         source: serde_json::Error,
     },
-    #[error("{dimension}: it is of `{was}`, and not of `{is}`")]
+    #[error("{dimension}: saved values are `{was}`, not `{is}`")]
     Meaning { dimension: String, was: String, is: String },
-    #[error("{dimension}: it has no samples")]
+    #[error("{dimension}: saved histogram has no samples")]
     Empty { dimension: String },
-    #[error("{dimension}: it cannot be")]
+    #[error("{dimension}: invalid saved histogram")]
     Checkpoint {
         dimension: String,
         #[source]
@@ -62,7 +63,7 @@ pub enum KeptError {
     },
 }
 
-/// `None`: nothing is known.
+/// Returns the text to save, or `None` without samples.
 pub(super) fn save<'a>(
     pod: impl Iterator<Item = (&'a Dimension, &'a Usage)>,
     container: impl Iterator<Item = (&'a Dimension, &'a Usage)>,
@@ -85,7 +86,7 @@ pub(super) fn save<'a>(
     serde_json::to_string(&kept).ok()
 }
 
-/// What a text has of these dimensions, by their place, and what of it cannot be used.
+/// Returns the saved usages of these dimensions by index, and an error for each one that cannot be used.
 pub(super) fn load(
     text: &str,
     dimensions: &[Dimension],

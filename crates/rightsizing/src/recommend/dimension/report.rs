@@ -1,4 +1,4 @@
-//! What is told of the dimensions of a workload, as the text of an annotation:
+//! Published dimension estimates of a workload, as the text of an annotation:
 //! `{"pod":{"networkReceive":{"target":…,"lowerBound":…,"upperBound":…,"samples":…,"confidence":…}},
 //! "containers":{"app":{"diskRead":{…}}},"leftOut":…}`.
 
@@ -8,21 +8,22 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::{Dimension, Estimate, Usage};
 
-/// So long a text is at most. The annotations of an object may have 256 KiB together, and all VPAs are listed every round.
+/// Maximum length of the text. All annotations of an object together may take 256 KiB, and all VPAs are listed
+/// every round.
 pub const BYTES_MAX: usize = 16 << 10;
 
-/// The most that one dimension takes, without its name: it is taken for each, so that what is left out does not change with
-/// the values.
+/// Maximum length of one dimension's entry, without its name. It is charged for every entry, so that the set of
+/// entries left out does not change with the values.
 const ENTRY_BYTES: usize = 160;
-/// What is around the dimensions of a container, without its name.
+/// Length of what surrounds the dimensions of a container, without its name.
 const CONTAINER_BYTES: usize = 8;
-/// What is around it all.
+/// Length of what surrounds the whole report.
 const FRAME_BYTES: usize = 64;
 
-/// By name of the dimension.
+/// By dimension name.
 type Told = BTreeMap<String, Wire>;
 
-/// Everything that is told of one workload.
+/// Report for one workload.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Report {
@@ -30,7 +31,7 @@ pub struct Report {
     pod: Told,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     containers: BTreeMap<String, Told>,
-    /// Dimensions for which there was no room.
+    /// Number of dimensions left out because they did not fit.
     #[serde(skip_serializing_if = "is_zero")]
     pub left_out: usize,
 }
@@ -44,7 +45,7 @@ struct Wire {
     lower_bound: f64,
     #[serde(serialize_with = "plain")]
     upper_bound: f64,
-    /// When the estimates were written; more of them are no reason to write.
+    /// Number of samples at the time of writing; a change of this alone causes no write.
     samples: u64,
     confidence: f64,
 }
@@ -52,7 +53,7 @@ struct Wire {
 impl Wire {
     fn of(estimate: Estimate) -> Self {
         let Estimate { target, lower, upper, samples, confidence } = estimate;
-        // Only full confidence is written as 1.
+        // Round down: only full confidence is written as 1.
         let confidence = (confidence * 100.0).floor() / 100.0;
         Self {
             target: short(target),
@@ -63,7 +64,7 @@ impl Wire {
         }
     }
 
-    /// Whether it says the same as what is written, but for a difference of a bucket.
+    /// Returns whether it differs by at most a bucket from the written entry.
     fn is_about(self, written: &Self, dimension: &Dimension) -> bool {
         let is_close = |new: f64, old: f64| (new - old).abs() <= dimension.step(new.min(old));
         is_close(self.target, written.target)
@@ -73,12 +74,12 @@ impl Wire {
     }
 }
 
-/// Six digits: far finer than a bucket.
+/// Rounds to six digits, which is far finer than a bucket.
 fn short(value: f64) -> f64 {
     format!("{value:.5e}").parse().unwrap_or(value)
 }
 
-/// Whole numbers without a point.
+/// Serializes whole numbers without a decimal point.
 fn plain<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     if value.fract() == 0.0 && (0.0..1e18).contains(value) {
         return serializer.serialize_u64(*value as u64);
@@ -90,12 +91,12 @@ fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 
-/// The length of a text in JSON.
+/// Returns the length of a text in JSON.
 fn json_bytes(text: &str) -> usize {
     serde_json::to_string(text).map_or(usize::MAX, |json| json.len())
 }
 
-/// What is known of the pods as a whole, and of containers in the order of their names, as far as there is room.
+/// Reports the pods as a whole, then the containers in name order, as far as they fit.
 pub fn report<'a, U: Iterator<Item = (&'a Dimension, &'a Usage)>>(
     pod: U,
     containers: impl Iterator<Item = (&'a str, U)>,
@@ -103,7 +104,7 @@ pub fn report<'a, U: Iterator<Item = (&'a Dimension, &'a Usage)>>(
     let (mut report, mut room) = (Report::default(), BYTES_MAX - FRAME_BYTES);
     report.pod = told(pod, &mut room, &mut report.left_out);
     for (name, usages) in containers {
-        // Names that leave no room for themselves have none for their dimensions.
+        // A container whose name does not fit has no room for its dimensions either.
         let mut rest = room.saturating_sub(json_bytes(name).saturating_add(CONTAINER_BYTES));
         let told = told(usages, &mut rest, &mut report.left_out);
         if !told.is_empty() {
@@ -138,12 +139,12 @@ impl Report {
         self.pod.is_empty() && self.containers.is_empty()
     }
 
-    /// The text to write where `written` is now; `None` when that says about the same, or nothing is known.
+    /// Returns the text to write, or `None` when `written` is about the same or there are no estimates.
     pub fn next(&self, written: Option<&str>, dimensions: &[Dimension]) -> Option<String> {
         if self.is_empty() {
             return None;
         }
-        // What is no report, by whomever, is written over.
+        // Text that does not parse as a report is overwritten, even if another client wrote it.
         let written = written.and_then(|text| serde_json::from_str::<Report>(text).ok());
         if written.is_some_and(|written| self.is_about(&written, dimensions)) {
             return None;

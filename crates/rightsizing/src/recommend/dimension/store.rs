@@ -1,4 +1,4 @@
-//! What is known of the dimensions of all workloads. Without dimensions it is empty, and takes no memory.
+//! Usage of all dimensions of all workloads. Without dimensions it is empty and takes no memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,13 +14,14 @@ use crate::recommend::store::{CLOCK_SKEW_NS, Workload};
 use crate::recommend::time::UnixNanos;
 use crate::usage::Scope;
 
-/// Containers of one workload: far more than any has. Names of containers come from Prometheus, which may tell any.
+/// Maximum number of containers of one workload, far above any real one. Container names come from Prometheus,
+/// which may return any.
 pub const CONTAINERS_MAX: usize = 128;
 
-/// Usage by dimension, which is its place in the list of dimensions; sorted. Few: searched from the start.
+/// Usage by dimension index; sorted. There are few, so they are searched linearly.
 pub(super) type Usages = Vec<(u8, Usage)>;
 
-/// All dimensions of all workloads.
+/// Usage of all dimensions of all workloads.
 #[derive(Debug)]
 pub struct DimensionStore {
     dimensions: Vec<Dimension>,
@@ -29,7 +30,7 @@ pub struct DimensionStore {
     workloads: BTreeMap<Workload, Known>,
 }
 
-/// What is known of one workload.
+/// Usage of one workload.
 #[derive(Debug, Default)]
 struct Known {
     pod: Usages,
@@ -40,15 +41,15 @@ struct Known {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DimensionCounts {
     pub usages: usize,
-    /// Without what maps and the allocator add.
+    /// Memory in bytes, without the overhead of maps and the allocator.
     pub bytes: usize,
 }
 
 impl DimensionStore {
-    /// What got no samples for `expiry_ns` is forgotten.
+    /// Creates an empty store. Usage without samples for `expiry_ns` is removed.
     ///
     /// # Errors
-    /// The sizes of one make no buckets.
+    /// The sizes of a dimension give no valid buckets.
     pub fn new(dimensions: Vec<Dimension>, expiry_ns: i64) -> Result<Self, BucketsError> {
         let options = |it: &Dimension| it.estimation.options().map(Arc::new);
         let options = dimensions.iter().map(options).collect::<Result<_, _>>()?;
@@ -59,10 +60,11 @@ impl DimensionStore {
         &self.dimensions
     }
 
-    /// A usage of a container, or of a pod as a whole by the dimension's scope; `dimension` is its place in the list.
+    /// Adds a usage of a container, or of a pod as a whole, depending on the dimension's scope. `dimension` is its
+    /// index in the list.
     ///
     /// # Errors
-    /// It is not counted.
+    /// The usage is not counted.
     pub fn add(
         &mut self,
         dimension: usize,
@@ -84,7 +86,8 @@ impl DimensionStore {
         Ok(())
     }
 
-    /// What is known of a container, or of the pods as a whole when it is `None`, by place in the list of dimensions.
+    /// Returns the usages of a container, or of the pods as a whole when it is `None`, by index in the list of
+    /// dimensions.
     pub fn usages(
         &self,
         workload: &Workload,
@@ -98,24 +101,25 @@ impl DimensionStore {
         usages.into_iter().flatten().map(|(place, usage)| (&self.dimensions[usize::from(*place)], usage))
     }
 
-    /// Samples that [`save`](Self::save) would save.
+    /// Returns the number of samples that [`save`](Self::save) would save.
     pub fn samples(&self, workload: &Workload, container: &str, with_pod: bool) -> u64 {
         let count = |container| self.usages(workload, container).map(|(_, usage)| usage.span.count);
         let of_pod = count(None).filter(|_| with_pod);
         count(Some(container)).chain(of_pod).fold(0, u64::saturating_add)
     }
 
-    /// What is to be stored with the checkpoint of a container, and with it what is known of the pods as a whole; `None` when
-    /// that is nothing.
+    /// Returns the text to store with the checkpoint of a container, optionally including the usage of the pods as
+    /// a whole. `None` without samples.
     pub fn save(&self, workload: &Workload, container: &str, with_pod: bool) -> Option<String> {
         let of_pod = self.usages(workload, None).filter(|_| with_pod);
         kept::save(of_pod, self.usages(workload, Some(container)))
     }
 
-    /// Takes over what [`save`](Self::save) returned, of what has no later samples here. All else stays, also with errors.
+    /// Restores what [`save`](Self::save) returned, except where the store already has later samples. Errors do not
+    /// affect the other entries.
     ///
     /// # Errors
-    /// What could not be read, each on its own.
+    /// One for each entry that cannot be used.
     pub fn load(
         &mut self,
         workload: &Workload,
@@ -127,7 +131,7 @@ impl DimensionStore {
         for (place, usage) in loaded {
             let scope = self.dimensions[usize::from(place)].scope;
             let Some(usages) = self.usages_mut(workload, scope, container) else { continue };
-            // The usage of pods may have been stored with several containers, one after the other.
+            // The pods' usage may have been stored with several containers, at different times.
             let known = usage_mut(usages, place, || usage.clone());
             if known.span.last < usage.span.last {
                 *known = usage;
@@ -136,7 +140,7 @@ impl DimensionStore {
         if errors.is_empty() { Ok(()) } else { Err(errors) }
     }
 
-    /// What is told of a workload; `is_told` says of which containers.
+    /// Returns the report for a workload; `is_told` selects its containers.
     pub fn report(&self, workload: &Workload, is_told: impl Fn(&str) -> bool) -> Report {
         let containers = self.workloads.get(workload).into_iter().flat_map(|known| known.containers.keys());
         let containers = containers.filter(|name| is_told(name));
@@ -146,14 +150,14 @@ impl DimensionStore {
         )
     }
 
-    /// Forgets one dimension of a workload.
+    /// Removes one dimension of a workload.
     pub fn forget(&mut self, dimension: usize, workload: &Workload) {
         let Some(known) = self.workloads.get_mut(workload) else { return };
         known.retain(|place, _| usize::from(place) != dimension);
         self.drop_empty();
     }
 
-    /// A container does not exist any more.
+    /// Removes a deleted container.
     pub fn forget_container(&mut self, workload: &Workload, container: &str) {
         if let Some(known) = self.workloads.get_mut(workload) {
             known.containers.remove(container);
@@ -161,12 +165,12 @@ impl DimensionStore {
         self.drop_empty();
     }
 
-    /// All other workloads do not exist any more.
+    /// Keeps only the selected workloads.
     pub fn retain(&mut self, keeps: impl Fn(&Workload) -> bool) {
         self.workloads.retain(|workload, _| keeps(workload));
     }
 
-    /// Forgets what got no samples for so long that nothing is left to know.
+    /// Removes usage without samples for the retention time.
     pub fn expire(&mut self, now: UnixNanos) {
         let expiry = self.expiry_ns;
         for known in self.workloads.values_mut() {
@@ -187,7 +191,7 @@ impl DimensionStore {
         Some((u8::try_from(dimension).ok()?, self.options.get(dimension)?.clone()))
     }
 
-    /// Where the usage of a container or pod is, a new place if there is room for one.
+    /// Returns the usages of a container or pod. Creates them if there is room.
     fn usages_mut(&mut self, workload: &Workload, scope: Scope, container: &str) -> Option<&mut Usages> {
         if !self.workloads.contains_key(workload) {
             self.workloads.insert(workload.clone(), Known::default());
@@ -224,7 +228,7 @@ impl Known {
     }
 }
 
-/// The usage in this place, the one that `make` makes if there is none.
+/// Returns the usage with this index. Inserts the one from `make` if there is none.
 fn usage_mut(usages: &mut Usages, place: u8, make: impl FnOnce() -> Usage) -> &mut Usage {
     let at = usages.binary_search_by_key(&place, |(place, _)| *place).unwrap_or_else(|at| {
         usages.reserve_exact(1);

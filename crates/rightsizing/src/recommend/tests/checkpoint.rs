@@ -1,5 +1,5 @@
-//! Checkpoints, as upstream's `histogram_test.go`, `decaying_histogram_test.go` and
-//! `aggregate_container_state_test.go` have them.
+//! Checkpoints, as in upstream's `histogram_test.go`, `decaying_histogram_test.go` and
+//! `aggregate_container_state_test.go`.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Which VPAs are made, and which of them are taken away.
+//! Creation and deletion of VPAs.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ fn asked(workloads: &[(Owner, bool)]) -> Asked {
     }
 }
 
-/// As it was made.
+/// A VPA as created.
 fn made(owner: &Owner) -> Vpa {
     Vpa {
         namespace: "shop".into(),
@@ -97,7 +97,7 @@ fn ours_goes_when_the_namespace_or_the_workload_wants_none_any_more() {
     let nobody_asks = Asked::default();
     assert_eq!(plan(&nobody_asks, &[&ours], "berth").superfluous, [&ours]);
     assert_eq!(plan(&asked(&[(deployment("web"), true)]), &[&ours], "berth").superfluous, [&ours]);
-    // Without pods nothing is known of it: it is there when they come back.
+    // Without pods the workload is unknown: its VPA stays for when they come back.
     assert!(plan(&asked(&[]), &[&ours], "berth").superfluous.is_empty());
 }
 

@@ -1,4 +1,4 @@
-//! What is measured besides CPU and memory.
+//! Dimensions besides CPU and memory.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::recommend::store::Workload;
 use crate::recommend::{Dimension, DimensionStore, ResourceSettings, Settings};
 use crate::usage::Scope;
 
-/// Places in the list of [`both`].
+/// Indexes in the list of [`both`].
 const RECEIVED: usize = 0;
 const WRITTEN: usize = 1;
 
@@ -41,7 +41,7 @@ fn workload(name: &str) -> Workload {
     Workload { namespace: "shop".into(), kind: "Deployment".into(), name: name.into() }
 }
 
-/// A sample a minute.
+/// Adds one sample per minute.
 fn feed(
     store: &mut DimensionStore,
     dimension: usize,
@@ -59,7 +59,7 @@ fn estimates(store: &DimensionStore, container: Option<&str>) -> Vec<Estimate> {
     store.usages(&workload("web"), container).map(|(dimension, usage)| dimension.estimate(usage)).collect()
 }
 
-/// More is never estimated.
+/// The maximum estimate.
 fn most() -> f64 {
     let buckets = both()[0].buckets().unwrap();
     buckets.start(buckets.last()) * 1.15
@@ -69,7 +69,7 @@ fn all(_: &str) -> bool {
     true
 }
 
-/// What would be written where this is written.
+/// The text to write, given the current one.
 fn next(store: &DimensionStore, written: Option<&str>) -> Option<String> {
     store.report(&workload("web"), all).next(written, store.dimensions())
 }
@@ -82,14 +82,14 @@ fn a_dimension_is_estimated_as_cpu_is_and_counts_its_own_samples() {
     let buckets = store.dimensions()[WRITTEN].buckets().unwrap();
     let target = buckets.end(buckets.find(1e6)) * 1.15;
     assert!((1.15e6..1.15e6 * 1.05).contains(&target), "{target}");
-    // Half of a day, with a sample a minute.
+    // Half a day, with one sample per minute.
     let lower = target / (1.0 + 0.001 / 0.5) / (1.0 + 0.001 / 0.5);
     let is_close = |found: f64, expected: f64| (found - expected).abs() < 1e-6 * expected;
     assert!(is_close(estimate.target, target), "{estimate:?}");
     assert!(is_close(estimate.lower, lower), "{estimate:?}");
     assert!(is_close(estimate.upper, target * 3.0), "{estimate:?}");
     assert_eq!((estimate.samples, estimate.confidence), (721, 0.5));
-    // Not of the pods, and not of another container.
+    // Neither for the pods nor for another container.
     assert!(estimates(&store, None).is_empty() && estimates(&store, Some("sidecar")).is_empty());
 }
 
@@ -205,7 +205,7 @@ fn what_was_kept_goes_on_after_a_restart() {
     assert_eq!(after.save(&web, "app", true), Some(text.clone()));
     let told = next(&before, None).unwrap();
     assert_eq!(next(&after, Some(&told)), None, "nothing new");
-    // Stored with another container earlier: the later one counts, in any order, and none is counted twice.
+    // Stored with another container earlier: the later one counts, in any order, and no sample counts twice.
     let mut early = store(both());
     feed(&mut early, RECEIVED, "", 0..50, 9e9);
     let early = early.save(&web, "zzz", true).unwrap();
@@ -242,7 +242,7 @@ fn what_was_kept_of_other_buckets_or_another_metric_is_not_used() {
         let mut after = store(dimensions);
         let errors = after.load(&workload("web"), "app", &text, T0 + HOUR).unwrap_err();
         assert!(
-            errors[0].to_string().starts_with("received: it is of `rate of received; buckets"),
+            errors[0].to_string().starts_with("received: saved values are `rate of received; buckets"),
             "{errors:?}"
         );
         assert_eq!((errors.len(), after.counts().usages), (1, 1), "the other one is used");
@@ -336,7 +336,7 @@ fn what_is_told_is_written_when_it_differs_by_more_than_a_bucket() {
     assert_eq!(received["samples"], 3000);
     assert_eq!(received["confidence"].as_f64(), Some(1.0));
     assert_eq!(&read["containers"]["app"]["written"], received);
-    assert_eq!(next(&store, Some(&told)), None, "it is told");
+    assert_eq!(next(&store, Some(&told)), None, "it is already reported");
     feed(&mut store, RECEIVED, "", 3000..3010, 3e6);
     assert_eq!(next(&store, Some(&told)), None, "more samples of the same");
     assert!(next(&store, None).unwrap().contains("3010"));
@@ -351,10 +351,10 @@ fn what_is_told_is_written_when_it_differs_by_more_than_a_bucket() {
     store.forget(RECEIVED, &workload("web"));
     assert!(
         next(&store, Some(&told)).is_some_and(|text| !text.contains("received")),
-        "one is not told any more"
+        "one is no longer reported"
     );
     store.forget(WRITTEN, &workload("web"));
-    assert_eq!(next(&store, Some(&told)), None, "nothing is known: what is told stays");
+    assert_eq!(next(&store, Some(&told)), None, "no samples: the report stays");
 }
 
 #[test]
@@ -422,8 +422,8 @@ fn what_is_told_is_bounded_and_the_same_is_left_out_whatever_the_values() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
-    /// One of the pods and one of a container, with any samples: nothing panics, bounds are in order, and what is written is
-    /// read as the same.
+    /// One of the pods and one of a container, with any samples: no panic, bounds are in order, and the written
+    /// text is read back unchanged.
     #[test]
     fn estimates_are_in_order_and_survive_being_kept_and_told(
         samples in prop::collection::vec((0.0..1e13_f64, 0..60 * 24 * 30_i64), 1..200),

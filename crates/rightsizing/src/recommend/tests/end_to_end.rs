@@ -1,5 +1,5 @@
-//! Whole recommendations and checkpoints with the default configuration, measured with upstream 1.8.1: a sample a minute
-//! from the start of 2026.
+//! Complete recommendations and checkpoints with the default configuration, measured with upstream 1.8.1: one
+//! sample per minute from the start of 2026.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ fn fed() -> Fed {
     Fed::new(Settings::default())
 }
 
-/// CPU goes up and down between 100 m and 395 m, memory between 200 and 319 MiB; it grows by `mib_per_day`.
+/// CPU varies between 100 m and 395 m, memory between 200 and 319 MiB; memory grows by `mib_per_day`.
 fn saw(days: i64, mib_per_day: Amount) -> Fed {
     fed()
         .feed(start(), days * 1440, |n| (100 + 5 * (n % 60), (200 + n % 120 + mib_per_day * (n / 1440)) * MI))
@@ -70,7 +70,7 @@ fn assert_span(saved: &CheckpointStatus, first: &str, last: &str, count: i64) {
     assert_eq!(saved.total_samples_count, count);
 }
 
-/// What was saved, and the recommendation after it was loaded.
+/// The saved checkpoint, and the recommendation after it was loaded.
 fn saved(aggregate: &Aggregate) -> (CheckpointStatus, [(Amount, Amount); 3]) {
     let (settings, now) = (Settings::default(), start() + 365 * DAY);
     let status = CheckpointStatus::save(aggregate, now);
@@ -123,7 +123,7 @@ fn a_week_of_growing_memory() {
     assert_histogram(&status.memory_histogram, "2026-01-02T00:00:00Z", 127.0, &memory);
     assert_span(&status, "2026-01-01T00:00:00Z", "2026-01-07T23:59:00Z", 10_080);
     assert_eq!(reloaded, GROWING_SAW);
-    // Both are far above the minimum, so that it does not matter how many containers there are.
+    // Both are far above the minimum, so the number of containers does not matter.
     assert_eq!((saw(1, 0).bounds(2), fed.bounds(2)), (SAW, GROWING_SAW));
 }
 
@@ -220,7 +220,7 @@ fn merged_aggregates() {
     let (status, reloaded) = saved(&merged);
     let mut cpu = SAW_CPU;
     cpu[0] = (8, 5567);
-    // Merged floats depend on the order of addition, which is not even the same twice for upstream.
+    // Merged floats depend on the order of addition, which varies even between two runs of upstream.
     let close = |value: f64, expected: f64| (value / expected - 1.0).abs() < 1e-14;
     assert!(close(status.cpu_histogram.total_weight, 104.578_450_481_103_36));
     assert!(close(status.memory_histogram.total_weight, 1.227_826_591_421_093_7));

@@ -1,4 +1,4 @@
-//! Whatever times, amounts and checkpoints come: no panic, and nothing that is not a number.
+//! Hostile times, amounts and checkpoints: no panic, and never NaN.
 
 use proptest::prelude::*;
 
@@ -75,7 +75,7 @@ fn any_windows() -> impl Strategy<Value = OpenWindows> {
         })
 }
 
-/// Estimates are amounts in order, and what is saved can be loaded.
+/// Estimates are ordered amounts, and saved checkpoints can be loaded.
 fn assert_sound(fed: &Fed, now: UnixNanos) {
     let [target, lower, upper] = fed.bounds(1);
     for (amount, minimum) in [target, lower, upper].into_iter().flat_map(|(c, m)| [(c, 25), (m, 250 * MI)]) {

@@ -1,4 +1,4 @@
-//! VPAs that ask for another estimator.
+//! VPAs that select another estimator.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ impl Bench {
         bench
     }
 
-    /// So many minutes of this usage, of both pods.
+    /// Adds this usage of both pods for a number of minutes.
     fn run(&mut self, minutes: i64, cpu: i64, mib: i64) {
         for _ in 0..minutes {
             let time = T0 + self.minute * MINUTE;
@@ -51,7 +51,7 @@ impl Bench {
         proposal.recommendations[0].clone()
     }
 
-    /// What is recommended stands in the status.
+    /// Writes the recommendation into the status.
     fn publish(&mut self) -> Amounts {
         let recommended = self.recommended();
         self.vpa.status.recommendation = Some(vec![recommended.clone()]);
@@ -86,7 +86,7 @@ fn each_estimator_says_what_it_does_of_steady_usage_and_the_old_one_is_back_when
     let plain = Bench::new().recommended();
     for (method, cpu, memory) in [
         (Method::Showar, 2000..2001, 1000..1001),
-        // A bucket's width, and the margin.
+        // The width of a bucket, and the margin.
         (Method::AutopilotWindow, 2300..2500, 1150..1250),
         (Method::AutopilotEnsemble, 2000..2150, 1100..1250),
     ] {
@@ -119,6 +119,6 @@ fn an_estimator_that_there_is_not_is_said_to_be_unknown() {
     assert_eq!(Method::parse("vpa"), Ok(None));
     assert_eq!(Method::parse("autopilot-ensemble"), Ok(Some(Method::AutopilotEnsemble)));
     let error = Method::parse("best").unwrap_err().to_string();
-    assert!(error.starts_with("there is no estimator `best`: it is one of vpa, "), "{error}");
+    assert!(error.starts_with("unknown estimator `best`: use vpa, "), "{error}");
     assert!(Method::parse(&"x".repeat(10_000)).unwrap_err().to_string().len() < 200);
 }

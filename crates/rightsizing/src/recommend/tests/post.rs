@@ -1,4 +1,4 @@
-//! What the VPA allows, whole cores, and what a node can hold.
+//! Allowed range of the VPA, whole cores, and node capacity.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ fn amounts(cpu: Amount, memory: Amount) -> Amounts {
     PerResource { cpu: Some(cpu), memory: Some(memory) }
 }
 
-/// Lower bounds are half, upper bounds twice as much.
+/// Lower bounds are half, upper bounds twice the target.
 fn recommended(container: &str, cpu: Amount, memory: Amount) -> Recommendation {
     Recommendation {
         container: container.into(),

@@ -1,4 +1,4 @@
-//! Histograms against a dense model written straight from upstream's formulas.
+//! Histograms compared with a dense model written directly from upstream's formulas.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ fn options() -> Arc<HistogramOptions> {
     Arc::new(HistogramOptions::new(buckets, HOUR, 0.1))
 }
 
-/// Upstream's layout: all buckets, and the first and last of them that weigh at least epsilon.
+/// Upstream's layout: all buckets, and the first and last ones with at least epsilon.
 #[derive(Clone)]
 struct Dense {
     options: Arc<HistogramOptions>,
@@ -129,7 +129,7 @@ struct Sample {
     time: UnixNanos,
 }
 
-/// Times in order or not, over some or very many half-lives.
+/// Times in any order, over a few or very many half-lives.
 fn samples(hours: i64) -> impl Strategy<Value = Vec<Sample>> {
     let value = prop_oneof![0.0..2.0, 0.0..1500.0, Just(0.0)];
     let sample = (value, 0..hours * 60)
@@ -149,7 +149,7 @@ fn dense(samples: &[Sample]) -> Dense {
     dense
 }
 
-/// The same to the last bit, but for weights that are dropped because they change no sum.
+/// Equal to the last bit, except for weights that are dropped because they change no sum.
 fn assert_same(sparse: &UsageHistogram, dense: &Dense) {
     assert_eq!(sparse.reference(), dense.reference);
     assert_eq!(sparse.total_weight(), dense.total);
@@ -215,7 +215,7 @@ proptest! {
         let mut weights = vec![0.0; 256];
         merged.weights().for_each(|(bucket, weight)| weights[usize::from(bucket)] += weight * factor);
         all.weights().for_each(|(bucket, weight)| weights[usize::from(bucket)] -= weight);
-        // Upstream does not merge what weighs less than epsilon outside of the other weights.
+        // Upstream does not merge weights below epsilon outside of the other weights.
         prop_assert!(weights.iter().all(|difference| close(*difference, 0.0) || *difference < 1e-9 * all.total_weight()));
     }
 

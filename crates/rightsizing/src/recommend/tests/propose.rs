@@ -1,4 +1,4 @@
-//! From what a store knows of a workload to what is said about it.
+//! Recommendations computed from a store.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -84,8 +84,8 @@ fn no_more_is_recommended_than_a_node_can_hold_beside_what_others_request() {
     assert_eq!(on(&vpa, &[size(1000, 4000), size(8000, 8000)]).0, wanted, "one node can hold it");
     let (sum, capped, still) = on(&vpa, &[size(1000, 8000), size(1500, 8000)]);
     assert!((1490..=1500).contains(&sum), "{sum}");
-    assert_eq!(capped, "CPU is capped to what the largest node that the pods may go to can hold");
-    assert_eq!(still, uncapped, "what was wanted is still told");
+    assert_eq!(capped, "CPU is capped to what the largest node that the pods may run on can hold");
+    assert_eq!(still, uncapped, "the uncapped target is still reported");
     vpa.policies =
         vec![ContainerPolicy { container: "sidecar".into(), off: true, ..ContainerPolicy::default() }];
     let (sum, ..) = on(&vpa, &[size(1500, 8000)]);

@@ -1,4 +1,4 @@
-//! What is written into a status, and when nothing is.
+//! Status updates, and the cases without one.
 
 use super::{HOUR, MI, T0};
 use crate::recommend::post::{Amounts, Recommendation};
@@ -59,7 +59,7 @@ fn a_difference_below_the_thresholds_is_not_written_and_small_ones_add_up() {
     }
     let other = found(&[recommendation("app", 1000, 300), recommendation("sidecar", 10, 10)]);
     assert!(next(&status, &other, thresholds, T0).is_some(), "another container");
-    // One of a condition is written without the small one of an amount.
+    // A changed condition is written without the small change of an amount.
     let low = Findings { low_confidence: vec!["app".into()], ..found(&[recommendation("app", 1001, 300)]) };
     let written = next(&status, &low, thresholds, T0).unwrap();
     assert_eq!(written.recommendation, status.recommendation);

@@ -1,4 +1,4 @@
-//! Pods come and go; what they used stays with their workload.
+//! Pods come and go; their samples stay with the workload.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! The default buckets, as upstream 1.8.1 computes them.
 
 /// For each bucket: the bits of its start in cores and in bytes, and the smallest number of millicores and of bytes
-/// that fall into it.
+/// in it.
 #[rustfmt::skip]
 pub(super) const BUCKETS: [(u64, u64, i64, i64); 176] = [
     (0x0000000000000000, 0x0000000000000000, 0, 0),

@@ -1,4 +1,4 @@
-//! Who looks after what, and what a VPA's policies mean.
+//! Assignment of VPAs, and the effect of their policies.
 
 use super::{MI, SECOND};
 use crate::recommend::assign::{by_pod_name, controlling};

@@ -128,7 +128,7 @@ fn histograms_with_different_references_merge_to_that_of_all_samples() {
     other_way.merge(&late);
     assert_eq!(early.reference(), untouched.reference());
     assert_eq!(early.weights().collect::<Vec<_>>(), untouched.weights().collect::<Vec<_>>());
-    // The one histogram counts from its first sample, and the merged ones from their last reference.
+    // One histogram counts from its first sample, the merged ones from their last reference.
     for merged in [merged, other_way] {
         let factor = ((merged.reference() - all.reference()) as f64 / HOUR as f64).exp2();
         assert!((merged.total_weight() * factor / all.total_weight() - 1.0).abs() < 1e-12);

@@ -1,4 +1,4 @@
-//! Clocks that are wrong, and measurements that are missing or cannot be.
+//! Wrong clocks, and missing or invalid measurements.
 
 use super::*;
 use berth_model::PerResource;
@@ -11,7 +11,7 @@ fn a_signal_that_nobody_can_have_measured_changes_nothing() {
         bench.signal(value);
         let decision = bench.decide();
         assert!(!decision.replicas_changed && !decision.sizes_changed, "{value}: {}", decision.reason);
-        assert!(decision.reason.contains("no number that could be"), "{value}: {}", decision.reason);
+        assert!(decision.reason.contains("signal is invalid"), "{value}: {}", decision.reason);
     }
 }
 
@@ -97,7 +97,7 @@ fn a_clock_that_jumps_ahead_and_comes_back_forgets_no_peak() {
     bench.signal(10.0);
     bench.uses(&[190.0], &[500.0]);
     bench.decide();
-    // The samples keep their right times.
+    // The samples keep their correct times.
     bench.now += 40 * 3_600;
     let decision = bench.decide();
     assert!(!decision.sizes_changed, "{}", decision.reason);
@@ -106,7 +106,7 @@ fn a_clock_that_jumps_ahead_and_comes_back_forgets_no_peak() {
     bench.uses(&[190.0], &[200.0]);
     bench.decide();
     assert_eq!(bench.size().memory_bytes, 560 * MI);
-    // A leader whose clock is a little behind.
+    // A leader whose clock is slightly behind.
     bench.now = START + 24 * 3_600 - START % 3_600;
     bench.signal(10.0);
     bench.uses(&[190.0], &[700.0]);
@@ -139,7 +139,7 @@ fn nothing_shrinks_while_some_pods_are_not_heard() {
     };
     let (replicas, same, reason) = ask(2, 10);
     assert!(replicas == 10 && same, "{reason}");
-    assert!(reason.contains("nothing was heard of 2 of 10 ready pods"), "{reason}");
+    assert!(reason.contains("no recent samples of 2 of 10 ready pods"), "{reason}");
     let (_, same, reason) = ask(1, 10);
     assert!(!same, "one of ten may be new: {reason}");
     let mut bench = Bench::new(4, 500, 300);
@@ -157,11 +157,11 @@ fn whoever_sets_replicas_outside_of_the_bounds_gets_them_back_and_never_none() {
         bench.decide();
         bench.seen.replicas = set;
         bench.wait(15);
-        // Nothing is known, nor is anything needed for it.
+        // Nothing is known here, and the decision needs no samples.
         let decision = bench.decide();
         assert_eq!(decision.replicas, expected, "{}", decision.reason);
         if set != 4 {
-            assert!(decision.reason.contains("by somebody else"), "{}", decision.reason);
+            assert!(decision.reason.contains("by another client"), "{}", decision.reason);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Whatever the inputs.
+//! Hostile inputs.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Estimators that are not of the Vertical Pod Autoscaler's kind: Autopilot's and SHOWAR's.
+//! Autopilot's and SHOWAR's estimators, adapted for backtests.
 
 use super::{Estimator, needed};
 use crate::recommend::amount::Amount;
@@ -9,7 +9,7 @@ use crate::recommend::settings::Settings;
 use crate::recommend::time::UnixNanos;
 
 pub(super) struct Other {
-    /// `None`: the settings make no buckets, and nothing is ever said.
+    /// `None`: the settings give no valid buckets, and there is never a limit.
     sizer: Option<Sizer>,
     rules: MemoryRules,
     minimum: Amount,
