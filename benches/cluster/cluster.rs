@@ -23,7 +23,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::audit;
-use crate::measure::Size;
+use crate::workload::Size;
 use crate::workload::{
     NODE_MEMORY_MIB, NODE_MILLI_CPU, NODE_PODS, Workload, index_in, is_victim, priority_class,
 };

@@ -17,9 +17,9 @@ use anyhow::{Result, bail};
 use clap::{Parser, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use measure::Size;
 use report::Report;
 use subject::Subject;
+use workload::Size;
 use workload::{WORKLOADS, Workload};
 
 /// Measures schedulers against a real API server.

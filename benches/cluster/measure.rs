@@ -11,14 +11,7 @@ use serde::Serialize;
 use crate::audit::Decisions;
 use crate::cluster::Cluster;
 use crate::subject::{Inner, Running, Subject};
-use crate::workload::Workload;
-
-#[derive(Debug, Clone, Copy, Serialize)]
-pub struct Size {
-    pub nodes: usize,
-    /// As requested; see [`Workload::pod_count`].
-    pub pods: usize,
-}
+use crate::workload::{Size, Workload};
 
 /// Results of a run. A decision is a bind, or the unschedulable condition of a pod that fits nowhere. Seconds are wall time.
 #[derive(Debug, Clone, Serialize)]

@@ -8,8 +8,9 @@ use anyhow::{Context, Result, ensure};
 use berth_testenv::binaries::KUBERNETES_VERSION;
 use serde::Serialize;
 
-use crate::measure::{Run, Size};
+use crate::measure::Run;
 use crate::subject::Subject;
+use crate::workload::Size;
 use crate::workload::{WORKLOADS, Workload};
 
 const BEGIN: &str = "<!-- cluster: begin; written by `cargo bench --bench cluster -- --markdown FILE` -->";

@@ -1,6 +1,15 @@
 //! Workloads: pods of a few classes, on nodes that differ as little as the workload allows.
 
+use serde::Serialize;
 use serde_json::{Value, json};
+
+/// Size of a benchmark.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Size {
+    pub nodes: usize,
+    /// As requested; see [`Workload::pod_count`].
+    pub pods: usize,
+}
 
 /// Properties of pods and nodes.
 #[derive(Debug)]

@@ -43,8 +43,7 @@ use berth_scheduler::quota::QuotaStatus;
 use berth_scheduler::scheduler::{Eviction, Sample, SchedulerConfig};
 use berth_server::metrics::{Histograms, Sources};
 use berth_server::{Access, Secure, Served, listen, secure_routes, serve};
-use berth_telemetry::Health;
-use berth_telemetry::RecommenderMetrics;
+use berth_telemetry::{Health, RecommenderMetrics};
 use evictions::{Order, carry_out_evictions};
 
 /// Options of `berth run`; they override the configuration file.

@@ -8,8 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_model::{Amounts, Holding, Identity, Node, Peer, PodSpec, Usage};
-use berth_model::{Packing, Preference};
+use berth_model::{Amounts, Holding, Identity, Node, Packing, Peer, PodSpec, Preference, Usage};
 use berth_scheduler::agent::{Agent, AgentConfig, CacheLimits, Choice};
 use berth_scheduler::class::{Class, Classifier};
 use berth_scheduler::invariants::same_list;

@@ -14,6 +14,7 @@ mod docs;
 mod explain;
 mod extender;
 mod guard;
+mod layers;
 mod policies;
 mod quotas;
 mod recommend;

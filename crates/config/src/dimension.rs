@@ -1,19 +1,14 @@
 //! Metrics that the recommender estimates besides CPU and memory: presets for network and disk I/O, or any
 //! metric.
 
-use berth_model::ConfigDuration;
-use berth_model::InvalidField;
-use berth_model::validate::DAY;
-use berth_model::validate::SECOND;
-use berth_model::validate::lasts;
-use berth_model::validate::refuse;
+use berth_model::validate::{DAY, MONTH, SECOND, lasts, refuse};
+use berth_model::{ConfigDuration, InvalidField};
 use std::ops::RangeInclusive;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Recommender;
-use super::recommender::MONTH;
 use berth_prometheus::{LabelNames, Matcher, Metric, MetricKind, is_name};
 use berth_rightsizing::recommend::dimension::{BUCKETS_MAX, DIMENSIONS_MAX};
 use berth_rightsizing::recommend::{self, ResourceSettings, time};

@@ -1,10 +1,7 @@
 //! Fragmentation advice.
 
-use berth_model::ConfigDuration;
-use berth_model::InvalidField;
-use berth_model::validate::DAY;
-use berth_model::validate::SECOND;
-use berth_model::validate::lasts;
+use berth_model::validate::{DAY, SECOND, lasts};
+use berth_model::{ConfigDuration, InvalidField};
 use std::time::Duration;
 
 use schemars::JsonSchema;

@@ -17,8 +17,8 @@ mod values;
 #[cfg(test)]
 mod tests;
 
-use berth_model::ConfigDuration;
 use berth_model::validate::whole_number;
+use berth_model::{ConfigDuration, Packing};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -34,7 +34,6 @@ pub use scaling::Scaling;
 pub use serving::{Extender, Guard, Serving};
 pub use spread::{DefaultConstraint, DefaultingType, PodTopologySpread};
 
-use berth_model::Packing;
 use berth_scheduler::dispatch::DispatcherKind;
 use berth_scheduler::rules::Placement;
 

@@ -3,14 +3,8 @@
 mod apply;
 mod scope;
 
-use berth_model::ConfigDuration;
-use berth_model::InvalidField;
-use berth_model::validate::DAY;
-use berth_model::validate::SECOND;
-use berth_model::validate::lasts;
-use berth_model::validate::refuse;
-use berth_model::validate::whole_number;
-use berth_model::validate::within;
+use berth_model::validate::{DAY, MONTH, SECOND, lasts, refuse, whole_number, within};
+use berth_model::{ConfigDuration, InvalidField, PerResource, Quantity};
 use std::ops::RangeInclusive;
 
 use schemars::JsonSchema;
@@ -20,8 +14,6 @@ use super::Config;
 use super::dimension::Dimension;
 use super::values::names;
 pub use apply::Apply;
-use berth_model::PerResource;
-use berth_model::Quantity;
 use berth_prometheus::PrometheusConfig;
 use berth_rightsizing::recommend::post::Amounts;
 use berth_rightsizing::recommend::{ResourceSettings, Settings, Thresholds};
@@ -212,7 +204,6 @@ impl Default for Recommender {
 }
 
 const HOUR: ConfigDuration = ConfigDuration::from_secs(3_600);
-pub(super) const MONTH: ConfigDuration = ConfigDuration::from_secs(30 * 86_400);
 
 pub(super) fn validate(config: &Config) -> Result<(), InvalidField> {
     apply::validate(config)?;

@@ -1,10 +1,7 @@
 //! Configuration of the scaling of services.
 
-use berth_model::ConfigDuration;
-use berth_model::InvalidField;
-use berth_model::validate::SECOND;
-use berth_model::validate::lasts;
-use berth_model::validate::refuse;
+use berth_model::validate::{SECOND, lasts, refuse};
+use berth_model::{ConfigDuration, InvalidField};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -1,13 +1,7 @@
 //! Servers of berth: HTTPS, the extender of kube-scheduler, and the guard (admission webhook of bindings).
 
-use berth_model::ConfigDuration;
-use berth_model::InvalidField;
-use berth_model::validate::MILLISECOND;
-use berth_model::validate::SECOND;
-use berth_model::validate::lasts;
-use berth_model::validate::refuse;
-use berth_model::validate::whole_number;
-use berth_model::validate::within;
+use berth_model::validate::{MILLISECOND, SECOND, lasts, refuse, whole_number, within};
+use berth_model::{ConfigDuration, InvalidField};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 

@@ -1,12 +1,10 @@
 //! Default topology spread constraints, as in upstream's `PodTopologySpreadArgs`.
 
-use berth_model::InvalidField;
-use berth_model::validate::refuse;
-use berth_model::validate::whole_number;
+use berth_model::validate::{refuse, whole_number};
+use berth_model::{InvalidField, Spread, SpreadConstraint};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use berth_model::{Spread, SpreadConstraint};
 use berth_scheduler::objects::{default_constraint, system_defaults};
 
 /// Topology spread constraints of pods that have none of their own. They apply to pods of a Service,

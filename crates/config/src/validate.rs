@@ -1,13 +1,8 @@
 //! Validation of a configuration beyond its types.
 
 use berth_model::InvalidField;
-use berth_model::validate::DAY;
-use berth_model::validate::HOUR;
-use berth_model::validate::MILLISECOND;
-use berth_model::validate::SECOND;
-use berth_model::validate::lasts;
-use berth_model::validate::refuse;
-use berth_model::validate::within;
+use berth_model::names::{is_dns_label, is_dns_label_of_any_length, is_qualified_name};
+use berth_model::validate::{DAY, HOUR, MILLISECOND, SECOND, lasts, refuse, within};
 
 use super::{Backoff, Config, LeaderElection};
 
@@ -128,23 +123,4 @@ fn scheduler_names(names: &[String]) -> Result<(), InvalidField> {
         }
     }
     Ok(())
-}
-
-pub(super) fn is_qualified_name(name: &str) -> bool {
-    let bytes = name.as_bytes();
-    bytes.len() <= 63
-        && bytes.first().is_some_and(u8::is_ascii_alphanumeric)
-        && bytes.last().is_some_and(u8::is_ascii_alphanumeric)
-        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(b))
-}
-
-pub(super) fn is_dns_label(name: &str) -> bool {
-    name.len() <= 63 && is_dns_label_of_any_length(name)
-}
-
-fn is_dns_label_of_any_length(name: &str) -> bool {
-    !name.is_empty()
-        && !name.starts_with('-')
-        && !name.ends_with('-')
-        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
 }

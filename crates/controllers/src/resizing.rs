@@ -8,7 +8,8 @@ use parking_lot::Mutex;
 
 use berth_kube_io::apply::{PodId, PodWriter, ResizeError};
 use berth_model::NodeSize;
-use berth_rightsizing::apply::change::{Change, growth};
+use berth_rightsizing::apply::change::growth;
+use berth_rightsizing::apply::pod::Change;
 use berth_rightsizing::apply::{Pod, Resources, patch};
 use berth_scheduler::engine::Engine;
 use berth_scheduler::scheduler::Growth;
@@ -102,8 +103,7 @@ mod tests {
     use kube::client::{Body, Client};
 
     use super::*;
-    use berth_model::PerResource;
-    use berth_model::{self as model, Amounts, Node, Usage};
+    use berth_model::{self as model, Amounts, Node, PerResource, Usage};
     use berth_rightsizing::apply::Container;
     use berth_scheduler::testing::with_engine;
 

@@ -1,4 +1,4 @@
-//! Which texts Kubernetes accepts as names (`k8s.io/apimachinery/pkg/api/validate/content`).
+//! Checks of names, as Kubernetes makes them (`k8s.io/apimachinery/pkg/api/validate/content`).
 
 /// A label key: `name` or `prefix.example.com/name` (upstream: `IsLabelKey`, also called a qualified name).
 pub fn is_label_key(key: &str) -> bool {
@@ -41,6 +41,25 @@ fn is_dns_subdomain(text: &str) -> bool {
 fn begins_and_ends(text: &str, right: impl Fn(u8) -> bool) -> bool {
     let bytes = text.as_bytes();
     bytes.first().is_some_and(|b| right(*b)) && bytes.last().is_some_and(|b| right(*b))
+}
+
+pub fn is_qualified_name(name: &str) -> bool {
+    let bytes = name.as_bytes();
+    bytes.len() <= 63
+        && bytes.first().is_some_and(u8::is_ascii_alphanumeric)
+        && bytes.last().is_some_and(u8::is_ascii_alphanumeric)
+        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(b))
+}
+
+pub fn is_dns_label(name: &str) -> bool {
+    name.len() <= 63 && is_dns_label_of_any_length(name)
+}
+
+pub fn is_dns_label_of_any_length(name: &str) -> bool {
+    !name.is_empty()
+        && !name.starts_with('-')
+        && !name.ends_with('-')
+        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
 }
 
 #[cfg(test)]

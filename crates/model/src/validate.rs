@@ -22,6 +22,7 @@ pub const MILLISECOND: ConfigDuration = ConfigDuration::new(Duration::from_milli
 pub const SECOND: ConfigDuration = ConfigDuration::from_secs(1);
 pub const HOUR: ConfigDuration = ConfigDuration::from_secs(3_600);
 pub const DAY: ConfigDuration = ConfigDuration::from_secs(86_400);
+pub const MONTH: ConfigDuration = ConfigDuration::from_secs(30 * 86_400);
 
 pub fn refuse(field: &'static str, problem: impl Into<String>) -> Result<(), InvalidField> {
     Err(InvalidField { field, problem: problem.into() })

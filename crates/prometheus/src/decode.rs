@@ -5,26 +5,8 @@
 //! with keys in any order. A bad series never affects the rest.
 
 use super::config::LabelNames;
-use super::series::{Found, Series, Skip, Skipped};
+use super::series::{Found, ResultType, Series, Skip, Skipped};
 use super::split::{NotJson, Part, Splitter};
-
-/// Expected result type of a query.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ResultType {
-    /// Series over time: the result of a range query.
-    Matrix,
-    /// One sample per series: the result of an instant query.
-    Vector,
-}
-
-impl ResultType {
-    fn name(self) -> &'static str {
-        match self {
-            ResultType::Matrix => "matrix",
-            ResultType::Vector => "vector",
-        }
-    }
-}
 
 /// Summary of a response besides its series.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

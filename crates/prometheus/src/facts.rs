@@ -6,9 +6,10 @@ use jiff::Timestamp;
 
 use super::client::{Failure, When};
 use super::config::{LabelNames, PrometheusConfig};
-use super::decode::{Decoder, ResultType};
+use super::decode::Decoder;
 use super::error::SourceError;
 use super::query::{Namespaces, groups, namespace_matcher, selector};
+use super::series::ResultType;
 use super::series::Series;
 use super::source::{PrometheusSource, Summary};
 

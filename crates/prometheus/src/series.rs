@@ -8,7 +8,24 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::config::LabelNames;
-use super::decode::ResultType;
+
+/// Expected result type of a query.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ResultType {
+    /// Series over time: the result of a range query.
+    Matrix,
+    /// One sample per series: the result of an instant query.
+    Vector,
+}
+
+impl ResultType {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            ResultType::Matrix => "matrix",
+            ResultType::Vector => "vector",
+        }
+    }
+}
 
 /// The samples of one container, at least one, in strictly increasing time, all values finite.
 #[derive(Debug, Clone, Copy, PartialEq)]

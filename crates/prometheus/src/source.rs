@@ -1,7 +1,6 @@
 //! Reads the usage of containers from Prometheus: the history, oldest first, and the newest samples.
 
-use berth_rightsizing::usage::Sample;
-use berth_rightsizing::usage::UsageKind;
+use berth_rightsizing::usage::{Sample, UsageKind};
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 
@@ -12,10 +11,11 @@ use tokio::task::JoinHandle;
 use super::client::{Failure, Patience, PrometheusClient, When};
 use super::config::{LabelNames, PrometheusConfig};
 use super::counters::Counters;
-use super::decode::{Answer, Decoder, ResultType};
+use super::decode::{Answer, Decoder};
 use super::error::SourceError;
 use super::metric::Metric;
 use super::query::{Measure, Namespaces, any_container, groups, slices};
+use super::series::ResultType;
 use super::series::{Series, Skipped};
 
 /// Maximum number of distinct warnings kept per read.

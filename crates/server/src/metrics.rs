@@ -7,12 +7,8 @@
 mod dashboard;
 mod quotas;
 
-use berth_telemetry::RecommenderMetrics;
-use berth_telemetry::ScalerMetrics;
-use berth_telemetry::UpdaterMetrics;
-use berth_telemetry::encode::Labels;
-use berth_telemetry::encode::counters;
-use berth_telemetry::encode::gauges;
+use berth_telemetry::encode::{Labels, counters, gauges};
+use berth_telemetry::{RecommenderMetrics, ScalerMetrics, UpdaterMetrics};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -10,8 +10,7 @@ use super::values::shown;
 use super::{Answer, Failure, Format, LabelSet, RecommendOptions, note, settings, show};
 use crate::advise::{Choice, Collector, Left, Owners, Report, WorkloadsFrom};
 use crate::cli::progress::{Progress, Stage};
-use berth_model::ConfigDuration;
-use berth_model::with_causes;
+use berth_model::{ConfigDuration, with_causes};
 use berth_prometheus::{
     BasicAuth, Fact, LabelNames, Missing, Namespaces, PrometheusConfig, PrometheusSource, Series, Skip,
     SourceError, Summary, Told,

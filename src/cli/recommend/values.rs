@@ -2,8 +2,7 @@
 
 use jiff::Timestamp;
 
-use berth_model::ConfigDuration;
-use berth_model::Quantity;
+use berth_model::{ConfigDuration, Quantity};
 use berth_rightsizing::recommend::{AMOUNT_MAX, Amount};
 
 /// Parses a duration as in the configuration file, or in whole days such as `8d`.

@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use berth_model::Report;
-use berth_model::{Amounts, Pod};
+use berth_model::{Amounts, Pod, Report};
 use berth_scheduler::invariants::{self, Violation};
 use berth_scheduler::placement::{Binding, Outcome};
 use berth_scheduler::scheduler::{Action, Scheduler};

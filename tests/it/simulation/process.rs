@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_model::Packing;
-use berth_model::{Node, Pod, Usage};
+use berth_model::{Node, Packing, Pod, Usage};
 use berth_scheduler::agent::{Agent, AgentConfig, CacheChange, CacheLimits, Part};
 use berth_scheduler::dispatch::{DispatcherKind, Estimator};
 use berth_scheduler::inventory::Revision;

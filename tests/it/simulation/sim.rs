@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_model::Report;
-use berth_model::{Node, Pod, PodRef, ScheduledCondition};
+use berth_model::{Node, Pod, PodRef, Report, ScheduledCondition};
 use berth_scheduler::agent::Agent;
 use berth_scheduler::dispatch::DispatcherKind;
 use berth_scheduler::invariants::{self, Violation};

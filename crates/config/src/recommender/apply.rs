@@ -1,19 +1,13 @@
 //! Configuration of the application of recommendations to pods.
 
-use berth_model::InvalidField;
-use berth_model::validate::DAY;
-use berth_model::validate::SECOND;
-use berth_model::validate::lasts;
-use berth_model::validate::refuse;
-use berth_model::validate::whole_number;
-use berth_model::validate::within;
+use berth_model::names::is_dns_label;
+use berth_model::validate::{DAY, SECOND, lasts, refuse, whole_number, within};
+use berth_model::{ConfigDuration, InvalidField};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Recommender;
 use crate::Config;
-use crate::validate::is_dns_label;
-use berth_model::ConfigDuration;
 use berth_rightsizing::apply::Rules;
 use berth_rightsizing::recommend::time::nanos;
 

@@ -1,12 +1,12 @@
 //! Namespaces that the recommender processes, and namespaces where it creates VPAs.
 
 use berth_model::InvalidField;
+use berth_model::names::{is_dns_label, is_qualified_name};
 use berth_model::validate::refuse;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Recommender;
-use crate::validate::{is_dns_label, is_qualified_name};
 
 /// Creates VPAs in mode `Off` for all workloads of the namespaces that request it, as Goldilocks does. A VPA
 /// is deleted when its namespace no longer requests it, or when there is another VPA for the workload. VPAs

@@ -3,12 +3,13 @@
 //! Upstream reports an error in a required term only for nodes that no other term matches. Here it is told at once:
 //! what the author meant is not known, and the API server lets nobody write it.
 
-use berth_model::names;
+use berth_model::{
+    FieldRequirement, NodeAffinity, NodeSelectorTerm, Operator, PreferredTerm, Requirement, names,
+};
 use std::sync::Arc;
 
 use super::{Interner, Problems};
 use crate::lean::{LeanNodeAffinity, LeanRequirement, LeanTerm};
-use berth_model::{FieldRequirement, NodeAffinity, NodeSelectorTerm, Operator, PreferredTerm, Requirement};
 
 const REQUIRED: &str =
     "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms";

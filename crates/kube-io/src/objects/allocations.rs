@@ -18,9 +18,8 @@ use crate::convert::label_selector;
 use crate::lean::{LeanLabelSelector, LeanRequirement, lean_meta, nullable};
 use crate::{Interner, OptionalKind};
 use berth_crds::{self as api, AllocationSpec};
-use berth_model::ConfigDuration;
-use berth_model::LabelSelector;
 use berth_model::names::is_label_key;
+use berth_model::{ConfigDuration, LabelSelector};
 use berth_scheduler::gang::{
     Allocation, AllocationKind, AllocationName, Members, OwnerName, Role, Topology, TopologyMode,
 };

@@ -1,11 +1,6 @@
 //! Carries a bind to its end: the loop around [`BindAttempt`] that sleeps, sends and reads.
 
-use berth_scheduler::placement::BindAttempt;
-use berth_scheduler::placement::Binding;
-use berth_scheduler::placement::Outcome;
-use berth_scheduler::placement::PlacementStore;
-use berth_scheduler::placement::Reply;
-use berth_scheduler::placement::Step;
+use berth_scheduler::placement::{BindAttempt, Binding, Outcome, PlacementStore, Reply, Step};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 

@@ -2,10 +2,7 @@
 //!
 //! Source of the semantics: upstream `pkg/registry/core/pod/storage/storage.go`, `BindingREST`.
 
-use berth_scheduler::placement::Binding;
-use berth_scheduler::placement::PlacementStore;
-use berth_scheduler::placement::Reply;
-use berth_scheduler::placement::Truth;
+use berth_scheduler::placement::{Binding, PlacementStore, Reply, Truth};
 use std::sync::Arc;
 use std::time::Duration;
 

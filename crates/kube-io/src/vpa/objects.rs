@@ -6,8 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::lean::nullable;
-use berth_model::PerResource;
-use berth_model::Quantity;
+use berth_model::{PerResource, Quantity};
 use berth_rightsizing::recommend::amount::to_quantity;
 use berth_rightsizing::recommend::create::{self, Candidate};
 use berth_rightsizing::recommend::method::Method;

@@ -8,8 +8,7 @@ use serde::Deserialize;
 use super::objects::{Quantities, amounts};
 use crate::Interner;
 use crate::lean::{LeanPod, nullable};
-use berth_model::PodSpec;
-use berth_model::{NodeSize, PerResource};
+use berth_model::{NodeSize, PerResource, PodSpec};
 use berth_rightsizing::recommend::{Amount, Owner, UnixNanos, time};
 
 /// A pod that is not finished.

@@ -4,35 +4,9 @@
 
 use super::hold::Hold;
 use super::limit_range::{Ranges, admits, fit_container, fit_pod, fit_ratio, limit_for};
-use super::pod::{Container, Pod, Resize, Resources};
+use super::pod::{Change, Container, Pod, Resize};
 use crate::recommend::amount::Amount;
 use crate::recommend::{Amounts, ContainerPolicy, Recommendation, Vpa};
-
-/// New requests and limits of one container; `None` fields stay unchanged.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Change {
-    /// Index among the pod's containers.
-    pub container: usize,
-    pub requests: Amounts,
-    pub limits: Amounts,
-    /// Adjustments of the recommendation, for the pod's annotation.
-    pub notes: Vec<String>,
-}
-
-impl Change {
-    pub fn applied_to(&self, resources: Resources) -> Resources {
-        let over = |new: Amounts, old: Amounts| new.zip(old).map(|(new, old)| new.or(old));
-        Resources {
-            requests: over(self.requests, resources.requests),
-            limits: over(self.limits, resources.limits),
-        }
-    }
-
-    /// Returns whether the resources already have all these values.
-    pub fn is_in(&self, resources: Resources) -> bool {
-        self.applied_to(resources) == resources
-    }
-}
 
 /// Returns the recommendation for each container by index, within the limits of the VPA and of LimitRanges.
 pub fn recommended(pod: &Pod, vpa: &Vpa, ranges: &Ranges) -> Vec<(usize, Recommendation, Vec<String>)> {

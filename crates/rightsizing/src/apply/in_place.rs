@@ -3,10 +3,10 @@
 //! Upstream: `pkg/updater/restriction/pods_inplace_restriction.go`. An infeasible size is remembered by the pod
 //! itself, in its spec.
 
-use super::change::Change;
 use super::hold::Hold;
 use super::memory::OfPod;
 use super::mode::Mode;
+use super::pod::Change;
 use super::pod::{Pod, Resize};
 use crate::recommend::{Amounts, UnixNanos};
 

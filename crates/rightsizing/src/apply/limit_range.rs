@@ -3,8 +3,7 @@
 //! Upstream: `pkg/utils/limitrange` and `pkg/utils/vpa/capping.go`. Unlike upstream, limit-to-request ratios are
 //! respected, and a pod that would still be refused is left alone.
 
-use super::change::Change;
-use super::pod::{Container, Pod, Resources};
+use super::pod::{Change, Container, Pod, Resources};
 use crate::recommend::amount::{AMOUNT_MAX, Amount};
 use crate::recommend::change::proportional_limit;
 use crate::recommend::{Amounts, Recommendation};

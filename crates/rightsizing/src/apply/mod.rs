@@ -25,11 +25,11 @@ pub mod update;
 mod tests;
 
 pub use budget::Budget;
-pub use change::{Change, changes};
+pub use change::changes;
 pub use hold::Hold;
 pub use index::{Governed, Index};
 pub use limit_range::{Range, Ranges};
 pub use memory::Memory;
 pub use mode::Mode;
-pub use pod::{Container, Pod, Resize, Resources};
+pub use pod::{Change, Container, Pod, Resize, Resources};
 pub use update::{Round, Rules, Step};

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::change::Change;
+use super::pod::Change;
 use super::pod::Pod;
 use crate::recommend::Amounts;
 use crate::recommend::amount::to_quantity;

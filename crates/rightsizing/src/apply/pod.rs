@@ -91,3 +91,29 @@ impl Pod {
         self.observed.as_ref().is_none_or(|names| names.iter().any(|name| name == container))
     }
 }
+
+/// New requests and limits of one container; `None` fields stay unchanged.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Index among the pod's containers.
+    pub container: usize,
+    pub requests: Amounts,
+    pub limits: Amounts,
+    /// Adjustments of the recommendation, for the pod's annotation.
+    pub notes: Vec<String>,
+}
+
+impl Change {
+    pub fn applied_to(&self, resources: Resources) -> Resources {
+        let over = |new: Amounts, old: Amounts| new.zip(old).map(|(new, old)| new.or(old));
+        Resources {
+            requests: over(self.requests, resources.requests),
+            limits: over(self.limits, resources.limits),
+        }
+    }
+
+    /// Returns whether the resources already have all these values.
+    pub fn is_in(&self, resources: Resources) -> bool {
+        self.applied_to(resources) == resources
+    }
+}

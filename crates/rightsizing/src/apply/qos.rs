@@ -1,6 +1,6 @@
 //! The QoS class of a pod, as Kubernetes computes it (`ComputePodQOS`). It cannot change in place.
 
-use super::change::Change;
+use super::pod::Change;
 use super::pod::{Pod, Resources};
 use berth_model::PerResource;
 

@@ -8,12 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::budget::Budget;
-use super::change::{Change, changes, recommended};
+use super::change::{changes, recommended};
 use super::hold::Hold;
 use super::in_place::{self, Advice, DEFERRED_MAX};
 use super::limit_range::Ranges;
 use super::memory::Memory;
 use super::mode::Mode;
+use super::pod::Change;
 use super::pod::Pod;
 use super::qos;
 use crate::recommend::amount::Amount;

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::buckets::{Buckets, power};
-use super::checkpoint::{CheckpointError, HistogramCheckpoint};
+use super::histogram_checkpoint::{CheckpointError, HistogramCheckpoint};
 use super::time::{NEVER, UnixNanos, round_to_multiple};
 use super::weights::Weights;
 

@@ -10,9 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use super::aggregate::{Aggregate, Shapes, Span};
 use super::amount::Amount;
-use super::checkpoint::{CheckpointError, CheckpointStatus, HistogramCheckpoint};
+use super::checkpoint::CheckpointStatus;
 use super::container::ContainerState;
 use super::histogram::UsageHistogram;
+use super::histogram_checkpoint::{CheckpointError, HistogramCheckpoint};
 use super::time::{NEVER, UnixNanos};
 
 /// Maximum number of containers whose window is stored individually; an annotation has room for a few times this

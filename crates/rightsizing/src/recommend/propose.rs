@@ -12,8 +12,7 @@ use super::settings::Settings;
 use super::store::{Store, Workload};
 use super::time;
 use super::vpa::Vpa;
-use berth_model::NodeSize;
-use berth_model::PerResource;
+use berth_model::{NodeSize, PerResource};
 
 /// Requests of the containers of running pods, by container name: the maximum over all pods.
 pub type Requests = BTreeMap<String, NodeSize>;

@@ -5,7 +5,7 @@
 //! Upstream: `pkg/recommender/util/histogram.go`, whose array has the same weights.
 
 use super::buckets::Buckets;
-use super::checkpoint::{CheckpointError, HistogramCheckpoint};
+use super::histogram_checkpoint::{CheckpointError, HistogramCheckpoint};
 
 /// Weight of the largest bucket in a checkpoint; the other weights are scaled in proportion.
 const CHECKPOINT_WEIGHT_MAX: f64 = 10_000.0;

@@ -11,8 +11,7 @@ use crate::class::{Class, ClassId};
 use crate::gang::{Candidate, Lacking, Plan, Topology, TopologyMode, Wanted};
 use crate::inventory::{Held, NodeId, Revision, Row};
 use crate::rules::Diagnosis;
-use berth_model::Packing;
-use berth_model::{Amounts, Usage};
+use berth_model::{Amounts, Packing, Usage};
 
 /// Maximum number of domains in which a whole allocation is tried: the most promising ones.
 const MOST_DOMAINS: usize = 64;

@@ -153,20 +153,20 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn a_pod_is_bound_once_and_again_is_a_conflict_even_to_the_same_node() {
+    #[test]
+    fn a_pod_is_bound_once_and_again_is_a_conflict_even_to_the_same_node() {
         let store = MemoryStore::default();
-        assert_eq!(store.bind(&binding("u", "a")).await, Reply::NotFound);
-        assert_eq!(store.read(&binding("u", "a")).await, Truth::Gone);
+        assert_eq!(store.bind_now(&binding("u", "a")), Reply::NotFound);
+        assert_eq!(store.read_now(&binding("u", "a")), Truth::Gone);
         assert!(store.create(pod("u")));
         assert!(!store.create(pod("v")), "the name is taken");
-        assert_eq!(store.read(&binding("u", "a")).await, Truth::Unbound { bindable: true });
-        assert_eq!(store.bind(&binding("u", "a")).await, Reply::Bound);
+        assert_eq!(store.read_now(&binding("u", "a")), Truth::Unbound { bindable: true });
+        assert_eq!(store.bind_now(&binding("u", "a")), Reply::Bound);
         assert_eq!(
             conflict(&store, "u"),
             "Operation cannot be fulfilled on pods/binding \"p\": pod p is already assigned to node \"a\""
         );
-        assert_eq!(store.read(&binding("u", "b")).await, Truth::BoundTo("a".into()));
+        assert_eq!(store.read_now(&binding("u", "b")), Truth::BoundTo("a".into()));
         assert_eq!(store.bound(), [binding("u", "a")]);
     }
 

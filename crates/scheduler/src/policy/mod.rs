@@ -19,8 +19,7 @@ pub use status::{PolicyStatus, Reason};
 
 use crate::objects::ObjectName;
 use crate::rules::{AgentLimit, Placement, PreferenceOrder, UtilisationLimit, hash_of};
-use berth_model::Packing;
-use berth_model::{Identity, LabelSelector, Labels};
+use berth_model::{Identity, LabelSelector, Labels, Packing};
 
 /// One policy as observed.
 #[derive(Debug, Clone, PartialEq, Eq)]

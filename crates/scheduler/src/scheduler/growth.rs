@@ -4,8 +4,7 @@
 use std::sync::Arc;
 
 use super::Scheduler;
-use berth_model::NodeSize;
-use berth_model::Usage;
+use berth_model::{NodeSize, Usage};
 
 /// Increase charged for a pod until its watch reports the resize.
 #[derive(Debug, Clone, PartialEq, Eq)]

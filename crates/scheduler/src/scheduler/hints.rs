@@ -5,8 +5,7 @@ use std::sync::Arc;
 use super::{Scheduler, State};
 use crate::hints::{Hint, Hints, Taken, Terms};
 use crate::rules::Placement;
-use berth_model::Preference;
-use berth_model::{Identity, PodSpec};
+use berth_model::{Identity, PodSpec, Preference};
 
 impl Scheduler {
     /// Replaces all hints. Affected waiting pods are reclassified before the next decision; pods with a node stay

@@ -10,8 +10,7 @@ use crate::agent::{Agent, Choice};
 use crate::class::{Class, ClassId};
 use crate::inventory::NodeId;
 use crate::rules::{Reasons, Scores, Standing};
-use berth_model::Preference;
-use berth_model::{ClaimName, Pod};
+use berth_model::{ClaimName, Pod, Preference};
 
 /// Complete result for one pod on the cluster as it is.
 #[derive(Debug, Clone)]

@@ -1,8 +1,6 @@
 //! Metrics of quotas. Users name quotas, as they name namespaces: only the first quotas by name have their own series.
 
-use berth_telemetry::encode::Labels;
-use berth_telemetry::encode::counters;
-use berth_telemetry::encode::gauges;
+use berth_telemetry::encode::{Labels, counters, gauges};
 use std::fmt;
 
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};

@@ -1,8 +1,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use berth_model::PerResource;
-use berth_model::{LabelSelector, Operator, Requirement};
+use berth_model::{LabelSelector, Operator, PerResource, Requirement};
 use berth_rightsizing::apply::index::{Kind, Object};
 use berth_rightsizing::recommend::{Owner, Recommendation, Vpa};
 use berth_scheduler::hints::{Hint, Workload};

@@ -7,7 +7,8 @@ use serde_json::json;
 
 use super::{DAY, Fed, HOUR, MI, MINUTE, SECOND, T0, at, hourly, shapes};
 use crate::recommend::buckets::Buckets;
-use crate::recommend::checkpoint::{CheckpointError, CheckpointStatus, HistogramCheckpoint};
+use crate::recommend::checkpoint::CheckpointStatus;
+use crate::recommend::histogram_checkpoint::{CheckpointError, HistogramCheckpoint};
 use crate::recommend::settings::Settings;
 use crate::recommend::time::NEVER;
 use crate::recommend::weights::Weights;

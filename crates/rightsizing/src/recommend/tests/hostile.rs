@@ -4,7 +4,8 @@ use proptest::prelude::*;
 
 use super::{DAY, Fed, MI, T0, bounds, shapes};
 use crate::recommend::amount::{AMOUNT_MAX, Amount};
-use crate::recommend::checkpoint::{CheckpointStatus, HistogramCheckpoint};
+use crate::recommend::checkpoint::CheckpointStatus;
+use crate::recommend::histogram_checkpoint::HistogramCheckpoint;
 use crate::recommend::open::{OpenWindow, OpenWindows, load, save};
 use crate::recommend::settings::Settings;
 use crate::recommend::time::{NEVER, UnixNanos};
