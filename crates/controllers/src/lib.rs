@@ -1,4 +1,4 @@
-//! Leader election, and what the leader does beside placing pods: the recommender, the updater and the scaler.
+//! Leader election, and the other work of the leader besides placing pods: the recommender, the updater and the scaler.
 //!
 //! May not know: the HTTP server and the command line.
 

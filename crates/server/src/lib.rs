@@ -1,4 +1,6 @@
 //! HTTP endpoints: health and readiness in plain HTTP, everything else over TLS (`secure.rs`).
+//!
+//! May not know: the controllers and the command line.
 
 pub mod access;
 mod body;

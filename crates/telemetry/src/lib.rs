@@ -1,6 +1,6 @@
-//! Metrics of the controllers, health of the process, and what both the controllers and the server need of them.
+//! Metrics of the controllers and health of the process. The controllers write them, the server serves them.
 //!
-//! May not know: who serves them, and how decisions are made.
+//! May not know: the server, kube, tokio, and how decisions are made.
 
 mod dimensions;
 pub mod encode;

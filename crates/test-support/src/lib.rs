@@ -1,4 +1,4 @@
-//! What tests of several crates need: a scripted Prometheus, and the published traces.
+//! Fixtures for the tests of several crates: a scripted Prometheus, and the published traces.
 //!
 //! A development dependency only.
 
