@@ -4,7 +4,6 @@
 //! Steps of a round: read the existing objects and metrics (`look.rs`), decide (`settle.rs`, which calls
 //! `scaling`), act (`act.rs`), and report (`tell.rs`). Only the process that holds the Lease has this state;
 //! state that must survive it is in the statuses. If a read fails, the affected state stays unchanged.
-//! cannot see stays as it was.
 
 mod act;
 mod hints;
