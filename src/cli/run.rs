@@ -506,7 +506,7 @@ async fn carry_out_claims(
     engine: Engine,
     claims: KubeClaims,
     mut queue: mpsc::UnboundedReceiver<ClaimOrder>,
-    leads: impl Fn() -> bool + Clone + Send + 'static,
+    leads: impl Fn() -> bool + Clone + Send + Sync + 'static,
 ) {
     let slots = Arc::new(tokio::sync::Semaphore::new(CLAIMS_IN_FLIGHT));
     while let Some(order) = queue.recv().await {

@@ -1,7 +1,7 @@
-//! Writes where allocations stand to their objects, behind the decisions and within bounds.
+//! Bounded writer of the statuses of Allocations and PodGroups.
 //!
-//! Each status is compared with the object first, and only what differs is written, so telling one twice costs a read.
-//! Nothing is lost silently: what is not written is counted as dropped.
+//! Each status is compared with the object first, and only differences are written: a repeated status costs a read.
+//! Statuses that are not written are counted as dropped.
 
 mod line;
 mod status_json;
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use http::{Method, StatusCode};
+use http::Method;
 use jiff::Timestamp;
 use kube::Client;
 use kube::client::Body;
@@ -24,9 +24,10 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::PodGroupVersion;
-use super::client::{self, Answer};
-use super::report_json::{EventBody, Regarding, note_of};
+use super::client;
+use super::report_json::{EventBody, Regarding, instance, note_of};
+use super::retry::{self, Abandoned, BACKOFF, Failure, retry};
+use super::{PodGroupVersion, Throttle};
 use berth_scheduler::gang::{AllocationKind, AllocationStatus, Phase};
 use line::Line;
 use status_json::{Change, Current, change, path};
@@ -34,28 +35,20 @@ use status_json::{Change, Current, change, path};
 /// At about 1 KiB a status this is 16 MiB at worst.
 const WAITING_MAX: usize = 16_384;
 const IN_FLIGHT_MAX: usize = 4;
-/// An allocation is not written more often than this: while its pods are bound, each of them changes its status.
+/// Minimum interval between writes of one allocation: each bind of one of its pods changes the status.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// Attempts at one status, or at one event; with their pauses about 8 s.
-const ATTEMPTS_MAX: u32 = 6;
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-
-/// A rejected status is logged at most this often.
-const WARN_EVERY: Duration = Duration::from_secs(30);
-
-/// What became of statuses.
+/// Results of status writes.
 #[derive(Debug, Default)]
 pub struct StatusCounters {
     pub written: AtomicU64,
-    /// The object said so already.
+    /// The object had this status already.
     pub unchanged: AtomicU64,
-    /// The object is gone, or another one by now.
+    /// The object is gone, or was recreated.
     pub gone: AtomicU64,
     /// Further attempts.
     pub retried: AtomicU64,
-    /// Refused, or tried too often.
+    /// Rejected, or retried too often.
     failed: AtomicU64,
 }
 
@@ -70,7 +63,7 @@ struct Shared {
     /// Something was pushed.
     pushed: Notify,
     counters: StatusCounters,
-    /// As which `podgroups.scheduling.k8s.io` are read.
+    /// Version of `podgroups.scheduling.k8s.io` that is read.
     version: Mutex<PodGroupVersion>,
 }
 
@@ -94,7 +87,7 @@ impl Allocations {
         self.shared.pushed.notify_one();
     }
 
-    /// From now on PodGroups of `scheduling.k8s.io` are written in this version.
+    /// Sets the version in which PodGroups of `scheduling.k8s.io` are written.
     pub fn use_version(&self, version: PodGroupVersion) {
         *self.shared.version.lock() = version;
     }
@@ -113,11 +106,11 @@ impl Allocations {
         &self.shared.counters
     }
 
-    /// Writes statuses until `stop` resolves, then what is left for at most `flush`.
+    /// Writes statuses until `stop` resolves, then the remaining ones for at most `flush`.
     ///
-    /// `client` must not retry by itself ([`client::without_retries`]). `host` ends the events' reporting instance.
+    /// `client` must not retry by itself ([`client::without_retries`]). `host` is the suffix of the events' reporting instance.
     pub async fn run(&self, client: Client, host: &str, stop: impl Future<Output = ()>, flush: Duration) {
-        let writer = Writer { client, host, shared: &self.shared, last_warning: Mutex::new(None) };
+        let writer = Writer { client, host, shared: &self.shared, warnings: Throttle::default() };
         let mut stop = std::pin::pin!(stop);
         let mut flush_until: Option<Instant> = None;
         let mut in_flight = FuturesUnordered::new();
@@ -143,7 +136,7 @@ impl Allocations {
                 () = until(flush_until) => {
                     let left = in_flight.len() + self.shared.line.lock().drop_all();
                     self.shared.counters.failed.fetch_add(in_flight.len() as u64, Relaxed);
-                    tracing::warn!(left, "shutting down with statuses of allocations unwritten");
+                    tracing::warn!(left, "shutting down with unwritten statuses of allocations");
                     return;
                 }
             }
@@ -158,122 +151,74 @@ async fn until(time: Option<Instant>) {
     }
 }
 
-/// What one attempt came to.
-#[derive(Debug, PartialEq, Eq)]
-enum Verdict {
-    Written,
-    Unchanged,
-    Gone,
-    /// The API server has no room or no leader now, did not answer, or somebody else wrote at the same time.
-    TryAgain {
-        after: Option<Duration>,
-        why: String,
+/// Result of an attempt that was not a failure.
+enum Outcome {
+    Written {
+        is_new_phase: bool,
     },
-    Refused(String),
-}
-
-/// What an answer other than success means.
-fn verdict(answer: &Answer) -> Verdict {
-    match answer.status {
-        status if status.is_success() => Verdict::Written,
-        StatusCode::NOT_FOUND => Verdict::Gone,
-        // The object was made anew since it was read.
-        StatusCode::UNPROCESSABLE_ENTITY if answer.message().contains("metadata.uid") => Verdict::Gone,
-        StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS => again(answer),
-        status if status.is_server_error() => again(answer),
-        _ => Verdict::Refused(answer.message()),
-    }
-}
-
-fn again(answer: &Answer) -> Verdict {
-    Verdict::TryAgain { after: answer.retry_after, why: answer.message() }
+    Unchanged,
+    /// The object is gone, or has another uid.
+    Gone,
 }
 
 struct Writer<'a> {
     client: Client,
     host: &'a str,
     shared: &'a Shared,
-    last_warning: Mutex<Option<Instant>>,
+    warnings: Throttle,
 }
 
 impl Writer<'_> {
-    /// Tries a status until it is settled, and counts how that went.
+    /// Writes a status until it is settled or a newer one replaces it, and counts the result.
     async fn deliver(&self, status: AllocationStatus) {
-        let counters = &self.shared.counters;
-        for attempt in 1.. {
-            let mut is_news = false;
-            let (after, why) = match self.attempt(&status, &mut is_news).await {
-                Verdict::Written => {
-                    counters.written.fetch_add(1, Relaxed);
-                    if is_news {
-                        self.tell_people(&status).await;
-                    }
-                    break;
+        let (counters, line) = (&self.shared.counters, &self.shared.line);
+        let fence = |attempt| {
+            let is_current = attempt == 1 || !line.lock().is_outdated(&status.uid);
+            counters.retried.fetch_add(u64::from(is_current && attempt > 1), Relaxed);
+            is_current
+        };
+        match retry(BACKOFF, &status.name.name, fence, || self.attempt(&status)).await {
+            Ok(Outcome::Written { is_new_phase }) => {
+                counters.written.fetch_add(1, Relaxed);
+                if is_new_phase {
+                    self.send_event(&status).await;
                 }
-                Verdict::Unchanged => {
-                    counters.unchanged.fetch_add(1, Relaxed);
-                    break;
-                }
-                Verdict::Gone => {
-                    counters.gone.fetch_add(1, Relaxed);
-                    break;
-                }
-                Verdict::TryAgain { after, why } if attempt < ATTEMPTS_MAX => (after, why),
-                Verdict::TryAgain { why, .. } | Verdict::Refused(why) => {
-                    counters.failed.fetch_add(1, Relaxed);
-                    self.warn(&status, "a status was dropped; if it was forbidden, berth's ClusterRole has to allow to get the object and to patch its /status", &why);
-                    break;
-                }
-            };
-            tracing::debug!(allocation = %status.name.name, attempt, why, "a status was not written, trying again");
-            wait(attempt, after).await;
-            if self.shared.line.lock().is_outdated(&status.uid) {
-                break;
             }
-            counters.retried.fetch_add(1, Relaxed);
+            Ok(Outcome::Unchanged) => drop(counters.unchanged.fetch_add(1, Relaxed)),
+            Ok(Outcome::Gone) => drop(counters.gone.fetch_add(1, Relaxed)),
+            Err(Abandoned::Stopped) => {}
+            Err(Abandoned::Failed(why)) => {
+                counters.failed.fetch_add(1, Relaxed);
+                self.warn(&status, "dropped a status; if it was forbidden, allow berth's ClusterRole to get the object and to patch its /status", &why);
+            }
         }
-        self.shared.line.lock().done(&status.uid, Instant::now(), PAUSE);
+        line.lock().done(&status.uid, Instant::now(), PAUSE);
     }
 
-    /// Reads the object, and writes what differs. `is_news`: people are to be told.
-    async fn attempt(&self, status: &AllocationStatus, is_news: &mut bool) -> Verdict {
+    /// Reads the object, and writes the difference.
+    async fn attempt(&self, status: &AllocationStatus) -> Result<Outcome, Failure> {
         let version = *self.shared.version.lock();
         let path = path(status, version);
-        let request = client::request(Method::GET, &path).body(Body::empty());
-        let answer = match self.exchange(request.map_err(|error| error.to_string())).await {
-            Ok(answer) if answer.status.is_success() => answer,
-            Ok(answer) => return verdict(&answer),
-            Err(verdict) => return verdict,
-        };
-        let current: Current = match serde_json::from_slice(&answer.body) {
-            Ok(current) => current,
-            Err(error) => return Verdict::Refused(format!("the object cannot be read: {error}")),
-        };
+        let read = client::request(Method::GET, &path).body(Body::empty());
+        let read = retry::send(&self.client, read.map_err(|error| error.to_string())).await;
+        let Some(body) = read.settled()? else { return Ok(Outcome::Gone) };
+        let current: Current = serde_json::from_slice(&body)
+            .map_err(|error| Failure::Final(format!("the object cannot be read: {error}")))?;
         if current.metadata.uid != *status.uid {
-            return Verdict::Gone;
+            return Ok(Outcome::Gone);
         }
         let Some(change) = change(status, version, &current, Timestamp::now()) else {
-            return Verdict::Unchanged;
+            return Ok(Outcome::Unchanged);
         };
         let Change { content_type, patch, is_new_phase } = change;
-        *is_news = is_new_phase;
-        let request = client::json_request(Method::PATCH, &format!("{path}/status"), content_type, &patch);
-        match self.exchange(request).await {
-            Ok(answer) => verdict(&answer),
-            Err(verdict) => verdict,
-        }
+        let write = client::json_request(Method::PATCH, &format!("{path}/status"), content_type, &patch);
+        let written = retry::send(&self.client, write).await.settled()?;
+        Ok(written.map_or(Outcome::Gone, |_| Outcome::Written { is_new_phase }))
     }
 
-    async fn exchange(&self, request: Result<http::Request<Body>, String>) -> Result<Answer, Verdict> {
-        let request =
-            request.map_err(|why| Verdict::Refused(format!("the request cannot be built: {why}")))?;
-        let answer = client::exchange(&self.client, request).await;
-        answer.map_err(|why| Verdict::TryAgain { after: None, why })
-    }
-
-    /// Sends the event about the phase of an allocation of ours.
-    async fn tell_people(&self, status: &AllocationStatus) {
-        let Some(told) = told(status) else { return };
+    /// Sends the event about the phase of an Allocation.
+    async fn send_event(&self, status: &AllocationStatus) {
+        let Some(said) = said(status) else { return };
         let name = &status.name;
         let regarding = Regarding {
             api_version: "berth.dev/v1alpha1",
@@ -282,44 +227,24 @@ impl Writer<'_> {
             name: &name.name,
             uid: &status.uid,
         };
-        let body = EventBody::about(regarding, told, ("berth", self.host), Timestamp::now());
-        let path = format!("/apis/events.k8s.io/v1/namespaces/{}/events", name.namespace);
-        for attempt in 1..=ATTEMPTS_MAX {
-            let request = client::json_request(Method::POST, &path, "application/json", &body);
-            let verdict = match self.exchange(request).await {
-                // An earlier attempt did arrive.
-                Ok(answer) if answer.status == StatusCode::CONFLICT => Verdict::Written,
-                Ok(answer) => verdict(&answer),
-                Err(verdict) => verdict,
-            };
-            match verdict {
-                Verdict::TryAgain { after, .. } if attempt < ATTEMPTS_MAX => wait(attempt, after).await,
-                Verdict::TryAgain { why, .. } | Verdict::Refused(why) => {
-                    return self.warn(status, "an event was dropped", &why);
-                }
-                _ => return,
-            }
+        let instance = instance("berth", self.host);
+        let body = EventBody::about(regarding, said, ("berth", instance), Timestamp::now());
+        let create = || async { retry::send(&self.client, body.request()).await.created() };
+        if let Err(Abandoned::Failed(why)) = retry(BACKOFF, &name.name, |_| true, create).await {
+            self.warn(status, "dropped an event", &why);
         }
     }
 
     fn warn(&self, status: &AllocationStatus, what: &str, why: &str) {
-        let mut last = self.last_warning.lock();
-        let now = Instant::now();
-        if last.is_none_or(|last| now - last >= WARN_EVERY) {
-            *last = Some(now);
+        if self.warnings.is_due() {
             let name = &status.name;
             tracing::warn!(kind = ?name.kind, namespace = %name.namespace, name = %name.name, error = why, "{what}");
         }
     }
 }
 
-async fn wait(attempt: u32, after: Option<Duration>) {
-    let pause = FIRST_PAUSE.saturating_mul(1 << (attempt - 1).min(16));
-    tokio::time::sleep(after.unwrap_or(pause).max(pause).min(LONGEST_PAUSE)).await;
-}
-
-/// The type, reason, action and note of the event about this phase.
-fn told(status: &AllocationStatus) -> Option<(&'static str, &'static str, &'static str, String)> {
+/// Returns type, reason, action and note of the event about this phase.
+fn said(status: &AllocationStatus) -> Option<(&'static str, &'static str, &'static str, String)> {
     if status.name.kind != AllocationKind::Allocation {
         return None;
     }

@@ -1,5 +1,4 @@
-//! What applying recommendations reads and writes: pods with their requests and limits, who owns whom, LimitRanges; resizes and
-//! evictions.
+//! Objects of the updater and the webhook: pods with their requests and limits, owners and LimitRanges; resizes and evictions.
 
 mod events;
 mod new_pod;

@@ -1,7 +1,7 @@
-//! What is still to be told about pods, in order, bounded. Pure.
+//! Bounded queue of conditions and events of pods. Pure.
 //!
-//! A pod has at most one condition and one event waiting: newer ones take the place of older ones. Conditions go first,
-//! since autoscalers act on them; events are for people.
+//! At most one condition and one event of a pod wait: newer ones replace older ones. Conditions go first, since autoscalers
+//! act on them; events are for users.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub struct Condition {
     pub reason: &'static str,
     pub message: Arc<str>,
     pub generation: i64,
-    /// When the pod began to be unscheduled, as far as we wrote it. `None`: the API server has it already.
+    /// Time when the pod became unscheduled. `None`: an earlier condition with it was written.
     pub transition: Option<Timestamp>,
 }
 
@@ -26,7 +26,7 @@ pub struct Condition {
 pub struct Event {
     pub pod: PodRef,
     pub what: What,
-    /// When it happened, which may be long before it is told.
+    /// Time of what happened, which may be long before the event is written.
     pub at: Timestamp,
 }
 
@@ -53,27 +53,27 @@ impl Item {
     }
 }
 
-/// First in, first out, and one entry a pod uid.
+/// First in, first out, with one entry per uid.
 #[derive(Debug)]
-struct Line<T> {
+pub(crate) struct Line<T> {
     by_turn: BTreeMap<u64, (Arc<str>, T)>,
     turns: HashMap<Arc<str>, u64>,
     next_turn: u64,
 }
 
 impl<T> Line<T> {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Line { by_turn: BTreeMap::new(), turns: HashMap::new(), next_turn: 0 }
     }
 
-    /// A newer value keeps the turn of the older one.
-    fn put(&mut self, uid: Arc<str>, value: T) {
+    /// Adds a value, in the turn of an older one with the same uid.
+    pub fn put(&mut self, uid: Arc<str>, value: T) {
         let turn = *self.turns.entry(uid.clone()).or_insert(self.next_turn);
         self.next_turn += 1;
         self.by_turn.insert(turn, (uid, value));
     }
 
-    fn get(&self, uid: &str) -> Option<&T> {
+    pub fn get(&self, uid: &str) -> Option<&T> {
         let turn = self.turns.get(uid)?;
         self.by_turn.get(turn).map(|(_, value)| value)
     }
@@ -89,13 +89,13 @@ impl<T> Line<T> {
     }
 
     /// Takes the first entry whose uid is not in `skip`.
-    fn take(&mut self, skip: &HashMap<Arc<str>, Wanted>) -> Option<T> {
+    pub fn take<V>(&mut self, skip: &HashMap<Arc<str>, V>) -> Option<T> {
         let mut uids = self.by_turn.values().map(|(uid, _)| uid);
         let uid = uids.find(|uid| !skip.contains_key(*uid))?.clone();
         self.remove(&uid)
     }
 
-    fn drop_oldest(&mut self) -> bool {
+    pub fn drop_oldest(&mut self) -> bool {
         let oldest = self.by_turn.pop_first();
         if let Some((_, (uid, _))) = &oldest {
             self.turns.remove(uid);
@@ -103,12 +103,12 @@ impl<T> Line<T> {
         oldest.is_some()
     }
 
-    fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.by_turn.len()
     }
 }
 
-/// Whether an item that is out may be tried once more.
+/// Whether an item in flight may be retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wanted {
     Yes,
@@ -117,18 +117,18 @@ enum Wanted {
 
 /// The queue of the reporter.
 ///
-/// While an item is out (taken and not `done`), nothing else of the same pod is given out: two writes to one object
-/// never overtake each other.
+/// While an item is in flight (taken and not `done`), no other item of the same pod can be taken: writes to one object keep
+/// their order.
 #[derive(Debug)]
 pub struct Backlog {
     capacity: usize,
     conditions: Line<Condition>,
     events: Line<Event>,
-    /// Uids of the items that are out; bounded by what the taker keeps in flight.
+    /// Uids of the items in flight, whose number the caller bounds.
     out: HashMap<Arc<str>, Wanted>,
-    /// Pods that have `PodScheduled=False` because we wrote it: writing it again is no transition. Bounded; the pod
-    /// that is forgotten gets a newer transition time once.
-    told: Line<()>,
+    /// Pods whose `PodScheduled=False` was written: writing it again is no transition. Bounded; a pod that is dropped gets a
+    /// newer transition time once.
+    written: Line<()>,
     dropped: u64,
 }
 
@@ -140,7 +140,7 @@ impl Backlog {
             conditions: Line::new(),
             events: Line::new(),
             out: HashMap::new(),
-            told: Line::new(),
+            written: Line::new(),
             dropped: 0,
         }
     }
@@ -162,7 +162,7 @@ impl Backlog {
                 }
                 let transition = match self.conditions.get(&pod.uid) {
                     Some(older) => older.transition,
-                    None if self.told.get(&pod.uid).is_some() => None,
+                    None if self.written.get(&pod.uid).is_some() => None,
                     None => Some(now),
                 };
                 let uid = pod.uid.clone();
@@ -170,7 +170,7 @@ impl Backlog {
                 self.conditions.put(uid, condition);
             }
         }
-        // Events first: they are for people, and nothing acts on them.
+        // Events first: they are for users, and no component acts on them.
         while self.len() > self.capacity {
             let shed = self.events.drop_oldest() || self.conditions.drop_oldest();
             debug_assert!(shed, "a full backlog has something to drop");
@@ -182,18 +182,18 @@ impl Backlog {
         self.events.put(pod.uid.clone(), Event { pod, what, at });
     }
 
-    /// Forgets what waits to be told about a pod. To be called when it is being placed: a late `PodScheduled=False`
+    /// Removes the items of a pod. To be called when it is being placed: a late `PodScheduled=False`
     /// would hide that it was bound.
     pub fn withdraw(&mut self, uid: &str) {
         self.conditions.remove(uid);
         self.events.remove(uid);
-        self.told.remove(uid);
+        self.written.remove(uid);
         if let Some(wanted) = self.out.get_mut(uid) {
             *wanted = Wanted::Withdrawn;
         }
     }
 
-    /// The next item to send, which is out until it is [`done`](Self::done).
+    /// Takes the next item, which is in flight until it is [`done`](Self::done).
     pub fn take(&mut self) -> Option<Item> {
         let item = match self.conditions.take(&self.out) {
             Some(condition) => Item::Condition(condition),
@@ -201,16 +201,16 @@ impl Backlog {
         };
         let uid = item.pod().uid.clone();
         if matches!(item, Item::Condition(_)) {
-            self.told.put(uid.clone(), ());
-            if self.told.len() > self.capacity {
-                self.told.drop_oldest();
+            self.written.put(uid.clone(), ());
+            if self.written.len() > self.capacity {
+                self.written.drop_oldest();
             }
         }
         self.out.insert(uid, Wanted::Yes);
         Some(item)
     }
 
-    /// Whether a failed attempt at an item that is out is worth another one: nothing newer waits, and it was not withdrawn.
+    /// Returns whether to retry an item in flight: no newer one waits, and it was not withdrawn.
     pub fn is_still_wanted(&self, item: &Item) -> bool {
         let uid = &item.pod().uid;
         let newer = match item {
@@ -220,13 +220,13 @@ impl Backlog {
         !newer && self.out.get(uid) == Some(&Wanted::Yes)
     }
 
-    /// An item that was out is settled.
+    /// Marks an item in flight as settled.
     pub fn done(&mut self, item: &Item, delivered: bool) {
         let uid = &item.pod().uid;
         self.out.remove(uid);
         if !delivered && let Item::Condition(condition) = item {
-            self.told.remove(uid);
-            // One that was pushed meanwhile counted on this one.
+            self.written.remove(uid);
+            // One that was pushed since relied on this one.
             if let Some(newer) = self.conditions.get_mut(uid) {
                 newer.transition = newer.transition.or(condition.transition);
             }
@@ -238,7 +238,7 @@ impl Backlog {
         self.conditions.len() + self.events.len()
     }
 
-    /// Items dropped for want of room, since the start.
+    /// Items that a full queue dropped since the start.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }

@@ -1,7 +1,7 @@
-//! One request, one answer: how berth writes to the API server.
+//! Single requests to the API server.
 //!
-//! kube's `Api` retries by itself (429, 503 and 504, up to 15 times), parses what it gets back and turns answers into
-//! errors. Writes want none of this: a retry has to be decided by whoever knows what the request meant.
+//! kube's `Api` retries by itself (429, 503 and 504, up to 15 times), parses the reply and converts statuses to errors. For
+//! writes, the caller has to decide about retries, since it depends on the request whether a repetition is safe.
 
 use berth_model::with_causes;
 use std::time::Duration;
@@ -11,21 +11,26 @@ use kube::Client;
 use kube::client::Body;
 use serde::{Deserialize, Serialize};
 
-/// What the API server is asked to give up after (`?timeout=`).
+/// Content types of patches.
+pub(crate) const MERGE_PATCH: &str = "application/merge-patch+json";
+pub(crate) const STRATEGIC_MERGE_PATCH: &str = "application/strategic-merge-patch+json";
+pub(crate) const JSON_PATCH: &str = "application/json-patch+json";
+
+/// Time-out of a request at the API server (`?timeout=`).
 pub(crate) const SERVER_TIMEOUT: Duration = Duration::from_secs(10);
-/// When we stop listening. Later than the server, so that its own word about a time-out still arrives.
+/// Time-out of a request in this process. Longer than the server's, so that its reply about a time-out still arrives.
 pub(crate) const CLIENT_TIMEOUT: Duration = Duration::from_secs(12);
 
-/// A client that sends every request once.
+/// Returns a client that sends every request once.
 ///
 /// # Errors
-/// When the configuration cannot be used: unreadable certificates, or no TLS provider.
+/// The configuration is invalid: unreadable certificates, or no TLS provider.
 pub fn without_retries(mut config: kube::Config) -> kube::Result<Client> {
     config.default_retry = false;
     Client::try_from(config)
 }
 
-/// A complete HTTP answer. That there is none is an error text of [`exchange`].
+/// A complete HTTP reply.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub status: StatusCode,
@@ -33,7 +38,7 @@ pub(crate) struct Answer {
     pub body: Vec<u8>,
 }
 
-/// The part of `metav1.Status` we read.
+/// The fields of `metav1.Status` that are read.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Status {
@@ -46,18 +51,23 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 
-    /// Whether the API server itself, and not something between us and it, says that the object does not exist.
+    /// Returns whether the API server itself, and not a proxy, reports that the object does not exist.
     pub fn is_object_not_found(&self) -> bool {
         self.status == StatusCode::NOT_FOUND && self.parsed().reason == "NotFound"
     }
 
-    /// Whether the API server refused because an admission webhook that it must ask did not answer.
+    /// Returns whether this is a 404 that may be a proxy's.
+    pub fn is_foreign_not_found(&self) -> bool {
+        self.status == StatusCode::NOT_FOUND && !self.is_object_not_found()
+    }
+
+    /// Returns whether a required admission webhook did not answer.
     pub fn is_webhook_failure(&self) -> bool {
         let status = self.parsed();
         status.reason == "InternalError" && status.message.contains("failed calling webhook")
     }
 
-    /// What went wrong, for a person.
+    /// Returns the server's message.
     pub fn message(&self) -> String {
         let status = self.parsed();
         if status.message.is_empty() {
@@ -71,7 +81,7 @@ impl Answer {
 /// Builds a request with a JSON body. `path` starts with a slash and ends before the query.
 ///
 /// # Errors
-/// When the path is not one, or the body cannot be serialised.
+/// The path is invalid, or the body cannot be serialised.
 pub(crate) fn json_request(
     method: Method,
     path: &str,
@@ -81,7 +91,7 @@ pub(crate) fn json_request(
     json_request_within(SERVER_TIMEOUT, method, path, content_type, body)
 }
 
-/// The same, given up by the API server after `timeout`.
+/// The same with another time-out at the API server.
 pub(crate) fn json_request_within(
     timeout: Duration,
     method: Method,
@@ -96,7 +106,7 @@ pub(crate) fn json_request_within(
         .map_err(|error| error.to_string())
 }
 
-/// A request that the API server gives up after [`SERVER_TIMEOUT`].
+/// Builds a request with the time-out [`SERVER_TIMEOUT`] at the API server.
 pub(crate) fn request(method: Method, path: &str) -> http::request::Builder {
     request_within(SERVER_TIMEOUT, method, path)
 }
@@ -110,10 +120,10 @@ fn request_within(timeout: Duration, method: Method, path: &str) -> http::reques
 
 /// Sends `request` once.
 ///
-/// The body is always read to its end: a connection with an unread body cannot be used again.
+/// The body is always read to its end: a connection with an unread body cannot be reused.
 ///
 /// # Errors
-/// When no complete answer came. Whether the server carried the request out is then unknown.
+/// No complete reply came. Whether the server carried the request out is then unknown.
 pub(crate) async fn exchange(client: &Client, request: Request<Body>) -> Result<Answer, String> {
     let exchange = async {
         let response = client.send(request).await?;
@@ -128,7 +138,7 @@ pub(crate) async fn exchange(client: &Client, request: Request<Body>) -> Result<
     }
 }
 
-/// Seconds only: the API server never sends a date.
+/// Reads seconds only: the API server never sends a date.
 fn retry_after(headers: &http::HeaderMap) -> Option<Duration> {
     let seconds = headers.get(header::RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
     Some(Duration::from_secs(seconds))

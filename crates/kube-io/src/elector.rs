@@ -1,4 +1,4 @@
-//! Runs for the lease, and keeps it. The rules are in `lease.rs`.
+//! Leader election: acquires and renews the lease. The rules are in `lease.rs`.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -15,11 +15,9 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::Throttle;
 use super::lease::{self, LeaseConfig, LeaseConfigError, LeaseRecord, Observed, Step};
 use berth_model::with_causes;
-
-/// A failing election says so at most this often.
-const WARN_EVERY: Duration = Duration::from_secs(30);
 
 const AFTER_CONFLICT: Duration = Duration::from_millis(100);
 
@@ -34,21 +32,21 @@ pub struct Elector {
     leading: Published,
     started: Instant,
     observed: Option<Observed>,
-    /// The object we saw last. Its resource version makes a write fail when somebody else was faster.
+    /// The last observed object. Its resource version makes a write fail if another candidate wrote first.
     seen: Option<Lease>,
     /// Leadership ends here unless renewed.
     lead_until: Option<Instant>,
-    last_warning: Option<Instant>,
+    warnings: Throttle,
     deadline: Deadline,
     holder: watch::Sender<Option<Holder>>,
     keep: Arc<AtomicBool>,
 }
 
-/// Who holds a lease, as this process sees it.
+/// The holder of a lease, as observed by this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     pub identity: String,
-    /// Where it serves HTTPS, if it says so.
+    /// Its address for HTTPS, if it has published one.
     pub address: Option<SocketAddr>,
 }
 
@@ -57,9 +55,9 @@ const ADDRESS: &str = "berth.dev/address";
 /// The label of member leases with the name of their group.
 pub(super) const MEMBER_OF: &str = "berth.dev/member-of";
 
-/// When leadership ends unless renewed, for those who are about to act on it. Clones share it.
+/// Time at which leadership ends unless renewed, to be checked before acting on it. Clones share it.
 ///
-/// A process that was stopped for a while may find its flag still raised when it goes on; this clock went on meanwhile.
+/// In a process that was suspended, the published flag may be outdated; the clock is not.
 #[derive(Clone, Default)]
 pub struct Deadline(Arc<Mutex<Term>>);
 
@@ -70,13 +68,13 @@ struct Term {
 }
 
 impl Deadline {
-    /// Whether leadership has not run out.
+    /// Returns whether leadership has not expired.
     pub fn is_ahead(&self) -> bool {
         self.term().is_some()
     }
 
-    /// The number of the term in which this process leads, if leadership has not run out. Whoever loses leadership and wins it
-    /// again has another term: what was decided in the one before is of no use any more.
+    /// Returns the number of the current term, if leadership has not expired. A process that loses leadership and wins it again
+    /// has another term: decisions of the earlier one are void.
     pub fn term(&self) -> Option<u64> {
         let term = self.0.lock();
         term.until.is_some_and(|until| Instant::now() < until).then_some(term.number)
@@ -90,7 +88,7 @@ impl Deadline {
     }
 }
 
-/// Whoever reads leadership must not believe in it when nobody looks after it any more.
+/// Publishes `false` when the elector ends, however it ends.
 struct Published(watch::Sender<bool>);
 
 impl Drop for Published {
@@ -103,7 +101,7 @@ impl Elector {
     /// `client` must not retry by itself: a renewal that arrives late is worse than one that fails.
     ///
     /// # Errors
-    /// When the configuration is unsafe.
+    /// The configuration is unsafe.
     pub fn new(
         client: Client,
         config: LeaseConfig,
@@ -118,7 +116,7 @@ impl Elector {
             observed: None,
             seen: None,
             lead_until: None,
-            last_warning: None,
+            warnings: Throttle::default(),
             deadline: Deadline::default(),
             holder: watch::Sender::new(None),
             keep: Arc::default(),
@@ -126,23 +124,23 @@ impl Elector {
         Ok((elector, receiver))
     }
 
-    /// To be asked right before anything that only the leader may do.
+    /// Returns the deadline, to be checked right before each action that only the leader may take.
     pub fn deadline(&self) -> Deadline {
         self.deadline.clone()
     }
 
-    /// Who holds the lease, whoever it is.
+    /// Returns a receiver of the holder of the lease.
     pub fn holder(&self) -> watch::Receiver<Option<Holder>> {
         self.holder.subscribe()
     }
 
-    /// When this is set, the lease is not released at the end but expires: something of ours may still have effect.
+    /// Returns a flag: when it is set, the lease is not released at the end but expires, since a request may still take effect.
     pub fn keep(&self) -> Arc<AtomicBool> {
         self.keep.clone()
     }
 
-    /// Runs for the lease until `stop` resolves, then releases it if it is ours. No failure of the API server ends
-    /// this: losing the lease is published, and the candidate goes on.
+    /// Runs for the lease until `stop` resolves, then releases it if this process holds it. No failure of the API server ends
+    /// this: the loss of the lease is published, and the candidate continues.
     pub async fn run(mut self, stop: impl Future<Output = ()>) {
         let mut stop = std::pin::pin!(stop);
         loop {
@@ -154,11 +152,11 @@ impl Elector {
         self.release().await;
     }
 
-    /// One look at the lease, and the pause after it. Leadership that runs out meanwhile is given up.
+    /// Tries once to acquire or renew the lease, and pauses. Steps down if leadership expires meanwhile.
     ///
-    /// Cancel safe: what a cancelled request did to the lease is found out by the next look at it.
+    /// Cancel safe: the next attempt reads the effect of a cancelled request.
     async fn round(&mut self) {
-        // Until leadership ends; a candidate has as much time, so that a lost connection does not hold it up.
+        // Until leadership ends; for a candidate the same duration, so that a lost connection does not block it.
         let deadline = self.lead_until.unwrap_or_else(|| Instant::now() + self.config.renew_deadline);
         let pause = match tokio::time::timeout_at(deadline, self.try_once()).await {
             Ok(Ok(pause)) => pause,
@@ -169,7 +167,10 @@ impl Elector {
             }
             Err(_) => {
                 self.seen = None;
-                tracing::warn!(lease = self.config.name, "no answer of the API server about the lease");
+                tracing::warn!(
+                    lease = self.config.name,
+                    "the API server did not answer a request about the lease"
+                );
                 Duration::ZERO
             }
         };
@@ -183,8 +184,8 @@ impl Elector {
         tokio::time::sleep_until(next_look).await;
     }
 
-    /// Reads the lease if we do not know its newest version, and writes it if it is ours to write. Returns how long
-    /// to wait before the next look.
+    /// Reads the lease if its current version is unknown, and writes it if this process may. Returns the pause before the next
+    /// attempt.
     async fn try_once(&mut self) -> kube::Result<Duration> {
         if self.seen.is_none() || self.lead_until.is_none() {
             self.seen = self.api.get_opt(&self.config.name).await?;
@@ -216,7 +217,7 @@ impl Elector {
                 self.lead(sent + self.config.renew_deadline);
                 Ok(self.config.retry_period)
             }
-            // Somebody else wrote (or deleted) first: look again soon, which tells whether it matters.
+            // Another client wrote or deleted it first: read it again soon.
             Err(kube::Error::Api(status)) if beaten.contains(&status.code) => {
                 self.seen = None;
                 Ok(AFTER_CONFLICT)
@@ -225,8 +226,7 @@ impl Elector {
         }
     }
 
-    /// A candidate looks twice as often as the holder renews, so that it soon knows of each renewal, and again at the moment at
-    /// which the lease expires.
+    /// Returns the pause of a candidate: it reads twice per renewal, to observe each one soon, and when the lease expires.
     fn pause_of_a_candidate(&self) -> Duration {
         let expires =
             self.observed.as_ref().map(|lease| lease.expires_in(&self.config, self.started.elapsed()));
@@ -279,7 +279,7 @@ impl Elector {
     }
 
     fn lead(&mut self, until: Instant) {
-        // An answer that came too late renewed the lease, but the time it bought is over.
+        // A reply that came too late renewed the lease, but the deadline has passed.
         if until <= Instant::now() {
             return self.step_down();
         }
@@ -290,7 +290,7 @@ impl Elector {
         }
     }
 
-    /// Returns whether that is news.
+    /// Returns whether the value changed.
     fn publish(&self, leading: bool) -> bool {
         self.leading.0.send_if_modified(|before| std::mem::replace(before, leading) != leading)
     }
@@ -304,13 +304,13 @@ impl Elector {
         }
     }
 
-    /// Gives the lease up, so that another candidate need not wait for it to expire. One try: expiry is the fallback.
+    /// Releases the lease, so that another candidate need not wait for its expiry. One attempt: expiry is the fallback.
     async fn release(mut self) {
         self.lead_until = None;
         self.deadline.set(None);
         self.publish(false);
         if self.keep.load(Ordering::Acquire) {
-            tracing::info!(lease = self.config.name, "the lease is left to expire");
+            tracing::info!(lease = self.config.name, "not releasing the lease: it expires");
             return;
         }
         let error = match tokio::time::timeout(self.config.retry_period, self.try_release()).await {
@@ -318,10 +318,10 @@ impl Elector {
             Ok(Err(error)) => with_causes(&error),
             Err(_) => "no answer".to_owned(),
         };
-        tracing::warn!(lease = self.config.name, error, "the lease was not released, it will expire");
+        tracing::warn!(lease = self.config.name, error, "cannot release the lease: it expires");
     }
 
-    /// A write may have been cut off by the stop: only a fresh look has the newest version, and says whose it is.
+    /// Reads the lease first: the stop may have interrupted a write, so its version and holder are unknown.
     async fn try_release(&self) -> kube::Result<()> {
         let Some(lease) = self.api.get_opt(&self.config.name).await? else {
             return Ok(());
@@ -331,7 +331,7 @@ impl Elector {
             return Ok(());
         }
         if self.config.member_of.is_some() {
-            // Nobody else runs for it.
+            // No other process runs for it.
             return self.api.delete(&self.config.name, &DeleteParams::default()).await.map(|_| ());
         }
         let record = lease::released(&record, Timestamp::now());
@@ -341,11 +341,9 @@ impl Elector {
     }
 
     fn warn(&mut self, error: &kube::Error) {
-        let now = Instant::now();
-        if self.last_warning.is_some_and(|last| now - last < WARN_EVERY) {
+        if !self.warnings.is_due() {
             return;
         }
-        self.last_warning = Some(now);
         let (namespace, name) = (&self.config.namespace, &self.config.name);
         let error_text = with_causes(error);
         match error {
@@ -353,13 +351,13 @@ impl Elector {
                 namespace,
                 lease = name,
                 error = error_text,
-                "berth's service account may not get, create or update leases in {namespace}: check its Role; trying again"
+                "berth's service account may not get, create or update leases in {namespace}: check its Role; retrying"
             ),
             _ => tracing::warn!(
                 namespace,
                 lease = name,
                 error = error_text,
-                "the lease cannot be reached, trying again"
+                "the lease cannot be read or written, retrying"
             ),
         }
     }

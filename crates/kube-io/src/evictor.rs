@@ -1,46 +1,28 @@
-//! Evicting pods for more important ones, as kube-scheduler does (upstream: `framework/preemption/executor.go`): the victim gets
-//! the condition `DisruptionTarget`, and is deleted with the time it asks for; the other pod's status names its node.
+//! Preemption of pods, as in kube-scheduler (`framework/preemption/executor.go`): the victim gets the condition
+//! `DisruptionTarget`, and is deleted with its grace period; the preemptor's status names its node.
 //!
-//! Every request is sent again until it is answered. The uid goes with each, so that a recreated pod is left alone.
+//! Every request is retried until it is answered, and has the uid as precondition: recreated pods are not touched.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use http::{Method, StatusCode};
+use http::Method;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Client;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::Fence;
-use super::client::{self, Answer};
+use super::client::{self, STRATEGIC_MERGE_PATCH};
+use super::report_json::{ConditionPatch, PodCondition};
+use super::retry::{self, Abandoned, PATIENT, retry};
 use berth_model::PodRef;
 use berth_scheduler::scheduler::Eviction;
-
-/// Attempts at one request; with their pauses about half a minute.
-const ATTEMPTS_MAX: u32 = 8;
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-
-const MERGE: &str = "application/strategic-merge-patch+json";
 
 /// Writes through the API server.
 #[derive(Clone)]
 pub struct Evictor {
     client: Client,
-}
-
-/// What one answer means.
-#[derive(Debug, PartialEq, Eq)]
-enum Verdict {
-    Done,
-    /// The pod, or the one of this uid, is gone.
-    Gone,
-    TryAgain {
-        after: Option<Duration>,
-        why: String,
-    },
-    Refused(String),
 }
 
 impl Evictor {
@@ -54,22 +36,24 @@ impl Evictor {
         Ok(Evictor { client })
     }
 
-    /// Returns whether the pod was there. `leads` is asked before each request.
+    /// Evicts a pod; returns whether it existed. `leads` is called before each request.
     ///
     /// # Errors
-    /// Why the pod is not evicted.
+    /// The reason why the pod is not evicted.
     pub async fn evict(&self, eviction: &Eviction, leads: impl Fn() -> bool) -> Result<bool, String> {
         let path = pod_path(&eviction.victim);
         let condition = condition(eviction, Timestamp::now());
-        let marked = self.send(Method::PATCH, &format!("{path}/status"), MERGE, &condition, &leads).await?;
+        let marked = self
+            .send(Method::PATCH, &format!("{path}/status"), STRATEGIC_MERGE_PATCH, &condition, &leads)
+            .await?;
         Ok(marked
             && self.send(Method::DELETE, &path, "application/json", &deletion(eviction), &leads).await?)
     }
 
-    /// Writes to the pod's status which node it is nominated for.
+    /// Writes the nominated node to the pod's status.
     ///
     /// # Errors
-    /// Why it is not written.
+    /// The reason why it is not written.
     pub async fn nominate(
         &self,
         pod: &PodRef,
@@ -77,54 +61,27 @@ impl Evictor {
         leads: impl Fn() -> bool,
     ) -> Result<bool, String> {
         let body = nomination(pod, node);
-        self.send(Method::PATCH, &format!("{}/status", pod_path(pod)), MERGE, &body, &leads).await
+        self.send(Method::PATCH, &format!("{}/status", pod_path(pod)), STRATEGIC_MERGE_PATCH, &body, &leads)
+            .await
     }
 
-    /// Sends a request until it is settled. Returns whether the pod is there.
+    /// Sends a request until it is settled. Returns whether the pod exists.
     async fn send(
         &self,
         method: Method,
         path: &str,
         content_type: &'static str,
-        body: &Value,
+        body: &impl Serialize,
         leads: &impl Fn() -> bool,
     ) -> Result<bool, String> {
-        let mut attempt = 0;
-        loop {
-            if !leads() {
-                return Err("leadership was lost".to_owned());
-            }
-            attempt += 1;
-            let request = client::json_request(method.clone(), path, content_type, body)?;
-            match verdict(client::exchange(&self.client, request).await) {
-                Verdict::Done => return Ok(true),
-                Verdict::Gone => return Ok(false),
-                Verdict::TryAgain { after, why: _ } if attempt < ATTEMPTS_MAX => {
-                    let pause = FIRST_PAUSE.saturating_mul(1 << (attempt - 1));
-                    tokio::time::sleep(after.unwrap_or(pause).max(pause).min(LONGEST_PAUSE)).await;
-                }
-                Verdict::TryAgain { why, .. } | Verdict::Refused(why) => return Err(why),
-            }
-        }
-    }
-}
-
-fn verdict(answer: Result<Answer, String>) -> Verdict {
-    let answer = match answer {
-        Ok(answer) => answer,
-        Err(why) => return Verdict::TryAgain { after: None, why },
-    };
-    let message = answer.message();
-    match answer.status {
-        status if status.is_success() => Verdict::Done,
-        StatusCode::NOT_FOUND => Verdict::Gone,
-        StatusCode::UNPROCESSABLE_ENTITY if message.contains("metadata.uid") => Verdict::Gone,
-        StatusCode::CONFLICT if message.contains("UID in precondition") => Verdict::Gone,
-        StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS => {
-            Verdict::TryAgain { after: answer.retry_after, why: message }
-        }
-        status if status.is_server_error() => Verdict::TryAgain { after: answer.retry_after, why: message },
-        _ => Verdict::Refused(message),
+        let attempt = || async {
+            let request = client::json_request(method.clone(), path, content_type, body);
+            Ok(retry::send(&self.client, request).await.settled()?.is_some())
+        };
+        retry(PATIENT, path, |_| leads(), attempt).await.map_err(|abandoned| match abandoned {
+            Abandoned::Stopped => "leadership was lost".to_owned(),
+            Abandoned::Failed(why) => why,
+        })
     }
 }
 
@@ -132,20 +89,21 @@ fn pod_path(pod: &PodRef) -> String {
     format!("/api/v1/namespaces/{}/pods/{}", pod.namespace, pod.name)
 }
 
+/// Builds the condition as kube-scheduler writes it.
 fn condition(eviction: &Eviction, now: Timestamp) -> Value {
     let by = &eviction.preemptor.scheduler_name;
-    json!({
-        "metadata": {"uid": &*eviction.victim.uid},
-        "status": {"conditions": [{
-            "lastProbeTime": null,
-            "lastTransitionTime": Time(now),
-            "message": format!("{by}: preempting to accommodate a higher priority pod"),
-            "observedGeneration": eviction.generation,
-            "reason": "PreemptionByScheduler",
-            "status": "True",
-            "type": "DisruptionTarget",
-        }]},
-    })
+    json!(ConditionPatch::new(
+        &eviction.victim.uid,
+        PodCondition {
+            kind: "DisruptionTarget",
+            status: "True",
+            reason: "PreemptionByScheduler",
+            message: &format!("{by}: preempting to accommodate a higher priority pod"),
+            observed_generation: eviction.generation,
+            last_transition_time: Some(Time(now)),
+            last_probe_time: None,
+        }
+    ))
 }
 
 fn deletion(eviction: &Eviction) -> Value {

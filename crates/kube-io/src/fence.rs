@@ -1,9 +1,8 @@
-//! Requests that only the leader may send: their connections refuse to write once leadership is over.
+//! Fenced client for requests that only the leader may send: its connections refuse to write after the end of leadership.
 //!
-//! Asking before a request is not enough. A process that is stopped between the question and the write, and goes on a minute
-//! later, would still send what it had in hand. Here the question is asked by the connection itself, with nothing between it
-//! and the write but a system call. What the kernel has taken by then is on its way at once; the API server is told to give it
-//! up (`?timeout=`) before another process can lead.
+//! A check before the request is not enough: a process that is suspended between the check and the write, and resumes a minute
+//! later, would still send the request. Here the connection itself checks, right before the system call. A request that the
+//! kernel has taken is sent at once; its time-out at the API server (`?timeout=`) ends before another process can lead.
 
 use std::future::Future;
 use std::io;
@@ -23,14 +22,14 @@ use tower::{Service, ServiceBuilder, ServiceExt};
 use super::client::SERVER_TIMEOUT;
 use super::{Deadline, LeaseConfig};
 
-/// Until when requests may be sent, and how long the API server may work on one.
+/// Deadline of requests, and their time-out at the API server.
 #[derive(Clone)]
 pub struct Fence {
     deadline: Deadline,
     server_timeout: Duration,
 }
 
-/// Of the time between our last moment as a leader and another's first one, so much is left for requests on their way.
+/// Margin for requests in flight, of the time between the end of leadership and the earliest start of another leader.
 const ON_THE_WAY: Duration = Duration::from_secs(1);
 
 impl Fence {
@@ -40,15 +39,15 @@ impl Fence {
         Fence { deadline, server_timeout }
     }
 
-    /// What the API server is asked to give a request up after.
+    /// Returns the time-out of requests at the API server.
     pub(crate) fn server_timeout(&self) -> Duration {
         self.server_timeout
     }
 
-    /// A client that sends every request once, and none after the deadline.
+    /// Returns a client that sends every request once, and none after the deadline.
     ///
     /// # Errors
-    /// When the configuration cannot be used: unreadable certificates, or a proxy.
+    /// The configuration is invalid: unreadable certificates, or a proxy.
     pub fn client(&self, config: kube::Config) -> kube::Result<Client> {
         let mut http = HttpConnector::new();
         http.enforce_http(false);
@@ -67,7 +66,7 @@ impl Fence {
     }
 }
 
-/// A connector of such connections, and a connection. Clones of a connector share the deadline.
+/// A connector of fenced connections, and a connection. Clones of a connector share the deadline.
 #[derive(Clone)]
 struct Fenced<T> {
     inner: T,

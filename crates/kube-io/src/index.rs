@@ -1,94 +1,69 @@
-//! From watches to the scheduler: converts what a watch saw, and turns a complete list into "the others are gone".
+//! Conversion of watch changes of pods and nodes for the scheduler; a complete list removes all objects that it lacks.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::{Change, Interner, LeanNode, LeanPod};
+use super::{Change, Interner, LeanNode, LeanPod, Listed};
 use berth_model::{Node, Pod};
 
-/// What is done with pods and nodes as they are seen.
+/// Receiver of pods and nodes.
 pub trait ClusterSink {
     fn apply_pod(&mut self, pod: Pod);
     fn delete_pod(&mut self, uid: &Arc<str>);
-    /// A list of all pods was complete; it had exactly these.
+    /// A list of all pods was complete, with exactly these.
     fn retain_pods(&mut self, uids: &HashSet<Arc<str>>);
     fn apply_node(&mut self, node: Node);
     fn delete_node(&mut self, name: &str);
     fn retain_nodes(&mut self, names: &HashSet<Arc<str>>);
 }
 
-/// Takes the changes of one watch of pods.
+/// State of one watch of pods.
 #[derive(Default)]
 pub struct PodIndex {
     interner: Interner,
-    /// Uids of the list that is coming in.
-    listed: HashSet<Arc<str>>,
-    listing: bool,
+    /// Uids.
+    listed: Listed<HashSet<Arc<str>>>,
 }
 
 impl PodIndex {
     pub fn take(&mut self, change: Change<LeanPod>, sink: &mut impl ClusterSink) {
         match change {
-            Change::ListBegins => {
-                self.listing = true;
-                self.listed.clear();
-            }
+            Change::ListBegins => self.listed.begin(),
             Change::Apply(Ok(pod)) => {
                 let pod = pod.into_pod(&mut self.interner);
-                self.note(&pod.uid);
+                self.listed.note(pod.uid.clone());
                 sink.apply_pod(pod);
             }
-            // What is known of it stays as it is; that it exists is sure.
-            Change::Apply(Err(bad)) => self.note(&Arc::from(bad.id.uid)),
+            // It exists: the last version that could be read stays.
+            Change::Apply(Err(bad)) => self.listed.note(Arc::from(bad.id.uid)),
             Change::Delete(id) => sink.delete_pod(&Arc::from(id.uid)),
-            Change::ListEnds => {
-                self.listing = false;
-                sink.retain_pods(&std::mem::take(&mut self.listed));
-            }
+            Change::ListEnds => sink.retain_pods(&self.listed.end()),
             Change::Refused => {}
-        }
-    }
-
-    fn note(&mut self, uid: &Arc<str>) {
-        if self.listing {
-            self.listed.insert(uid.clone());
         }
     }
 }
 
-/// Takes the changes of one watch of nodes.
+/// State of one watch of nodes.
 #[derive(Default)]
 pub struct NodeIndex {
     interner: Interner,
-    listed: HashSet<Arc<str>>,
-    listing: bool,
+    /// Names.
+    listed: Listed<HashSet<Arc<str>>>,
 }
 
 impl NodeIndex {
     pub fn take(&mut self, change: Change<LeanNode>, sink: &mut impl ClusterSink) {
         match change {
-            Change::ListBegins => {
-                self.listing = true;
-                self.listed.clear();
-            }
+            Change::ListBegins => self.listed.begin(),
             Change::Apply(Ok(node)) => {
                 let node = node.into_node(&mut self.interner);
-                self.note(&node.name);
+                self.listed.note(node.name.clone());
                 sink.apply_node(node);
             }
-            Change::Apply(Err(bad)) => self.note(&Arc::from(bad.id.name)),
+            Change::Apply(Err(bad)) => self.listed.note(Arc::from(bad.id.name)),
             Change::Delete(id) => sink.delete_node(&id.name),
-            Change::ListEnds => {
-                self.listing = false;
-                sink.retain_nodes(&std::mem::take(&mut self.listed));
-            }
+            Change::ListEnds => sink.retain_nodes(&self.listed.end()),
             Change::Refused => {}
-        }
-    }
-
-    fn note(&mut self, name: &Arc<str>) {
-        if self.listing {
-            self.listed.insert(name.clone());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Which replicas are there, when all of them schedule: each holds a lease of its own, and reads those of the others.
+//! Live replicas in active-active mode: each holds its own lease, and reads the leases of the other replicas.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,10 +13,10 @@ use super::elector::{MEMBER_OF, record_of};
 use super::lease::{LeaseConfig, Observed};
 use berth_model::with_causes;
 
-/// A lease whose holder has been silent for so many of its durations is taken away.
+/// A lease that was not renewed for this multiple of its duration is deleted.
 const BURIED_AFTER: u32 = 20;
 
-/// Reads the leases of a group again and again.
+/// Periodic reader of the leases of a group.
 pub struct Members {
     api: Api<Lease>,
     config: LeaseConfig,
@@ -53,7 +53,7 @@ impl Members {
                         Ok(Err(error)) => with_causes(&error),
                         _ => "no answer".to_owned(),
                     };
-                    tracing::warn!(error, "the leases of the other replicas cannot be read, trying again");
+                    tracing::warn!(error, "cannot read the leases of the other replicas, retrying");
                 }
                 _ => {}
             }
@@ -84,7 +84,7 @@ impl Members {
         self.members.send_if_modified(|known| {
             let changed = *known != alive;
             if changed {
-                tracing::info!(members = ?alive, "the replicas that schedule");
+                tracing::info!(members = ?alive, "the set of live replicas changed");
                 known.clone_from(&alive);
             }
             changed

@@ -1,4 +1,4 @@
-//! Objects other than pods and nodes: how they are read, and handed on.
+//! Lean types of objects other than pods and nodes, and their watch state.
 
 mod allocations;
 mod budgets;
@@ -20,7 +20,7 @@ use serde::Deserialize;
 
 use super::convert::label_selector;
 use super::lean::{LeanLabelSelector, lean_meta, nullable};
-use super::{Change, Interner};
+use super::{Change, Interner, Listed};
 use berth_model::LabelSelector;
 use berth_scheduler::objects::{Kind, Object, ObjectName};
 
@@ -31,20 +31,19 @@ pub trait LeanObject {
     fn metadata(&self) -> &ObjectMeta;
 }
 
-/// What is done with objects as they are seen.
+/// Receiver of objects.
 pub trait ObjectSink {
     fn apply_object(&mut self, object: Object);
     fn delete_object(&mut self, kind: Kind, object: &ObjectName);
-    /// A list of all objects of this kind was complete; it had exactly these.
+    /// A list of all objects of this kind was complete, with exactly these.
     fn retain_objects(&mut self, kind: Kind, listed: &HashSet<ObjectName>);
 }
 
-/// Takes the changes of one watch.
+/// State of one watch.
 #[derive(Default)]
 pub struct ObjectIndex {
     interner: Interner,
-    listed: HashSet<ObjectName>,
-    listing: bool,
+    listed: Listed<HashSet<ObjectName>>,
     /// A list was complete once.
     listed_once: bool,
 }
@@ -52,36 +51,25 @@ pub struct ObjectIndex {
 impl ObjectIndex {
     pub fn take<K: LeanObject>(&mut self, change: Change<K>, sink: &mut impl ObjectSink) {
         match change {
-            Change::ListBegins => {
-                self.listing = true;
-                self.listed.clear();
-            }
+            Change::ListBegins => self.listed.begin(),
             Change::Apply(Ok(object)) => {
                 let meta = object.metadata();
-                let name = name_of(meta.namespace.as_deref(), meta.name.as_deref());
-                self.note(name);
+                self.listed.note(name_of(meta.namespace.as_deref(), meta.name.as_deref()));
                 sink.apply_object(object.into_object(&mut self.interner));
             }
-            // What is known of it stays as it is; that it exists is sure.
-            Change::Apply(Err(bad)) => self.note(name_of(Some(&bad.id.namespace), Some(&bad.id.name))),
+            // It exists: the last version that could be read stays.
+            Change::Apply(Err(bad)) => self.listed.note(name_of(Some(&bad.id.namespace), Some(&bad.id.name))),
             Change::Delete(id) => sink.delete_object(K::KIND, &name_of(Some(&id.namespace), Some(&id.name))),
             Change::ListEnds => {
-                self.listing = false;
                 self.listed_once = true;
-                sink.retain_objects(K::KIND, &std::mem::take(&mut self.listed));
+                sink.retain_objects(K::KIND, &self.listed.end());
             }
-            // As if there were none: a server need not have every kind, and pods that ask for none of it need not wait.
+            // Equals an empty list: a server need not serve every kind, and most pods do not depend on it.
             Change::Refused if !self.listed_once => {
                 self.listed_once = true;
                 sink.retain_objects(K::KIND, &HashSet::new());
             }
             Change::Refused => {}
-        }
-    }
-
-    fn note(&mut self, name: ObjectName) {
-        if self.listing {
-            self.listed.insert(name);
         }
     }
 }
@@ -112,14 +100,14 @@ impl LeanObject for LeanNamespace {
     }
 }
 
-/// A service or replication controller: labels that the pods it means have.
+/// Spec of a service or replication controller: labels of its pods.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 struct SelectsLabels {
     selector: Option<BTreeMap<String, String>>,
 }
 
-/// A controller with a whole label selector.
+/// Spec of a controller with a label selector.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 struct Selects {
@@ -134,7 +122,7 @@ impl SelectsLabels {
 }
 
 impl Selects {
-    /// One that cannot be understood selects nothing, as upstream.
+    /// An invalid selector selects nothing, as upstream.
     fn read(self, interner: &mut Interner) -> LabelSelector {
         label_selector(self.selector.as_ref(), interner).unwrap_or_default()
     }

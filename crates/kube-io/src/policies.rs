@@ -1,4 +1,4 @@
-//! Allocation policies: how they are read, and how their status is written.
+//! Lean type and status of allocation policies.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::convert::label_selector;
 use super::lean::{LeanLabelSelector, LeanRequirement, lean_meta, nullable};
-use super::status_writer::{StatusWriter, Told, conditions};
+use super::status_writer::{ObjectStatus, StatusWriter, conditions};
 use super::{Interner, LeanObject, OptionalKind};
 use berth_crds::policy::{
     AllocationPolicy, AllocationPolicySpec, AllocationPolicyStatus, Effective, EffectiveLimit,
@@ -19,7 +19,7 @@ use berth_scheduler::objects::{Kind, Object};
 use berth_scheduler::policy::{Governs, Namespaces, Policy, PolicyStatus, Reason, Wishes};
 use berth_scheduler::rules::{Placement, PreferenceOrder, UtilisationLimit};
 
-/// A policy to watch with `Api<LeanAllocationPolicy>`: without its status, which is ours.
+/// A policy to watch with `Api<LeanAllocationPolicy>`: without its status, which only berth writes.
 #[derive(Debug, Clone, Default, Deserialize, kube::Resource)]
 #[resource(inherit = AllocationPolicy)]
 pub struct LeanAllocationPolicy {
@@ -137,7 +137,7 @@ fn wishes(spec: &AllocationPolicySpec) -> Result<Wishes, Arc<str>> {
 /// Writes statuses of policies. Cheap to clone.
 pub type PolicyWriter = StatusWriter<PolicyStatus>;
 
-impl Told for PolicyStatus {
+impl ObjectStatus for PolicyStatus {
     type Object = AllocationPolicy;
 
     fn name(&self) -> &Arc<str> {
@@ -148,14 +148,14 @@ impl Told for PolicyStatus {
         &self.uid
     }
 
-    fn patch(&self, there: &AllocationPolicy, now: &str) -> Option<Value> {
-        let before = there.status.clone().unwrap_or_default();
+    fn patch(&self, current: &AllocationPolicy, now: &str) -> Option<Value> {
+        let before = current.status.clone().unwrap_or_default();
         let after = render(self, &before, now);
-        (there.status.as_ref() != Some(&after)).then(|| patch_of(&after))
+        (current.status.as_ref() != Some(&after)).then(|| patch_of(&after))
     }
 }
 
-/// With nulls, which take out what is there and does not hold any more.
+/// Returns a merge patch, with null for an absent field.
 fn patch_of(status: &AllocationPolicyStatus) -> Value {
     let mut patch = serde_json::to_value(status).unwrap_or_default();
     if status.effective.is_none() {
@@ -164,19 +164,19 @@ fn patch_of(status: &AllocationPolicyStatus) -> Value {
     patch
 }
 
-/// The status to write over `before`.
+/// Returns the status that replaces `before`.
 fn render(status: &PolicyStatus, before: &AllocationPolicyStatus, now: &str) -> AllocationPolicyStatus {
     let contradiction = status.contradiction.as_deref();
-    let told = [
+    let states = [
         ("InForce", status.reason == Reason::Applied, status.reason.name(), &*status.message),
         (
             "Contradicted",
             contradiction.is_some(),
             if contradiction.is_some() { "Overruled" } else { "Unique" },
-            contradiction.unwrap_or("no other policy that is as specific goes before it"),
+            contradiction.unwrap_or("no other policy of the same specificity takes precedence"),
         ),
     ];
-    let conditions = conditions(&told, &before.conditions, status.observed_generation, now);
+    let conditions = conditions(&states, &before.conditions, status.observed_generation, now);
     AllocationPolicyStatus {
         observed_generation: status.observed_generation,
         conditions,

@@ -1,4 +1,4 @@
-//! Quotas: how they are read, and how their status is written.
+//! Lean type and status of quotas.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 use super::convert::label_selector;
 use super::lean::{lean_meta, nullable};
 use super::policies::lean;
-use super::status_writer::{StatusWriter, Told, conditions};
+use super::status_writer::{ObjectStatus, StatusWriter, conditions};
 use super::{Interner, LeanObject, OptionalKind};
 use berth_crds::quota::{self as api, Amount, QuotaSpec, Summary};
 use berth_scheduler::objects::{Kind, Object};
 use berth_scheduler::policy::Namespaces;
 use berth_scheduler::quota::{Limit, Limits, Quota, QuotaStatus, Reason, Reclaim, Resource, Scope, Standing};
 
-/// A quota to watch with `Api<LeanQuota>`: without its status, which is ours.
+/// A quota to watch with `Api<LeanQuota>`: without its status, which only berth writes.
 #[derive(Debug, Clone, Default, Deserialize, kube::Resource)]
 #[resource(inherit = "api::Quota")]
 pub struct LeanQuota {
@@ -97,7 +97,7 @@ fn limits(spec: &QuotaSpec) -> Result<Limits, Arc<str>> {
     let guaranteed = limit("guaranteed", &spec.guaranteed)?;
     let maximum = limit("maximum", &spec.maximum)?;
     if guaranteed.is_empty() && maximum.is_empty() {
-        return Err("spec has neither guaranteed nor maximum: it says nothing".into());
+        return Err("spec has neither guaranteed nor maximum: set at least one".into());
     }
     let more =
         |(resource, amount): &(&Resource, i64)| maximum.get(resource).is_some_and(|most| *amount > most);
@@ -110,7 +110,7 @@ fn limits(spec: &QuotaSpec) -> Result<Limits, Arc<str>> {
 /// Writes statuses of quotas. Cheap to clone.
 pub type QuotaWriter = StatusWriter<QuotaStatus>;
 
-impl Told for QuotaStatus {
+impl ObjectStatus for QuotaStatus {
     type Object = api::Quota;
 
     fn name(&self) -> &Arc<str> {
@@ -121,14 +121,14 @@ impl Told for QuotaStatus {
         &self.uid
     }
 
-    fn patch(&self, there: &api::Quota, now: &str) -> Option<Value> {
-        let before = there.status.clone().unwrap_or_default();
+    fn patch(&self, current: &api::Quota, now: &str) -> Option<Value> {
+        let before = current.status.clone().unwrap_or_default();
         let after = render(self, &before, now);
-        (there.status.as_ref() != Some(&after)).then(|| patch_of(&before, &after))
+        (current.status.as_ref() != Some(&after)).then(|| patch_of(&before, &after))
     }
 }
 
-/// With nulls, which take out what is there and is not said any more.
+/// Returns a merge patch, with null for absent fields.
 fn patch_of(before: &api::QuotaStatus, after: &api::QuotaStatus) -> Value {
     let mut patch = serde_json::to_value(after).unwrap_or_default();
     for (field, before) in [("used", &before.used), ("borrowed", &before.borrowed)] {
@@ -141,18 +141,18 @@ fn patch_of(before: &api::QuotaStatus, after: &api::QuotaStatus) -> Value {
     patch
 }
 
-/// The status to write over `before`.
+/// Returns the status that replaces `before`.
 fn render(status: &QuotaStatus, before: &api::QuotaStatus, now: &str) -> api::QuotaStatus {
     let contested = status.contested.as_deref();
     let shortfall = status.shortfall.as_ref().map(|shortfall| &*shortfall.0);
     let wait = format!("{} wait for room in the quota", status.waiting);
-    let told = [
+    let states = [
         ("InForce", status.reason == Reason::Applied, status.reason.name(), &*status.message),
         (
             "Contested",
             contested.is_some(),
             if contested.is_some() { "Overruled" } else { "Unique" },
-            contested.unwrap_or("no other quota that is as specific goes before it"),
+            contested.unwrap_or("no other quota of the same specificity takes precedence"),
         ),
         (
             "AtMaximum",
@@ -185,7 +185,7 @@ fn render(status: &QuotaStatus, before: &api::QuotaStatus, now: &str) -> api::Qu
     let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     api::QuotaStatus {
         observed_generation: status.observed_generation,
-        conditions: conditions(&told, &before.conditions, status.observed_generation, now),
+        conditions: conditions(&states, &before.conditions, status.observed_generation, now),
         pods: count(status.pods),
         waiting: count(status.waiting as u64),
         reclaimed: count(status.reclaimed),

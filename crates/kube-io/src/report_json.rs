@@ -1,13 +1,16 @@
-//! How conditions and events look on the wire: as kube-scheduler writes them, since autoscalers and people parse them.
+//! Wire format of pod conditions and events: as kube-scheduler writes them, since autoscalers and users parse them.
 //!
 //! Sources: upstream `pkg/scheduler/schedule_one.go` (texts, truncation), `client-go/tools/events/event_recorder.go`
 //! (the event), `pkg/api/v1/pod/util.go` (the condition).
 
+use http::{Method, Request};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};
+use kube::client::Body;
 use serde::Serialize;
 
 use super::backlog::{Condition, Event, What};
+use super::client;
 use berth_model::PodRef;
 
 /// Upstream `validation.NoteLengthLimit`, in bytes. Events with longer notes are refused.
@@ -17,7 +20,7 @@ const INSTANCE_BYTES_MAX: usize = 128;
 /// The longest name of an object, in bytes.
 const NAME_BYTES_MAX: usize = 253;
 
-/// A strategic merge patch of `pods/status`. The uid is a precondition.
+/// A strategic merge patch of `pods/status` with one condition. The uid is a precondition.
 #[derive(Debug, Serialize)]
 pub(crate) struct ConditionPatch<'a> {
     metadata: PatchMeta<'a>,
@@ -31,40 +34,44 @@ struct PatchMeta<'a> {
 
 #[derive(Debug, Serialize)]
 struct PatchStatus<'a> {
-    conditions: [PodScheduled<'a>; 1],
+    conditions: [PodCondition<'a>; 1],
 }
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct PodScheduled<'a> {
-    last_probe_time: Option<Time>,
-    /// Left out, the one that is there stays.
+pub(crate) struct PodCondition<'a> {
+    pub last_probe_time: Option<Time>,
+    /// If left out, the existing one stays.
     #[serde(skip_serializing_if = "Option::is_none")]
-    last_transition_time: Option<Time>,
-    message: &'a str,
-    observed_generation: i64,
-    reason: &'a str,
-    status: &'static str,
+    pub last_transition_time: Option<Time>,
+    pub message: &'a str,
+    pub observed_generation: i64,
+    pub reason: &'a str,
+    pub status: &'static str,
     #[serde(rename = "type")]
-    kind: &'static str,
+    pub kind: &'static str,
+}
+
+impl<'a> ConditionPatch<'a> {
+    pub fn new(uid: &'a str, condition: PodCondition<'a>) -> Self {
+        ConditionPatch { metadata: PatchMeta { uid }, status: PatchStatus { conditions: [condition] } }
+    }
 }
 
 impl<'a> From<&'a Condition> for ConditionPatch<'a> {
     fn from(condition: &'a Condition) -> Self {
-        ConditionPatch {
-            metadata: PatchMeta { uid: &condition.pod.uid },
-            status: PatchStatus {
-                conditions: [PodScheduled {
-                    last_probe_time: None,
-                    last_transition_time: condition.transition.map(Time),
-                    message: &condition.message,
-                    observed_generation: condition.generation,
-                    reason: condition.reason,
-                    status: "False",
-                    kind: "PodScheduled",
-                }],
+        ConditionPatch::new(
+            &condition.pod.uid,
+            PodCondition {
+                last_probe_time: None,
+                last_transition_time: condition.transition.map(Time),
+                message: &condition.message,
+                observed_generation: condition.generation,
+                reason: condition.reason,
+                status: "False",
+                kind: "PodScheduled",
             },
-        }
+        )
     }
 }
 
@@ -94,7 +101,7 @@ struct EventMeta<'a> {
     namespace: &'a str,
 }
 
-/// What an event is about.
+/// Subject of an event.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Regarding<'a> {
@@ -113,7 +120,7 @@ impl<'a> Regarding<'a> {
 }
 
 impl<'a> EventBody<'a> {
-    /// `host` tells the replicas of a scheduler apart.
+    /// `host` distinguishes the replicas of a scheduler.
     pub fn new(event: &'a Event, host: &str) -> Self {
         let pod = &event.pod;
         let (event_type, reason, action, note) = match &event.what {
@@ -134,21 +141,21 @@ impl<'a> EventBody<'a> {
             What::Preempted { by, .. } => Some(by),
             _ => None,
         };
-        // Whose decision it was: a victim may be another scheduler's pod.
+        // The scheduler that decided: a victim may be another scheduler's pod.
         let scheduler = &related.unwrap_or(pod).scheduler_name;
         let said = (event_type, reason, action, note);
-        let body = EventBody::about(Regarding::of(pod), said, (scheduler, host), event.at);
+        let body =
+            EventBody::about(Regarding::of(pod), said, (scheduler, instance(scheduler, host)), event.at);
         EventBody { related: related.map(Regarding::of), ..body }
     }
 
-    /// With its type, reason, action and note, by this controller on this host.
+    /// Builds an event from its type, reason, action and note, and its reporting controller and instance.
     pub fn about(
         regarding: Regarding<'a>,
         (event_type, reason, action, note): (&'static str, &'static str, &'static str, String),
-        (controller, host): (&'a str, &str),
+        (reporting_controller, reporting_instance): (&'a str, String),
         at: Timestamp,
     ) -> Self {
-        let instance = format!("{controller}-{host}");
         EventBody {
             api_version: "events.k8s.io/v1",
             kind: "Event",
@@ -157,8 +164,8 @@ impl<'a> EventBody<'a> {
                 namespace: regarding.namespace,
             },
             event_time: MicroTime(at),
-            reporting_controller: controller,
-            reporting_instance: head(&instance, INSTANCE_BYTES_MAX).to_owned(),
+            reporting_controller,
+            reporting_instance,
             action,
             reason,
             regarding,
@@ -167,16 +174,27 @@ impl<'a> EventBody<'a> {
             event_type,
         }
     }
+
+    /// Builds the request that creates the event.
+    pub fn request(&self) -> Result<Request<Body>, String> {
+        let path = format!("/apis/events.k8s.io/v1/namespaces/{}/events", self.metadata.namespace);
+        client::json_request(Method::POST, &path, "application/json", self)
+    }
 }
 
-/// `<pod>.<hex nanoseconds>`; where that is too long for a name, the uid stands for the pod.
+/// Names the reporting instance of a controller on a host.
+pub(crate) fn instance(controller: &str, host: &str) -> String {
+    head(&format!("{controller}-{host}"), INSTANCE_BYTES_MAX).to_owned()
+}
+
+/// Returns `<pod>.<hex nanoseconds>`; if that is too long for a name, the uid replaces the pod's name.
 fn event_name(pod: &str, uid: &str, at: Timestamp) -> String {
     let nanos = at.as_nanosecond();
     let name = format!("{pod}.{nanos:x}");
     if name.len() <= NAME_BYTES_MAX { name } else { format!("{uid}.{nanos:x}") }
 }
 
-/// Cut as upstream does. Upstream cuts in the middle of a character if it must; we stay valid UTF-8.
+/// Truncates a message as upstream, but at a character boundary.
 pub(crate) fn note_of(message: &str) -> String {
     const MORE: &str = " ...";
     if message.len() <= NOTE_BYTES_MAX {
@@ -187,8 +205,8 @@ pub(crate) fn note_of(message: &str) -> String {
     note
 }
 
-/// The longest beginning of `text` with at most `bytes_max` bytes.
-fn head(text: &str, bytes_max: usize) -> &str {
+/// Returns the longest prefix of `text` with at most `bytes_max` bytes.
+pub(crate) fn head(text: &str, bytes_max: usize) -> &str {
     &text[..text.floor_char_boundary(bytes_max)]
 }
 

@@ -1,7 +1,6 @@
-//! Tells the cluster what became of pods, behind the binds and within bounds.
+//! Writer of pod conditions and events, bounded, with lower priority than binds.
 //!
-//! Binds come first: while one is on its way, at most one report is. Nothing is lost silently: what is not sent is
-//! counted as dropped.
+//! While a bind is pending, at most one report is in flight. Reports that are not sent are counted as dropped.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -10,7 +9,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use http::{Method, Request, StatusCode};
+use http::{Method, Request};
 use jiff::Timestamp;
 use kube::Client;
 use kube::client::Body;
@@ -18,37 +17,29 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::Throttle;
 use super::backlog::{Backlog, Item};
-use super::client::{self, Answer};
+use super::client::{self, STRATEGIC_MERGE_PATCH};
 use super::report_json::{ConditionPatch, EventBody};
+use super::retry::{self, Abandoned, BACKOFF, Failure, retry};
 use berth_model::Report;
 
 /// At about 1 KiB an entry this is 64 MiB at worst: a condition and an event for each of 32,768 pods.
 const BACKLOG_MAX: usize = 65_536;
-/// Reports in flight while no bind is pending, and while some are.
+/// Reports in flight without and with pending binds.
 const IN_FLIGHT_MAX: usize = 16;
 const TRICKLE_MAX: usize = 1;
-/// How often a trickling reporter looks whether the binds are over.
+/// Interval between checks for pending binds.
 const TRICKLE_CHECK: Duration = Duration::from_millis(100);
 
-/// Attempts at one report; with their pauses about 8 s.
-const ATTEMPTS_MAX: u32 = 6;
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// The API server asks for 1 s to 10 s.
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-
-/// A rejected report is logged at most this often.
-const WARN_EVERY: Duration = Duration::from_secs(30);
-
-/// What became of reports.
+/// Results of reports.
 #[derive(Debug, Default)]
 pub struct ReportCounters {
-    /// Accepted by the API server, or about a pod that is gone by now.
+    /// Accepted by the API server, or about a pod that is gone.
     pub sent: AtomicU64,
     /// Further attempts at a report.
     pub retried: AtomicU64,
-    /// Refused, tried too often, or still waiting at the end. Those dropped for want of room are counted by
-    /// [`Reporter::dropped`] too.
+    /// Rejected, retried too often, or unsent at shutdown. [`Reporter::dropped`] adds those that a full backlog dropped.
     failed: AtomicU64,
 }
 
@@ -76,13 +67,13 @@ impl Reporter {
         }
     }
 
-    /// Queues a report about now. Never waits for the network.
+    /// Queues a report with the current time. Never waits for the network.
     pub fn report(&self, report: Report) {
         self.shared.backlog.lock().push(report, Timestamp::now());
         self.shared.pushed.notify_one();
     }
 
-    /// A pod is being placed: what waits to be told about it is no longer true.
+    /// Removes the reports about a pod that is being placed: they are outdated.
     pub fn withdraw(&self, uid: &str) {
         self.shared.backlog.lock().withdraw(uid);
     }
@@ -101,10 +92,10 @@ impl Reporter {
         &self.shared.counters
     }
 
-    /// Sends reports until `stop` resolves, then what is left for at most `flush`.
+    /// Sends reports until `stop` resolves, then the remaining ones for at most `flush`.
     ///
-    /// `client` must not retry by itself ([`client::without_retries`]). `host` ends the events' reporting instance.
-    /// `pending_binds` counts the binds that wait or are in flight.
+    /// `client` must not retry by itself ([`client::without_retries`]). `host` is the suffix of the events' reporting instance.
+    /// `pending_binds` counts binds that wait or are in flight.
     pub async fn run(
         &self,
         client: Client,
@@ -113,7 +104,7 @@ impl Reporter {
         stop: impl Future<Output = ()>,
         flush: Duration,
     ) {
-        let sender = Sender { client, host, shared: &self.shared, last_warning: Mutex::new(None) };
+        let sender = Sender { client, host, shared: &self.shared, warnings: Throttle::default() };
         let mut stop = std::pin::pin!(stop);
         let mut flush_until: Option<Instant> = None;
         let mut in_flight = FuturesUnordered::new();
@@ -158,91 +149,47 @@ async fn until(time: Option<Instant>) {
     }
 }
 
-/// What one attempt came to.
-#[derive(Debug, PartialEq, Eq)]
-enum Verdict {
-    Delivered,
-    /// The API server has no room or no leader now, or did not answer.
-    TryAgain {
-        after: Option<Duration>,
-        why: String,
-    },
-    Refused(String),
-}
-
-/// Sending a report twice is harmless: events have a name of their own, and a patch sets what it sets.
-fn verdict(item: &Item, answer: Result<Answer, String>) -> Verdict {
-    let answer = match answer {
-        Ok(answer) => answer,
-        Err(why) => return Verdict::TryAgain { after: None, why },
-    };
-    let again = |answer: &Answer| Verdict::TryAgain { after: answer.retry_after, why: answer.message() };
-    match answer.status {
-        status if status.is_success() => Verdict::Delivered,
-        // The pod, or its namespace, is gone.
-        StatusCode::NOT_FOUND => Verdict::Delivered,
-        // The pod was recreated: its uid is not the one we speak of.
-        StatusCode::UNPROCESSABLE_ENTITY if answer.message().contains("metadata.uid") => Verdict::Delivered,
-        // An earlier attempt at this event did arrive.
-        StatusCode::CONFLICT if matches!(item, Item::Event(_)) => Verdict::Delivered,
-        // Somebody else wrote the pod at the same time, again and again.
-        StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS => again(&answer),
-        status if status.is_server_error() => again(&answer),
-        _ => Verdict::Refused(answer.message()),
-    }
-}
-
 struct Sender<'a> {
     client: Client,
     host: &'a str,
     shared: &'a Shared,
-    last_warning: Mutex<Option<Instant>>,
+    warnings: Throttle,
 }
 
 impl Sender<'_> {
-    /// Tries an item until it is settled, and counts how that went.
+    /// Sends an item until it is settled or a newer one replaces it, and counts the result.
     async fn deliver(&self, item: Item) {
-        let counters = &self.shared.counters;
-        let mut delivered = false;
-        for attempt in 1.. {
-            let (after, why) = match self.attempt(&item).await {
-                Verdict::Delivered => {
-                    delivered = true;
-                    counters.sent.fetch_add(1, Ordering::Relaxed);
-                    break;
-                }
-                Verdict::TryAgain { after, why } if attempt < ATTEMPTS_MAX => (after, why),
-                Verdict::TryAgain { why, .. } | Verdict::Refused(why) => {
-                    counters.failed.fetch_add(1, Ordering::Relaxed);
-                    self.warn(&item, &why);
-                    break;
-                }
-            };
-            tracing::debug!(pod = %item.pod().name, attempt, why, "a report failed, trying again");
-            let pause = FIRST_PAUSE.saturating_mul(1 << (attempt - 1));
-            tokio::time::sleep(after.unwrap_or(pause).max(pause).min(LONGEST_PAUSE)).await;
-            if !self.shared.backlog.lock().is_still_wanted(&item) {
-                break;
+        let (shared, pod) = (self.shared, item.pod());
+        let fence = |attempt| {
+            let is_wanted = attempt == 1 || shared.backlog.lock().is_still_wanted(&item);
+            shared.counters.retried.fetch_add(u64::from(is_wanted && attempt > 1), Ordering::Relaxed);
+            is_wanted
+        };
+        let sent = retry(BACKOFF, &pod.name, fence, || self.attempt(&item)).await;
+        match &sent {
+            Ok(()) => drop(shared.counters.sent.fetch_add(1, Ordering::Relaxed)),
+            Err(Abandoned::Stopped) => {}
+            Err(Abandoned::Failed(why)) => {
+                shared.counters.failed.fetch_add(1, Ordering::Relaxed);
+                self.warn(&item, why);
             }
-            counters.retried.fetch_add(1, Ordering::Relaxed);
         }
-        self.shared.backlog.lock().done(&item, delivered);
+        shared.backlog.lock().done(&item, sent.is_ok());
     }
 
-    async fn attempt(&self, item: &Item) -> Verdict {
-        match request(item, self.host) {
-            Ok(request) => verdict(item, client::exchange(&self.client, request).await),
-            Err(why) => Verdict::Refused(format!("the request cannot be built: {why}")),
+    /// Sending an item twice is harmless: events have a unique name, and a patch is idempotent.
+    async fn attempt(&self, item: &Item) -> Result<(), Failure> {
+        let reply = retry::send(&self.client, request(item, self.host)).await;
+        match item {
+            Item::Event(_) => reply.created(),
+            Item::Condition(_) => reply.settled().map(drop),
         }
     }
 
     fn warn(&self, item: &Item, why: &str) {
-        let mut last = self.last_warning.lock();
-        let now = Instant::now();
-        if last.is_some_and(|last| now - last < WARN_EVERY) {
+        if !self.warnings.is_due() {
             return;
         }
-        *last = Some(now);
         let (what, verb) = match item {
             Item::Condition(_) => ("condition", "patch pods/status"),
             Item::Event(_) => ("event", "create events.events.k8s.io"),
@@ -250,7 +197,7 @@ impl Sender<'_> {
         let pod = item.pod();
         tracing::warn!(
             namespace = %pod.namespace, pod = %pod.name, error = why,
-            "a {what} was dropped; if it was forbidden, berth's ClusterRole has to allow: {verb}"
+            "dropped a {what}; if it was forbidden, allow berth's ClusterRole: {verb}"
         );
     }
 }
@@ -261,15 +208,10 @@ fn request(item: &Item, host: &str) -> Result<Request<Body>, String> {
         Item::Condition(condition) => client::json_request(
             Method::PATCH,
             &format!("/api/v1/namespaces/{}/pods/{}/status", pod.namespace, pod.name),
-            "application/strategic-merge-patch+json",
+            STRATEGIC_MERGE_PATCH,
             &ConditionPatch::from(condition),
         ),
-        Item::Event(event) => client::json_request(
-            Method::POST,
-            &format!("/apis/events.k8s.io/v1/namespaces/{}/events", pod.namespace),
-            "application/json",
-            &EventBody::new(event, host),
-        ),
+        Item::Event(event) => EventBody::new(event, host).request(),
     }
 }
 
@@ -380,7 +322,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_report_that_cannot_be_delivered_is_counted_as_dropped() {
-        for (answers, attempts) in [(vec![503; 20], ATTEMPTS_MAX as usize), (vec![403], 1)] {
+        for (answers, attempts) in [(vec![503; 20], BACKOFF.attempts as usize), (vec![403], 1)] {
             let (reporter, server) = (Reporter::new(), Server::new(100, answers));
             reporter.report(failed("p".into()));
             run_for(&reporter, &server, &AtomicUsize::new(0), Duration::from_secs(120)).await;

@@ -1,6 +1,6 @@
-//! Kinds that a server need not have, or has in one of several versions: watched while they are served.
+//! Watches of optional kinds, or kinds with several versions, while the server has them.
 //!
-//! A server without the kind costs one request every [`LOOK_EVERY`]; one that gets it later is watched from the next look on.
+//! Discovery is repeated every [`LOOK_EVERY`] while the server does not have the kind.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -16,17 +16,17 @@ use super::client::{Answer, exchange, request};
 use super::watch::{Change, WatchCounters, watch_while_served};
 
 const LOOK_EVERY: Duration = Duration::from_secs(30);
-/// After a look that told nothing, and before a watch that ended is tried again.
+/// Pause after a failed discovery, and before a watch that ended is restarted.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// A kind that a server need not have.
+/// A kind that a server may not have.
 pub trait OptionalKind: Resource<DynamicType: Copy + Send + Sync + 'static> {
-    /// The best one first. Not empty.
+    /// In order of preference. Not empty.
     const VERSIONS: &'static [Self::DynamicType];
 }
 
-/// Watches all objects of a kind whenever the server has it; as long as it does not, there are none. Never returns. `chosen`
-/// is told the version that is read from now on.
+/// Watches all objects of a kind while the server has it; otherwise reports an empty list. Never returns. `chosen` receives the
+/// version that is watched.
 pub async fn watch_if_served<K>(
     client: Client,
     counters: &WatchCounters,
@@ -36,7 +36,7 @@ pub async fn watch_if_served<K>(
     K: OptionalKind + Clone + DeserializeOwned + Debug + Send + 'static,
 {
     let kind = format!("{}.{}", K::plural(&K::VERSIONS[0]), K::group(&K::VERSIONS[0]));
-    let mut told_absent = false;
+    let mut is_reported_absent = false;
     loop {
         match served::<K>(&client).await {
             Ok(Some(version)) => {
@@ -44,34 +44,34 @@ pub async fn watch_if_served<K>(
                 chosen(version);
                 let began = Instant::now();
                 watch_while_served(client.clone(), &version, counters, &mut sink).await;
-                tell_absent(&kind, &mut sink);
-                told_absent = true;
-                // A server that says both that it has the kind and that it has not is not asked in a circle.
+                report_absent(&kind, &mut sink);
+                is_reported_absent = true;
+                // A server whose discovery contradicts its 404 is not queried in a tight loop.
                 let pause = if began.elapsed() < LOOK_EVERY { LOOK_EVERY } else { PAUSE };
                 tokio::time::sleep(pause).await;
             }
             Ok(None) => {
-                if !std::mem::replace(&mut told_absent, true) {
-                    tell_absent(&kind, &mut sink);
+                if !std::mem::replace(&mut is_reported_absent, true) {
+                    report_absent(&kind, &mut sink);
                 }
                 tokio::time::sleep(LOOK_EVERY).await;
             }
             Err(error) => {
-                tracing::debug!(kind, error, "cannot find out whether the cluster has this kind");
+                tracing::debug!(kind, error, "cannot discover whether the cluster has this kind");
                 tokio::time::sleep(PAUSE).await;
             }
         }
     }
 }
 
-/// While an API server starts it answers 503 for what it does not know yet, so a 404 can be trusted.
-fn tell_absent<K>(kind: &str, sink: &mut impl FnMut(Change<K>)) {
+/// Reports an empty list. A 404 is reliable: a starting API server answers 503 for kinds that it has not loaded.
+fn report_absent<K>(kind: &str, sink: &mut impl FnMut(Change<K>)) {
     tracing::info!(kind, "the cluster does not have this kind");
     sink(Change::ListBegins);
     sink(Change::ListEnds);
 }
 
-/// The best version of the kind that the server has.
+/// Returns the preferred version of the kind that the server has.
 async fn served<K: OptionalKind>(client: &Client) -> Result<Option<K::DynamicType>, String> {
     #[derive(Deserialize)]
     struct Group {
@@ -93,7 +93,7 @@ async fn served<K: OptionalKind>(client: &Client) -> Result<Option<K::DynamicTyp
     let group: Group = match read(client, &folder).await? {
         Found::Some(group) => group,
         Found::None => return Ok(None),
-        // Whoever may not look can still try.
+        // Without permission for discovery, the first version is tried.
         Found::Forbidden => return Ok(Some(K::VERSIONS[0])),
     };
     for version in K::VERSIONS {

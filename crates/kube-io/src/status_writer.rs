@@ -1,36 +1,33 @@
-//! Writes statuses of cluster-wide objects of ours. It keeps the latest status of each and writes one after the other, behind
-//! everything else: what counts is the last.
+//! Writer of the statuses of cluster-scoped berth objects. It keeps the latest status of each and writes one at a time.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::time::Duration;
 
+use http::Method;
 use k8s_openapi::ClusterResourceScope;
-use kube::api::{Patch, PatchParams};
-use kube::{Api, Client, Resource, ResourceExt};
+use kube::client::Body;
+use kube::{Client, Resource, ResourceExt};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
+use super::client::{self, MERGE_PATCH};
+use super::retry::{self, Abandoned, Failure, PATIENT, retry};
 use berth_crds::policy::Condition;
 
-/// Statuses that wait to be written, at most; what is told of more objects is lost until it changes again.
+/// Maximum number of waiting statuses. The status of a further object is dropped until it changes again.
 const MOST_WAITING: usize = 4096;
-/// A write that failed is tried again so many times, each after a longer pause.
-const TRIES: u32 = 8;
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
-const REQUEST_MAX: Duration = Duration::from_secs(10);
 
-/// What is to be told of one object.
-pub trait Told {
+/// The status of one object.
+pub trait ObjectStatus {
     type Object: Resource<DynamicType = (), Scope = ClusterResourceScope> + Clone + DeserializeOwned + Debug;
 
     fn name(&self) -> &Arc<str>;
     fn uid(&self) -> &str;
-    /// What differs from what is there, as a merge patch of the status; `None`: nothing.
-    fn patch(&self, there: &Self::Object, now: &str) -> Option<Value>;
+    /// Returns a merge patch of the status from that of `current`; `None` if they are equal.
+    fn patch(&self, current: &Self::Object, now: &str) -> Option<Value>;
 }
 
 /// Cheap to clone.
@@ -57,12 +54,12 @@ impl<T> Default for StatusWriter<T> {
     }
 }
 
-impl<T: Told> StatusWriter<T> {
-    /// Never blocks. The latest status of an object replaces an earlier one that waits.
+impl<T: ObjectStatus> StatusWriter<T> {
+    /// Queues a status. Never blocks. It replaces an earlier one of the same object.
     pub fn tell(&self, status: T) {
         let mut latest = self.shared.latest.lock();
         if latest.len() >= MOST_WAITING && !latest.contains_key(status.name()) {
-            tracing::warn!(kind = kind::<T>(), name = %status.name(), "too many statuses wait to be written: this one is not");
+            tracing::warn!(kind = kind::<T>(), name = %status.name(), "too many statuses are waiting: dropped one");
             return;
         }
         latest.insert(status.name().clone(), status);
@@ -74,58 +71,44 @@ impl<T: Told> StatusWriter<T> {
         self.shared.latest.lock().pop_first().map(|(_, status)| status)
     }
 
-    /// Writes what is told while `leads`. Never returns; drop the future to stop.
+    /// Writes statuses while `leads` returns true. Never returns; drop the future to stop.
+    ///
+    /// `client` must not retry by itself ([`client::without_retries`]).
     pub async fn run(&self, client: Client, leads: impl Fn() -> bool) {
-        let api: Api<T::Object> = Api::all(client);
         loop {
             let Some(status) = self.take() else {
                 self.shared.came.notified().await;
                 continue;
             };
-            let mut pause = FIRST_PAUSE;
-            for tried in 1..=TRIES {
-                let superseded = self.shared.latest.lock().contains_key(status.name());
-                if superseded || !leads() {
-                    break;
-                }
-                let written = tokio::time::timeout(REQUEST_MAX, write(&api, &status)).await;
-                let error = match written {
-                    Ok(Ok(())) => break,
-                    Ok(Err(error)) => error.to_string(),
-                    Err(_) => "the API server did not answer in time".to_owned(),
-                };
-                if tried == TRIES {
-                    tracing::warn!(kind = kind::<T>(), name = %status.name(), error, "a status cannot be written");
-                }
-                tokio::time::sleep(pause).await;
-                pause *= 2;
+            let fence = |_| leads() && !self.shared.latest.lock().contains_key(status.name());
+            let written = retry(PATIENT, status.name(), fence, || write(&client, &status)).await;
+            if let Err(Abandoned::Failed(error)) = written {
+                tracing::warn!(kind = kind::<T>(), name = %status.name(), error, "cannot write a status");
             }
         }
     }
 }
 
-fn kind<T: Told>() -> String {
+fn kind<T: ObjectStatus>() -> String {
     T::Object::kind(&()).into_owned()
 }
 
-/// Writes what differs from what is there. An object that is gone, or was made anew, is done with.
-async fn write<T: Told>(api: &Api<T::Object>, status: &T) -> Result<(), kube::Error> {
-    let Some(there) = api.get_opt(status.name()).await? else {
-        return Ok(());
-    };
-    if there.uid().as_deref() != Some(status.uid()) {
+/// Writes the fields that differ from the object. If it is gone or was recreated, nothing is left to do.
+async fn write<T: ObjectStatus>(client: &Client, status: &T) -> Result<(), Failure> {
+    let path = format!("{}/{}", T::Object::url_path(&(), None), status.name());
+    let read = client::request(Method::GET, &path).body(Body::empty());
+    let read = retry::send(client, read.map_err(|error| error.to_string())).await;
+    let Some(body) = read.settled()? else { return Ok(()) };
+    let current: T::Object = serde_json::from_slice(&body)
+        .map_err(|error| Failure::Final(format!("the object cannot be read: {error}")))?;
+    if current.uid().as_deref() != Some(status.uid()) {
         return Ok(());
     }
-    let Some(patch) = status.patch(&there, &now()) else {
-        return Ok(());
-    };
-    // One made anew under this name has another uid: the server refuses the patch.
+    let Some(patch) = status.patch(&current, &now()) else { return Ok(()) };
+    // The uid is a precondition: an object recreated since the read is not changed.
     let patch = json!({"metadata": {"uid": status.uid()}, "status": patch});
-    match api.patch_status(status.name(), &PatchParams::default(), &Patch::Merge(patch)).await {
-        Ok(_) => Ok(()),
-        Err(kube::Error::Api(error)) if matches!(error.code, 404 | 409) => Ok(()),
-        Err(error) => Err(error),
-    }
+    let write = client::json_request(Method::PATCH, &format!("{path}/status"), MERGE_PATCH, &patch);
+    retry::send(client, write).await.settled().map(drop)
 }
 
 fn now() -> String {
@@ -133,15 +116,16 @@ fn now() -> String {
     jiff::Timestamp::from_second(now.as_second()).unwrap_or(now).to_string()
 }
 
-/// Conditions (type, whether it is so, reason, message) over those of `before`: one keeps its time while it is so.
+/// Builds conditions from type, whether it is true, reason and message. A condition whose status is that in `before` keeps its
+/// transition time.
 pub fn conditions(
-    told: &[(&str, bool, &str, &str)],
+    conditions: &[(&str, bool, &str, &str)],
     before: &[Condition],
     generation: i64,
     now: &str,
 ) -> Vec<Condition> {
-    let condition = |(type_, is, reason, message): &(&str, bool, &str, &str)| {
-        let status = if *is { "True" } else { "False" };
+    let condition = |(type_, is_true, reason, message): &(&str, bool, &str, &str)| {
+        let status = if *is_true { "True" } else { "False" };
         let known = before.iter().find(|known| known.type_ == *type_ && known.status == status);
         Condition {
             type_: (*type_).to_owned(),
@@ -152,5 +136,60 @@ pub fn conditions(
             message: (*message).to_owned(),
         }
     };
-    told.iter().map(condition).collect()
+    conditions.iter().map(condition).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::time::Duration;
+
+    use http::{Request, Response};
+
+    use super::*;
+    use berth_scheduler::policy::{PolicyStatus, Reason};
+
+    /// Writes a status to an API server with a policy of uid `u`, which answers with these codes and then with 200. Returns its
+    /// requests.
+    async fn requests(uid: &str, codes: &[u16]) -> Vec<String> {
+        let requests: Arc<Mutex<Vec<String>>> = Arc::default();
+        let (log, mut codes) = (requests.clone(), VecDeque::from(codes.to_vec()));
+        let service = tower::service_fn(move |request: Request<Body>| {
+            log.lock().push(format!("{} {}", request.method(), request.uri().path()));
+            let code = codes.pop_front().unwrap_or(200);
+            let policy = json!({
+                "apiVersion": "berth.dev/v1alpha1", "kind": "AllocationPolicy",
+                "metadata": {"name": "p", "uid": "u"}, "spec": {},
+            });
+            async move { Response::builder().status(code).body(Body::from(policy.to_string().into_bytes())) }
+        });
+        let writer = StatusWriter::default();
+        writer.tell(PolicyStatus {
+            name: "p".into(),
+            uid: uid.into(),
+            observed_generation: 1,
+            reason: Reason::Applied,
+            message: "the policy is in force".into(),
+            contradiction: None,
+            governs: "all pods".into(),
+            effective: None,
+        });
+        let run = writer.run(Client::new(service, "default"), || true);
+        let _ = tokio::time::timeout(Duration::from_secs(60), run).await;
+        requests.lock().clone()
+    }
+
+    const GET: &str = "GET /apis/berth.dev/v1alpha1/allocationpolicies/p";
+    const PATCH: &str = "PATCH /apis/berth.dev/v1alpha1/allocationpolicies/p/status";
+
+    #[tokio::test(start_paused = true)]
+    async fn a_status_is_patched_after_a_read_and_both_are_retried() {
+        assert_eq!(requests("u", &[503, 200, 500]).await, [GET, GET, PATCH, GET, PATCH]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_policy_that_is_gone_or_was_recreated_is_not_patched() {
+        assert_eq!(requests("older", &[]).await, [GET]);
+        assert_eq!(requests("u", &[404]).await, [GET]);
+    }
 }

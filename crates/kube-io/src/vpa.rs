@@ -1,8 +1,8 @@
-//! What the recommender reads and writes: VerticalPodAutoscalers, their checkpoints, pods with their containers, samples of
+//! Objects of the recommender: VerticalPodAutoscalers, their checkpoints, pods with their containers, samples of
 //! `metrics.k8s.io`, and owners.
 //!
-//! Objects are read one by one, so that one that cannot be read costs only itself. What is not read is not written
-//! either: a status is merged into the object, a checkpoint's status is replaced in it.
+//! Objects are decoded one by one, so an invalid one affects no other. Fields that are not read are not written: a status is
+//! merged into the object, a checkpoint's status is replaced.
 
 mod api;
 mod checkpoints;
@@ -11,7 +11,6 @@ mod objects;
 mod owners;
 mod pods;
 
-pub(crate) use api::MERGE_PATCH;
 pub use api::{ApiError, Recommending};
 pub use checkpoints::{DIMENSIONS, FoundCheckpoint, OPEN_WINDOWS, Saved, Written};
 pub use events::{EVICTIONS_MAX, Eviction};

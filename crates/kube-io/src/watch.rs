@@ -1,8 +1,8 @@
-//! List and watch, for as long as the process lives.
+//! List and watch, for the lifetime of the process.
 //!
-//! A watch never ends and never stops at an error; what it sees goes to a synchronous sink, objects by value. Between
-//! list and watch no event is lost: the watch starts at the list's resource version, and begins with a new list when
-//! the server no longer has it (410).
+//! A watch never ends, and survives all errors; its changes go to a synchronous sink, objects by value. No event is lost
+//! between list and watch: the watch starts at the list's resource version, and lists again when the server no longer has
+//! that version (410).
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,8 +14,8 @@ use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, DefaultBackoff, Event};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
-use tokio::time::Instant;
 
+use super::Throttle;
 use super::guarded::{BadObject, Guarded, ObjectId};
 use berth_model::with_causes;
 
@@ -25,28 +25,25 @@ pub const LIVE_PODS: &str = "status.phase!=Succeeded,status.phase!=Failed";
 /// A page of 500 pods is about 4 MB of JSON; parsing it keeps a thread busy for 10 ms.
 const PAGE_SIZE: u32 = 500;
 
-/// A scheduler without its watch is blind: client-go's 30 s are too long after an outage.
+/// Shorter than client-go's 30 s: without its watch a scheduler acts on outdated state after an outage.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// A watch that fails for hours says so twice a minute.
-const WARN_EVERY: Duration = Duration::from_secs(30);
-
-/// What a watch tells its sink.
+/// A change that a watch passes to its sink.
 #[derive(Debug)]
 pub enum Change<K> {
-    /// A complete list follows as `Apply`s. If the list breaks off, another `ListBegins` comes: forget the first one.
+    /// A complete list follows as `Apply`s. If it breaks off, another `ListBegins` replaces it.
     ListBegins,
-    /// An object is there, or is different now.
+    /// An object exists or was changed.
     Apply(Result<K, BadObject>),
-    /// An object is gone. Its uid may be another than that of the object known by this name.
+    /// An object was deleted. Its uid may differ from that of the last observed object with this name.
     Delete(ObjectId),
-    /// The list was complete: whatever was not in it is gone.
+    /// The list is complete: all other objects are gone.
     ListEnds,
-    /// The server does not have this kind, or does not let us list it. It is asked again and again.
+    /// The server does not have this kind, or forbids to list it. The watch retries.
     Refused,
 }
 
-/// What a watch has seen.
+/// Counters of a watch.
 #[derive(Debug, Default)]
 pub struct WatchCounters {
     /// Objects applied and deleted, those of lists included.
@@ -105,7 +102,7 @@ fn config() -> watcher::Config {
     watcher::Config { page_size: Some(PAGE_SIZE), ..watcher::Config::default() }
 }
 
-/// Why a watch has to be started anew.
+/// Why a watch has to be restarted.
 enum End {
     TooOld,
     NotServed,
@@ -128,8 +125,8 @@ impl Backoff for ShortBackoff {
     }
 }
 
-/// Passes events on until the watch has to be started anew: when it is too old, and if `optional`, when the server does not
-/// have the kind.
+/// Passes events on until the watch has to be restarted: when it is too old, and if `optional`, when the server does not have
+/// the kind.
 async fn follow<K: Resource>(
     stream: impl Stream<Item = watcher::Result<Event<Guarded<K>>>>,
     counters: &WatchCounters,
@@ -173,7 +170,7 @@ async fn follow<K: Resource>(
                 {
                     sink(Change::Refused);
                 }
-                // kube's watcher lists anew when an event says 410, but not when the watch request itself is answered so.
+                // kube's watcher lists again after an event with 410, but not after a watch request that fails with 410.
                 if matches!(status_code(&error), Some(410)) {
                     return End::TooOld;
                 }
@@ -193,22 +190,22 @@ fn status_code(error: &watcher::Error) -> Option<u16> {
     }
 }
 
-/// The log of one watch, bounded in rate.
+/// The throttled log of one watch.
 struct Complaints {
     plural: String,
-    last_error: Option<Instant>,
-    last_bad_object: Option<Instant>,
+    errors: Throttle,
+    bad_objects: Throttle,
     /// An error was logged, and no success since.
     failing: bool,
 }
 
 impl Complaints {
     fn new(plural: String) -> Self {
-        Complaints { plural, last_error: None, last_bad_object: None, failing: false }
+        Complaints { plural, errors: Throttle::default(), bad_objects: Throttle::default(), failing: false }
     }
 
     fn error(&mut self, error: &watcher::Error) {
-        if !due(&mut self.last_error) {
+        if !self.errors.is_due() {
             return;
         }
         self.failing = true;
@@ -218,40 +215,31 @@ impl Complaints {
             Some(403) => tracing::warn!(
                 resource = plural,
                 error = error_text,
-                "berth's service account may not list and watch {plural}: check the ClusterRole; trying again"
+                "berth's service account may not list and watch {plural}: check the ClusterRole; retrying"
             ),
             // The ordinary end of a watch whose history the server has compacted.
-            Some(410) => tracing::info!(resource = plural, "the watch is too old, listing anew"),
-            _ => tracing::warn!(resource = plural, error = error_text, "the watch failed, trying again"),
+            Some(410) => tracing::info!(resource = plural, "the watch is too old, listing again"),
+            _ => tracing::warn!(resource = plural, error = error_text, "the watch failed, retrying"),
         }
     }
 
     fn bad_object(&mut self, bad: &BadObject) {
-        if due(&mut self.last_bad_object) {
+        if self.bad_objects.is_due() {
             tracing::warn!(
                 resource = self.plural,
                 namespace = bad.id.namespace,
                 name = bad.id.name,
                 error = bad.error,
-                "an object cannot be read and is left out"
+                "an object cannot be decoded and is left out"
             );
         }
     }
 
     fn recovered(&mut self) {
         if std::mem::take(&mut self.failing) {
-            tracing::info!(resource = self.plural, "the watch works again");
+            tracing::info!(resource = self.plural, "the watch recovered");
         }
     }
-}
-
-fn due(last: &mut Option<Instant>) -> bool {
-    let now = Instant::now();
-    let due = last.is_none_or(|last| now - last >= WARN_EVERY);
-    if due {
-        *last = Some(now);
-    }
-    due
 }
 
 #[cfg(test)]

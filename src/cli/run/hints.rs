@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use berth_config::Config;
 use berth_controllers::tasks::Tasks;
 use berth_kube_io::scaling::LeanServiceScaler;
-use berth_kube_io::{Change, watch_if_served};
+use berth_kube_io::{Change, Listed, watch_if_served};
 use berth_scheduler::engine::Engine;
 use berth_scheduler::hints::{Hint, Hints};
 use berth_server::metrics::Sources;
@@ -27,8 +27,7 @@ type Name = (Arc<str>, Arc<str>);
 #[derive(Debug, Default)]
 struct Known {
     of: BTreeMap<Name, Vec<Hint>>,
-    /// The objects seen so far in the current list.
-    listing: Option<BTreeSet<Name>>,
+    listed: Listed<BTreeSet<Name>>,
 }
 
 impl Known {
@@ -36,15 +35,13 @@ impl Known {
     fn take(&mut self, change: Change<LeanServiceScaler>) -> bool {
         match change {
             Change::ListBegins => {
-                self.listing = Some(BTreeSet::new());
+                self.listed.begin();
                 false
             }
             Change::Apply(Ok(object)) => {
                 let meta = &object.metadata;
                 let name = name_of(meta.namespace.as_deref(), meta.name.as_deref());
-                if let Some(listing) = &mut self.listing {
-                    listing.insert(name.clone());
-                }
+                self.listed.note(name.clone());
                 self.set(name, object.hints())
             }
             Change::Apply(Err(bad)) => {
@@ -52,7 +49,7 @@ impl Known {
             }
             Change::Delete(id) => self.set(name_of(Some(&id.namespace), Some(&id.name)), Vec::new()),
             Change::ListEnds => {
-                let listed = self.listing.take().unwrap_or_default();
+                let listed = self.listed.end();
                 let before = self.of.len();
                 self.of.retain(|name, _| listed.contains(name));
                 self.of.len() < before

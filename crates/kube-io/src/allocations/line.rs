@@ -1,20 +1,19 @@
-//! Which statuses wait to be written. Pure.
+//! Queue of statuses to write. Pure.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::backlog;
 use berth_scheduler::gang::AllocationStatus;
 
-/// First in, first out; only the newest status of each allocation; one write of each at a time, with a pause after it.
+/// First in, first out, with the newest status of each allocation; one write of each at a time, with a pause after it.
 #[derive(Debug)]
 pub(super) struct Line {
-    by_turn: BTreeMap<u64, AllocationStatus>,
-    turns: HashMap<Arc<str>, u64>,
-    next_turn: u64,
-    /// Being written, or resting until then.
+    waiting: backlog::Line<AllocationStatus>,
+    /// Allocations that are being written (`None`), or pause until then.
     busy: HashMap<Arc<str>, Option<Instant>>,
     max: usize,
     dropped: u64,
@@ -22,67 +21,51 @@ pub(super) struct Line {
 
 impl Line {
     pub fn new(max: usize) -> Self {
-        Line {
-            by_turn: BTreeMap::new(),
-            turns: HashMap::new(),
-            next_turn: 0,
-            busy: HashMap::new(),
-            max,
-            dropped: 0,
-        }
+        Line { waiting: backlog::Line::new(), busy: HashMap::new(), max, dropped: 0 }
     }
 
-    /// A newer status keeps the turn of the older one. When there is no room, the oldest one goes.
+    /// Adds a status, in the turn of an older one of the same allocation. A full queue drops the oldest status.
     pub fn push(&mut self, status: AllocationStatus) {
-        let turn = *self.turns.entry(status.uid.clone()).or_insert(self.next_turn);
-        self.next_turn += 1;
-        self.by_turn.insert(turn, status);
-        if self.by_turn.len() > self.max
-            && let Some((_, oldest)) = self.by_turn.pop_first()
-        {
-            self.turns.remove(&oldest.uid);
+        self.waiting.put(status.uid.clone(), status);
+        if self.waiting.len() > self.max && self.waiting.drop_oldest() {
             self.dropped += 1;
         }
     }
 
-    /// The first status of an allocation that is neither being written nor resting.
+    /// Takes the first status of an allocation that is neither being written nor pausing.
     pub fn take(&mut self, now: Instant) -> Option<AllocationStatus> {
         self.busy.retain(|_, until| until.is_none_or(|until| until > now));
-        let turn = *self.by_turn.iter().find(|(_, status)| !self.busy.contains_key(&status.uid))?.0;
-        let status = self.by_turn.remove(&turn)?;
-        self.turns.remove(&status.uid);
+        let status = self.waiting.take(&self.busy)?;
         self.busy.insert(status.uid.clone(), None);
         Some(status)
     }
 
-    /// A status that was taken is settled; the next one of this allocation is not taken before the pause is over.
+    /// Marks a taken status as settled; the next one of this allocation is not taken before the pause is over.
     pub fn done(&mut self, uid: &Arc<str>, now: Instant, pause: Duration) {
         self.busy.insert(uid.clone(), Some(now + pause));
     }
 
-    /// Nobody needs to pause any more.
+    /// Ends all pauses.
     pub fn hurry(&mut self) {
         self.busy.retain(|_, until| until.is_none());
     }
 
-    /// Whether a newer one waits.
+    /// Returns whether a newer status waits.
     pub fn is_outdated(&self, uid: &str) -> bool {
-        self.turns.contains_key(uid)
+        self.waiting.get(uid).is_some()
     }
 
     pub fn len(&self) -> usize {
-        self.by_turn.len()
+        self.waiting.len()
     }
 
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Everything that waits will not be written.
+    /// Drops all waiting statuses.
     pub fn drop_all(&mut self) -> usize {
-        let left = self.by_turn.len();
-        self.by_turn.clear();
-        self.turns.clear();
+        let left = std::mem::replace(&mut self.waiting, backlog::Line::new()).len();
         self.dropped += left as u64;
         left
     }

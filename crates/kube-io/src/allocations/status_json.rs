@@ -1,4 +1,4 @@
-//! How the status of an allocation looks in its object, and what of it has to be written. Pure.
+//! Status of an allocation as JSON, and the patch of its object. Pure.
 
 use std::sync::Arc;
 
@@ -8,16 +8,15 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::PodGroupVersion;
+use crate::client::{MERGE_PATCH, STRATEGIC_MERGE_PATCH};
+use crate::report_json::head;
 use berth_crds::{self as api, Condition};
 use berth_scheduler::gang::{AllocationKind, AllocationStatus, Phase};
 
-/// `metav1.Condition` allows so many bytes.
+/// Limit of a message in `metav1.Condition`.
 const MESSAGE_BYTES_MAX: usize = 32_768;
 
-pub(super) const MERGE_PATCH: &str = "application/merge-patch+json";
-pub(super) const STRATEGIC_MERGE_PATCH: &str = "application/strategic-merge-patch+json";
-
-/// The part of an allocation's object that a status is compared with.
+/// Fields of an allocation's object that a status is compared with.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Current {
@@ -32,16 +31,16 @@ pub(super) struct Meta {
     pub resource_version: String,
 }
 
-/// What is to be sent.
+/// A patch to send.
 #[derive(Debug, PartialEq)]
 pub(super) struct Change {
     pub content_type: &'static str,
     pub patch: Value,
-    /// The phase of an allocation of ours is another one now.
+    /// The phase of an `Allocation` changes.
     pub is_new_phase: bool,
 }
 
-/// Where the object is, without the subresource.
+/// Returns the path of the object, without the subresource.
 pub(super) fn path(status: &AllocationStatus, version: PodGroupVersion) -> String {
     let (namespace, name) = (&status.name.namespace, &status.name.name);
     let (folder, plural) = match status.name.kind {
@@ -52,7 +51,7 @@ pub(super) fn path(status: &AllocationStatus, version: PodGroupVersion) -> Strin
     format!("/apis/{folder}/namespaces/{namespace}/{plural}/{name}")
 }
 
-/// What has to change in the object; `None`: nothing.
+/// Returns the patch of the object; `None` if it has this status already.
 pub(super) fn change(
     status: &AllocationStatus,
     version: PodGroupVersion,
@@ -67,7 +66,7 @@ pub(super) fn change(
     }
 }
 
-/// With the preconditions: the object is still the one that was read.
+/// Builds a patch with preconditions: the object has not changed since it was read.
 fn patch(current: &Current, status: Value) -> Value {
     let Meta { uid, resource_version } = &current.metadata;
     json!({"metadata": {"uid": uid, "resourceVersion": resource_version}, "status": status})
@@ -92,7 +91,7 @@ fn of_allocation(
     Some(Change { content_type: MERGE_PATCH, patch: patch(current, wanted.into()), is_new_phase })
 }
 
-/// The status of an object of ours. `known` tells since when its conditions have been so.
+/// Builds the status of an `Allocation`. The transition times of unchanged conditions are those in `known`.
 fn api_status(
     status: &AllocationStatus,
     known: &Map<String, Value>,
@@ -149,7 +148,7 @@ fn reason(kind: &str, holds: bool, phase: Phase) -> &'static str {
     }
 }
 
-/// With the time of the condition that is there, if that says the same.
+/// Takes the transition time of the existing condition, if that has the same status.
 fn since(mut condition: Condition, known: &Map<String, Value>, now: Timestamp) -> Condition {
     let before = find(known, &condition.kind).filter(|before| before["status"] == *condition.status);
     let time = before.and_then(|before| before["lastTransitionTime"].as_str());
@@ -168,7 +167,7 @@ fn seconds(time: Timestamp) -> String {
     }
 }
 
-/// One condition, as kube-scheduler writes it; it says nothing before it knows something, and never takes "scheduled" back.
+/// Writes one condition, as kube-scheduler does: none before a result is known, and none over "scheduled".
 fn of_pod_group(
     status: &AllocationStatus,
     version: PodGroupVersion,
@@ -210,7 +209,7 @@ fn of_pod_group(
     Some(Change { content_type: STRATEGIC_MERGE_PATCH, patch, is_new_phase: false })
 }
 
-/// The phase, up to where pods run: from there on it belongs to the group's own controller, which also counts.
+/// Writes the phase until pods run: from then on the group's controller writes it, and counts the pods.
 fn of_coscheduling(
     status: &AllocationStatus,
     current: &Current,
@@ -230,9 +229,4 @@ fn of_coscheduling(
     }
     let patch = patch(current, json!({"phase": phase, "scheduled": bound}));
     Some(Change { content_type: MERGE_PATCH, patch, is_new_phase: false })
-}
-
-/// The longest beginning of `text` with at most `bytes_max` bytes.
-fn head(text: &str, bytes_max: usize) -> &str {
-    &text[..text.floor_char_boundary(bytes_max)]
 }

@@ -271,7 +271,7 @@ async fn an_object_that_is_gone_or_another_one_settles_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_status_that_is_forbidden_or_never_arrives_is_counted_as_dropped() {
-    for (script, requests) in [(vec![403], 1), (vec![500; 20], ATTEMPTS_MAX as usize)] {
+    for (script, requests) in [(vec![403], 1), (vec![500; 20], BACKOFF.attempts as usize)] {
         let (server, allocations) = (new_server(&script), Allocations::default());
         assert_eq!(server.write(&allocations, &[status()]).await.len(), requests);
         assert_eq!((allocations.dropped(), allocations.waiting()), (1, 0));

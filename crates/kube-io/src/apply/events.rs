@@ -1,13 +1,13 @@
-//! Events about pods that were resized or evicted. Reasons are those of the upstream updater.
+//! Events about pods that were resized or evicted, with the reasons of the upstream updater.
 
 use jiff::Timestamp;
 
 use super::writer::PodId;
-use crate::report_json::{EventBody, Regarding, note_of};
+use crate::report_json::{EventBody, Regarding, instance, note_of};
 
 const CONTROLLER: &str = "berth";
 
-/// Something that happened to a pod.
+/// An event about a pod.
 #[derive(Debug, Clone)]
 pub struct PodEvent<'a> {
     pub pod: PodId<'a>,
@@ -27,7 +27,7 @@ impl<'a> PodEvent<'a> {
         PodEvent { pod, reason: "EvictedByVPA", note, is_warning: false }
     }
 
-    /// The pod stays as it is for this reason.
+    /// The pod is not changed for this reason.
     pub fn held(pod: PodId<'a>, vpa: &str, why: &str) -> Self {
         let note = format!("Not updated as VerticalPodAutoscaler {vpa} recommends: {why}");
         PodEvent { pod, reason: "NotUpdatedByVPA", note, is_warning: true }
@@ -38,6 +38,6 @@ impl<'a> PodEvent<'a> {
         let regarding = Regarding { api_version: "v1", kind: "Pod", namespace, name, uid };
         let kind = if self.is_warning { "Warning" } else { "Normal" };
         let said = (kind, self.reason, "Updating", note_of(&self.note));
-        EventBody::about(regarding, said, (CONTROLLER, host), Timestamp::now())
+        EventBody::about(regarding, said, (CONTROLLER, instance(CONTROLLER, host)), Timestamp::now())
     }
 }

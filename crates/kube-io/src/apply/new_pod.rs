@@ -1,4 +1,4 @@
-//! A pod that is being created, as far as where it had better be depends on it.
+//! Fields of a pod that is being created on which placement hints depend.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What the updater reads once a round.
+//! Reads of the updater, once per round.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use crate::vpa::{ApiError, Recommending, built_in};
 use berth_rightsizing::apply::Pod;
 use berth_rightsizing::recommend::Owner;
 
-/// A Lease that was not renewed for so long has no holder; upstream's `AdmissionControllerStatusTimeout`.
+/// Time without renewal after which a Lease has no holder; upstream's `AdmissionControllerStatusTimeout`.
 const LEASE_SECONDS: i64 = 60;
 
-/// How many pods a controller wants.
+/// Desired number of pods of a controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replicas {
     Of(usize),
@@ -60,7 +60,7 @@ struct LeaseSpec {
 }
 
 impl Recommending {
-    /// The pods of a namespace that are not finished, with what they request and how their resizes stand.
+    /// Lists the running pods of a namespace, with their requests and the state of their resizes.
     ///
     /// # Errors
     /// Not all could be read.
@@ -75,10 +75,10 @@ impl Recommending {
         Ok(pods)
     }
 
-    /// How many pods a controller wants now.
+    /// Returns the desired number of pods of a controller.
     ///
     /// # Errors
-    /// The API server did not say.
+    /// The controller could not be read.
     pub async fn replicas(&self, namespace: &str, owner: &Owner) -> Result<Replicas, ApiError> {
         let Some((prefix, plural)) = built_in(owner).filter(|_| is_name(&owner.name)) else {
             return Ok(Replicas::Unknown);
@@ -100,10 +100,10 @@ impl Recommending {
         Ok(wanted.and_then(|wanted| usize::try_from(wanted).ok()).map_or(Replicas::Unknown, Replicas::Of))
     }
 
-    /// Who holds a Lease now, if anybody does.
+    /// Returns the current holder of a Lease.
     ///
     /// # Errors
-    /// The API server did not say.
+    /// The Lease could not be read.
     pub async fn lease_holder(&self, namespace: &str, name: &str) -> Result<Option<String>, ApiError> {
         let path = format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}");
         let answer = match self.get(&path, "application/json").await {

@@ -1,4 +1,4 @@
-//! The objects that are known before a pod is created, as watches tell of them.
+//! Watches of the objects that the index of the webhook needs.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 use crate::lean::{lean_meta, nullable};
 use crate::scaling::LeanServiceScaler;
 use crate::vpa::{Quantities, amounts, quantity, read_vpa};
-use crate::{Change, OptionalKind, WatchCounters, watch, watch_if_served};
+use crate::{Change, Listed, OptionalKind, WatchCounters, watch, watch_if_served};
 use berth_model::PerResource;
 use berth_rightsizing::apply::index::{Kind, Name, Object};
 use berth_rightsizing::apply::{Index, Range, Ranges};
@@ -54,7 +54,7 @@ async fn one<K: Follows<DynamicType: Default>>(
     index: &RwLock<Index>,
 ) {
     let mut listed = Listed::default();
-    watch(client, None, counters, |change: Change<K>| listed.take(change, index)).await;
+    watch(client, None, counters, |change: Change<K>| take(&mut listed, change, index)).await;
 }
 
 async fn optional<K: Follows + OptionalKind>(
@@ -63,46 +63,28 @@ async fn optional<K: Follows + OptionalKind>(
     index: &RwLock<Index>,
 ) {
     let mut listed = Listed::default();
-    watch_if_served(client, counters, |_| {}, |change: Change<K>| listed.take(change, index)).await;
+    watch_if_served(client, counters, |_| {}, |change: Change<K>| take(&mut listed, change, index)).await;
 }
 
-/// What the list that is being read has told of.
-#[derive(Default)]
-struct Listed {
-    names: BTreeSet<Name>,
-    is_listing: bool,
-}
-
-impl Listed {
-    fn take<K: Follows>(&mut self, change: Change<K>, index: &RwLock<Index>) {
-        match change {
-            Change::ListBegins => *self = Listed { is_listing: true, ..Listed::default() },
-            Change::Apply(Ok(object)) => {
-                let meta = object.meta();
-                let name = name_of(meta.namespace.as_deref(), meta.name.as_deref());
-                self.note(&name);
-                index.write().apply(K::KIND, name, object.into_object());
-            }
-            // What is known of it may not be so any more: better nothing than that.
-            Change::Apply(Err(bad)) => {
-                let name = name_of(Some(&bad.id.namespace), Some(&bad.id.name));
-                index.write().delete(K::KIND, &name);
-            }
-            Change::Delete(id) => {
-                index.write().delete(K::KIND, &name_of(Some(&id.namespace), Some(&id.name)));
-            }
-            Change::ListEnds => {
-                let Listed { names, .. } = std::mem::take(self);
-                index.write().retain(K::KIND, &names);
-            }
-            Change::Refused => {}
+fn take<K: Follows>(listed: &mut Listed<BTreeSet<Name>>, change: Change<K>, index: &RwLock<Index>) {
+    match change {
+        Change::ListBegins => listed.begin(),
+        Change::Apply(Ok(object)) => {
+            let meta = object.meta();
+            let name = name_of(meta.namespace.as_deref(), meta.name.as_deref());
+            listed.note(name.clone());
+            index.write().apply(K::KIND, name, object.into_object());
         }
-    }
-
-    fn note(&mut self, name: &Name) {
-        if self.is_listing {
-            self.names.insert(name.clone());
+        // The last version that could be read may be outdated, so it is not used.
+        Change::Apply(Err(bad)) => {
+            let name = name_of(Some(&bad.id.namespace), Some(&bad.id.name));
+            index.write().delete(K::KIND, &name);
         }
+        Change::Delete(id) => {
+            index.write().delete(K::KIND, &name_of(Some(&id.namespace), Some(&id.name)));
+        }
+        Change::ListEnds => index.write().retain(K::KIND, &listed.end()),
+        Change::Refused => {}
     }
 }
 

@@ -1,16 +1,15 @@
-//! Resizes and evictions: one request each. Whoever asks decides what to do when it is refused.
+//! Resizes and evictions of pods: one request each; the caller handles failures.
 
 use http::{Method, StatusCode};
 use kube::Client;
 use serde_json::{Value, json};
 
 use super::events::PodEvent;
-use crate::client::{self, json_request};
+use crate::client::{JSON_PATCH, json_request};
 use crate::pod_reader::is_name;
+use crate::retry::{self, WriteReply};
 
-const JSON_PATCH: &str = "application/json-patch+json";
-
-/// Which pod.
+/// Identity of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PodId<'a> {
     pub namespace: &'a str,
@@ -21,24 +20,24 @@ pub struct PodId<'a> {
 /// Why a pod was not resized.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ResizeError {
-    /// It is gone, or another one has its name.
+    /// It does not exist, or was recreated.
     #[error("the pod is gone")]
     Gone,
     /// The API server does not allow such a resize.
     #[error("{0}")]
     Refused(String),
-    /// Nobody knows whether it was carried out.
+    /// It is unknown whether the resize was carried out.
     #[error("{0}")]
     Unknown(String),
 }
 
-/// What became of an eviction.
+/// Result of an eviction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Evicted {
     Yes,
-    /// It is gone, or another one has its name.
+    /// It does not exist, or was recreated.
     Gone,
-    /// A PodDisruptionBudget keeps it.
+    /// A PodDisruptionBudget forbids it.
     Kept(String),
     Failed(String),
 }
@@ -47,7 +46,7 @@ pub enum Evicted {
 #[derive(Clone)]
 pub struct PodWriter {
     client: Client,
-    /// Tells the replicas of berth apart, in events.
+    /// Distinguishes the replicas of berth in events.
     host: String,
 }
 
@@ -57,33 +56,33 @@ impl PodWriter {
         Self { client, host }
     }
 
-    /// Gives the containers of a running pod other requests and limits through the subresource `resize`. `operations` are a JSON
-    /// patch as [`berth_rightsizing::apply::patch::in_place`] makes it, which tests the pod's uid first. That the kubelet carries it out is not
-    /// certain: the pod's conditions `PodResizePending` and `PodResizeInProgress` say so.
+    /// Changes requests and limits of a running pod through the subresource `resize`. `operations` are a JSON patch of
+    /// [`berth_rightsizing::apply::patch::in_place`], which tests the pod's uid first. The kubelet may not carry it out: the
+    /// pod's conditions `PodResizePending` and `PodResizeInProgress` show that.
     ///
-    /// Whether the node has room is for the caller to ask first ([`berth_scheduler::scheduler::Scheduler::grow_in_place`]).
+    /// The caller checks first that the node has room ([`berth_scheduler::scheduler::Scheduler::grow_in_place`]).
     ///
     /// # Errors
-    /// Why the pod's spec is not known to have them.
+    /// The pod's spec is not known to be changed.
     pub async fn resize_pod(&self, pod: PodId<'_>, operations: &[Value]) -> Result<(), ResizeError> {
         let path = format!("{}/resize", path(pod).ok_or(ResizeError::Gone)?);
-        let request =
-            json_request(Method::PATCH, &path, JSON_PATCH, &operations).map_err(ResizeError::Refused)?;
-        let answer = client::exchange(&self.client, request).await.map_err(ResizeError::Unknown)?;
-        let message = answer.message();
-        match answer.status {
-            status if status.is_success() => Ok(()),
-            StatusCode::NOT_FOUND if answer.is_object_not_found() => Err(ResizeError::Gone),
-            // A test of the patch did not hold.
-            StatusCode::UNPROCESSABLE_ENTITY if message.contains("/metadata/uid") => Err(ResizeError::Gone),
-            status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
-                Err(ResizeError::Unknown(message))
+        let request = json_request(Method::PATCH, &path, JSON_PATCH, &operations);
+        match retry::send(&self.client, request).await {
+            WriteReply::Done(_) => Ok(()),
+            WriteReply::Gone(answer) if answer.is_foreign_not_found() => {
+                Err(ResizeError::Refused(answer.message()))
             }
-            _ => Err(ResizeError::Refused(message)),
+            WriteReply::Gone(_) => Err(ResizeError::Gone),
+            WriteReply::RetryAfter(answer) => Err(ResizeError::Unknown(answer.message())),
+            WriteReply::Unknown(why) => Err(ResizeError::Unknown(why)),
+            WriteReply::Conflict(answer) | WriteReply::Rejected(answer) => {
+                Err(ResizeError::Refused(answer.message()))
+            }
+            WriteReply::Unsent(why) => Err(ResizeError::Refused(why)),
         }
     }
 
-    /// Asks for the eviction of a pod, which PodDisruptionBudgets may refuse.
+    /// Evicts a pod, which PodDisruptionBudgets may forbid.
     pub async fn evict(&self, pod: PodId<'_>) -> Evicted {
         let Some(path) = path(pod) else { return Evicted::Gone };
         let body = json!({
@@ -93,41 +92,31 @@ impl PodWriter {
             "deleteOptions": {"preconditions": {"uid": pod.uid}},
         });
         let request = json_request(Method::POST, &format!("{path}/eviction"), "application/json", &body);
-        let request = match request {
-            Ok(request) => request,
-            Err(error) => return Evicted::Failed(error),
-        };
-        let answer = match client::exchange(&self.client, request).await {
-            Ok(answer) => answer,
-            Err(error) => return Evicted::Failed(error),
-        };
-        let message = answer.message();
-        match answer.status {
-            status if status.is_success() => Evicted::Yes,
-            StatusCode::NOT_FOUND if answer.is_object_not_found() => Evicted::Gone,
-            StatusCode::CONFLICT if message.contains("UID in precondition") => Evicted::Gone,
-            StatusCode::TOO_MANY_REQUESTS => Evicted::Kept(message),
-            _ => Evicted::Failed(message),
+        match retry::send(&self.client, request).await {
+            WriteReply::Done(_) => Evicted::Yes,
+            WriteReply::Gone(answer) if answer.is_foreign_not_found() => Evicted::Failed(answer.message()),
+            WriteReply::Gone(_) => Evicted::Gone,
+            WriteReply::RetryAfter(answer) if answer.status == StatusCode::TOO_MANY_REQUESTS => {
+                Evicted::Kept(answer.message())
+            }
+            WriteReply::RetryAfter(answer) | WriteReply::Conflict(answer) | WriteReply::Rejected(answer) => {
+                Evicted::Failed(answer.message())
+            }
+            WriteReply::Unsent(why) | WriteReply::Unknown(why) => Evicted::Failed(why),
         }
     }
 
-    /// Tells what happened to a pod. That an event is lost costs nothing else.
+    /// Writes an event about a pod, once: events are not essential.
     pub async fn tell(&self, event: PodEvent<'_>) {
-        let namespace = event.pod.namespace;
-        if !is_name(namespace) {
+        if !is_name(event.pod.namespace) {
             return;
         }
-        let path = format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
-        let body = event.body(&self.host);
-        let sent = match json_request(Method::POST, &path, "application/json", &body) {
-            Ok(request) => client::exchange(&self.client, request).await.map(|answer| answer.status),
-            Err(error) => Err(error),
-        };
-        tracing::debug!(?sent, pod = event.pod.name, reason = event.reason, "an event");
+        let sent = retry::send(&self.client, event.body(&self.host).request()).await.created();
+        tracing::debug!(?sent, pod = event.pod.name, reason = event.reason, "wrote an event");
     }
 }
 
-/// `None`: there can be no such pod.
+/// Returns `None` if no such pod can exist.
 fn path(pod: PodId) -> Option<String> {
     let PodId { namespace, name, uid } = pod;
     let is_one = is_name(namespace) && is_name(name) && !uid.is_empty();

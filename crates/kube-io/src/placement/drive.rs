@@ -1,10 +1,10 @@
-//! Carries a bind to its end: the loop around [`BindAttempt`] that sleeps, sends and reads.
+//! Execution of a bind: the loop around [`BindAttempt`] that sleeps, sends and reads.
 
 use berth_scheduler::placement::{BindAttempt, Binding, Outcome, PlacementStore, Reply, Step};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What the binds of this process cost so far.
+/// Counters of the binds of this process.
 #[derive(Debug, Default)]
 pub struct BindCounters {
     requests: AtomicU64,
@@ -13,27 +13,26 @@ pub struct BindCounters {
 }
 
 impl BindCounters {
-    /// Bind requests sent.
+    /// Returns the number of bind requests sent.
     pub fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Bind requests after which it was not known whether they had been carried out.
+    /// Returns the number of bind requests with unknown result.
     pub fn unknown(&self) -> u64 {
         self.unknown.load(Ordering::Relaxed)
     }
 
-    /// Pods read to learn the truth.
+    /// Returns the number of reads of pods after unknown results.
     pub fn reads(&self) -> u64 {
         self.reads.load(Ordering::Relaxed)
     }
 }
 
-/// Binds, and returns when it is certain how that ended, however long it takes.
+/// Binds a pod, and returns when the outcome is certain, however long that takes.
 ///
-/// `clock` is monotonic. Once `leads` says no, no bind request is sent any more: one whose effect is open is still
-/// settled by reading, the others end as `Refused`. It is asked right before each request. Dropping the future abandons the
-/// bind with its effect open.
+/// `clock` is monotonic. `leads` is called right before each request; once it returns false, no bind request is sent: a bind
+/// with unknown result is still settled by reading, any other ends as `Refused`. Dropping the future leaves the result unknown.
 pub async fn drive(
     store: &impl PlacementStore,
     binding: &Binding,
@@ -66,7 +65,7 @@ pub async fn drive(
             Step::Read { after } => {
                 pause(after).await;
                 counters.reads.fetch_add(1, Ordering::Relaxed);
-                // A request may be carried out between the read and its answer: what counts is when it was asked.
+                // A request may be carried out between the read and its reply: the time of the read counts.
                 let asked = clock();
                 attempt.read(store.read(binding).await, asked)
             }

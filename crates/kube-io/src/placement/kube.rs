@@ -1,4 +1,4 @@
-//! The real placement store: `pods/binding` of the API server.
+//! Placement store on the API server's `pods/binding`.
 //!
 //! Source of the semantics: upstream `pkg/registry/core/pod/storage/storage.go`, `BindingREST`.
 
@@ -18,16 +18,16 @@ use crate::client::{self, Answer};
 /// Binds through the API server, with a client of its own: no hidden retries, and no queueing behind other traffic.
 #[derive(Clone)]
 pub struct KubeStore {
-    /// Sends binds, with `fence` none once leadership is over.
+    /// Sends binds, with a fence none after the end of leadership.
     writer: Client,
-    /// The truth may be read by anyone.
+    /// Reads pods, without a fence.
     reader: Client,
     server_timeout: Duration,
 }
 
 impl KubeStore {
     /// # Errors
-    /// When no client can be made of `config`.
+    /// No client can be built from `config`.
     pub fn new(config: ::kube::Config, fence: Option<&Fence>) -> ::kube::Result<Self> {
         let reader = client::without_retries(config.clone())?;
         Ok(match fence {
@@ -98,7 +98,7 @@ impl<'a> BindingBody<'a> {
     }
 }
 
-/// Only what the API server itself says for certain counts; everything else is `Unknown`, and the pod gets read.
+/// Classifies the reply. Unless it is certainly the API server's own, it is `Unknown`, and the pod is read.
 fn reply(answer: Result<Answer, String>) -> Reply {
     let answer = match answer {
         Ok(answer) => answer,
@@ -109,16 +109,16 @@ fn reply(answer: Result<Answer, String>) -> Reply {
         StatusCode::NOT_FOUND if answer.is_object_not_found() => Reply::NotFound,
         StatusCode::CONFLICT => Reply::Conflict(answer.message()),
         StatusCode::TOO_MANY_REQUESTS => Reply::Busy { retry_after: answer.retry_after },
-        // Admission comes before anything is stored, and a webhook that does not answer is soon there again.
+        // Admission precedes storage, and an unavailable webhook usually recovers soon.
         StatusCode::INTERNAL_SERVER_ERROR if answer.is_webhook_failure() => Reply::Busy { retry_after: None },
-        // These two come from proxies as well, which cannot know what became of the request.
+        // Proxies send these two as well, and do not know whether the request was carried out.
         StatusCode::NOT_FOUND | StatusCode::REQUEST_TIMEOUT => Reply::Unknown(answer.message()),
         status if status.is_client_error() => Reply::Rejected(answer.message()),
         _ => Reply::Unknown(answer.message()),
     }
 }
 
-/// The few fields of a pod that decide whether it can be bound.
+/// Fields of a pod that decide whether it can be bound.
 #[derive(Deserialize)]
 struct PodTruth {
     metadata: PodMeta,

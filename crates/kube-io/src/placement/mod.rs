@@ -1,4 +1,4 @@
-//! The API server as placement store: binds, and the writes that ask for the volumes of claims.
+//! Placement store on the API server: binds, and writes that request the volumes of claims.
 
 mod drive;
 mod kube;

@@ -1,41 +1,34 @@
-//! Asking for the volumes of a pod's claims: writes to persistent volumes and claims.
+//! Writes to persistent volumes and claims that request the volumes of a pod.
 //!
-//! As upstream's VolumeBinding (`bindAPIUpdate`) and the volume controller expect it: a free volume gets the claim as its
-//! `spec.claimRef`, a claim that a volume is to be made for gets the annotation with the node's name. Either is written on top
-//! of the state that was just read, so nobody else's word is overwritten; and writing it again changes nothing, so a lost
-//! answer needs no care.
+//! As in upstream's VolumeBinding (`bindAPIUpdate`): a free volume gets the claim as its `spec.claimRef`, and a claim whose volume
+//! is to be provisioned gets the annotation with the node's name. The resource version that was read is a precondition, so no
+//! other writer's change is overwritten. The writes are idempotent, so a lost reply needs no special handling.
 
 use berth_scheduler::placement::ClaimOrder;
 use std::time::Duration;
 
 use ::kube::Client;
 use ::kube::client::Body;
-use http::{Method, StatusCode};
+use http::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::Fence;
 use crate::SELECTED_NODE;
-use crate::client::{self, Answer};
+use crate::client::{self, MERGE_PATCH};
+use crate::retry::{self, Abandoned, Backoff, Failure, WriteReply, retry};
 use berth_scheduler::objects::{ClaimRequest, Wanted};
 
 const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 
-/// Others write the same objects: so often an overtaken or unanswered write is tried again.
-const TRIES: u32 = 5;
-const PAUSE: Duration = Duration::from_millis(50);
+/// Short pauses, since a bind waits.
+const PROMPT: Backoff =
+    Backoff { attempts: 5, first: Duration::from_millis(50), longest: Duration::from_millis(200) };
 
 /// Writes through the API server.
 #[derive(Clone)]
 pub struct KubeClaims {
     client: Client,
-}
-
-/// Why a write did not come about.
-enum Failed {
-    /// Somebody else wrote first, or no answer came.
-    Again(String),
-    ForGood(String),
 }
 
 impl KubeClaims {
@@ -49,31 +42,24 @@ impl KubeClaims {
         Ok(KubeClaims { client })
     }
 
-    /// Writes everything, in order, while `leads` says so. Returns the resource versions of what was written.
+    /// Writes the requests in order, each while `leads` returns true. Returns the resource versions of the objects.
     ///
     /// # Errors
-    /// Why something could not be written; what was written before it stays.
+    /// The reason of the first failure; earlier writes stay.
     pub async fn write(&self, order: &ClaimOrder, leads: impl Fn() -> bool) -> Result<Vec<u64>, String> {
         let mut versions = Vec::with_capacity(order.requests.len());
         for request in order.requests.iter() {
-            let mut tries = 0;
-            let version = loop {
-                if !leads() {
-                    return Err("leadership was lost before its claims were asked for".to_owned());
-                }
-                tries += 1;
-                match self.write_one(request, &order.node).await {
-                    Ok(version) => break version,
-                    Err(Failed::Again(_)) if tries < TRIES => tokio::time::sleep(PAUSE * tries).await,
-                    Err(Failed::Again(why) | Failed::ForGood(why)) => return Err(why),
-                }
-            };
-            versions.push(version);
+            let attempt = || self.write_one(request, &order.node);
+            let version = retry(PROMPT, &request.claim.name, |_| leads(), attempt).await;
+            versions.push(version.map_err(|abandoned| match abandoned {
+                Abandoned::Stopped => "leadership was lost before its volumes were requested".to_owned(),
+                Abandoned::Failed(why) => why,
+            })?);
         }
         Ok(versions)
     }
 
-    async fn write_one(&self, request: &ClaimRequest, node: &str) -> Result<u64, Failed> {
+    async fn write_one(&self, request: &ClaimRequest, node: &str) -> Result<u64, Failure> {
         let claim = &request.claim;
         let path = match &request.wanted {
             Wanted::Volume(volume) => format!("/api/v1/persistentvolumes/{volume}"),
@@ -82,18 +68,17 @@ impl KubeClaims {
             }
         };
         let read = client::request(Method::GET, &path).body(Body::empty());
-        let read = read.map_err(|error| Failed::ForGood(error.to_string()))?;
-        let found = object(client::exchange(&self.client, read).await)?;
+        let read = retry::send(&self.client, read.map_err(|error| error.to_string())).await;
+        let found = object(read)?;
         let Some(patch) = patch(&found, request, node)? else {
             return Ok(found.version());
         };
-        let write = client::json_request(Method::PATCH, &path, "application/merge-patch+json", &patch);
-        let write = write.map_err(Failed::ForGood)?;
-        Ok(object(client::exchange(&self.client, write).await)?.version())
+        let write = client::json_request(Method::PATCH, &path, MERGE_PATCH, &patch);
+        Ok(object(retry::send(&self.client, write).await)?.version())
     }
 }
 
-/// The fields of a volume or a claim that a write depends on.
+/// Fields of a volume or a claim that a write depends on.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Found {
@@ -125,19 +110,19 @@ struct FoundClaim {
 }
 
 impl Found {
-    /// 0 if it is no number: then whatever is seen is new enough.
+    /// Returns 0 if it is not a number: then any observed version is new enough.
     fn version(&self) -> u64 {
         self.metadata.resource_version.parse().unwrap_or(0)
     }
 }
 
-/// The merge patch that makes of `found` what is wanted; `None`: it is so.
-fn patch(found: &Found, request: &ClaimRequest, node: &str) -> Result<Option<Value>, Failed> {
+/// Returns the merge patch for the request; `None` if the object needs no change.
+fn patch(found: &Found, request: &ClaimRequest, node: &str) -> Result<Option<Value>, Failure> {
     let ClaimRequest { claim, uid, wanted } = request;
     let version = &found.metadata.resource_version;
     if *wanted == Wanted::Provision {
         if found.metadata.uid != **uid {
-            return Err(Failed::ForGood(format!("persistentvolumeclaim {:?} not found", claim.name)));
+            return Err(Failure::Final(format!("persistentvolumeclaim {:?} not found", claim.name)));
         }
         if found.metadata.annotations.get(SELECTED_NODE).is_some_and(|selected| selected == node) {
             return Ok(None);
@@ -148,10 +133,10 @@ fn patch(found: &Found, request: &ClaimRequest, node: &str) -> Result<Option<Val
     let mut metadata = json!({"resourceVersion": version});
     match &found.spec.claim_ref {
         None => metadata["annotations"] = json!({BOUND_BY_CONTROLLER: "yes"}),
-        Some(theirs) if theirs.namespace == *claim.namespace && theirs.name == *claim.name => {
-            match theirs.uid.as_str() {
+        Some(current) if current.namespace == *claim.namespace && current.name == *claim.name => {
+            match current.uid.as_str() {
                 "" => {}
-                theirs if theirs == &**uid => return Ok(None),
+                current if current == &**uid => return Ok(None),
                 _ => return Err(taken(found)),
             }
         }
@@ -164,23 +149,22 @@ fn patch(found: &Found, request: &ClaimRequest, node: &str) -> Result<Option<Val
     Ok(Some(json!({"metadata": metadata, "spec": {"claimRef": claim_ref}})))
 }
 
-fn taken(found: &Found) -> Failed {
-    Failed::ForGood(format!("persistentvolume {:?} was taken by another claim", found.metadata.name))
+fn taken(found: &Found) -> Failure {
+    Failure::Final(format!("persistentvolume {:?} was taken by another claim", found.metadata.name))
 }
 
-fn object(answer: Result<Answer, String>) -> Result<Found, Failed> {
-    let answer = answer.map_err(Failed::Again)?;
-    match answer.status {
-        StatusCode::OK => serde_json::from_slice(&answer.body)
-            .map_err(|error| Failed::Again(format!("the API server sent what cannot be read: {error}"))),
-        // 409: somebody else wrote in between. 404 from anything but the API server itself says nothing.
-        StatusCode::NOT_FOUND if answer.is_object_not_found() => Err(Failed::ForGood(answer.message())),
-        StatusCode::CONFLICT
-        | StatusCode::NOT_FOUND
-        | StatusCode::TOO_MANY_REQUESTS
-        | StatusCode::REQUEST_TIMEOUT => Err(Failed::Again(answer.message())),
-        status if status.is_client_error() => Err(Failed::ForGood(answer.message())),
-        _ => Err(Failed::Again(answer.message())),
+fn object(reply: WriteReply) -> Result<Found, Failure> {
+    match reply {
+        WriteReply::Gone(answer) if answer.is_foreign_not_found() => {
+            Err(Failure::Retry { after: None, why: answer.message() })
+        }
+        WriteReply::Gone(answer) => Err(Failure::Final(answer.message())),
+        reply => {
+            let body = reply.settled()?.unwrap_or_default();
+            let unreadable = |error| format!("the API server sent an object that cannot be read: {error}");
+            serde_json::from_slice(&body)
+                .map_err(|error| Failure::Retry { after: None, why: unreadable(error) })
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The requests.
+//! Requests about ServiceScalers and their workloads.
 
 use http::Method;
 use serde::Deserialize;
@@ -6,29 +6,30 @@ use serde_json::{Value, json};
 
 use super::objects::{Other, Service, read_other, read_selector, sizing};
 use crate::apply::read_running;
-use crate::client::json_request;
+use crate::client::{MERGE_PATCH, json_request};
 use crate::pod_reader::is_name;
-use crate::vpa::{ApiError, MERGE_PATCH, Recommending};
+use crate::report_json::{EventBody, Regarding, note_of};
+use crate::vpa::{ApiError, Recommending};
 use berth_crds::service_scaler::ServiceScalerStatus;
 use berth_model::LabelSelector;
 use berth_rightsizing::apply::Pod;
 
 const SCALERS: &str = "servicescalers";
-/// Who else scales: the path before and after the namespace, and the kind.
+/// Other scalers: the path before and after the namespace, and the kind.
 const OTHERS: [(&str, &str, &str); 2] = [
     ("/apis/autoscaling/v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler"),
     ("/apis/keda.sh/v1alpha1", "scaledobjects", "ScaledObject"),
 ];
-/// As the API server limits the notes of events.
-const NOTE_BYTES_MAX: usize = 1_000;
+/// Reporting controller of events.
+const CONTROLLER: &str = "berth.dev/scaler";
 
 /// The `scale` of a workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scale {
     pub replicas: u32,
-    /// Of its pods, as in a query.
+    /// Label selector of its pods, as in a query.
     pub selector: String,
-    /// The same, if it is one that hints can be made with.
+    /// The same, if hints can use it.
     pub labels: Option<LabelSelector>,
     resource_version: String,
     path: String,
@@ -42,20 +43,20 @@ impl Scale {
     }
 }
 
-/// What people are told of a change, as an event of the ServiceScaler.
+/// A change that is reported in an event of the ServiceScaler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     ScaledUp,
     ScaledDown,
     Resized,
-    /// Something that should have been done could not be.
+    /// A required change failed.
     Failed,
-    /// It is not scaled any more.
+    /// It is no longer scaled.
     Stopped,
 }
 
 impl Change {
-    /// Of its event.
+    /// Returns the reason of the event.
     pub fn reason(self) -> &'static str {
         match self {
             Change::ScaledUp => "ScaledUp",
@@ -79,7 +80,7 @@ fn folder(namespace: &str) -> String {
 }
 
 impl Recommending {
-    /// All ServiceScalers; those that cannot be read are left out and logged.
+    /// Lists all ServiceScalers; invalid ones are left out and logged.
     ///
     /// # Errors
     /// [`ApiError::NotFound`]: the server has no such kind.
@@ -93,7 +94,7 @@ impl Recommending {
         Ok(services)
     }
 
-    /// The `scale` at a path that [`Owners`](crate::vpa::Owners) found.
+    /// Reads the `scale` at a path that [`Owners`](crate::vpa::Owners) returned.
     ///
     /// # Errors
     /// [`ApiError::NotFound`]: there is no such workload.
@@ -123,7 +124,7 @@ impl Recommending {
             #[serde(default)]
             selector: String,
         }
-        // Not from the API server's cache: what is decided must be of the newest number.
+        // Not from the API server's cache: decisions need the current number.
         let answer = self.get_now(path).await?;
         let Object { metadata, spec, status } = serde_json::from_slice(&answer.body)
             .map_err(|error| ApiError::Other(format!("{path} is no scale: {error}")))?;
@@ -136,10 +137,10 @@ impl Recommending {
         })
     }
 
-    /// Sets the replicas of a workload, if its scale is as it was read.
+    /// Sets the replicas of a workload, if its scale has not changed since it was read.
     ///
     /// # Errors
-    /// [`ApiError::Conflict`]: somebody changed the workload meanwhile.
+    /// [`ApiError::Conflict`]: the workload was changed since.
     pub async fn set_replicas(&self, scale: &Scale, replicas: u32) -> Result<(), ApiError> {
         let patch = json!({
             "metadata": {"resourceVersion": scale.resource_version},
@@ -148,7 +149,7 @@ impl Recommending {
         self.send(json_request(Method::PATCH, &scale.path, MERGE_PATCH, &patch)).await.map(drop)
     }
 
-    /// The pods that a scale selects, which are not finished; those that cannot be read are left out and logged.
+    /// Lists the running pods that a scale selects; invalid ones are left out and logged.
     ///
     /// # Errors
     /// Not all could be read.
@@ -164,10 +165,10 @@ impl Recommending {
         Ok(pods)
     }
 
-    /// Who else decides about replicas and sizes in a namespace. Kinds that the server does not have have no objects.
+    /// Lists other objects that set replicas or sizes in a namespace. Kinds that the server does not have are skipped.
     ///
     /// # Errors
-    /// It cannot be known.
+    /// Not all could be read.
     pub async fn others_that_scale(&self, namespace: &str) -> Result<Vec<Other>, ApiError> {
         let mut others = Vec::new();
         for (prefix, plural, kind) in OTHERS {
@@ -185,7 +186,7 @@ impl Recommending {
         Ok(others)
     }
 
-    /// Writes the status of a ServiceScaler, unless it was deleted or made anew since it was read.
+    /// Writes the status of a ServiceScaler, unless it was deleted or recreated since it was read.
     ///
     /// # Errors
     /// It was not written.
@@ -195,20 +196,20 @@ impl Recommending {
         status: &ServiceScalerStatus,
     ) -> Result<(), ApiError> {
         let path = format!("{}/{}/status", folder(&service.namespace), service.name);
-        let mut told = serde_json::to_value(status).unwrap_or_default();
+        let mut written = serde_json::to_value(status).unwrap_or_default();
         for field in ["replicas", "desiredReplicas", "selector", "lastChangeTime", "memory"] {
-            if told.get(field).is_none() {
-                told[field] = Value::Null;
+            if written.get(field).is_none() {
+                written[field] = Value::Null;
             }
         }
-        let patch = json!({"metadata": {"uid": service.uid}, "status": told});
+        let patch = json!({"metadata": {"uid": service.uid}, "status": written});
         self.send(json_request(Method::PATCH, &path, MERGE_PATCH, &patch)).await.map(drop)
     }
 
-    /// Tells of a change in an event of the ServiceScaler.
+    /// Writes an event of the ServiceScaler.
     ///
     /// # Errors
-    /// It was not told.
+    /// It was not written.
     pub async fn tell_change(
         &self,
         service: &Service,
@@ -216,36 +217,20 @@ impl Recommending {
         note: &str,
         (now, instance): (jiff::Timestamp, &str),
     ) -> Result<(), ApiError> {
-        let end = (0..=note.len().min(NOTE_BYTES_MAX)).rev().find(|at| note.is_char_boundary(*at));
-        let time = format!("{now:.6}");
-        let event = json!({
-            "apiVersion": "events.k8s.io/v1",
-            "kind": "Event",
-            "metadata": {
-                "namespace": &*service.namespace,
-                "name": format!("{}.{:x}", service.name, now.as_nanosecond()),
-            },
-            "eventTime": time,
-            "reportingController": "berth.dev/scaler",
-            "reportingInstance": instance,
-            "action": "Scale",
-            "reason": change.reason(),
-            "type": change.kind(),
-            "note": &note[..end.unwrap_or(0)],
-            "regarding": {
-                "apiVersion": "berth.dev/v1alpha1",
-                "kind": "ServiceScaler",
-                "namespace": &*service.namespace,
-                "name": &*service.name,
-                "uid": service.uid,
-            },
-        });
-        let path = format!("/apis/events.k8s.io/v1/namespaces/{}/events", service.namespace);
-        self.send(json_request(Method::POST, &path, "application/json", &event)).await.map(drop)
+        let regarding = Regarding {
+            api_version: "berth.dev/v1alpha1",
+            kind: "ServiceScaler",
+            namespace: &service.namespace,
+            name: &service.name,
+            uid: &service.uid,
+        };
+        let said = (change.kind(), change.reason(), "Scale", note_of(note));
+        let body = EventBody::about(regarding, said, (CONTROLLER, instance.to_owned()), now);
+        self.send(body.request()).await.map(drop)
     }
 }
 
-/// For a query in a URL.
+/// Encodes text for the query of a URL.
 fn encoded(text: &str) -> String {
     let keep = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~');
     let of = |byte: u8| if keep(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };

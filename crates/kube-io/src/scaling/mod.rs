@@ -1,5 +1,5 @@
-//! Services that are scaled, as the API server has them: ServiceScalers, the `scale` of what they target, its pods, and who else
-//! scales it. Each request is sent once: the next round is the retry.
+//! Objects of the scaler: ServiceScalers, the `scale` of their targets, its pods, and other objects that scale it. Each request
+//! is sent once: the next round is the retry.
 
 mod api;
 mod objects;

@@ -1,4 +1,4 @@
-//! Requests, each sent once: the next round is the retry.
+//! Requests of the recommender, each sent once: the next round is the retry.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,25 +12,23 @@ use serde_json::{Value, json};
 
 use super::objects::{made, read_vpa, usage_patch};
 use super::pods::{OwnedPod, PodUsage, read_pod, read_usage};
-use crate::client::{self, Answer, json_request};
+use crate::client::{self, Answer, MERGE_PATCH, json_request};
+use crate::retry::{self, WriteReply};
 use berth_rightsizing::recommend::Vpa;
 use berth_rightsizing::recommend::create::Candidate;
 
-/// So many objects in one answer, where the server follows that: pods take about 8 KB each.
+/// Objects in one page, if the server supports pages: pods take about 8 KB each.
 const PAGE_SIZE: u32 = 500;
 
-pub(crate) const MERGE_PATCH: &str = "application/merge-patch+json";
-pub(super) const JSON_PATCH: &str = "application/json-patch+json";
-
-/// Why a request did not do what it was to do.
+/// Error of a request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ApiError {
-    /// There is no such object, or the server does not have this kind.
+    /// The object or its kind does not exist.
     #[error("not found: {0}")]
     NotFound(String),
     #[error("not allowed: {0}")]
     Forbidden(String),
-    /// The object is another one by now.
+    /// The object was changed or recreated.
     #[error("changed meanwhile: {0}")]
     Conflict(String),
     #[error("{0}")]
@@ -41,7 +39,7 @@ pub(super) fn vpa_folder(namespace: &str) -> String {
     format!("/apis/autoscaling.k8s.io/v1/namespaces/{namespace}/verticalpodautoscalers")
 }
 
-/// The API server as the recommender needs it. Cheap to clone.
+/// Client of the recommender. Cheap to clone.
 #[derive(Clone)]
 pub struct Recommending {
     pub(super) client: Client,
@@ -53,7 +51,7 @@ impl Recommending {
         Self { client }
     }
 
-    /// The VPAs of a namespace or of all of them, of all recommenders; those that cannot be read are left out and logged.
+    /// Lists the VPAs of a namespace or of all, of all recommenders; invalid ones are left out and logged.
     ///
     /// # Errors
     /// [`ApiError::NotFound`]: the server has no VPAs.
@@ -69,7 +67,7 @@ impl Recommending {
         Ok(vpas)
     }
 
-    /// The pods of a namespace that are not finished; the first one of each owner with its spec.
+    /// Lists the running pods of a namespace; the first one of each owner has its spec.
     ///
     /// # Errors
     /// Not all could be read.
@@ -91,7 +89,7 @@ impl Recommending {
         Ok(pods)
     }
 
-    /// The newest samples of a namespace's pods, from `metrics.k8s.io`.
+    /// Reads the newest samples of a namespace's pods from `metrics.k8s.io`.
     ///
     /// # Errors
     /// [`ApiError::NotFound`]: the cluster has no metrics server.
@@ -106,7 +104,7 @@ impl Recommending {
         Ok(usages)
     }
 
-    /// Writes the status of a VPA, unless it was deleted or made anew since it was read.
+    /// Writes the status of a VPA, unless it was deleted or recreated since it was read.
     ///
     /// # Errors
     /// It was not written.
@@ -115,7 +113,7 @@ impl Recommending {
         self.send(json_request(Method::PATCH, &path, MERGE_PATCH, patch)).await.map(drop)
     }
 
-    /// The names of the namespaces with this label set to `true`.
+    /// Lists the names of the namespaces with this label set to `true`.
     ///
     /// # Errors
     /// Not all could be read.
@@ -139,17 +137,17 @@ impl Recommending {
         Ok(names)
     }
 
-    /// Makes the VPA of a workload that has none.
+    /// Creates the VPA of a workload that has none.
     ///
     /// # Errors
-    /// It was not made; [`ApiError::Conflict`]: there is an object of its name.
+    /// It was not created; [`ApiError::Conflict`]: the name exists.
     pub async fn make_vpa(&self, candidate: &Candidate, recommender: &str) -> Result<(), ApiError> {
         let object = made(candidate, recommender);
         let path = vpa_folder(&candidate.namespace);
         self.send(json_request(Method::POST, &path, "application/json", &object)).await.map(drop)
     }
 
-    /// Deletes a VPA, if it is as it was read.
+    /// Deletes a VPA, if it has not changed since it was read.
     ///
     /// # Errors
     /// It was not deleted.
@@ -162,7 +160,7 @@ impl Recommending {
         }
     }
 
-    /// Tells the usage of a VPA's containers in its annotation, unless it was deleted or made anew since it was read.
+    /// Writes the usage of a VPA's containers to its annotation, unless it was deleted or recreated since it was read.
     ///
     /// # Errors
     /// It was not written.
@@ -177,41 +175,46 @@ impl Recommending {
     }
 
     pub(crate) async fn send(&self, request: Result<Request<Body>, String>) -> Result<Answer, ApiError> {
-        let answer = client::exchange(&self.client, request.map_err(ApiError::Other)?);
-        let answer = answer.await.map_err(ApiError::Other)?;
-        let message = || answer.message();
-        match answer.status {
-            status if status.is_success() => Ok(answer),
-            StatusCode::NOT_FOUND => Err(ApiError::NotFound(message())),
-            StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED => Err(ApiError::Forbidden(message())),
-            // 422: a test in a JSON patch did not hold.
-            StatusCode::CONFLICT | StatusCode::UNPROCESSABLE_ENTITY => Err(ApiError::Conflict(message())),
-            _ => Err(ApiError::Other(message())),
+        match retry::send(&self.client, request).await {
+            WriteReply::Done(answer) => Ok(answer),
+            WriteReply::Gone(answer) if answer.status == StatusCode::NOT_FOUND => {
+                Err(ApiError::NotFound(answer.message()))
+            }
+            WriteReply::Gone(answer) | WriteReply::Conflict(answer) => {
+                Err(ApiError::Conflict(answer.message()))
+            }
+            WriteReply::Rejected(answer) | WriteReply::RetryAfter(answer) => Err(match answer.status {
+                StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED => ApiError::Forbidden(answer.message()),
+                // A test in a JSON patch failed.
+                StatusCode::UNPROCESSABLE_ENTITY => ApiError::Conflict(answer.message()),
+                _ => ApiError::Other(answer.message()),
+            }),
+            WriteReply::Unsent(why) | WriteReply::Unknown(why) => Err(ApiError::Other(why)),
         }
     }
 
     pub(crate) async fn get(&self, path: &str, accept: &str) -> Result<Answer, ApiError> {
         let request = Request::builder()
             .method(Method::GET)
-            // What the API server has in its cache is new enough, and costs etcd nothing.
+            // The API server's cache is new enough, and costs etcd nothing.
             .uri(format!("{path}?resourceVersion=0"))
             .header(http::header::ACCEPT, accept)
             .body(Body::empty());
         self.send(request.map_err(|error| error.to_string())).await
     }
 
-    /// An object as it is now, and not as the API server remembers it.
+    /// Reads the current object, not the one in the API server's cache.
     pub(crate) async fn get_now(&self, path: &str) -> Result<Answer, ApiError> {
         let request = client::request(Method::GET, path).body(Body::empty());
         self.send(request.map_err(|error| error.to_string())).await
     }
 
-    /// Hands every object to `take`, as JSON.
+    /// Lists objects, and passes each to `take` as JSON.
     pub(crate) async fn list(&self, path: &str, take: impl FnMut(&str)) -> Result<(), ApiError> {
         self.list_as(path, "", "application/json", take).await
     }
 
-    /// Those that a selector selects, such as `labelSelector=app%3Dweb`.
+    /// The same with a selector, such as `labelSelector=app%3Dweb`.
     pub(crate) async fn list_where(
         &self,
         path: &str,
@@ -221,7 +224,7 @@ impl Recommending {
         self.list_as(path, selector, "application/json", take).await
     }
 
-    /// The same in a form that `accept` asks for.
+    /// The same with another `Accept`.
     pub(super) async fn list_as(
         &self,
         path: &str,

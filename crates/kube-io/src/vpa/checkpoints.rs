@@ -6,51 +6,51 @@ use http::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::api::{ApiError, JSON_PATCH, Recommending};
-use crate::client::json_request;
+use super::api::{ApiError, Recommending};
+use crate::client::{JSON_PATCH, json_request};
 use crate::lean::nullable;
 use berth_rightsizing::recommend::saved::{self, Label};
 use berth_rightsizing::recommend::{CheckpointStatus, OpenWindows};
 
-/// Where the open windows are kept: upstream's schema has no place for them.
+/// Annotation with the open windows: upstream's schema has no field for them.
 pub const OPEN_WINDOWS: &str = "berth.dev/open-windows";
 
-/// Where usage of other things than CPU and memory is kept, see [`berth_rightsizing::recommend::dimension::kept`].
+/// Annotation with the usage of dimensions other than CPU and memory, see [`berth_rightsizing::recommend::dimension::kept`].
 pub const DIMENSIONS: &str = "berth.dev/dimensions";
 
-/// A checkpoint as it was found.
+/// A checkpoint as read.
 #[derive(Debug, Clone)]
 pub struct FoundCheckpoint {
     pub namespace: String,
     pub label: Label,
     pub uid: String,
-    /// Of other people; they are kept.
+    /// Annotations of other writers, which are kept.
     pub annotations: BTreeMap<String, String>,
-    /// What it has, or why that cannot be read.
+    /// Its content, or why that is invalid.
     pub content: Result<(CheckpointStatus, OpenWindows), String>,
-    /// What is kept of dimensions, as it was found.
+    /// The annotation [`DIMENSIONS`], as read.
     pub dimensions: Option<String>,
 }
 
-/// What is to be written.
+/// A checkpoint to write.
 #[derive(Debug, Clone)]
 pub struct Saved {
     pub namespace: String,
     pub vpa: String,
     pub container: String,
-    /// Annotations of others.
+    /// Annotations of other writers.
     pub annotations: BTreeMap<String, String>,
     pub status: CheckpointStatus,
     pub windows: OpenWindows,
-    /// What is to be kept of dimensions.
+    /// The annotation [`DIMENSIONS`].
     pub dimensions: Option<String>,
 }
 
-/// What became of it.
+/// Result of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Written {
     Yes,
-    /// Its name is taken by the checkpoint of another VPA and container.
+    /// The checkpoint of another VPA and container has the name.
     NameTaken,
 }
 
@@ -87,7 +87,7 @@ fn folder(namespace: &str) -> String {
 }
 
 impl Recommending {
-    /// The checkpoints of a namespace, or of all of them, one after the other.
+    /// Passes the checkpoints of a namespace, or of all, to `take`.
     ///
     /// # Errors
     /// Not all could be read.
@@ -104,18 +104,18 @@ impl Recommending {
         .await
     }
 
-    /// Whether the checkpoint is there, and of another VPA or container.
+    /// Returns whether the checkpoint exists and belongs to another VPA or container.
     async fn is_anothers(&self, path: &str, saved: &Saved) -> Result<bool, ApiError> {
         let answer = match self.get(path, "application/json").await {
             Err(ApiError::NotFound(_)) => return Ok(false),
             answer => answer?,
         };
-        let there: Object = serde_json::from_slice(&answer.body)
+        let current: Object = serde_json::from_slice(&answer.body)
             .map_err(|error| ApiError::Other(format!("{path} cannot be read: {error}")))?;
-        Ok(there.spec.vpa_object_name != saved.vpa || there.spec.container_name != saved.container)
+        Ok(current.spec.vpa_object_name != saved.vpa || current.spec.container_name != saved.container)
     }
 
-    /// Writes a checkpoint, and makes it if there is none.
+    /// Writes a checkpoint, and creates it if it does not exist.
     ///
     /// # Errors
     /// It was not written.
@@ -138,7 +138,7 @@ impl Recommending {
         match self.send(json_request(Method::PATCH, &path, JSON_PATCH, &patch)).await {
             Ok(_) => return Ok(Written::Yes),
             Err(error @ ApiError::Conflict(_)) => {
-                // A test did not hold, or somebody else wrote at the same time.
+                // A test failed, or another writer wrote at the same time.
                 return if self.is_anothers(&path, saved).await? {
                     Ok(Written::NameTaken)
                 } else {
@@ -160,7 +160,7 @@ impl Recommending {
             .map(|_| Written::Yes)
     }
 
-    /// Deletes a checkpoint, if it is still the one with this uid.
+    /// Deletes a checkpoint, if it still has this uid.
     ///
     /// # Errors
     /// It was not deleted.
@@ -189,7 +189,7 @@ fn read(json: &str) -> Result<FoundCheckpoint, String> {
         Value::Null => Ok(CheckpointStatus::default()),
         status => serde_json::from_value(status).map_err(|error| error.to_string()),
     };
-    // Without its open windows it is a checkpoint of upstream's.
+    // Without open windows it is upstream's checkpoint.
     let windows = windows.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
     Ok(FoundCheckpoint {
         namespace: metadata.namespace,

@@ -1,4 +1,4 @@
-//! Evictions of pods by their kubelet, as its Events tell them.
+//! Evictions of pods by their kubelet, from its Events.
 //!
 //! Upstream: `pkg/recommender/input/oom/observer.go`.
 
@@ -15,7 +15,7 @@ use crate::pod_reader::is_name;
 use berth_model::Quantity;
 use berth_rightsizing::recommend::{Amount, Owner, UnixNanos, time};
 
-/// So many evictions of one namespace are read at a time. The API server forgets Events after an hour.
+/// Maximum number of evictions of one namespace per read. The API server keeps Events for an hour.
 pub const EVICTIONS_MAX: usize = 1_000;
 
 /// A pod that was evicted because its node was short of memory.
@@ -58,7 +58,7 @@ struct Involved {
 }
 
 impl Recommending {
-    /// The evictions of a namespace for want of memory, [`EVICTIONS_MAX`] at most, and how many there are beyond that.
+    /// Lists the evictions of a namespace due to memory pressure, at most [`EVICTIONS_MAX`], and returns the number of further ones.
     ///
     /// # Errors
     /// Not all could be read.
@@ -74,10 +74,10 @@ impl Recommending {
         Ok((evictions, beyond))
     }
 
-    /// The controller of a pod that may be finished; `None` when the pod is gone, or has none.
+    /// Returns the controller of a pod that may be finished; `None` when the pod is gone, or has none.
     ///
     /// # Errors
-    /// The API server did not say.
+    /// The pod could not be read.
     pub async fn controller_of(
         &self,
         namespace: &str,
@@ -93,7 +93,7 @@ impl Recommending {
     }
 }
 
-/// `None`: it is none for want of memory, or does not say enough.
+/// Returns `None` if the eviction is not due to memory pressure, or the Event is incomplete.
 fn read(json: &str) -> Option<Eviction> {
     let Event { metadata, reason, involved_object } = serde_json::from_str(json).ok()?;
     if reason != "Evicted" || involved_object.kind != "Pod" || !is_name(&involved_object.name) {

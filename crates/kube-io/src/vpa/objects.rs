@@ -15,10 +15,10 @@ use berth_rightsizing::recommend::{
     self, Condition, ContainerPolicy, EvictionRequirement, Owner, Status, Vpa, time,
 };
 
-/// The label that says who makes an object, and what it says on those that berth makes.
+/// Label with the creator of an object, and its value on objects that berth creates.
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 const OURS: &str = "berth";
-/// Where usage of other things than CPU and memory is told, see [`berth_rightsizing::recommend::dimension::report`].
+/// Annotation with the usage of dimensions other than CPU and memory, see [`berth_rightsizing::recommend::dimension::report`].
 pub const USAGE: &str = "berth.dev/usage";
 /// Which estimator is asked for, see [`berth_rightsizing::recommend::method`].
 const ESTIMATOR: &str = "berth.dev/estimator";
@@ -167,7 +167,7 @@ struct WireCondition {
     observed_generation: Option<i64>,
 }
 
-/// Reads a VPA. Amounts in it that are no quantities count as not said.
+/// Reads a VPA. Invalid quantities count as absent.
 pub(crate) fn read_vpa(json: &str) -> Result<Vpa, String> {
     let Object { mut metadata, spec, status } =
         serde_json::from_str(json).map_err(|error| error.to_string())?;
@@ -329,7 +329,7 @@ pub(super) fn made(candidate: &Candidate, recommender: &str) -> Value {
     })
 }
 
-/// A merge patch that tells this usage in the annotation of the VPA of this uid.
+/// Builds a merge patch that writes this usage to the annotation of the VPA with this uid.
 pub(super) fn usage_patch(uid: &str, text: &str) -> Value {
     json!({"metadata": {"uid": uid, "annotations": {USAGE: text}}})
 }

@@ -14,11 +14,11 @@ use crate::lean::nullable;
 use crate::pod_reader::is_name;
 use berth_rightsizing::recommend::Owner;
 
-/// Chains of owners are short; a circle of them is an error of somebody.
+/// Maximum length of a chain of owners: a cycle is a user's error.
 const DEPTH_MAX: usize = 8;
-/// From so many owners of one kind and namespace on, a list of all of them is cheaper than asking for each.
+/// Number of owners of one kind and namespace from which one list is cheaper than single reads.
 const LIST_FROM: usize = 8;
-/// Answers are asked for anew after so many rounds: an owner seldom gets another one.
+/// Rounds for which a result is cached: owners seldom change.
 const ROUNDS_KEPT: u64 = 10;
 
 /// What was found out about an owner.
@@ -101,7 +101,7 @@ impl Owners {
     /// The top of the chain that begins at `owner`.
     ///
     /// # Errors
-    /// The API server did not say.
+    /// The API server did not answer, or rejected the request.
     pub async fn top(&mut self, namespace: &Arc<str>, owner: &Owner) -> Result<Found, ApiError> {
         let mut at = match self.look(namespace, owner).await? {
             Look::Missing => return Ok(Found::Missing),
@@ -123,7 +123,7 @@ impl Owners {
     /// Where the `scale` of a workload is; or why it has none.
     ///
     /// # Errors
-    /// The API server did not say.
+    /// The API server did not answer, or rejected the request.
     pub async fn scale_path(
         &mut self,
         namespace: &str,
@@ -235,7 +235,7 @@ impl Owners {
         metadata.labels.get(self.label.as_deref()?).cloned()
     }
 
-    /// A kind of others: all that counts is whether it can be scaled. It is the top of its chain.
+    /// Looks up an owner of a custom kind: it must have `/scale`, and is the top of its chain.
     async fn ask_scale(&mut self, namespace: &str, owner: &Owner) -> Result<Look, ApiError> {
         let Some((group, version)) = owner.api_version.split_once('/') else {
             return Ok(Look::Unsupported(format!("{} has no /scale", owner.kind)));

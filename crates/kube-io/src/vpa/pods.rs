@@ -19,7 +19,7 @@ pub struct OwnedPod {
     /// Its controller.
     pub owner: Option<Owner>,
     pub containers: Vec<PodContainer>,
-    /// Of the first pod of an owner only: the others ask the same of nodes.
+    /// Of the first pod of an owner only: the other pods have the same scheduling constraints.
     json: Option<Box<str>>,
 }
 
@@ -27,10 +27,10 @@ pub struct OwnedPod {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodContainer {
     pub name: String,
-    /// What it requests now: after a resize in place, what its status says.
+    /// Its current requests: after a resize in place, those of its status.
     pub requests: NodeSize,
     pub restarts: i64,
-    /// When it was last killed for want of memory, if that was its last end.
+    /// Time of the OOM kill, if its last termination was one.
     pub oom_killed: Option<UnixNanos>,
 }
 
@@ -179,7 +179,7 @@ impl OwnedPod {
         self.json = None;
     }
 
-    /// What the pod asks of nodes; `None` when it cannot be understood, or was dropped.
+    /// Returns the scheduling constraints; `None` if they are invalid, or were dropped.
     pub fn spec(&self) -> Option<Arc<PodSpec>> {
         let pod: LeanPod = serde_json::from_str(self.json.as_deref()?).ok()?;
         pod.into_pod(&mut Interner::default()).spec.ok()
@@ -187,14 +187,14 @@ impl OwnedPod {
 }
 
 impl ContainerState {
-    /// When it ended, if it was killed for want of memory.
+    /// Returns the time of the termination, if it was an OOM kill.
     pub fn oom_killed(&self) -> Option<UnixNanos> {
         let terminated = self.terminated.as_ref()?;
         let is_oom = terminated.reason.as_deref() == Some("OOMKilled");
         time::from_text(terminated.finished_at.as_deref().filter(|_| is_oom)?).ok()
     }
 
-    /// How long it had run then, in nanoseconds.
+    /// Returns its run time until then, in nanoseconds.
     pub fn oom_after(&self) -> Option<i64> {
         let began = time::from_text(self.terminated.as_ref()?.started_at.as_deref()?).ok()?;
         Some(self.oom_killed()?.saturating_sub(began))
