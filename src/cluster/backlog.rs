@@ -1,6 +1,6 @@
-//! What is still to be told about pods, in order, bounded. Pure.
+//! Bounded queue of pod conditions and events that are not sent yet. Pure.
 //!
-//! A pod has at most one condition and one event waiting: newer ones take the place of older ones. Conditions go first,
+//! A pod has at most one waiting condition and one waiting event: newer ones replace older ones. Conditions go first,
 //! since autoscalers act on them; events are for people.
 
 use std::collections::{BTreeMap, HashMap};
@@ -17,7 +17,7 @@ pub struct Condition {
     pub reason: &'static str,
     pub message: Arc<str>,
     pub generation: i64,
-    /// When the pod began to be unscheduled, as far as we wrote it. `None`: the API server has it already.
+    /// Transition time to write. `None`: the API server already has the condition, and its transition time stays.
     pub transition: Option<Timestamp>,
 }
 
@@ -26,7 +26,7 @@ pub struct Condition {
 pub struct Event {
     pub pod: PodRef,
     pub what: What,
-    /// When it happened, which may be long before it is told.
+    /// When it happened, which may be long before it is sent.
     pub at: Timestamp,
 }
 
@@ -53,7 +53,7 @@ impl Item {
     }
 }
 
-/// First in, first out, and one entry a pod uid.
+/// FIFO queue with one entry per pod uid.
 #[derive(Debug)]
 struct Line<T> {
     by_turn: BTreeMap<u64, (Arc<str>, T)>,
@@ -66,7 +66,7 @@ impl<T> Line<T> {
         Line { by_turn: BTreeMap::new(), turns: HashMap::new(), next_turn: 0 }
     }
 
-    /// A newer value keeps the turn of the older one.
+    /// Adds a value; a newer value keeps the position of the older one.
     fn put(&mut self, uid: Arc<str>, value: T) {
         let turn = *self.turns.entry(uid.clone()).or_insert(self.next_turn);
         self.next_turn += 1;
@@ -108,7 +108,7 @@ impl<T> Line<T> {
     }
 }
 
-/// Whether an item that is out may be tried once more.
+/// Whether an item in flight may be retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wanted {
     Yes,
@@ -117,23 +117,23 @@ enum Wanted {
 
 /// The queue of the reporter.
 ///
-/// While an item is out (taken and not `done`), nothing else of the same pod is given out: two writes to one object
-/// never overtake each other.
+/// While an item is in flight (taken and not `done`), no other item of the same pod is handed out: two writes to one
+/// object never overtake each other.
 #[derive(Debug)]
 pub struct Backlog {
     capacity: usize,
     conditions: Line<Condition>,
     events: Line<Event>,
-    /// Uids of the items that are out; bounded by what the taker keeps in flight.
+    /// Uids of the items in flight; the caller of `take` bounds their number.
     out: HashMap<Arc<str>, Wanted>,
-    /// Pods that have `PodScheduled=False` because we wrote it: writing it again is no transition. Bounded; the pod
-    /// that is forgotten gets a newer transition time once.
+    /// Pods that have `PodScheduled=False` because we wrote it: writing it again is not a transition. Bounded; a pod that
+    /// is evicted from it gets a newer transition time once.
     told: Line<()>,
     dropped: u64,
 }
 
 impl Backlog {
-    /// Room for `capacity` waiting items.
+    /// Creates a queue of at most `capacity` waiting items.
     pub fn new(capacity: usize) -> Self {
         Backlog {
             capacity,
@@ -145,7 +145,7 @@ impl Backlog {
         }
     }
 
-    /// Adds what a report asks for. `now` is the time it speaks of.
+    /// Queues the condition and the event of a report. `now` is the time of the report.
     pub fn push(&mut self, report: Report, now: Timestamp) {
         match report {
             Report::Scheduled { pod, node } => {
@@ -170,7 +170,7 @@ impl Backlog {
                 self.conditions.put(uid, condition);
             }
         }
-        // Events first: they are for people, and nothing acts on them.
+        // Drop events first: they are for people, and no controller acts on them.
         while self.len() > self.capacity {
             let shed = self.events.drop_oldest() || self.conditions.drop_oldest();
             debug_assert!(shed, "a full backlog has something to drop");
@@ -182,7 +182,7 @@ impl Backlog {
         self.events.put(pod.uid.clone(), Event { pod, what, at });
     }
 
-    /// Forgets what waits to be told about a pod. To be called when it is being placed: a late `PodScheduled=False`
+    /// Drops the waiting condition and event of a pod. Call it when the pod is being placed: a late `PodScheduled=False`
     /// would hide that it was bound.
     pub fn withdraw(&mut self, uid: &str) {
         self.conditions.remove(uid);
@@ -193,7 +193,7 @@ impl Backlog {
         }
     }
 
-    /// The next item to send, which is out until it is [`done`](Self::done).
+    /// Returns the next item to send. It is in flight until [`done`](Self::done) is called.
     pub fn take(&mut self) -> Option<Item> {
         let item = match self.conditions.take(&self.out) {
             Some(condition) => Item::Condition(condition),
@@ -210,7 +210,7 @@ impl Backlog {
         Some(item)
     }
 
-    /// Whether a failed attempt at an item that is out is worth another one: nothing newer waits, and it was not withdrawn.
+    /// Whether a failed item in flight should be retried: no newer one waits, and it was not withdrawn.
     pub fn is_still_wanted(&self, item: &Item) -> bool {
         let uid = &item.pod().uid;
         let newer = match item {
@@ -220,13 +220,13 @@ impl Backlog {
         !newer && self.out.get(uid) == Some(&Wanted::Yes)
     }
 
-    /// An item that was out is settled.
+    /// Settles an item in flight.
     pub fn done(&mut self, item: &Item, delivered: bool) {
         let uid = &item.pod().uid;
         self.out.remove(uid);
         if !delivered && let Item::Condition(condition) = item {
             self.told.remove(uid);
-            // One that was pushed meanwhile counted on this one.
+            // A condition pushed meanwhile relied on the transition of this one.
             if let Some(newer) = self.conditions.get_mut(uid) {
                 newer.transition = newer.transition.or(condition.transition);
             }
@@ -238,7 +238,7 @@ impl Backlog {
         self.conditions.len() + self.events.len()
     }
 
-    /// Items dropped for want of room, since the start.
+    /// Items dropped since the start because the queue was full.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }

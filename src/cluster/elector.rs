@@ -1,4 +1,4 @@
-//! Runs for the lease, and keeps it. The rules are in `lease.rs`.
+//! Leader elector: acquires and renews the lease. The rules are in `lease.rs`.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -18,25 +18,25 @@ use tokio::time::Instant;
 use super::client::with_causes;
 use super::lease::{self, LeaseConfig, LeaseConfigError, LeaseRecord, Observed, Step};
 
-/// A failing election says so at most this often.
+/// Minimum interval between warnings of a failing election.
 const WARN_EVERY: Duration = Duration::from_secs(30);
 
 const AFTER_CONFLICT: Duration = Duration::from_millis(100);
 
 /// A candidate for the lease.
 ///
-/// Leadership is published as `true` only while no other candidate can hold the lease, as far as this task gets to
-/// run: a receiver has `lease duration - renew deadline` (5 s) to act on a `false`. When the task ends, however it
-/// ends, `false` is published.
+/// Leadership is published as `true` only while no other candidate can hold the lease, provided that this task is
+/// scheduled: a receiver has `lease duration - renew deadline` (5 s) to act on a `false`. When the task ends for any
+/// reason, `false` is published.
 pub struct Elector {
     api: Api<Lease>,
     config: LeaseConfig,
     leading: Published,
     started: Instant,
     observed: Option<Observed>,
-    /// The object we saw last. Its resource version makes a write fail when somebody else was faster.
+    /// The object read or written last. Its resource version makes a write fail after a concurrent change.
     seen: Option<Lease>,
-    /// Leadership ends here unless renewed.
+    /// End of leadership unless renewed.
     lead_until: Option<Instant>,
     last_warning: Option<Instant>,
     deadline: Deadline,
@@ -44,11 +44,11 @@ pub struct Elector {
     keep: Arc<AtomicBool>,
 }
 
-/// Who holds a lease, as this process sees it.
+/// The holder of a lease, as this process sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     pub identity: String,
-    /// Where it serves HTTPS, if it says so.
+    /// The address where it serves HTTPS, if announced.
     pub address: Option<SocketAddr>,
 }
 
@@ -57,9 +57,9 @@ const ADDRESS: &str = "berth.dev/address";
 /// The label of member leases with the name of their group.
 pub(super) const MEMBER_OF: &str = "berth.dev/member-of";
 
-/// When leadership ends unless renewed, for those who are about to act on it. Clones share it.
+/// The end of leadership unless renewed, to check right before an action of the leader. Clones share it.
 ///
-/// A process that was stopped for a while may find its flag still raised when it goes on; this clock went on meanwhile.
+/// A process that was suspended may find its leadership flag still set when it resumes; the clock kept running meanwhile.
 #[derive(Clone, Default)]
 pub struct Deadline(Arc<Mutex<Term>>);
 
@@ -70,13 +70,13 @@ struct Term {
 }
 
 impl Deadline {
-    /// Whether leadership has not run out.
+    /// Whether leadership has not expired.
     pub fn is_ahead(&self) -> bool {
         self.term().is_some()
     }
 
-    /// The number of the term in which this process leads, if leadership has not run out. Whoever loses leadership and wins it
-    /// again has another term: what was decided in the one before is of no use any more.
+    /// Returns the number of the current term of leadership, if it has not expired. A process that loses leadership and wins it
+    /// again has a new term: decisions of the previous term are invalid.
     pub fn term(&self) -> Option<u64> {
         let term = self.0.lock();
         term.until.is_some_and(|until| Instant::now() < until).then_some(term.number)
@@ -90,7 +90,7 @@ impl Deadline {
     }
 }
 
-/// Whoever reads leadership must not believe in it when nobody looks after it any more.
+/// The published leadership. Dropping it publishes `false`, so receivers don't rely on an election that no longer runs.
 struct Published(watch::Sender<bool>);
 
 impl Drop for Published {
@@ -100,7 +100,7 @@ impl Drop for Published {
 }
 
 impl Elector {
-    /// `client` must not retry by itself: a renewal that arrives late is worse than one that fails.
+    /// Creates a candidate. `client` must not retry by itself: a late renewal is worse than a failed one.
     ///
     /// # Errors
     /// When the configuration is unsafe.
@@ -126,23 +126,23 @@ impl Elector {
         Ok((elector, receiver))
     }
 
-    /// To be asked right before anything that only the leader may do.
+    /// Returns the deadline to check right before anything that only the leader may do.
     pub fn deadline(&self) -> Deadline {
         self.deadline.clone()
     }
 
-    /// Who holds the lease, whoever it is.
+    /// Returns a receiver of the current holder, which may be this process.
     pub fn holder(&self) -> watch::Receiver<Option<Holder>> {
         self.holder.subscribe()
     }
 
-    /// When this is set, the lease is not released at the end but expires: something of ours may still have effect.
+    /// Returns a flag that makes the lease expire at shutdown instead of being released: a request in flight may still take effect.
     pub fn keep(&self) -> Arc<AtomicBool> {
         self.keep.clone()
     }
 
-    /// Runs for the lease until `stop` resolves, then releases it if it is ours. No failure of the API server ends
-    /// this: losing the lease is published, and the candidate goes on.
+    /// Competes for the lease until `stop` resolves, then releases it if held. No failure of the API server ends this:
+    /// the loss of the lease is published, and the candidate keeps trying.
     pub async fn run(mut self, stop: impl Future<Output = ()>) {
         let mut stop = std::pin::pin!(stop);
         loop {
@@ -154,11 +154,11 @@ impl Elector {
         self.release().await;
     }
 
-    /// One look at the lease, and the pause after it. Leadership that runs out meanwhile is given up.
+    /// Makes one attempt at the lease, then pauses. Steps down if leadership expires meanwhile.
     ///
-    /// Cancel safe: what a cancelled request did to the lease is found out by the next look at it.
+    /// Cancel safe: the next attempt reads what a cancelled request did to the lease.
     async fn round(&mut self) {
-        // Until leadership ends; a candidate has as much time, so that a lost connection does not hold it up.
+        // Until leadership ends; a candidate has the same time, so that a lost connection does not block it.
         let deadline = self.lead_until.unwrap_or_else(|| Instant::now() + self.config.renew_deadline);
         let pause = match tokio::time::timeout_at(deadline, self.try_once()).await {
             Ok(Ok(pause)) => pause,
@@ -169,7 +169,7 @@ impl Elector {
             }
             Err(_) => {
                 self.seen = None;
-                tracing::warn!(lease = self.config.name, "no answer of the API server about the lease");
+                tracing::warn!(lease = self.config.name, "the API server did not answer a lease request before the deadline");
                 Duration::ZERO
             }
         };
@@ -183,8 +183,8 @@ impl Elector {
         tokio::time::sleep_until(next_look).await;
     }
 
-    /// Reads the lease if we do not know its newest version, and writes it if it is ours to write. Returns how long
-    /// to wait before the next look.
+    /// Reads the lease if its newest version is not known, and writes it if this process may hold it. Returns the pause
+    /// before the next attempt.
     async fn try_once(&mut self) -> kube::Result<Duration> {
         if self.seen.is_none() || self.lead_until.is_none() {
             self.seen = self.api.get_opt(&self.config.name).await?;
@@ -216,7 +216,7 @@ impl Elector {
                 self.lead(sent + self.config.renew_deadline);
                 Ok(self.config.retry_period)
             }
-            // Somebody else wrote (or deleted) first: look again soon, which tells whether it matters.
+            // Another client wrote or deleted it first: read it again soon.
             Err(kube::Error::Api(status)) if beaten.contains(&status.code) => {
                 self.seen = None;
                 Ok(AFTER_CONFLICT)
@@ -225,8 +225,8 @@ impl Elector {
         }
     }
 
-    /// A candidate looks twice as often as the holder renews, so that it soon knows of each renewal, and again at the moment at
-    /// which the lease expires.
+    /// Returns the pause of a candidate: half the retry period, so that it observes each renewal soon, or the time until the lease
+    /// expires if that is shorter.
     fn pause_of_a_candidate(&self) -> Duration {
         let expires =
             self.observed.as_ref().map(|lease| lease.expires_in(&self.config, self.started.elapsed()));
@@ -279,7 +279,7 @@ impl Elector {
     }
 
     fn lead(&mut self, until: Instant) {
-        // An answer that came too late renewed the lease, but the time it bought is over.
+        // The renewal succeeded, but its answer came after the deadline that it granted.
         if until <= Instant::now() {
             return self.step_down();
         }
@@ -290,7 +290,7 @@ impl Elector {
         }
     }
 
-    /// Returns whether that is news.
+    /// Publishes leadership and returns whether it changed.
     fn publish(&self, leading: bool) -> bool {
         self.leading.0.send_if_modified(|before| std::mem::replace(before, leading) != leading)
     }
@@ -304,13 +304,13 @@ impl Elector {
         }
     }
 
-    /// Gives the lease up, so that another candidate need not wait for it to expire. One try: expiry is the fallback.
+    /// Releases the lease, so that another candidate need not wait for it to expire. One attempt: expiry is the fallback.
     async fn release(mut self) {
         self.lead_until = None;
         self.deadline.set(None);
         self.publish(false);
         if self.keep.load(Ordering::Acquire) {
-            tracing::info!(lease = self.config.name, "the lease is left to expire");
+            tracing::info!(lease = self.config.name, "not releasing the lease, it will expire");
             return;
         }
         let error = match tokio::time::timeout(self.config.retry_period, self.try_release()).await {
@@ -321,7 +321,7 @@ impl Elector {
         tracing::warn!(lease = self.config.name, error, "the lease was not released, it will expire");
     }
 
-    /// A write may have been cut off by the stop: only a fresh look has the newest version, and says whose it is.
+    /// Releases the lease if held. Reads it first: the stop may have cancelled a write, so the cached version may be stale.
     async fn try_release(&self) -> kube::Result<()> {
         let Some(lease) = self.api.get_opt(&self.config.name).await? else {
             return Ok(());
@@ -331,7 +331,7 @@ impl Elector {
             return Ok(());
         }
         if self.config.member_of.is_some() {
-            // Nobody else runs for it.
+            // No other process competes for a member lease.
             return self.api.delete(&self.config.name, &DeleteParams::default()).await.map(|_| ());
         }
         let record = lease::released(&record, Timestamp::now());
@@ -353,13 +353,13 @@ impl Elector {
                 namespace,
                 lease = name,
                 error = error_text,
-                "berth's service account may not get, create or update leases in {namespace}: check its Role; trying again"
+                "berth's service account may not get, create or update leases in {namespace}: check its Role; retrying"
             ),
             _ => tracing::warn!(
                 namespace,
                 lease = name,
                 error = error_text,
-                "the lease cannot be reached, trying again"
+                "lease request failed, retrying"
             ),
         }
     }

@@ -1,6 +1,7 @@
-//! Kinds that a server need not have, or has in one of several versions: watched while they are served.
+//! Watches of optional kinds: kinds that the API server may not serve, or serves in one of several versions.
 //!
-//! A server without the kind costs one request every [`LOOK_EVERY`]; one that gets it later is watched from the next look on.
+//! While the kind is not served, this costs one discovery request per [`LOOK_EVERY`]; a CRD that is installed later is watched
+//! after the next request.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -16,17 +17,17 @@ use super::client::{Answer, exchange, request};
 use super::watch::{Change, WatchCounters, watch_while_served};
 
 const LOOK_EVERY: Duration = Duration::from_secs(30);
-/// After a look that told nothing, and before a watch that ended is tried again.
+/// Pause after a failed discovery request, and before a watch that ended is restarted.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// A kind that a server need not have.
+/// A kind that the API server may not serve.
 pub trait OptionalKind: Resource<DynamicType: Copy + Send + Sync + 'static> {
-    /// The best one first. Not empty.
+    /// In order of preference. Not empty.
     const VERSIONS: &'static [Self::DynamicType];
 }
 
-/// Watches all objects of a kind whenever the server has it; as long as it does not, there are none. Never returns. `chosen`
-/// is told the version that is read from now on.
+/// Watches all objects of a kind while the server serves it; otherwise reports an empty list. Never returns. `chosen` is called
+/// with each version that is watched.
 pub async fn watch_if_served<K>(
     client: Client,
     counters: &WatchCounters,
@@ -40,13 +41,13 @@ pub async fn watch_if_served<K>(
     loop {
         match served::<K>(&client).await {
             Ok(Some(version)) => {
-                tracing::info!(kind, version = &*K::version(&version), "the cluster has this kind");
+                tracing::info!(kind, version = &*K::version(&version), "the API server serves this kind");
                 chosen(version);
                 let began = Instant::now();
                 watch_while_served(client.clone(), &version, counters, &mut sink).await;
                 tell_absent(&kind, &mut sink);
                 told_absent = true;
-                // A server that says both that it has the kind and that it has not is not asked in a circle.
+                // Avoids a tight loop with a server whose discovery lists the kind but whose watch answers 404.
                 let pause = if began.elapsed() < LOOK_EVERY { LOOK_EVERY } else { PAUSE };
                 tokio::time::sleep(pause).await;
             }
@@ -57,21 +58,21 @@ pub async fn watch_if_served<K>(
                 tokio::time::sleep(LOOK_EVERY).await;
             }
             Err(error) => {
-                tracing::debug!(kind, error, "cannot find out whether the cluster has this kind");
+                tracing::debug!(kind, error, "discovery of an optional kind failed, retrying");
                 tokio::time::sleep(PAUSE).await;
             }
         }
     }
 }
 
-/// While an API server starts it answers 503 for what it does not know yet, so a 404 can be trusted.
+/// Reports an empty list. A starting API server answers 503 for kinds that it has not loaded yet, so a 404 can be trusted.
 fn tell_absent<K>(kind: &str, sink: &mut impl FnMut(Change<K>)) {
-    tracing::info!(kind, "the cluster does not have this kind");
+    tracing::info!(kind, "the API server does not serve this kind");
     sink(Change::ListBegins);
     sink(Change::ListEnds);
 }
 
-/// The best version of the kind that the server has.
+/// Returns the preferred version of the kind among those that the server serves.
 async fn served<K: OptionalKind>(client: &Client) -> Result<Option<K::DynamicType>, String> {
     #[derive(Deserialize)]
     struct Group {
@@ -93,7 +94,7 @@ async fn served<K: OptionalKind>(client: &Client) -> Result<Option<K::DynamicTyp
     let group: Group = match read(client, &folder).await? {
         Found::Some(group) => group,
         Found::None => return Ok(None),
-        // Whoever may not look can still try.
+        // Without permission for discovery, try the preferred version.
         Found::Forbidden => return Ok(Some(K::VERSIONS[0])),
     };
     for version in K::VERSIONS {
@@ -151,8 +152,8 @@ mod tests {
         json!({"resources": names.iter().map(|name| json!({"name": name})).collect::<Vec<_>>()})
     }
 
-    /// Watches an API server that answers what `answer` says to a path, for so long. The requests, the versions chosen, and what
-    /// the sink was told.
+    /// Watches an API server that answers each path with `answer`, for `length`. Returns the requests, the chosen versions and
+    /// the changes that the sink received.
     async fn watched<K>(
         length: Duration,
         answer: impl Fn(&str) -> (u16, Value) + Clone + Send + Sync + 'static,
@@ -215,7 +216,7 @@ mod tests {
         let (requests, versions, told) = watched::<LeanCoschedulingPodGroup>(length, |_| not_found()).await;
         assert_eq!((requests.len(), versions.len()), (20, 0));
         assert_eq!(told, ["begin", "end"]);
-        // One that has the group, but only for other kinds.
+        // The group is served, but without this kind.
         let (requests, versions, told) =
             watched::<LeanPodGroup>(
                 length,

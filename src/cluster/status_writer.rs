@@ -1,5 +1,5 @@
-//! Writes statuses of cluster-wide objects of ours. It keeps the latest status of each and writes one after the other, behind
-//! everything else: what counts is the last.
+//! Writer of the statuses of berth's cluster-scoped objects. It keeps only the latest status per object and writes them one
+//! after the other in the background.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -16,20 +16,20 @@ use tokio::sync::Notify;
 
 use crate::api::policy::Condition;
 
-/// Statuses that wait to be written, at most; what is told of more objects is lost until it changes again.
+/// Maximum number of waiting statuses. Statuses of further objects are dropped until they change again.
 const MOST_WAITING: usize = 4096;
-/// A write that failed is tried again so many times, each after a longer pause.
+/// Attempts per status, with exponential backoff.
 const TRIES: u32 = 8;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const REQUEST_MAX: Duration = Duration::from_secs(10);
 
-/// What is to be told of one object.
+/// A status of one object, to be written to the API server.
 pub trait Told {
     type Object: Resource<DynamicType = (), Scope = ClusterResourceScope> + Clone + DeserializeOwned + Debug;
 
     fn name(&self) -> &Arc<str>;
     fn uid(&self) -> &str;
-    /// What differs from what is there, as a merge patch of the status; `None`: nothing.
+    /// Returns the merge patch from the status in the API server to this one; `None` if they are equal.
     fn patch(&self, there: &Self::Object, now: &str) -> Option<Value>;
 }
 
@@ -58,11 +58,11 @@ impl<T> Default for StatusWriter<T> {
 }
 
 impl<T: Told> StatusWriter<T> {
-    /// Never blocks. The latest status of an object replaces an earlier one that waits.
+    /// Queues a status and replaces a waiting one of the same object. Never blocks.
     pub fn tell(&self, status: T) {
         let mut latest = self.shared.latest.lock();
         if latest.len() >= MOST_WAITING && !latest.contains_key(status.name()) {
-            tracing::warn!(kind = kind::<T>(), name = %status.name(), "too many statuses wait to be written: this one is not");
+            tracing::warn!(kind = kind::<T>(), name = %status.name(), "too many statuses are waiting, dropped this one");
             return;
         }
         latest.insert(status.name().clone(), status);
@@ -74,7 +74,7 @@ impl<T: Told> StatusWriter<T> {
         self.shared.latest.lock().pop_first().map(|(_, status)| status)
     }
 
-    /// Writes what is told while `leads`. Never returns; drop the future to stop.
+    /// Writes queued statuses while `leads` returns true. Never returns; drop the future to stop.
     pub async fn run(&self, client: Client, leads: impl Fn() -> bool) {
         let api: Api<T::Object> = Api::all(client);
         loop {
@@ -95,7 +95,7 @@ impl<T: Told> StatusWriter<T> {
                     Err(_) => "the API server did not answer in time".to_owned(),
                 };
                 if tried == TRIES {
-                    tracing::warn!(kind = kind::<T>(), name = %status.name(), error, "a status cannot be written");
+                    tracing::warn!(kind = kind::<T>(), name = %status.name(), error, "writing a status failed");
                 }
                 tokio::time::sleep(pause).await;
                 pause *= 2;
@@ -108,7 +108,7 @@ fn kind<T: Told>() -> String {
     T::Object::kind(&()).into_owned()
 }
 
-/// Writes what differs from what is there. An object that is gone, or was made anew, is done with.
+/// Writes the difference to the current status. Does nothing if the object was deleted or recreated.
 async fn write<T: Told>(api: &Api<T::Object>, status: &T) -> Result<(), kube::Error> {
     let Some(there) = api.get_opt(status.name()).await? else {
         return Ok(());
@@ -119,7 +119,7 @@ async fn write<T: Told>(api: &Api<T::Object>, status: &T) -> Result<(), kube::Er
     let Some(patch) = status.patch(&there, &now()) else {
         return Ok(());
     };
-    // One made anew under this name has another uid: the server refuses the patch.
+    // A recreated object of this name has another uid: the server refuses the patch.
     let patch = json!({"metadata": {"uid": status.uid()}, "status": patch});
     match api.patch_status(status.name(), &PatchParams::default(), &Patch::Merge(patch)).await {
         Ok(_) => Ok(()),
@@ -133,7 +133,7 @@ fn now() -> String {
     jiff::Timestamp::from_second(now.as_second()).unwrap_or(now).to_string()
 }
 
-/// Conditions (type, whether it is so, reason, message) over those of `before`: one keeps its time while it is so.
+/// Builds conditions from (type, status, reason, message). A condition whose status equals that in `before` keeps its transition time.
 pub(crate) fn conditions(
     told: &[(&str, bool, &str, &str)],
     before: &[Condition],

@@ -1,8 +1,8 @@
-//! List and watch, for as long as the process lives.
+//! List and watch, for the life of the process.
 //!
-//! A watch never ends and never stops at an error; what it sees goes to a synchronous sink, objects by value. Between
-//! list and watch no event is lost: the watch starts at the list's resource version, and begins with a new list when
-//! the server no longer has it (410).
+//! A watch never ends and survives every error; it passes changes to a synchronous sink, objects by value. No event
+//! is lost between list and watch: the watch starts at the list's resource version, and lists again when the server
+//! has compacted that version (410).
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,33 +25,33 @@ pub const LIVE_PODS: &str = "status.phase!=Succeeded,status.phase!=Failed";
 /// A page of 500 pods is about 4 MB of JSON; parsing it keeps a thread busy for 10 ms.
 const PAGE_SIZE: u32 = 500;
 
-/// A scheduler without its watch is blind: client-go's 30 s are too long after an outage.
+/// Longest backoff. client-go's 30 s are too long: a scheduler without its watch decides on stale state.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// A watch that fails for hours says so twice a minute.
+/// Minimum interval between warnings of one watch.
 const WARN_EVERY: Duration = Duration::from_secs(30);
 
-/// What a watch tells its sink.
+/// A change that a watch passes to its sink.
 #[derive(Debug)]
 pub enum Change<K> {
-    /// A complete list follows as `Apply`s. If the list breaks off, another `ListBegins` comes: forget the first one.
+    /// A complete list follows as `Apply`s. If the list fails midway, another `ListBegins` follows and replaces the first.
     ListBegins,
-    /// An object is there, or is different now.
+    /// An object was listed, added or modified.
     Apply(Result<K, BadObject>),
-    /// An object is gone. Its uid may be another than that of the object known by this name.
+    /// An object was deleted. Its uid may differ from that of the cached object of this name.
     Delete(ObjectId),
-    /// The list was complete: whatever was not in it is gone.
+    /// The list is complete: objects that were not in it are deleted.
     ListEnds,
-    /// The server does not have this kind, or does not let us list it. It is asked again and again.
+    /// The server does not serve this kind, or does not let us list it. The watch keeps retrying.
     Refused,
 }
 
-/// What a watch has seen.
+/// Counters of a watch.
 #[derive(Debug, Default)]
 pub struct WatchCounters {
-    /// Objects applied and deleted, those of lists included.
+    /// Objects applied and deleted, including those of lists.
     pub events: AtomicU64,
-    /// Complete lists; the first one too.
+    /// Complete lists, including the first one.
     pub lists: AtomicU64,
     /// Requests refused, connections lost, watches expired.
     pub errors: AtomicU64,
@@ -82,7 +82,7 @@ pub async fn watch<K>(
     }
 }
 
-/// Watches all objects of a kind for as long as the server has it.
+/// Watches all objects of a kind until the server stops serving it.
 pub(super) async fn watch_while_served<K>(
     client: Client,
     version: &K::DynamicType,
@@ -105,7 +105,7 @@ fn config() -> watcher::Config {
     watcher::Config { page_size: Some(PAGE_SIZE), ..watcher::Config::default() }
 }
 
-/// Why a watch has to be started anew.
+/// The reason why a watch stream ended.
 enum End {
     TooOld,
     NotServed,
@@ -128,8 +128,8 @@ impl Backoff for ShortBackoff {
     }
 }
 
-/// Passes events on until the watch has to be started anew: when it is too old, and if `optional`, when the server does not
-/// have the kind.
+/// Passes events to the sink until the watch has to be restarted: when its resource version is too old or, if `optional`, when
+/// the server does not serve the kind.
 async fn follow<K: Resource>(
     stream: impl Stream<Item = watcher::Result<Event<Guarded<K>>>>,
     counters: &WatchCounters,
@@ -173,7 +173,7 @@ async fn follow<K: Resource>(
                 {
                     sink(Change::Refused);
                 }
-                // kube's watcher lists anew when an event says 410, but not when the watch request itself is answered so.
+                // kube's watcher lists again after a 410 in an event, but not when the watch request itself gets a 410.
                 if matches!(status_code(&error), Some(410)) {
                     return End::TooOld;
                 }
@@ -193,12 +193,12 @@ fn status_code(error: &watcher::Error) -> Option<u16> {
     }
 }
 
-/// The log of one watch, bounded in rate.
+/// Rate-limited log of one watch.
 struct Complaints {
     plural: String,
     last_error: Option<Instant>,
     last_bad_object: Option<Instant>,
-    /// An error was logged, and no success since.
+    /// An error was logged, with no success since.
     failing: bool,
 }
 
@@ -218,11 +218,11 @@ impl Complaints {
             Some(403) => tracing::warn!(
                 resource = plural,
                 error = error_text,
-                "berth's service account may not list and watch {plural}: check the ClusterRole; trying again"
+                "berth's service account may not list and watch {plural}: check the ClusterRole; retrying"
             ),
             // The ordinary end of a watch whose history the server has compacted.
-            Some(410) => tracing::info!(resource = plural, "the watch is too old, listing anew"),
-            _ => tracing::warn!(resource = plural, error = error_text, "the watch failed, trying again"),
+            Some(410) => tracing::info!(resource = plural, "the watch expired, listing again"),
+            _ => tracing::warn!(resource = plural, error = error_text, "the watch failed, retrying"),
         }
     }
 
@@ -233,14 +233,14 @@ impl Complaints {
                 namespace = bad.id.namespace,
                 name = bad.id.name,
                 error = bad.error,
-                "an object cannot be read and is left out"
+                "an object cannot be parsed and is ignored"
             );
         }
     }
 
     fn recovered(&mut self) {
         if std::mem::take(&mut self.failing) {
-            tracing::info!(resource = self.plural, "the watch works again");
+            tracing::info!(resource = self.plural, "the watch recovered");
         }
     }
 }
@@ -287,7 +287,7 @@ mod tests {
         format!(r#"{{"kind":"Status","status":"Failure","message":"no","reason":"{reason}","code":{code}}}"#)
     }
 
-    /// Watches an API server that gives `answers` and then none. Returns the requests, and what the sink was told.
+    /// Watches an API server that gives `answers` and then none. Returns the requests and the changes that the sink received.
     async fn watched(answers: Vec<(u16, String)>, counters: &WatchCounters) -> (Vec<String>, Vec<String>) {
         let answers = Mutex::new(VecDeque::from(answers));
         let requests = Arc::new(Mutex::new(Vec::new()));
