@@ -1,7 +1,7 @@
-//! Writes where allocations stand to their objects, behind the decisions and within bounds.
+//! Writer of allocation statuses: bounded and asynchronous to the decisions.
 //!
-//! Each status is compared with the object first, and only what differs is written, so telling one twice costs a read.
-//! Nothing is lost silently: what is not written is counted as dropped.
+//! Each status is compared with the object first and only the difference is written, so a repeated status costs only a read.
+//! Statuses that are not written are counted as dropped.
 
 mod line;
 mod status_json;
@@ -34,32 +34,32 @@ use status_json::{Change, Current, change, path};
 /// At about 1 KiB a status this is 16 MiB at worst.
 const WAITING_MAX: usize = 16_384;
 const IN_FLIGHT_MAX: usize = 4;
-/// An allocation is not written more often than this: while its pods are bound, each of them changes its status.
+/// Minimum interval between two writes of one allocation: each bind of a member pod changes its status.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// Attempts at one status, or at one event; with their pauses about 8 s.
+/// Attempts per status or event; with their pauses about 8 s.
 const ATTEMPTS_MAX: u32 = 6;
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// A rejected status is logged at most this often.
+/// Minimum interval between warnings about rejected statuses.
 const WARN_EVERY: Duration = Duration::from_secs(30);
 
-/// What became of statuses.
+/// Counters of status writes, by result.
 #[derive(Debug, Default)]
 pub struct StatusCounters {
     pub written: AtomicU64,
-    /// The object said so already.
+    /// The object already had the status.
     pub unchanged: AtomicU64,
-    /// The object is gone, or another one by now.
+    /// The object was deleted or recreated.
     pub gone: AtomicU64,
-    /// Further attempts.
+    /// Retries.
     pub retried: AtomicU64,
-    /// Refused, or tried too often.
+    /// Refused, or out of attempts.
     failed: AtomicU64,
 }
 
-/// Takes statuses from any thread. Clones share one line.
+/// Accepts statuses from any thread. Clones share one queue.
 #[derive(Clone)]
 pub struct Allocations {
     shared: Arc<Shared>,
@@ -70,7 +70,7 @@ struct Shared {
     /// Something was pushed.
     pushed: Notify,
     counters: StatusCounters,
-    /// As which `podgroups.scheduling.k8s.io` are read.
+    /// The API version of `podgroups.scheduling.k8s.io` that is used.
     version: Mutex<PodGroupVersion>,
 }
 
@@ -94,17 +94,17 @@ impl Allocations {
         self.shared.pushed.notify_one();
     }
 
-    /// From now on PodGroups of `scheduling.k8s.io` are written in this version.
+    /// Sets the version in which PodGroups of `scheduling.k8s.io` are written from now on.
     pub fn use_version(&self, version: PodGroupVersion) {
         *self.shared.version.lock() = version;
     }
 
-    /// Statuses waiting.
+    /// Number of waiting statuses.
     pub fn waiting(&self) -> usize {
         self.shared.line.lock().len()
     }
 
-    /// Statuses that will never be written.
+    /// Number of statuses that were dropped and will never be written.
     pub fn dropped(&self) -> u64 {
         self.shared.line.lock().dropped() + self.shared.counters.failed.load(Relaxed)
     }
@@ -113,7 +113,7 @@ impl Allocations {
         &self.shared.counters
     }
 
-    /// Writes statuses until `stop` resolves, then what is left for at most `flush`.
+    /// Writes statuses until `stop` resolves, then flushes the rest for at most `flush`.
     ///
     /// `client` must not retry by itself ([`client::without_retries`]). `host` ends the events' reporting instance.
     pub async fn run(&self, client: Client, host: &str, stop: impl Future<Output = ()>, flush: Duration) {
@@ -143,7 +143,7 @@ impl Allocations {
                 () = until(flush_until) => {
                     let left = in_flight.len() + self.shared.line.lock().drop_all();
                     self.shared.counters.failed.fetch_add(in_flight.len() as u64, Relaxed);
-                    tracing::warn!(left, "shutting down with statuses of allocations unwritten");
+                    tracing::warn!(left, "shutting down with unwritten allocation statuses");
                     return;
                 }
             }
@@ -158,13 +158,13 @@ async fn until(time: Option<Instant>) {
     }
 }
 
-/// What one attempt came to.
+/// The result of one attempt.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Written,
     Unchanged,
     Gone,
-    /// The API server has no room or no leader now, did not answer, or somebody else wrote at the same time.
+    /// The API server is overloaded or has no leader, did not answer, or reported a write conflict.
     TryAgain {
         after: Option<Duration>,
         why: String,
@@ -172,12 +172,12 @@ enum Verdict {
     Refused(String),
 }
 
-/// What an answer other than success means.
+/// Maps an answer to a verdict.
 fn verdict(answer: &Answer) -> Verdict {
     match answer.status {
         status if status.is_success() => Verdict::Written,
         StatusCode::NOT_FOUND => Verdict::Gone,
-        // The object was made anew since it was read.
+        // The object was recreated since it was read.
         StatusCode::UNPROCESSABLE_ENTITY if answer.message().contains("metadata.uid") => Verdict::Gone,
         StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS => again(answer),
         status if status.is_server_error() => again(answer),
@@ -197,7 +197,7 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Tries a status until it is settled, and counts how that went.
+    /// Sends a status with retries and counts the result.
     async fn deliver(&self, status: AllocationStatus) {
         let counters = &self.shared.counters;
         for attempt in 1.. {
@@ -221,11 +221,11 @@ impl Writer<'_> {
                 Verdict::TryAgain { after, why } if attempt < ATTEMPTS_MAX => (after, why),
                 Verdict::TryAgain { why, .. } | Verdict::Refused(why) => {
                     counters.failed.fetch_add(1, Relaxed);
-                    self.warn(&status, "a status was dropped; if it was forbidden, berth's ClusterRole has to allow to get the object and to patch its /status", &why);
+                    self.warn(&status, "dropped an allocation status; if it was forbidden, allow get on the object and patch on its /status in berth's ClusterRole", &why);
                     break;
                 }
             };
-            tracing::debug!(allocation = %status.name.name, attempt, why, "a status was not written, trying again");
+            tracing::debug!(allocation = %status.name.name, attempt, why, "status write failed, retrying");
             wait(attempt, after).await;
             if self.shared.line.lock().is_outdated(&status.uid) {
                 break;
@@ -235,7 +235,7 @@ impl Writer<'_> {
         self.shared.line.lock().done(&status.uid, Instant::now(), PAUSE);
     }
 
-    /// Reads the object, and writes what differs. `is_news`: people are to be told.
+    /// Reads the object and writes the difference. Sets `is_news` if the phase changed, which needs an event.
     async fn attempt(&self, status: &AllocationStatus, is_news: &mut bool) -> Verdict {
         let version = *self.shared.version.lock();
         let path = path(status, version);
@@ -247,7 +247,7 @@ impl Writer<'_> {
         };
         let current: Current = match serde_json::from_slice(&answer.body) {
             Ok(current) => current,
-            Err(error) => return Verdict::Refused(format!("the object cannot be read: {error}")),
+            Err(error) => return Verdict::Refused(format!("the object cannot be parsed: {error}")),
         };
         if current.metadata.uid != *status.uid {
             return Verdict::Gone;
@@ -271,7 +271,7 @@ impl Writer<'_> {
         answer.map_err(|why| Verdict::TryAgain { after: None, why })
     }
 
-    /// Sends the event about the phase of an allocation of ours.
+    /// Sends the event about the phase of an `Allocation`.
     async fn tell_people(&self, status: &AllocationStatus) {
         let Some(told) = told(status) else { return };
         let name = &status.name;
@@ -287,7 +287,7 @@ impl Writer<'_> {
         for attempt in 1..=ATTEMPTS_MAX {
             let request = client::json_request(Method::POST, &path, "application/json", &body);
             let verdict = match self.exchange(request).await {
-                // An earlier attempt did arrive.
+                // An earlier attempt arrived.
                 Ok(answer) if answer.status == StatusCode::CONFLICT => Verdict::Written,
                 Ok(answer) => verdict(&answer),
                 Err(verdict) => verdict,
@@ -295,7 +295,7 @@ impl Writer<'_> {
             match verdict {
                 Verdict::TryAgain { after, .. } if attempt < ATTEMPTS_MAX => wait(attempt, after).await,
                 Verdict::TryAgain { why, .. } | Verdict::Refused(why) => {
-                    return self.warn(status, "an event was dropped", &why);
+                    return self.warn(status, "dropped an event", &why);
                 }
                 _ => return,
             }
@@ -318,7 +318,7 @@ async fn wait(attempt: u32, after: Option<Duration>) {
     tokio::time::sleep(after.unwrap_or(pause).max(pause).min(LONGEST_PAUSE)).await;
 }
 
-/// The type, reason, action and note of the event about this phase.
+/// Returns the type, reason, action and note of the event about this phase.
 fn told(status: &AllocationStatus) -> Option<(&'static str, &'static str, &'static str, String)> {
     if status.name.kind != AllocationKind::Allocation {
         return None;

@@ -1,4 +1,4 @@
-//! Allocation policies: how they are read, and how their status is written.
+//! AllocationPolicy objects: conversion of the spec and rendering of the status.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::objects::{Kind, Object};
 use crate::policy::{Governs, Namespaces, Policy, PolicyStatus, Reason, Wishes};
 use crate::rules::{Placement, PreferenceOrder, UtilisationLimit};
 
-/// A policy to watch with `Api<LeanAllocationPolicy>`: without its status, which is ours.
+/// A policy to watch with `Api<LeanAllocationPolicy>`: without its status, which only berth writes.
 #[derive(Debug, Clone, Default, Deserialize, kube::Resource)]
 #[resource(inherit = AllocationPolicy)]
 pub struct LeanAllocationPolicy {
@@ -101,7 +101,7 @@ pub(super) fn lean(selector: &Selector) -> LeanLabelSelector {
     }
 }
 
-/// The API server has checked all of this, unless it has another version of the CRD.
+/// Validates the settings again: the API server may have another version of the CRD.
 fn wishes(spec: &AllocationPolicySpec) -> Result<Wishes, Arc<str>> {
     let within = |what: &str, number: Option<i32>, most: i32| match number {
         Some(number) if !(1..=most).contains(&number) => {
@@ -155,7 +155,7 @@ impl Told for PolicyStatus {
     }
 }
 
-/// With nulls, which take out what is there and does not hold any more.
+/// Returns a merge patch with nulls for the fields that are removed.
 fn patch_of(status: &AllocationPolicyStatus) -> Value {
     let mut patch = serde_json::to_value(status).unwrap_or_default();
     if status.effective.is_none() {
@@ -164,7 +164,7 @@ fn patch_of(status: &AllocationPolicyStatus) -> Value {
     patch
 }
 
-/// The status to write over `before`.
+/// Renders the status that replaces `before`.
 fn render(status: &PolicyStatus, before: &AllocationPolicyStatus, now: &str) -> AllocationPolicyStatus {
     let contradiction = status.contradiction.as_deref();
     let told = [
@@ -173,7 +173,7 @@ fn render(status: &PolicyStatus, before: &AllocationPolicyStatus, now: &str) -> 
             "Contradicted",
             contradiction.is_some(),
             if contradiction.is_some() { "Overruled" } else { "Unique" },
-            contradiction.unwrap_or("no other policy that is as specific goes before it"),
+            contradiction.unwrap_or("no other policy of equal specificity takes precedence"),
         ),
     ];
     let conditions = conditions(&told, &before.conditions, status.observed_generation, now);

@@ -1,11 +1,11 @@
-//! Carries a bind to its end: the loop around [`BindAttempt`] that sleeps, sends and reads.
+//! Driver of a bind: the loop around [`BindAttempt`] that sleeps, sends and reads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::{BindAttempt, Binding, Outcome, PlacementStore, Reply, Step};
 
-/// What the binds of this process cost so far.
+/// Request counters of the binds of this process.
 #[derive(Debug, Default)]
 pub struct BindCounters {
     requests: AtomicU64,
@@ -19,22 +19,22 @@ impl BindCounters {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Bind requests after which it was not known whether they had been carried out.
+    /// Bind requests with an unknown result.
     pub fn unknown(&self) -> u64 {
         self.unknown.load(Ordering::Relaxed)
     }
 
-    /// Pods read to learn the truth.
+    /// Pods read to learn whether they were bound.
     pub fn reads(&self) -> u64 {
         self.reads.load(Ordering::Relaxed)
     }
 }
 
-/// Binds, and returns when it is certain how that ended, however long it takes.
+/// Binds, and returns when the outcome is certain, however long that takes.
 ///
-/// `clock` is monotonic. Once `leads` says no, no bind request is sent any more: one whose effect is open is still
-/// settled by reading, the others end as `Refused`. It is asked right before each request. Dropping the future abandons the
-/// bind with its effect open.
+/// `clock` is monotonic. `leads` is checked right before each request: once it returns false, no bind request is sent. A bind
+/// with an unknown effect is still settled by reading; all other binds end as `Refused`. Dropping the future abandons the bind
+/// with its effect unknown.
 pub async fn drive(
     store: &impl PlacementStore,
     binding: &Binding,
@@ -67,7 +67,7 @@ pub async fn drive(
             Step::Read { after } => {
                 pause(after).await;
                 counters.reads.fetch_add(1, Ordering::Relaxed);
-                // A request may be carried out between the read and its answer: what counts is when it was asked.
+                // A request may be carried out between the read and its answer: the time of sending counts.
                 let asked = clock();
                 attempt.read(store.read(binding).await, asked)
             }
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
     use crate::placement::{LATE_EFFECT, Truth};
 
-    /// Answers binds and reads from two scripts; the last read is repeated for ever.
+    /// Answers binds and reads from two scripts; the last read is repeated.
     struct Script {
         binds: Mutex<VecDeque<Reply>>,
         reads: Mutex<VecDeque<Truth>>,

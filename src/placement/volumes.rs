@@ -1,9 +1,8 @@
-//! Asking for the volumes of a pod's claims: writes to persistent volumes and claims.
+//! Writes to persistent volumes and claims that request the volumes of a pod.
 //!
-//! As upstream's VolumeBinding (`bindAPIUpdate`) and the volume controller expect it: a free volume gets the claim as its
-//! `spec.claimRef`, a claim that a volume is to be made for gets the annotation with the node's name. Either is written on top
-//! of the state that was just read, so nobody else's word is overwritten; and writing it again changes nothing, so a lost
-//! answer needs no care.
+//! As upstream's VolumeBinding (`bindAPIUpdate`) and the volume controller expect: a free volume gets the claim as its
+//! `spec.claimRef`; a claim to be provisioned gets the annotation with the node's name. Both writes carry the resource version
+//! that was just read, so no other client's change is overwritten; and they are idempotent, so a lost answer is harmless.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,16 +20,16 @@ use crate::objects::{ClaimRequest, Wanted};
 
 const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 
-/// Others write the same objects: so often an overtaken or unanswered write is tried again.
+/// Attempts per write: other clients write the same objects, and answers may be lost.
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What to ask for the claims of one pod that has its node.
+/// The volume requests of one pod whose node is chosen.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ClaimOrder {
-    /// Of the pod.
+    /// Uid of the pod.
     pub uid: Arc<str>,
-    /// Tells this order from an earlier one for the same pod.
+    /// Distinguishes this order from an earlier one for the same pod.
     pub work: u64,
     pub node: Arc<str>,
     pub requests: Arc<[ClaimRequest]>,
@@ -42,16 +41,18 @@ pub struct KubeClaims {
     client: Client,
 }
 
-/// Why a write did not come about.
+/// The reason why a write failed.
 enum Failed {
-    /// Somebody else wrote first, or no answer came.
+    /// Write conflict or no answer: may be retried.
     Again(String),
     ForGood(String),
 }
 
 impl KubeClaims {
+    /// Creates the writer.
+    ///
     /// # Errors
-    /// When no client can be made of `config`.
+    /// When no client can be built from `config`.
     pub fn new(config: ::kube::Config, fence: Option<&Fence>) -> ::kube::Result<Self> {
         let client = match fence {
             Some(fence) => fence.client(config)?,
@@ -60,17 +61,17 @@ impl KubeClaims {
         Ok(KubeClaims { client })
     }
 
-    /// Writes everything, in order, while `leads` says so. Returns the resource versions of what was written.
+    /// Writes everything, in order, while `leads` returns true. Returns the resource versions of the written objects.
     ///
     /// # Errors
-    /// Why something could not be written; what was written before it stays.
+    /// The reason why a write failed; earlier writes stay.
     pub async fn write(&self, order: &ClaimOrder, leads: impl Fn() -> bool) -> Result<Vec<u64>, String> {
         let mut versions = Vec::with_capacity(order.requests.len());
         for request in order.requests.iter() {
             let mut tries = 0;
             let version = loop {
                 if !leads() {
-                    return Err("leadership was lost before its claims were asked for".to_owned());
+                    return Err("leadership was lost before the volumes of its claims were requested".to_owned());
                 }
                 tries += 1;
                 match self.write_one(request, &order.node).await {
@@ -136,13 +137,13 @@ struct FoundClaim {
 }
 
 impl Found {
-    /// 0 if it is no number: then whatever is seen is new enough.
+    /// The resource version; 0 if it is not a number: then any observed version is new enough.
     fn version(&self) -> u64 {
         self.metadata.resource_version.parse().unwrap_or(0)
     }
 }
 
-/// The merge patch that makes of `found` what is wanted; `None`: it is so.
+/// Returns the merge patch from `found` to the wanted state; `None` if nothing differs.
 fn patch(found: &Found, request: &ClaimRequest, node: &str) -> Result<Option<Value>, Failed> {
     let ClaimRequest { claim, uid, wanted } = request;
     let version = &found.metadata.resource_version;
@@ -183,8 +184,8 @@ fn object(answer: Result<Answer, String>) -> Result<Found, Failed> {
     let answer = answer.map_err(Failed::Again)?;
     match answer.status {
         StatusCode::OK => serde_json::from_slice(&answer.body)
-            .map_err(|error| Failed::Again(format!("the API server sent what cannot be read: {error}"))),
-        // 409: somebody else wrote in between. 404 from anything but the API server itself says nothing.
+            .map_err(|error| Failed::Again(format!("the API server sent an object that cannot be parsed: {error}"))),
+        // 409: another client wrote in between. A 404 from a proxy instead of the API server is inconclusive.
         StatusCode::NOT_FOUND if answer.is_object_not_found() => Err(Failed::ForGood(answer.message())),
         StatusCode::CONFLICT
         | StatusCode::NOT_FOUND
@@ -215,8 +216,7 @@ mod tests {
         Wanted::Volume("pv".into())
     }
 
-    /// Writes to an API server that has `found` and answers writes by these statuses. Returns what came out, and what was
-    /// written.
+    /// Writes to an API server that has `found` and answers writes with these statuses. Returns the result and the writes.
     async fn write(
         wanted: Wanted,
         found: Value,
