@@ -1,5 +1,4 @@
-//! What applying recommendations reads and writes: pods with their requests and limits, who owns whom, LimitRanges; resizes and
-//! evictions.
+//! API access for applying recommendations: pods with their requests and limits, owners, LimitRanges; resizes and evictions.
 
 mod events;
 mod new_pod;

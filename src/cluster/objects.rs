@@ -1,4 +1,4 @@
-//! Objects other than pods and nodes: how they are read, and handed on.
+//! Watched objects other than pods and nodes: their index and conversion.
 
 mod allocations;
 mod budgets;
@@ -31,21 +31,21 @@ pub trait LeanObject {
     fn metadata(&self) -> &ObjectMeta;
 }
 
-/// What is done with objects as they are seen.
+/// Receiver of converted objects.
 pub trait ObjectSink {
     fn apply_object(&mut self, object: Object);
     fn delete_object(&mut self, kind: Kind, object: &ObjectName);
-    /// A list of all objects of this kind was complete; it had exactly these.
+    /// Removes all objects of this kind that were not in a complete list.
     fn retain_objects(&mut self, kind: Kind, listed: &HashSet<ObjectName>);
 }
 
-/// Takes the changes of one watch.
+/// Handles the changes of one watch.
 #[derive(Default)]
 pub struct ObjectIndex {
     interner: Interner,
     listed: HashSet<ObjectName>,
     listing: bool,
-    /// A list was complete once.
+    /// At least one list was complete.
     listed_once: bool,
 }
 
@@ -62,7 +62,7 @@ impl ObjectIndex {
                 self.note(name);
                 sink.apply_object(object.into_object(&mut self.interner));
             }
-            // What is known of it stays as it is; that it exists is sure.
+            // It exists but cannot be parsed: keep the last known state.
             Change::Apply(Err(bad)) => self.note(name_of(Some(&bad.id.namespace), Some(&bad.id.name))),
             Change::Delete(id) => sink.delete_object(K::KIND, &name_of(Some(&id.namespace), Some(&id.name))),
             Change::ListEnds => {
@@ -70,7 +70,7 @@ impl ObjectIndex {
                 self.listed_once = true;
                 sink.retain_objects(K::KIND, &std::mem::take(&mut self.listed));
             }
-            // As if there were none: a server need not have every kind, and pods that ask for none of it need not wait.
+            // Treated as empty: the server need not serve every kind, and pods that don't use it need not wait.
             Change::Refused if !self.listed_once => {
                 self.listed_once = true;
                 sink.retain_objects(K::KIND, &HashSet::new());
@@ -112,14 +112,14 @@ impl LeanObject for LeanNamespace {
     }
 }
 
-/// A service or replication controller: labels that the pods it means have.
+/// The selector of a service or replication controller: labels of its pods.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 struct SelectsLabels {
     selector: Option<BTreeMap<String, String>>,
 }
 
-/// A controller with a whole label selector.
+/// The selector of a controller with a full label selector.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 struct Selects {
@@ -134,13 +134,13 @@ impl SelectsLabels {
 }
 
 impl Selects {
-    /// One that cannot be understood selects nothing, as upstream.
+    /// An invalid selector selects nothing, as upstream.
     fn read(self, interner: &mut Interner) -> LabelSelector {
         label_selector(self.selector.as_ref(), interner).unwrap_or_default()
     }
 }
 
-/// A kind of [`Kind::SPREADING`], to watch with `Api`.
+/// Defines a kind of [`Kind::SPREADING`], to watch with `Api`.
 macro_rules! selecting {
     ($lean:ident, $kind:ident, $inherit:path, $selects:ident) => {
         #[derive(Debug, Clone, Default, Deserialize, kube::Resource)]

@@ -1,8 +1,8 @@
-//! What the recommender reads and writes: VerticalPodAutoscalers, their checkpoints, pods with their containers, samples of
+//! API access of the recommender: VerticalPodAutoscalers, their checkpoints, pods with their containers, samples of
 //! `metrics.k8s.io`, and owners.
 //!
-//! Objects are read one by one, so that one that cannot be read costs only itself. What is not read is not written
-//! either: a status is merged into the object, a checkpoint's status is replaced in it.
+//! Objects are parsed one by one, so that an invalid one affects only itself. Fields that are not read are never overwritten:
+//! a VPA status is merged into the object, a checkpoint's status is replaced within it.
 
 mod api;
 mod checkpoints;

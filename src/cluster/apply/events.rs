@@ -1,4 +1,4 @@
-//! Events about pods that were resized or evicted. Reasons are those of the upstream updater.
+//! Events about resized or evicted pods. The reasons are those of the upstream updater.
 
 use jiff::Timestamp;
 
@@ -7,7 +7,7 @@ use crate::cluster::report_json::{EventBody, Regarding, note_of};
 
 const CONTROLLER: &str = "berth";
 
-/// Something that happened to a pod.
+/// An event about a pod.
 #[derive(Debug, Clone)]
 pub struct PodEvent<'a> {
     pub pod: PodId<'a>,
@@ -27,7 +27,7 @@ impl<'a> PodEvent<'a> {
         PodEvent { pod, reason: "EvictedByVPA", note, is_warning: false }
     }
 
-    /// The pod stays as it is for this reason.
+    /// The pod was not updated, for this reason.
     pub fn held(pod: PodId<'a>, vpa: &str, why: &str) -> Self {
         let note = format!("Not updated as VerticalPodAutoscaler {vpa} recommends: {why}");
         PodEvent { pod, reason: "NotUpdatedByVPA", note, is_warning: true }

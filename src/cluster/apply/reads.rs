@@ -1,4 +1,4 @@
-//! What the updater reads once a round.
+//! Reads of the updater, once per round.
 
 use std::sync::Arc;
 
@@ -12,14 +12,14 @@ use crate::cluster::pod_reader::is_name;
 use crate::cluster::vpa::{ApiError, Recommending, built_in};
 use crate::recommend::Owner;
 
-/// A Lease that was not renewed for so long has no holder; upstream's `AdmissionControllerStatusTimeout`.
+/// Time without a renewal after which a Lease has no holder, in seconds; upstream's `AdmissionControllerStatusTimeout`.
 const LEASE_SECONDS: i64 = 60;
 
-/// How many pods a controller wants.
+/// The number of replicas that a controller wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replicas {
     Of(usize),
-    /// As many as there are.
+    /// The number of existing pods.
     AsTheyAre,
     Unknown,
 }
@@ -60,25 +60,25 @@ struct LeaseSpec {
 }
 
 impl Recommending {
-    /// The pods of a namespace that are not finished, with what they request and how their resizes stand.
+    /// Lists the pods of a namespace that are not finished, with their requests and the state of their resizes.
     ///
     /// # Errors
-    /// Not all could be read.
+    /// When the list is incomplete.
     pub async fn running_pods(&self, namespace: &Arc<str>) -> Result<Vec<Pod>, ApiError> {
         let mut pods = Vec::new();
         let path = format!("/api/v1/namespaces/{namespace}/pods");
         self.list(&path, |item| match read_running(item) {
             Ok(pod) => pods.extend(pod.filter(|pod| is_name(&pod.name) && !pod.uid.is_empty())),
-            Err(error) => tracing::debug!(%namespace, error, "a pod cannot be read, and is left alone"),
+            Err(error) => tracing::debug!(%namespace, error, "a pod cannot be parsed and is skipped"),
         })
         .await?;
         Ok(pods)
     }
 
-    /// How many pods a controller wants now.
+    /// Returns the number of replicas that a controller wants.
     ///
     /// # Errors
-    /// The API server did not say.
+    /// When the request fails.
     pub async fn replicas(&self, namespace: &str, owner: &Owner) -> Result<Replicas, ApiError> {
         let Some((prefix, plural)) = built_in(owner).filter(|_| is_name(&owner.name)) else {
             return Ok(Replicas::Unknown);
@@ -100,10 +100,10 @@ impl Recommending {
         Ok(wanted.and_then(|wanted| usize::try_from(wanted).ok()).map_or(Replicas::Unknown, Replicas::Of))
     }
 
-    /// Who holds a Lease now, if anybody does.
+    /// Returns the current holder of a Lease, if any.
     ///
     /// # Errors
-    /// The API server did not say.
+    /// When the request fails.
     pub async fn lease_holder(&self, namespace: &str, name: &str) -> Result<Option<String>, ApiError> {
         let path = format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}");
         let answer = match self.get(&path, "application/json").await {

@@ -1,4 +1,4 @@
-//! The objects that are known before a pod is created, as watches tell of them.
+//! Watches of the objects that pod admission depends on.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -21,14 +21,14 @@ use crate::cluster::vpa::{Quantities, amounts, quantity, read_vpa};
 use crate::cluster::{Change, OptionalKind, WatchCounters, watch, watch_if_served};
 use crate::recommend::{Owner, PerResource, Vpa};
 
-/// A kind that the index follows.
+/// A kind that the index watches.
 pub trait Follows: Resource + Clone + DeserializeOwned + Debug + Send + 'static {
     const KIND: Kind;
 
     fn into_object(self) -> Object;
 }
 
-/// Keeps all kinds in the index; ServiceScalers only if they are `scaled`. Never returns.
+/// Watches all kinds and updates the index; ServiceScalers only if `scaled`. Never returns.
 pub async fn follow(client: Client, counters: &WatchCounters, index: &RwLock<Index>, scaled: bool) {
     let scalers = async {
         match scaled {
@@ -65,7 +65,7 @@ async fn optional<K: Follows + OptionalKind>(
     watch_if_served(client, counters, |_| {}, |change: Change<K>| listed.take(change, index)).await;
 }
 
-/// What the list that is being read has told of.
+/// The names in the list that is being read.
 #[derive(Default)]
 struct Listed {
     names: BTreeSet<Name>,
@@ -82,7 +82,7 @@ impl Listed {
                 self.note(&name);
                 index.write().apply(K::KIND, name, object.into_object());
             }
-            // What is known of it may not be so any more: better nothing than that.
+            // The cached state may be stale: remove it.
             Change::Apply(Err(bad)) => {
                 let name = name_of(Some(&bad.id.namespace), Some(&bad.id.name));
                 index.write().delete(K::KIND, &name);
@@ -240,7 +240,7 @@ impl Follows for LeanLimitRange {
     }
 }
 
-/// A kind of which only the controller is of interest.
+/// Defines a kind of which only the controller is read.
 macro_rules! owned {
     ($lean:ident, $kind:ident, $inherit:path) => {
         #[derive(Debug, Clone, Default, Deserialize, kube::Resource)]

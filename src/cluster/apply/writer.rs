@@ -1,4 +1,4 @@
-//! Resizes and evictions: one request each. Whoever asks decides what to do when it is refused.
+//! Writer of resizes and evictions: one request each. The caller decides what to do after a refusal.
 
 use http::{Method, StatusCode};
 use kube::Client;
@@ -10,7 +10,7 @@ use crate::cluster::pod_reader::is_name;
 
 const JSON_PATCH: &str = "application/json-patch+json";
 
-/// Which pod.
+/// Identity of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PodId<'a> {
     pub namespace: &'a str,
@@ -18,27 +18,27 @@ pub struct PodId<'a> {
     pub uid: &'a str,
 }
 
-/// Why a pod was not resized.
+/// The reason why a pod was not resized.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ResizeError {
-    /// It is gone, or another one has its name.
+    /// It is gone, or another pod has its name.
     #[error("the pod is gone")]
     Gone,
-    /// The API server does not allow such a resize.
+    /// The API server refused the resize.
     #[error("{0}")]
     Refused(String),
-    /// Nobody knows whether it was carried out.
+    /// The result is unknown: it may have been carried out.
     #[error("{0}")]
     Unknown(String),
 }
 
-/// What became of an eviction.
+/// The result of an eviction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Evicted {
     Yes,
-    /// It is gone, or another one has its name.
+    /// It is gone, or another pod has its name.
     Gone,
-    /// A PodDisruptionBudget keeps it.
+    /// A PodDisruptionBudget does not allow it.
     Kept(String),
     Failed(String),
 }
@@ -47,24 +47,24 @@ pub enum Evicted {
 #[derive(Clone)]
 pub struct PodWriter {
     client: Client,
-    /// Tells the replicas of berth apart, in events.
+    /// Identifies the replica of berth, in events.
     host: String,
 }
 
 impl PodWriter {
-    /// `client` must send each request once.
+    /// Creates a writer. `client` must send each request once, without retries.
     pub fn new(client: Client, host: String) -> Self {
         Self { client, host }
     }
 
-    /// Gives the containers of a running pod other requests and limits through the subresource `resize`. `operations` are a JSON
-    /// patch as [`crate::apply::patch::in_place`] makes it, which tests the pod's uid first. That the kubelet carries it out is not
-    /// certain: the pod's conditions `PodResizePending` and `PodResizeInProgress` say so.
+    /// Changes the requests and limits of a running pod's containers through the `resize` subresource. `operations` is a JSON
+    /// patch of [`crate::apply::patch::in_place`], which tests the pod's uid first. Success does not mean that the kubelet carried
+    /// it out: the pod's conditions `PodResizePending` and `PodResizeInProgress` show that.
     ///
-    /// Whether the node has room is for the caller to ask first ([`crate::scheduler::Scheduler::grow_in_place`]).
+    /// The caller must first check that the node has room ([`crate::scheduler::Scheduler::grow_in_place`]).
     ///
     /// # Errors
-    /// Why the pod's spec is not known to have them.
+    /// When the pod's spec is not known to have the new values.
     pub async fn resize_pod(&self, pod: PodId<'_>, operations: &[Value]) -> Result<(), ResizeError> {
         let path = format!("{}/resize", path(pod).ok_or(ResizeError::Gone)?);
         let request =
@@ -74,7 +74,7 @@ impl PodWriter {
         match answer.status {
             status if status.is_success() => Ok(()),
             StatusCode::NOT_FOUND if answer.is_object_not_found() => Err(ResizeError::Gone),
-            // A test of the patch did not hold.
+            // A `test` operation of the patch failed.
             StatusCode::UNPROCESSABLE_ENTITY if message.contains("/metadata/uid") => Err(ResizeError::Gone),
             status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
                 Err(ResizeError::Unknown(message))
@@ -83,7 +83,7 @@ impl PodWriter {
         }
     }
 
-    /// Asks for the eviction of a pod, which PodDisruptionBudgets may refuse.
+    /// Requests the eviction of a pod, which PodDisruptionBudgets may refuse.
     pub async fn evict(&self, pod: PodId<'_>) -> Evicted {
         let Some(path) = path(pod) else { return Evicted::Gone };
         let body = json!({
@@ -111,7 +111,7 @@ impl PodWriter {
         }
     }
 
-    /// Tells what happened to a pod. That an event is lost costs nothing else.
+    /// Sends an event about a pod. A lost event is not retried.
     pub async fn tell(&self, event: PodEvent<'_>) {
         let namespace = event.pod.namespace;
         if !is_name(namespace) {
@@ -127,7 +127,7 @@ impl PodWriter {
     }
 }
 
-/// `None`: there can be no such pod.
+/// Returns the path of the pod; `None` if the name or namespace is invalid.
 fn path(pod: PodId) -> Option<String> {
     let PodId { namespace, name, uid } = pod;
     let is_one = is_name(namespace) && is_name(name) && !uid.is_empty();

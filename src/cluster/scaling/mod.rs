@@ -1,5 +1,5 @@
-//! Services that are scaled, as the API server has them: ServiceScalers, the `scale` of what they target, its pods, and who else
-//! scales it. Each request is sent once: the next round is the retry.
+//! API access of the service scaler: ServiceScalers, the `scale` and pods of their targets, and other autoscalers of the same
+//! target. Each request is sent once: the next round is the retry.
 
 mod api;
 mod objects;

@@ -1,4 +1,4 @@
-//! Requests, each sent once: the next round is the retry.
+//! API requests of the recommender, each sent once: the next round is the retry.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,21 +16,21 @@ use crate::cluster::client::{self, Answer, json_request};
 use crate::recommend::Vpa;
 use crate::recommend::create::Candidate;
 
-/// So many objects in one answer, where the server follows that: pods take about 8 KB each.
+/// Objects per list page, if the server honours `limit`: a pod takes about 8 KB.
 const PAGE_SIZE: u32 = 500;
 
 pub(in crate::cluster) const MERGE_PATCH: &str = "application/merge-patch+json";
 pub(super) const JSON_PATCH: &str = "application/json-patch+json";
 
-/// Why a request did not do what it was to do.
+/// Error of an API request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ApiError {
-    /// There is no such object, or the server does not have this kind.
+    /// The object does not exist, or the server does not serve its kind.
     #[error("not found: {0}")]
     NotFound(String),
     #[error("not allowed: {0}")]
     Forbidden(String),
-    /// The object is another one by now.
+    /// The object changed or was recreated.
     #[error("changed meanwhile: {0}")]
     Conflict(String),
     #[error("{0}")]
@@ -41,38 +41,38 @@ pub(super) fn vpa_folder(namespace: &str) -> String {
     format!("/apis/autoscaling.k8s.io/v1/namespaces/{namespace}/verticalpodautoscalers")
 }
 
-/// The API server as the recommender needs it. Cheap to clone.
+/// API client of the recommender. Cheap to clone.
 #[derive(Clone)]
 pub struct Recommending {
     pub(super) client: Client,
 }
 
 impl Recommending {
-    /// `client` must send each request once.
+    /// Creates an API client. `client` must send each request once, without retries.
     pub fn new(client: Client) -> Self {
         Self { client }
     }
 
-    /// The VPAs of a namespace or of all of them, of all recommenders; those that cannot be read are left out and logged.
+    /// Lists the VPAs of one or all namespaces, of all recommenders; skips and logs those that cannot be parsed.
     ///
     /// # Errors
-    /// [`ApiError::NotFound`]: the server has no VPAs.
+    /// [`ApiError::NotFound`]: the server does not serve VPAs.
     pub async fn vpas(&self, namespace: Option<&str>) -> Result<Vec<Vpa>, ApiError> {
         let mut vpas = Vec::new();
         let path = namespace
             .map_or_else(|| "/apis/autoscaling.k8s.io/v1/verticalpodautoscalers".to_owned(), vpa_folder);
         self.list(&path, |item| match read_vpa(item) {
             Ok(vpa) => vpas.push(vpa),
-            Err(error) => tracing::warn!(%error, "a VerticalPodAutoscaler cannot be read"),
+            Err(error) => tracing::warn!(%error, "a VerticalPodAutoscaler cannot be parsed"),
         })
         .await?;
         Ok(vpas)
     }
 
-    /// The pods of a namespace that are not finished; the first one of each owner with its spec.
+    /// Lists the pods of a namespace that are not finished; the first one of each owner with its spec.
     ///
     /// # Errors
-    /// Not all could be read.
+    /// When the list is incomplete.
     pub async fn pods(&self, namespace: &str) -> Result<Vec<OwnedPod>, ApiError> {
         let mut pods = Vec::new();
         let mut owners = BTreeSet::new();
@@ -85,13 +85,13 @@ impl Recommending {
                 }
                 pods.push(pod);
             }
-            Err(error) => tracing::warn!(namespace, %error, "a pod cannot be read"),
+            Err(error) => tracing::warn!(namespace, %error, "a pod cannot be parsed"),
         })
         .await?;
         Ok(pods)
     }
 
-    /// The newest samples of a namespace's pods, from `metrics.k8s.io`.
+    /// Lists the newest samples of a namespace's pods, from `metrics.k8s.io`.
     ///
     /// # Errors
     /// [`ApiError::NotFound`]: the cluster has no metrics server.
@@ -100,25 +100,25 @@ impl Recommending {
         let path = format!("/apis/metrics.k8s.io/v1beta1/namespaces/{namespace}/pods");
         self.list(&path, |item| match read_usage(item) {
             Ok(usage) => usages.push(usage),
-            Err(error) => tracing::debug!(namespace, %error, "a pod's metrics cannot be read"),
+            Err(error) => tracing::debug!(namespace, %error, "the metrics of a pod cannot be parsed"),
         })
         .await?;
         Ok(usages)
     }
 
-    /// Writes the status of a VPA, unless it was deleted or made anew since it was read.
+    /// Writes the status of a VPA, unless it was deleted or recreated since it was read.
     ///
     /// # Errors
-    /// It was not written.
+    /// When it was not written.
     pub async fn write_status(&self, vpa: &Vpa, patch: &Value) -> Result<(), ApiError> {
         let path = format!("{}/{}/status", vpa_folder(&vpa.namespace), vpa.name);
         self.send(json_request(Method::PATCH, &path, MERGE_PATCH, patch)).await.map(drop)
     }
 
-    /// The names of the namespaces with this label set to `true`.
+    /// Lists the names of the namespaces with this label set to `true`.
     ///
     /// # Errors
-    /// Not all could be read.
+    /// When the list is incomplete.
     pub async fn namespaces_with(&self, label: &str) -> Result<BTreeSet<Arc<str>>, ApiError> {
         #[derive(Deserialize)]
         struct Object {
@@ -139,20 +139,20 @@ impl Recommending {
         Ok(names)
     }
 
-    /// Makes the VPA of a workload that has none.
+    /// Creates a VPA for a workload that has none.
     ///
     /// # Errors
-    /// It was not made; [`ApiError::Conflict`]: there is an object of its name.
+    /// When it was not created; [`ApiError::Conflict`]: an object of its name exists.
     pub async fn make_vpa(&self, candidate: &Candidate, recommender: &str) -> Result<(), ApiError> {
         let object = made(candidate, recommender);
         let path = vpa_folder(&candidate.namespace);
         self.send(json_request(Method::POST, &path, "application/json", &object)).await.map(drop)
     }
 
-    /// Deletes a VPA, if it is as it was read.
+    /// Deletes a VPA, if it is unchanged since it was read.
     ///
     /// # Errors
-    /// It was not deleted.
+    /// When it was not deleted.
     pub async fn delete_vpa(&self, vpa: &Vpa) -> Result<(), ApiError> {
         let path = format!("{}/{}", vpa_folder(&vpa.namespace), vpa.name);
         let body = json!({"preconditions": {"uid": vpa.uid, "resourceVersion": vpa.resource_version}});
@@ -162,10 +162,10 @@ impl Recommending {
         }
     }
 
-    /// Tells the usage of a VPA's containers in its annotation, unless it was deleted or made anew since it was read.
+    /// Writes the usage of a VPA's containers to its annotation, unless it was deleted or recreated since it was read.
     ///
     /// # Errors
-    /// It was not written.
+    /// When it was not written.
     pub async fn write_usage(
         &self,
         (namespace, name): (&str, &str),
@@ -187,7 +187,7 @@ impl Recommending {
             status if status.is_success() => Ok(answer),
             StatusCode::NOT_FOUND => Err(ApiError::NotFound(message())),
             StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED => Err(ApiError::Forbidden(message())),
-            // 422: a test in a JSON patch did not hold.
+            // 422: a `test` operation of a JSON patch failed.
             StatusCode::CONFLICT | StatusCode::UNPROCESSABLE_ENTITY => Err(ApiError::Conflict(message())),
             _ => Err(ApiError::Other(message())),
         }
@@ -196,25 +196,25 @@ impl Recommending {
     pub(in crate::cluster) async fn get(&self, path: &str, accept: &str) -> Result<Answer, ApiError> {
         let request = Request::builder()
             .method(Method::GET)
-            // What the API server has in its cache is new enough, and costs etcd nothing.
+            // The API server's cache is recent enough, and spares etcd a read.
             .uri(format!("{path}?resourceVersion=0"))
             .header(http::header::ACCEPT, accept)
             .body(Body::empty());
         self.send(request.map_err(|error| error.to_string())).await
     }
 
-    /// An object as it is now, and not as the API server remembers it.
+    /// Reads an object with a consistent read, not from the API server's cache.
     pub(in crate::cluster) async fn get_now(&self, path: &str) -> Result<Answer, ApiError> {
         let request = client::request(Method::GET, path).body(Body::empty());
         self.send(request.map_err(|error| error.to_string())).await
     }
 
-    /// Hands every object to `take`, as JSON.
+    /// Lists objects and passes each to `take`, as JSON.
     pub(in crate::cluster) async fn list(&self, path: &str, take: impl FnMut(&str)) -> Result<(), ApiError> {
         self.list_as(path, "", "application/json", take).await
     }
 
-    /// Those that a selector selects, such as `labelSelector=app%3Dweb`.
+    /// Lists the objects that a selector matches, such as `labelSelector=app%3Dweb`.
     pub(in crate::cluster) async fn list_where(
         &self,
         path: &str,
@@ -224,7 +224,7 @@ impl Recommending {
         self.list_as(path, selector, "application/json", take).await
     }
 
-    /// The same in a form that `accept` asks for.
+    /// Lists with this `Accept` header.
     pub(super) async fn list_as(
         &self,
         path: &str,
@@ -253,7 +253,7 @@ impl Recommending {
                 .body(Body::empty());
             let answer = self.send(request.map_err(|error| error.to_string())).await?;
             let page: Page = serde_json::from_slice(&answer.body)
-                .map_err(|error| ApiError::Other(format!("the API server sent no list: {error}")))?;
+                .map_err(|error| ApiError::Other(format!("the API server sent an invalid list: {error}")))?;
             for item in page.items.unwrap_or_default() {
                 take(item.get());
             }
