@@ -125,7 +125,11 @@ impl Rotation {
                 Err(error) => return Err(self.explained("written", &error)),
             }
         }
-        bail!("the Secret {}/{} of serving.secret was changed by another client on every attempt", self.namespace, self.secret)
+        bail!(
+            "the Secret {}/{} of serving.secret was changed by another client on every attempt",
+            self.namespace,
+            self.secret
+        )
     }
 
     /// Creates or replaces the Secret, unless it changed since it was read.

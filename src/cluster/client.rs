@@ -1,7 +1,7 @@
-//! One request, one answer: how berth writes to the API server.
+//! HTTP client for single requests to the API server, without retries.
 //!
-//! kube's `Api` retries by itself (429, 503 and 504, up to 15 times), parses what it gets back and turns answers into
-//! errors. Writes want none of this: a retry has to be decided by whoever knows what the request meant.
+//! kube's `Api` retries by itself (429, 503 and 504, up to 15 times), parses the response and turns it into an error.
+//! Writes must avoid this: only the caller can decide whether a request may be retried.
 
 use std::error::Error;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use kube::Client;
 use kube::client::Body;
 use serde::{Deserialize, Serialize};
 
-/// What the API server is asked to give up after (`?timeout=`).
+/// Timeout that is sent to the API server (`?timeout=`).
 pub(crate) const SERVER_TIMEOUT: Duration = Duration::from_secs(10);
-/// When we stop listening. Later than the server, so that its own word about a time-out still arrives.
+/// Timeout of the client. Longer than the server's, so that its timeout response still arrives.
 pub(crate) const CLIENT_TIMEOUT: Duration = Duration::from_secs(12);
 
-/// A client that sends every request once.
+/// Returns a client that sends every request once.
 ///
 /// # Errors
 /// When the configuration cannot be used: unreadable certificates, or no TLS provider.
@@ -25,7 +25,7 @@ pub fn without_retries(mut config: kube::Config) -> kube::Result<Client> {
     Client::try_from(config)
 }
 
-/// A complete HTTP answer. That there is none is an error text of [`exchange`].
+/// A complete HTTP response; without one, [`exchange`] returns an error text.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub status: StatusCode,
@@ -33,7 +33,7 @@ pub(crate) struct Answer {
     pub body: Vec<u8>,
 }
 
-/// The part of `metav1.Status` we read.
+/// The fields of `metav1.Status` that are read.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Status {
@@ -46,18 +46,18 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 
-    /// Whether the API server itself, and not something between us and it, says that the object does not exist.
+    /// Whether the API server itself, and not a proxy, reports that the object does not exist.
     pub fn is_object_not_found(&self) -> bool {
         self.status == StatusCode::NOT_FOUND && self.parsed().reason == "NotFound"
     }
 
-    /// Whether the API server refused because an admission webhook that it must ask did not answer.
+    /// Whether the API server refused because a required admission webhook did not answer.
     pub fn is_webhook_failure(&self) -> bool {
         let status = self.parsed();
         status.reason == "InternalError" && status.message.contains("failed calling webhook")
     }
 
-    /// What went wrong, for a person.
+    /// Returns the error message, for people.
     pub fn message(&self) -> String {
         let status = self.parsed();
         if status.message.is_empty() {
@@ -81,7 +81,7 @@ pub(crate) fn json_request(
     json_request_within(SERVER_TIMEOUT, method, path, content_type, body)
 }
 
-/// The same, given up by the API server after `timeout`.
+/// Builds a request with a JSON body that the API server aborts after `timeout`.
 pub(crate) fn json_request_within(
     timeout: Duration,
     method: Method,
@@ -96,7 +96,7 @@ pub(crate) fn json_request_within(
         .map_err(|error| error.to_string())
 }
 
-/// A request that the API server gives up after [`SERVER_TIMEOUT`].
+/// Builds a request that the API server aborts after [`SERVER_TIMEOUT`].
 pub(crate) fn request(method: Method, path: &str) -> http::request::Builder {
     request_within(SERVER_TIMEOUT, method, path)
 }
@@ -110,10 +110,10 @@ fn request_within(timeout: Duration, method: Method, path: &str) -> http::reques
 
 /// Sends `request` once.
 ///
-/// The body is always read to its end: a connection with an unread body cannot be used again.
+/// Always reads the whole body: a connection with an unread body cannot be reused.
 ///
 /// # Errors
-/// When no complete answer came. Whether the server carried the request out is then unknown.
+/// When no complete response arrived. It is then unknown whether the server carried the request out.
 pub(crate) async fn exchange(client: &Client, request: Request<Body>) -> Result<Answer, String> {
     let exchange = async {
         let response = client.send(request).await?;
@@ -128,13 +128,13 @@ pub(crate) async fn exchange(client: &Client, request: Request<Body>) -> Result<
     }
 }
 
-/// Seconds only: the API server never sends a date.
+/// Parses `Retry-After` in seconds: the API server never sends a date.
 fn retry_after(headers: &http::HeaderMap) -> Option<Duration> {
     let seconds = headers.get(header::RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
     Some(Duration::from_secs(seconds))
 }
 
-/// `connect error: connection refused` says more than `client error`.
+/// Formats an error with its causes, such as `connect error: connection refused`.
 pub(crate) fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

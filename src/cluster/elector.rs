@@ -169,7 +169,10 @@ impl Elector {
             }
             Err(_) => {
                 self.seen = None;
-                tracing::warn!(lease = self.config.name, "the API server did not answer a lease request before the deadline");
+                tracing::warn!(
+                    lease = self.config.name,
+                    "the API server did not answer a lease request before the deadline"
+                );
                 Duration::ZERO
             }
         };
@@ -355,12 +358,9 @@ impl Elector {
                 error = error_text,
                 "berth's service account may not get, create or update leases in {namespace}: check its Role; retrying"
             ),
-            _ => tracing::warn!(
-                namespace,
-                lease = name,
-                error = error_text,
-                "lease request failed, retrying"
-            ),
+            _ => {
+                tracing::warn!(namespace, lease = name, error = error_text, "lease request failed, retrying")
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Evicting pods for more important ones, as kube-scheduler does (upstream: `framework/preemption/executor.go`): the victim gets
-//! the condition `DisruptionTarget`, and is deleted with the time it asks for; the other pod's status names its node.
+//! Preemption executor, as kube-scheduler's (upstream: `framework/preemption/executor.go`): the victim gets the condition
+//! `DisruptionTarget` and is deleted with its grace period; the preemptor's status gets its nominated node.
 //!
-//! Every request is sent again until it is answered. The uid goes with each, so that a recreated pod is left alone.
+//! Every request is retried. Each carries the uid, so that a recreated pod is not touched.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use super::client::{self, Answer};
 use crate::model::PodRef;
 use crate::scheduler::Eviction;
 
-/// Attempts at one request; with their pauses about half a minute.
+/// Attempts per request; with their pauses about half a minute.
 const ATTEMPTS_MAX: u32 = 8;
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
@@ -30,11 +30,11 @@ pub struct Evictor {
     client: Client,
 }
 
-/// What one answer means.
+/// The meaning of an answer.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Done,
-    /// The pod, or the one of this uid, is gone.
+    /// The pod with this uid is gone.
     Gone,
     TryAgain {
         after: Option<Duration>,
@@ -44,8 +44,10 @@ enum Verdict {
 }
 
 impl Evictor {
+    /// Creates the evictor.
+    ///
     /// # Errors
-    /// When no client can be made of `config`.
+    /// When no client can be built from `config`.
     pub fn new(config: kube::Config, fence: Option<&Fence>) -> kube::Result<Self> {
         let client = match fence {
             Some(fence) => fence.client(config)?,
@@ -54,10 +56,10 @@ impl Evictor {
         Ok(Evictor { client })
     }
 
-    /// Returns whether the pod was there. `leads` is asked before each request.
+    /// Evicts a pod and returns whether it existed. `leads` is checked before each request.
     ///
     /// # Errors
-    /// Why the pod is not evicted.
+    /// The reason why the pod was not evicted.
     pub async fn evict(&self, eviction: &Eviction, leads: impl Fn() -> bool) -> Result<bool, String> {
         let path = pod_path(&eviction.victim);
         let condition = condition(eviction, Timestamp::now());
@@ -66,10 +68,10 @@ impl Evictor {
             && self.send(Method::DELETE, &path, "application/json", &deletion(eviction), &leads).await?)
     }
 
-    /// Writes to the pod's status which node it is nominated for.
+    /// Writes the nominated node to the pod's status.
     ///
     /// # Errors
-    /// Why it is not written.
+    /// The reason why it was not written.
     pub async fn nominate(
         &self,
         pod: &PodRef,
@@ -80,7 +82,7 @@ impl Evictor {
         self.send(Method::PATCH, &format!("{}/status", pod_path(pod)), MERGE, &body, &leads).await
     }
 
-    /// Sends a request until it is settled. Returns whether the pod is there.
+    /// Sends a request with retries. Returns whether the pod exists.
     async fn send(
         &self,
         method: Method,
@@ -186,7 +188,7 @@ mod tests {
         Eviction { victim: pod("v"), preemptor: pod("p"), node: "n".into(), generation: 3 }
     }
 
-    /// Evicts at an API server that gives these answers; returns its requests, and how it ended.
+    /// Evicts a pod at an API server that gives these answers. Returns the requests and the result.
     async fn evicted(answers: &[(u16, &str)]) -> (Vec<String>, Result<bool, String>) {
         let requests = Arc::new(Mutex::new(Vec::new()));
         let answers: Mutex<VecDeque<_>> =

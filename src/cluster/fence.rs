@@ -1,9 +1,9 @@
-//! Requests that only the leader may send: their connections refuse to write once leadership is over.
+//! Fencing of leader-only requests: their connections refuse to write after the end of leadership.
 //!
-//! Asking before a request is not enough. A process that is stopped between the question and the write, and goes on a minute
-//! later, would still send what it had in hand. Here the question is asked by the connection itself, with nothing between it
-//! and the write but a system call. What the kernel has taken by then is on its way at once; the API server is told to give it
-//! up (`?timeout=`) before another process can lead.
+//! A check before the request is not enough: a process that is suspended between the check and the write would still send the
+//! request when it resumes. Here the connection itself checks, with only a system call between the check and the write. Data that
+//! the kernel accepted before is sent at once; the API server is asked to abort such a request (`?timeout=`) before another
+//! process can lead.
 
 use std::future::Future;
 use std::io;
@@ -23,14 +23,14 @@ use tower::{Service, ServiceBuilder, ServiceExt};
 use super::client::SERVER_TIMEOUT;
 use super::{Deadline, LeaseConfig};
 
-/// Until when requests may be sent, and how long the API server may work on one.
+/// The deadline for sending requests, and the API server's timeout per request.
 #[derive(Clone)]
 pub struct Fence {
     deadline: Deadline,
     server_timeout: Duration,
 }
 
-/// Of the time between our last moment as a leader and another's first one, so much is left for requests on their way.
+/// Part of the gap between the renew deadline and the expiry of the lease that is reserved for requests in transit.
 const ON_THE_WAY: Duration = Duration::from_secs(1);
 
 impl Fence {
@@ -40,12 +40,12 @@ impl Fence {
         Fence { deadline, server_timeout }
     }
 
-    /// What the API server is asked to give a request up after.
+    /// Returns the timeout that is sent to the API server.
     pub(crate) fn server_timeout(&self) -> Duration {
         self.server_timeout
     }
 
-    /// A client that sends every request once, and none after the deadline.
+    /// Returns a client that sends every request once, and none after the deadline.
     ///
     /// # Errors
     /// When the configuration cannot be used: unreadable certificates, or a proxy.
@@ -67,7 +67,7 @@ impl Fence {
     }
 }
 
-/// A connector of such connections, and a connection. Clones of a connector share the deadline.
+/// A fenced connector or connection. Clones of a connector share the deadline.
 #[derive(Clone)]
 struct Fenced<T> {
     inner: T,

@@ -1,4 +1,4 @@
-//! From watches to the scheduler: converts what a watch saw, and turns a complete list into "the others are gone".
+//! Indexes between watches and the scheduler: convert changes, and turn the end of a list into the removal of unlisted objects.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -6,22 +6,22 @@ use std::sync::Arc;
 use super::{Change, Interner, LeanNode, LeanPod};
 use crate::model::{Node, Pod};
 
-/// What is done with pods and nodes as they are seen.
+/// Receiver of converted pods and nodes.
 pub trait ClusterSink {
     fn apply_pod(&mut self, pod: Pod);
     fn delete_pod(&mut self, uid: &Arc<str>);
-    /// A list of all pods was complete; it had exactly these.
+    /// Removes all pods that were not in a complete list.
     fn retain_pods(&mut self, uids: &HashSet<Arc<str>>);
     fn apply_node(&mut self, node: Node);
     fn delete_node(&mut self, name: &str);
     fn retain_nodes(&mut self, names: &HashSet<Arc<str>>);
 }
 
-/// Takes the changes of one watch of pods.
+/// Handles the changes of one pod watch.
 #[derive(Default)]
 pub struct PodIndex {
     interner: Interner,
-    /// Uids of the list that is coming in.
+    /// Uids in the list that is being read.
     listed: HashSet<Arc<str>>,
     listing: bool,
 }
@@ -38,7 +38,7 @@ impl PodIndex {
                 self.note(&pod.uid);
                 sink.apply_pod(pod);
             }
-            // What is known of it stays as it is; that it exists is sure.
+            // It exists but cannot be parsed: keep the last known state.
             Change::Apply(Err(bad)) => self.note(&Arc::from(bad.id.uid)),
             Change::Delete(id) => sink.delete_pod(&Arc::from(id.uid)),
             Change::ListEnds => {
@@ -56,7 +56,7 @@ impl PodIndex {
     }
 }
 
-/// Takes the changes of one watch of nodes.
+/// Handles the changes of one node watch.
 #[derive(Default)]
 pub struct NodeIndex {
     interner: Interner,

@@ -1,4 +1,4 @@
-//! How conditions and events look on the wire: as kube-scheduler writes them, since autoscalers and people parse them.
+//! Wire format of conditions and events: as kube-scheduler writes them, since autoscalers and people parse them.
 //!
 //! Sources: upstream `pkg/scheduler/schedule_one.go` (texts, truncation), `client-go/tools/events/event_recorder.go`
 //! (the event), `pkg/api/v1/pod/util.go` (the condition).
@@ -14,7 +14,7 @@ use crate::model::PodRef;
 const NOTE_BYTES_MAX: usize = 1024;
 /// Upstream `ReportingInstanceLengthLimit`, in bytes.
 const INSTANCE_BYTES_MAX: usize = 128;
-/// The longest name of an object, in bytes.
+/// Maximum length of an object name, in bytes.
 const NAME_BYTES_MAX: usize = 253;
 
 /// A strategic merge patch of `pods/status`. The uid is a precondition.
@@ -38,7 +38,7 @@ struct PatchStatus<'a> {
 #[serde(rename_all = "camelCase")]
 struct PodScheduled<'a> {
     last_probe_time: Option<Time>,
-    /// Left out, the one that is there stays.
+    /// Omitted: the existing time stays.
     #[serde(skip_serializing_if = "Option::is_none")]
     last_transition_time: Option<Time>,
     message: &'a str,
@@ -94,7 +94,7 @@ struct EventMeta<'a> {
     namespace: &'a str,
 }
 
-/// What an event is about.
+/// The object that an event is about.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Regarding<'a> {
@@ -113,7 +113,7 @@ impl<'a> Regarding<'a> {
 }
 
 impl<'a> EventBody<'a> {
-    /// `host` tells the replicas of a scheduler apart.
+    /// Builds the body of an event. `host` identifies the replica of the scheduler.
     pub fn new(event: &'a Event, host: &str) -> Self {
         let pod = &event.pod;
         let (event_type, reason, action, note) = match &event.what {
@@ -134,14 +134,14 @@ impl<'a> EventBody<'a> {
             What::Preempted { by, .. } => Some(by),
             _ => None,
         };
-        // Whose decision it was: a victim may be another scheduler's pod.
+        // Reported by the preemptor's scheduler: a victim may be a pod of another scheduler.
         let scheduler = &related.unwrap_or(pod).scheduler_name;
         let said = (event_type, reason, action, note);
         let body = EventBody::about(Regarding::of(pod), said, (scheduler, host), event.at);
         EventBody { related: related.map(Regarding::of), ..body }
     }
 
-    /// With its type, reason, action and note, by this controller on this host.
+    /// Builds an event from its type, reason, action and note, reported by this controller on this host.
     pub fn about(
         regarding: Regarding<'a>,
         (event_type, reason, action, note): (&'static str, &'static str, &'static str, String),
@@ -169,14 +169,14 @@ impl<'a> EventBody<'a> {
     }
 }
 
-/// `<pod>.<hex nanoseconds>`; where that is too long for a name, the uid stands for the pod.
+/// Returns `<pod>.<hex nanoseconds>`; if that is too long for a name, with the uid instead of the pod's name.
 fn event_name(pod: &str, uid: &str, at: Timestamp) -> String {
     let nanos = at.as_nanosecond();
     let name = format!("{pod}.{nanos:x}");
     if name.len() <= NAME_BYTES_MAX { name } else { format!("{uid}.{nanos:x}") }
 }
 
-/// Cut as upstream does. Upstream cuts in the middle of a character if it must; we stay valid UTF-8.
+/// Truncates a message as upstream does, but never within a character, so that it stays valid UTF-8.
 pub(crate) fn note_of(message: &str) -> String {
     const MORE: &str = " ...";
     if message.len() <= NOTE_BYTES_MAX {
@@ -187,7 +187,7 @@ pub(crate) fn note_of(message: &str) -> String {
     note
 }
 
-/// The longest beginning of `text` with at most `bytes_max` bytes.
+/// Returns the longest prefix of `text` with at most `bytes_max` bytes.
 fn head(text: &str, bytes_max: usize) -> &str {
     &text[..text.floor_char_boundary(bytes_max)]
 }
@@ -265,7 +265,7 @@ mod tests {
         let fits = "x".repeat(1024);
         assert_eq!(note_of(&fits), fits);
         assert_eq!(note_of(&"x".repeat(1025)), "x".repeat(1020) + " ...");
-        // 1,020 is inside the two bytes of the 510th character here.
+        // Byte 1,020 is inside the two bytes of the 510th character.
         let cut = note_of(&format!("x{}", "é".repeat(600)));
         assert_eq!(cut, format!("x{} ...", "é".repeat(509)));
     }

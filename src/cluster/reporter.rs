@@ -1,7 +1,6 @@
-//! Tells the cluster what became of pods, behind the binds and within bounds.
+//! Reporter of pod conditions and events: bounded and with lower priority than binds.
 //!
-//! Binds come first: while one is on its way, at most one report is. Nothing is lost silently: what is not sent is
-//! counted as dropped.
+//! Binds come first: while one is in flight, at most one report is. Reports that are not sent are counted as dropped.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -23,36 +22,36 @@ use super::client::{self, Answer};
 use super::report_json::{ConditionPatch, EventBody};
 use crate::model::Report;
 
-/// At about 1 KiB an entry this is 64 MiB at worst: a condition and an event for each of 32,768 pods.
+/// At about 1 KiB per entry, at most 64 MiB: a condition and an event for each of 32,768 pods.
 const BACKLOG_MAX: usize = 65_536;
-/// Reports in flight while no bind is pending, and while some are.
+/// Maximum reports in flight while no bind is pending, and while binds are pending.
 const IN_FLIGHT_MAX: usize = 16;
 const TRICKLE_MAX: usize = 1;
-/// How often a trickling reporter looks whether the binds are over.
+/// Interval at which a throttled reporter checks for pending binds.
 const TRICKLE_CHECK: Duration = Duration::from_millis(100);
 
-/// Attempts at one report; with their pauses about 8 s.
+/// Attempts per report; with their pauses about 8 s.
 const ATTEMPTS_MAX: u32 = 6;
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// The API server asks for 1 s to 10 s.
+/// Longest backoff: the API server's `Retry-After` is 1 s to 10 s.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// A rejected report is logged at most this often.
+/// Minimum interval between warnings about rejected reports.
 const WARN_EVERY: Duration = Duration::from_secs(30);
 
-/// What became of reports.
+/// Counters of reports, by result.
 #[derive(Debug, Default)]
 pub struct ReportCounters {
-    /// Accepted by the API server, or about a pod that is gone by now.
+    /// Accepted by the API server, or about a pod that is gone.
     pub sent: AtomicU64,
-    /// Further attempts at a report.
+    /// Retries.
     pub retried: AtomicU64,
-    /// Refused, tried too often, or still waiting at the end. Those dropped for want of room are counted by
-    /// [`Reporter::dropped`] too.
+    /// Refused, out of attempts, or not sent at shutdown. [`Reporter::dropped`] also counts those dropped because the
+    /// backlog was full.
     failed: AtomicU64,
 }
 
-/// Takes reports from any thread. Clones share one backlog.
+/// Accepts reports from any thread. Clones share one backlog.
 #[derive(Clone)]
 pub struct Reporter {
     shared: Arc<Shared>,
@@ -76,23 +75,23 @@ impl Reporter {
         }
     }
 
-    /// Queues a report about now. Never waits for the network.
+    /// Queues a report with the current time. Never waits for the network.
     pub fn report(&self, report: Report) {
         self.shared.backlog.lock().push(report, Timestamp::now());
         self.shared.pushed.notify_one();
     }
 
-    /// A pod is being placed: what waits to be told about it is no longer true.
+    /// Drops the waiting reports of a pod that is being placed: they are stale.
     pub fn withdraw(&self, uid: &str) {
         self.shared.backlog.lock().withdraw(uid);
     }
 
-    /// Items waiting.
+    /// Number of waiting items.
     pub fn waiting(&self) -> usize {
         self.shared.backlog.lock().len()
     }
 
-    /// Items that will never be sent.
+    /// Number of items that were dropped and will never be sent.
     pub fn dropped(&self) -> u64 {
         self.shared.backlog.lock().dropped() + self.shared.counters.failed.load(Ordering::Relaxed)
     }
@@ -101,7 +100,7 @@ impl Reporter {
         &self.shared.counters
     }
 
-    /// Sends reports until `stop` resolves, then what is left for at most `flush`.
+    /// Sends reports until `stop` resolves, then flushes the rest for at most `flush`.
     ///
     /// `client` must not retry by itself ([`client::without_retries`]). `host` ends the events' reporting instance.
     /// `pending_binds` counts the binds that wait or are in flight.
@@ -137,7 +136,7 @@ impl Reporter {
                 () = until(flush_until) => {
                     let left = in_flight.len() + self.waiting();
                     self.shared.counters.failed.fetch_add(left as u64, Ordering::Relaxed);
-                    tracing::warn!(left, "shutting down with events and conditions unsent");
+                    tracing::warn!(left, "shutting down with unsent events and conditions");
                     return;
                 }
             }
@@ -158,11 +157,11 @@ async fn until(time: Option<Instant>) {
     }
 }
 
-/// What one attempt came to.
+/// The result of one attempt.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Delivered,
-    /// The API server has no room or no leader now, or did not answer.
+    /// The API server is overloaded or has no leader, or did not answer.
     TryAgain {
         after: Option<Duration>,
         why: String,
@@ -170,7 +169,7 @@ enum Verdict {
     Refused(String),
 }
 
-/// Sending a report twice is harmless: events have a name of their own, and a patch sets what it sets.
+/// Maps an answer to a verdict. Sending a report twice is harmless: events have unique names, and patches are idempotent.
 fn verdict(item: &Item, answer: Result<Answer, String>) -> Verdict {
     let answer = match answer {
         Ok(answer) => answer,
@@ -181,11 +180,11 @@ fn verdict(item: &Item, answer: Result<Answer, String>) -> Verdict {
         status if status.is_success() => Verdict::Delivered,
         // The pod, or its namespace, is gone.
         StatusCode::NOT_FOUND => Verdict::Delivered,
-        // The pod was recreated: its uid is not the one we speak of.
+        // The pod was recreated with another uid.
         StatusCode::UNPROCESSABLE_ENTITY if answer.message().contains("metadata.uid") => Verdict::Delivered,
-        // An earlier attempt at this event did arrive.
+        // An earlier attempt to send this event arrived.
         StatusCode::CONFLICT if matches!(item, Item::Event(_)) => Verdict::Delivered,
-        // Somebody else wrote the pod at the same time, again and again.
+        // The API server gave up after repeated write conflicts on the pod.
         StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS => again(&answer),
         status if status.is_server_error() => again(&answer),
         _ => Verdict::Refused(answer.message()),
@@ -200,7 +199,7 @@ struct Sender<'a> {
 }
 
 impl Sender<'_> {
-    /// Tries an item until it is settled, and counts how that went.
+    /// Sends an item with retries and counts the result.
     async fn deliver(&self, item: Item) {
         let counters = &self.shared.counters;
         let mut delivered = false;
@@ -218,7 +217,7 @@ impl Sender<'_> {
                     break;
                 }
             };
-            tracing::debug!(pod = %item.pod().name, attempt, why, "a report failed, trying again");
+            tracing::debug!(pod = %item.pod().name, attempt, why, "report failed, retrying");
             let pause = FIRST_PAUSE.saturating_mul(1 << (attempt - 1));
             tokio::time::sleep(after.unwrap_or(pause).max(pause).min(LONGEST_PAUSE)).await;
             if !self.shared.backlog.lock().is_still_wanted(&item) {
@@ -250,7 +249,7 @@ impl Sender<'_> {
         let pod = item.pod();
         tracing::warn!(
             namespace = %pod.namespace, pod = %pod.name, error = why,
-            "a {what} was dropped; if it was forbidden, berth's ClusterRole has to allow: {verb}"
+            "dropped a {what}; if it was forbidden, allow this in berth's ClusterRole: {verb}"
         );
     }
 }
@@ -283,7 +282,7 @@ mod tests {
     use super::*;
     use crate::model::PodRef;
 
-    /// An API server that holds every request until it gets a permit, and answers by script, then with 201.
+    /// An API server that holds every request until it gets a permit, and answers from a script, then with 201.
     #[derive(Clone)]
     struct Server {
         permits: Arc<Semaphore>,

@@ -71,7 +71,9 @@ impl KubeClaims {
             let mut tries = 0;
             let version = loop {
                 if !leads() {
-                    return Err("leadership was lost before the volumes of its claims were requested".to_owned());
+                    return Err(
+                        "leadership was lost before the volumes of its claims were requested".to_owned()
+                    );
                 }
                 tries += 1;
                 match self.write_one(request, &order.node).await {
@@ -183,8 +185,9 @@ fn taken(found: &Found) -> Failed {
 fn object(answer: Result<Answer, String>) -> Result<Found, Failed> {
     let answer = answer.map_err(Failed::Again)?;
     match answer.status {
-        StatusCode::OK => serde_json::from_slice(&answer.body)
-            .map_err(|error| Failed::Again(format!("the API server sent an object that cannot be parsed: {error}"))),
+        StatusCode::OK => serde_json::from_slice(&answer.body).map_err(|error| {
+            Failed::Again(format!("the API server sent an object that cannot be parsed: {error}"))
+        }),
         // 409: another client wrote in between. A 404 from a proxy instead of the API server is inconclusive.
         StatusCode::NOT_FOUND if answer.is_object_not_found() => Err(Failed::ForGood(answer.message())),
         StatusCode::CONFLICT

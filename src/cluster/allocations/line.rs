@@ -1,4 +1,4 @@
-//! Which statuses wait to be written. Pure.
+//! Queue of allocation statuses to write. Pure.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use tokio::time::Instant;
 
 use crate::gang::AllocationStatus;
 
-/// First in, first out; only the newest status of each allocation; one write of each at a time, with a pause after it.
+/// FIFO queue with only the newest status per allocation; one write per allocation at a time, followed by a pause.
 #[derive(Debug)]
 pub(super) struct Line {
     by_turn: BTreeMap<u64, AllocationStatus>,
     turns: HashMap<Arc<str>, u64>,
     next_turn: u64,
-    /// Being written, or resting until then.
+    /// Allocations being written (`None`), or pausing until the instant.
     busy: HashMap<Arc<str>, Option<Instant>>,
     max: usize,
     dropped: u64,
@@ -32,7 +32,7 @@ impl Line {
         }
     }
 
-    /// A newer status keeps the turn of the older one. When there is no room, the oldest one goes.
+    /// Queues a status. A newer status keeps the position of the older one. If the queue is full, drops the oldest.
     pub fn push(&mut self, status: AllocationStatus) {
         let turn = *self.turns.entry(status.uid.clone()).or_insert(self.next_turn);
         self.next_turn += 1;
@@ -45,7 +45,7 @@ impl Line {
         }
     }
 
-    /// The first status of an allocation that is neither being written nor resting.
+    /// Takes the first status whose allocation is neither being written nor pausing.
     pub fn take(&mut self, now: Instant) -> Option<AllocationStatus> {
         self.busy.retain(|_, until| until.is_none_or(|until| until > now));
         let turn = *self.by_turn.iter().find(|(_, status)| !self.busy.contains_key(&status.uid))?.0;
@@ -55,17 +55,17 @@ impl Line {
         Some(status)
     }
 
-    /// A status that was taken is settled; the next one of this allocation is not taken before the pause is over.
+    /// Settles a taken status; the next one of this allocation is not taken before the end of the pause.
     pub fn done(&mut self, uid: &Arc<str>, now: Instant, pause: Duration) {
         self.busy.insert(uid.clone(), Some(now + pause));
     }
 
-    /// Nobody needs to pause any more.
+    /// Ends all pauses.
     pub fn hurry(&mut self) {
         self.busy.retain(|_, until| until.is_none());
     }
 
-    /// Whether a newer one waits.
+    /// Whether a newer status waits.
     pub fn is_outdated(&self, uid: &str) -> bool {
         self.turns.contains_key(uid)
     }
@@ -78,7 +78,7 @@ impl Line {
         self.dropped
     }
 
-    /// Everything that waits will not be written.
+    /// Drops all waiting statuses and returns their number.
     pub fn drop_all(&mut self) -> usize {
         let left = self.by_turn.len();
         self.by_turn.clear();

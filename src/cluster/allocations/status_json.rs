@@ -1,4 +1,4 @@
-//! How the status of an allocation looks in its object, and what of it has to be written. Pure.
+//! JSON of allocation statuses, and the patch from the current to the new status. Pure.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use crate::api::{self, Condition};
 use crate::cluster::PodGroupVersion;
 use crate::gang::{AllocationKind, AllocationStatus, Phase};
 
-/// `metav1.Condition` allows so many bytes.
+/// Maximum length of a message in `metav1.Condition`, in bytes.
 const MESSAGE_BYTES_MAX: usize = 32_768;
 
 pub(super) const MERGE_PATCH: &str = "application/merge-patch+json";
 pub(super) const STRATEGIC_MERGE_PATCH: &str = "application/strategic-merge-patch+json";
 
-/// The part of an allocation's object that a status is compared with.
+/// The part of the object that a new status is compared with.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Current {
@@ -32,16 +32,16 @@ pub(super) struct Meta {
     pub resource_version: String,
 }
 
-/// What is to be sent.
+/// A patch to send.
 #[derive(Debug, PartialEq)]
 pub(super) struct Change {
     pub content_type: &'static str,
     pub patch: Value,
-    /// The phase of an allocation of ours is another one now.
+    /// The phase of an `Allocation` changed.
     pub is_new_phase: bool,
 }
 
-/// Where the object is, without the subresource.
+/// Returns the path of the object, without the subresource.
 pub(super) fn path(status: &AllocationStatus, version: PodGroupVersion) -> String {
     let (namespace, name) = (&status.name.namespace, &status.name.name);
     let (folder, plural) = match status.name.kind {
@@ -52,7 +52,7 @@ pub(super) fn path(status: &AllocationStatus, version: PodGroupVersion) -> Strin
     format!("/apis/{folder}/namespaces/{namespace}/{plural}/{name}")
 }
 
-/// What has to change in the object; `None`: nothing.
+/// Returns the patch of the object; `None` if nothing differs.
 pub(super) fn change(
     status: &AllocationStatus,
     version: PodGroupVersion,
@@ -67,7 +67,7 @@ pub(super) fn change(
     }
 }
 
-/// With the preconditions: the object is still the one that was read.
+/// Adds the preconditions that the object is unchanged since it was read.
 fn patch(current: &Current, status: Value) -> Value {
     let Meta { uid, resource_version } = &current.metadata;
     json!({"metadata": {"uid": uid, "resourceVersion": resource_version}, "status": status})
@@ -85,14 +85,14 @@ fn of_allocation(
         return None;
     }
     let is_new_phase = known.get("phase") != wanted.get("phase");
-    // A merge patch keeps what it does not name.
+    // A merge patch keeps fields that it does not name.
     for gone in known.keys().filter(|key| !wanted.contains_key(*key)).cloned().collect::<Vec<_>>() {
         wanted.insert(gone, Value::Null);
     }
     Some(Change { content_type: MERGE_PATCH, patch: patch(current, wanted.into()), is_new_phase })
 }
 
-/// The status of an object of ours. `known` tells since when its conditions have been so.
+/// Returns the status of an `Allocation`. `known` has the transition times of its conditions.
 fn api_status(
     status: &AllocationStatus,
     known: &Map<String, Value>,
@@ -148,7 +148,7 @@ fn reason(kind: &str, holds: bool, phase: Phase) -> &'static str {
     }
 }
 
-/// With the time of the condition that is there, if that says the same.
+/// Keeps the transition time of the existing condition, if its status is the same.
 fn since(mut condition: Condition, known: &Map<String, Value>, now: Timestamp) -> Condition {
     let before = find(known, &condition.kind).filter(|before| before["status"] == *condition.status);
     let time = before.and_then(|before| before["lastTransitionTime"].as_str());
@@ -167,7 +167,7 @@ fn seconds(time: Timestamp) -> String {
     }
 }
 
-/// One condition, as kube-scheduler writes it; it says nothing before it knows something, and never takes "scheduled" back.
+/// Returns one condition, as kube-scheduler writes it: none before the first decision, and never back from "scheduled".
 fn of_pod_group(
     status: &AllocationStatus,
     version: PodGroupVersion,
@@ -209,7 +209,7 @@ fn of_pod_group(
     Some(Change { content_type: STRATEGIC_MERGE_PATCH, patch, is_new_phase: false })
 }
 
-/// The phase, up to where pods run: from there on it belongs to the group's own controller, which also counts.
+/// Returns the phase, up to running pods: from then on the group's own controller maintains phase and counts.
 fn of_coscheduling(
     status: &AllocationStatus,
     current: &Current,
@@ -231,7 +231,7 @@ fn of_coscheduling(
     Some(Change { content_type: MERGE_PATCH, patch, is_new_phase: false })
 }
 
-/// The longest beginning of `text` with at most `bytes_max` bytes.
+/// Returns the longest prefix of `text` with at most `bytes_max` bytes.
 fn head(text: &str, bytes_max: usize) -> &str {
     &text[..text.floor_char_boundary(bytes_max)]
 }

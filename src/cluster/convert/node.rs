@@ -1,4 +1,4 @@
-//! Nodes.
+//! Conversion of nodes.
 
 use super::{Interner, names::is_scalar_resource, placing, requests::COUNTED_MAX};
 use crate::{
@@ -7,7 +7,7 @@ use crate::{
 };
 
 impl LeanNode {
-    /// The node as the rules see it. A heartbeat gives an equal one.
+    /// Converts to the node that the rules read. A heartbeat gives an equal value.
     pub fn into_node(self, interner: &mut Interner) -> Node {
         let mut problems = Vec::new();
         let mut allocatable = Amounts::default();

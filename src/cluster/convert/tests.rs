@@ -1,4 +1,4 @@
-//! Conversion, from the JSON that the API server sends to model values.
+//! Tests of the conversion from the API server's JSON to model values.
 
 mod affinity;
 mod node;
@@ -16,7 +16,7 @@ fn lean(json: &Value) -> LeanPod {
     serde_json::from_str(&json.to_string()).unwrap()
 }
 
-/// The pod with this spec, and with this status.
+/// Returns the pod with this spec and status.
 fn pod_with_status(spec: Value, status: Value) -> Pod {
     let pod = json!({"metadata": {"name": "p"}, "spec": spec, "status": status});
     lean(&pod).into_pod(&mut Interner::default())
@@ -284,7 +284,7 @@ fn managed_fields_and_annotations_are_not_kept() {
     assert_eq!((pod.metadata.annotations, pod.metadata.managed_fields), (None, None));
 }
 
-/// Odd values in every place that conversion looks at.
+/// Invalid values in every field that the conversion reads.
 fn odd_spec() -> impl Strategy<Value = Value> {
     let text = prop_oneof![
         "\\PC{0,8}",

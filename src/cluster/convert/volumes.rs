@@ -1,10 +1,10 @@
-//! The volumes of a pod.
+//! Conversion of a pod's volumes.
 
 use super::Interner;
 use crate::cluster::lean::{LeanDisk, LeanVolume, LeanVolumeSource};
 use crate::model::{CsiVolume, Disk, PodClaim, PodVolumes};
 
-/// `None`: no volume says where the pod can run.
+/// Converts volumes; `None` if no volume restricts the choice of a node.
 pub(super) fn volumes(lean: &[LeanVolume], pod: &str, interner: &mut Interner) -> Option<PodVolumes> {
     let mut claims: Vec<PodClaim> = Vec::new();
     let (mut disks, mut inline) = (Vec::new(), Vec::new());
@@ -13,7 +13,7 @@ pub(super) fn volumes(lean: &[LeanVolume], pod: &str, interner: &mut Interner) -
             Some(LeanVolumeSource::Claim(source)) => {
                 PodClaim { name: interner.text(&source.claim_name), ephemeral: false }
             }
-            // Named as upstream's `ephemeral.VolumeClaimName` names it.
+            // The name of upstream's `ephemeral.VolumeClaimName`.
             Some(LeanVolumeSource::Ephemeral) => {
                 PodClaim { name: format!("{pod}-{}", volume.name).into(), ephemeral: true }
             }
@@ -37,7 +37,7 @@ pub(super) fn volumes(lean: &[LeanVolume], pod: &str, interner: &mut Interner) -
     Some(PodVolumes { claims: claims.into(), disks: disks.into(), inline: inline.into() })
 }
 
-/// What VolumeRestrictions looks at.
+/// Returns the disk that VolumeRestrictions checks.
 fn disk(lean: &LeanDisk, interner: &mut Interner) -> Option<Disk> {
     Some(match lean {
         LeanDisk::Gce(disk) => {
@@ -55,8 +55,8 @@ fn disk(lean: &LeanDisk, interner: &mut Interner) -> Option<Disk> {
     })
 }
 
-/// The volume as the driver knows it that took over this type of disk (upstream: `csi-translation-lib`); `None`: no driver
-/// did. The handle of a GCE disk is its name alone: where it lies adds nothing to counting.
+/// Translates an in-tree disk to the volume of its CSI driver (upstream: `csi-translation-lib`); `None` if no driver replaced
+/// the type. The handle of a GCE disk is its name alone: its zone does not matter for counting.
 pub(in crate::cluster) fn csi_volume(lean: &LeanDisk, interner: &mut Interner) -> Option<CsiVolume> {
     let (driver, handle) = match lean {
         LeanDisk::Gce(disk) => ("pd.csi.storage.gke.io", &*disk.pd_name),

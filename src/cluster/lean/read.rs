@@ -1,4 +1,4 @@
-//! How lean types are read: without keeping, or failing on, what is not needed.
+//! Deserialisers of the lean types. They skip fields that are not needed and never fail on them.
 
 use std::{borrow::Cow, collections::BTreeMap, fmt};
 
@@ -11,7 +11,7 @@ use serde::{
 use super::{LeanConditions, LeanDisk, LeanScheduled, LeanVolume, LeanVolumeSource, ResourceList};
 use crate::model::{Quantity, QuantityError};
 
-/// `null` is what it would be if it were absent: Go writes `null` for empty lists and maps.
+/// Treats `null` as absent: Go writes `null` for empty lists and maps.
 pub(in crate::cluster) fn nullable<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -84,7 +84,7 @@ pub(in crate::cluster) fn lean_meta<'de, D: Deserializer<'de>>(
     })
 }
 
-/// A time; the epoch if it cannot be read, as that a pod is being deleted counts more than when.
+/// A time; the epoch if invalid, since it matters more that a pod is being deleted than when.
 struct LenientTime(jiff::Timestamp);
 
 impl<'de> Deserialize<'de> for LenientTime {
@@ -94,7 +94,7 @@ impl<'de> Deserialize<'de> for LenientTime {
     }
 }
 
-/// A key or a short text that is compared while reading: borrowed from the input where that is possible.
+/// A key or a short text that is only compared: borrowed from the input if possible.
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -126,7 +126,7 @@ impl<'de> Deserialize<'de> for ResourceList {
     }
 }
 
-/// As upstream's `Quantity.UnmarshalJSON`: text or number, spaces around it allowed, `null` is zero.
+/// A quantity, parsed as upstream's `Quantity.UnmarshalJSON`: text or number, surrounding spaces allowed, `null` is zero.
 struct LeanQuantity(Result<Quantity, QuantityError>);
 
 impl<'de> Deserialize<'de> for LeanQuantity {
@@ -292,7 +292,7 @@ impl<'de> Deserialize<'de> for LeanVolume {
     }
 }
 
-/// Volume fields that no plugin of kube-scheduler 1.36 looks at. `azureFile` and `vsphereVolume` are among them, as
+/// Whether no plugin of kube-scheduler 1.36 reads this volume field. `azureFile` and `vsphereVolume` are among them, as
 /// NodeVolumeLimits counts neither (upstream: `isCSIMigrationOn`), nor an inline `csi` volume.
 fn is_free_to_place(field: &str) -> bool {
     matches!(
