@@ -199,8 +199,8 @@ mod tests {
     fn the_lease_is_taken_only_when_nobody_can_still_hold_it() {
         let cases = [
             ("none yet", None, 0, Step::Create(mine(1000, 0))),
-            ("ours", Some(record("me", 4)), 3, Step::Replace(mine(100, 4))),
-            ("ours, long silent", Some(record("me", 4)), 99, Step::Replace(mine(100, 4))),
+            ("own", Some(record("me", 4)), 3, Step::Replace(mine(100, 4))),
+            ("own, not renewed for long", Some(record("me", 4)), 99, Step::Replace(mine(100, 4))),
             ("released", Some(record("", 4)), 0, Step::Replace(mine(1000, 5))),
             ("another's, fresh", Some(record("you", 4)), 0, Step::Wait),
             ("another's, at its last second", Some(record("you", 4)), 14, Step::Wait),

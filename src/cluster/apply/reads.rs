@@ -92,7 +92,7 @@ impl Recommending {
             answer => answer?,
         };
         let found: Controller = serde_json::from_slice(&answer.body)
-            .map_err(|error| ApiError::Other(format!("{path} cannot be read: {error}")))?;
+            .map_err(|error| ApiError::Other(format!("{path} cannot be parsed: {error}")))?;
         let wanted = match plural {
             "daemonsets" => found.status.desired_number_scheduled,
             _ => Some(found.spec.replicas.unwrap_or(1)),
@@ -111,7 +111,7 @@ impl Recommending {
             answer => answer?,
         };
         let Lease { spec } = serde_json::from_slice(&answer.body)
-            .map_err(|error| ApiError::Other(format!("the Lease {name} cannot be read: {error}")))?;
+            .map_err(|error| ApiError::Other(format!("the Lease {name} cannot be parsed: {error}")))?;
         let ends = |renewed: Timestamp| renewed.checked_add(Span::new().seconds(LEASE_SECONDS)).ok();
         let is_fresh = spec.renew_time.and_then(ends).is_some_and(|end| end > Timestamp::now());
         Ok(spec.holder_identity.filter(|holder| is_fresh && !holder.is_empty()))

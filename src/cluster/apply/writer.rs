@@ -64,7 +64,7 @@ impl PodWriter {
     /// The caller must first check that the node has room ([`crate::scheduler::Scheduler::grow_in_place`]).
     ///
     /// # Errors
-    /// When the pod's spec is not known to have the new values.
+    /// When the resize was refused, or its result is unknown.
     pub async fn resize_pod(&self, pod: PodId<'_>, operations: &[Value]) -> Result<(), ResizeError> {
         let path = format!("{}/resize", path(pod).ok_or(ResizeError::Gone)?);
         let request =

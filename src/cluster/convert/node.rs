@@ -49,7 +49,7 @@ impl LeanNode {
                     value: interner.text(lean.value.as_deref().unwrap_or_default()),
                     effect,
                 }),
-                // As upstream, whose filters look for the effects they know.
+                // As upstream, whose filters ignore unknown effects.
                 None => problems.push(format!(
                     "spec.taints[{i}].effect: {:?} is none of NoSchedule, PreferNoSchedule, NoExecute",
                     lean.effect

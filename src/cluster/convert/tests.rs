@@ -235,10 +235,10 @@ fn volumes_of_unknown_types_are_not_scheduled_and_most_types_say_nothing_about_n
     ] {
         let pod = read(json!({"name": "v", kind: {"x": 1}}));
         assert_eq!(pod.volumes, None, "{kind}");
-        assert_eq!(pod.spec.expect("it is understood").unsupported.is_empty(), known, "{kind}");
+        assert_eq!(pod.spec.expect("a valid spec").unsupported.is_empty(), known, "{kind}");
     }
     let null = read(json!({"name": "v", "persistentVolumeClaim": null, "somethingNew": null}));
-    assert!(null.volumes.is_none() && null.spec.expect("it is understood").unsupported.is_empty());
+    assert!(null.volumes.is_none() && null.spec.expect("a valid spec").unsupported.is_empty());
 }
 
 #[test]

@@ -227,7 +227,7 @@ impl Read {
         let known = minimum.and_then(|minimum| u32::try_from(minimum).ok()).filter(|minimum| *minimum >= 1);
         if known.is_none() {
             self.note(match minimum {
-                Some(minimum) => format!("{field} is {minimum}: it must be at least 1"),
+                Some(minimum) => format!("{field} is {minimum}: it must be between 1 and {}", u32::MAX),
                 None => format!("{field} is missing: set the number of pods to schedule together"),
             });
         }

@@ -380,7 +380,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_told_with_its_field() {
         for (spec, expected) in [
-            (r#","dimensions":["Replicas"]"#, "spec.objectives: needed"),
+            (r#","dimensions":["Replicas"]"#, "spec.objectives: required"),
             (
                 r#","objectives":{"signal":{"type":"CpuThrottling","target":"0"}}"#,
                 "spec.objectives.signal.target: must be above 0",

@@ -111,7 +111,7 @@ impl Recommending {
             answer => answer?,
         };
         let there: Object = serde_json::from_slice(&answer.body)
-            .map_err(|error| ApiError::Other(format!("{path} cannot be read: {error}")))?;
+            .map_err(|error| ApiError::Other(format!("{path} cannot be parsed: {error}")))?;
         Ok(there.spec.vpa_object_name != saved.vpa || there.spec.container_name != saved.container)
     }
 

@@ -81,7 +81,7 @@ impl Recommending {
         let answer = self.get(path, accept).await?;
         serde_json::from_slice(&answer.body)
             .map(|object: Object| object.metadata)
-            .map_err(|error| ApiError::Other(format!("{path} cannot be read: {error}")))
+            .map_err(|error| ApiError::Other(format!("{path} cannot be parsed: {error}")))
     }
 }
 
@@ -274,7 +274,7 @@ impl Owners {
             let listed = match self.api.get(&format!("/apis/{api_version}"), "application/json").await {
                 Ok(answer) => {
                     serde_json::from_slice::<Resources>(&answer.body)
-                        .map_err(|error| ApiError::Other(format!("{api_version} cannot be read: {error}")))?
+                        .map_err(|error| ApiError::Other(format!("{api_version} cannot be parsed: {error}")))?
                         .resources
                 }
                 Err(ApiError::NotFound(_)) => Vec::new(),

@@ -1,4 +1,4 @@
-//! Against upstream's `component-helpers/resource/helpers.go`, and `pkg/scheduler/framework/types.go` of 1.36.
+//! Tests of requests against upstream's `component-helpers/resource/helpers.go` and `pkg/scheduler/framework/types.go` of 1.36.
 
 use super::*;
 use crate::model::Usage;
