@@ -1,4 +1,4 @@
-//! Objects of the updater and the webhook: pods with their requests and limits, owners and LimitRanges; resizes and evictions.
+//! API access for applying recommendations: pods with their requests and limits, owners, LimitRanges; resizes and evictions.
 
 mod events;
 mod new_pod;

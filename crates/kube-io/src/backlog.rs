@@ -1,7 +1,7 @@
-//! Bounded queue of conditions and events of pods. Pure.
+//! Bounded queue of pod conditions and events that are not sent yet. Pure.
 //!
-//! At most one condition and one event of a pod wait: newer ones replace older ones. Conditions go first, since autoscalers
-//! act on them; events are for users.
+//! A pod has at most one waiting condition and one waiting event: newer ones replace older ones. Conditions go first,
+//! since autoscalers act on them; events are for people.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub struct Condition {
     pub reason: &'static str,
     pub message: Arc<str>,
     pub generation: i64,
-    /// Time when the pod became unscheduled. `None`: an earlier condition with it was written.
+    /// Transition time to write. `None`: the API server already has the condition, and its transition time stays.
     pub transition: Option<Timestamp>,
 }
 
@@ -26,7 +26,7 @@ pub struct Condition {
 pub struct Event {
     pub pod: PodRef,
     pub what: What,
-    /// Time of what happened, which may be long before the event is written.
+    /// When it happened, which may be long before it is sent.
     pub at: Timestamp,
 }
 
@@ -53,7 +53,7 @@ impl Item {
     }
 }
 
-/// First in, first out, with one entry per uid.
+/// FIFO queue with one entry per pod uid.
 #[derive(Debug)]
 pub(crate) struct Line<T> {
     by_turn: BTreeMap<u64, (Arc<str>, T)>,
@@ -117,8 +117,8 @@ enum Wanted {
 
 /// The queue of the reporter.
 ///
-/// While an item is in flight (taken and not `done`), no other item of the same pod can be taken: writes to one object keep
-/// their order.
+/// While an item is in flight (taken and not `done`), no other item of the same pod is handed out: two writes to one
+/// object never overtake each other.
 #[derive(Debug)]
 pub struct Backlog {
     capacity: usize,
@@ -133,7 +133,7 @@ pub struct Backlog {
 }
 
 impl Backlog {
-    /// Room for `capacity` waiting items.
+    /// Creates a queue of at most `capacity` waiting items.
     pub fn new(capacity: usize) -> Self {
         Backlog {
             capacity,
@@ -145,7 +145,7 @@ impl Backlog {
         }
     }
 
-    /// Adds what a report asks for. `now` is the time it speaks of.
+    /// Queues the condition and the event of a report. `now` is the time of the report.
     pub fn push(&mut self, report: Report, now: Timestamp) {
         match report {
             Report::Scheduled { pod, node } => {
@@ -170,7 +170,7 @@ impl Backlog {
                 self.conditions.put(uid, condition);
             }
         }
-        // Events first: they are for users, and no component acts on them.
+        // Drop events first: they are for people, and no controller acts on them.
         while self.len() > self.capacity {
             let shed = self.events.drop_oldest() || self.conditions.drop_oldest();
             debug_assert!(shed, "a full backlog has something to drop");
@@ -182,7 +182,7 @@ impl Backlog {
         self.events.put(pod.uid.clone(), Event { pod, what, at });
     }
 
-    /// Removes the items of a pod. To be called when it is being placed: a late `PodScheduled=False`
+    /// Drops the waiting condition and event of a pod. Call it when the pod is being placed: a late `PodScheduled=False`
     /// would hide that it was bound.
     pub fn withdraw(&mut self, uid: &str) {
         self.conditions.remove(uid);
@@ -193,7 +193,7 @@ impl Backlog {
         }
     }
 
-    /// Takes the next item, which is in flight until it is [`done`](Self::done).
+    /// Returns the next item to send. It is in flight until [`done`](Self::done) is called.
     pub fn take(&mut self) -> Option<Item> {
         let item = match self.conditions.take(&self.out) {
             Some(condition) => Item::Condition(condition),
@@ -210,7 +210,7 @@ impl Backlog {
         Some(item)
     }
 
-    /// Returns whether to retry an item in flight: no newer one waits, and it was not withdrawn.
+    /// Whether a failed item in flight should be retried: no newer one waits, and it was not withdrawn.
     pub fn is_still_wanted(&self, item: &Item) -> bool {
         let uid = &item.pod().uid;
         let newer = match item {
@@ -220,7 +220,7 @@ impl Backlog {
         !newer && self.out.get(uid) == Some(&Wanted::Yes)
     }
 
-    /// Marks an item in flight as settled.
+    /// Settles an item in flight.
     pub fn done(&mut self, item: &Item, delivered: bool) {
         let uid = &item.pod().uid;
         self.out.remove(uid);
@@ -238,7 +238,7 @@ impl Backlog {
         self.conditions.len() + self.events.len()
     }
 
-    /// Items that a full queue dropped since the start.
+    /// Items dropped since the start because the queue was full.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }

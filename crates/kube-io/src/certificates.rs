@@ -1,7 +1,7 @@
-//! The certificates that berth issues to itself, shared by its replicas in a Secret.
+//! Self-issued serving certificates, shared by the replicas in a Secret.
 //!
-//! Each replica reads the Secret from time to time, shows its certificate, and renews what is due: the API server lets only
-//! one of them write, and the others read what that one wrote.
+//! Each replica polls the Secret, serves its certificate, and renews it when due. The resource version makes sure that only one
+//! replica's write succeeds; the other replicas read that result.
 
 mod issue;
 mod plan;
@@ -25,32 +25,32 @@ pub use issue::{Authority, Issued};
 use plan::{Kept, Plan, plan, renewed};
 pub use read::{Certificate, certificates_of};
 
-/// How often the Secret is read.
+/// Poll interval of the Secret.
 pub const FOLLOW_EVERY: Duration = Duration::from_secs(30);
-/// Writes of one round that may find another replica's.
+/// Maximum attempts per round when other replicas write at the same time.
 const WRITE_TRIES: usize = 5;
-/// After a failure.
+/// Pause after a failure.
 const RETRY: Duration = Duration::from_secs(2);
-/// What does not work is told at most this often.
+/// Minimum interval between identical warnings.
 const WARN_EVERY: Duration = Duration::from_secs(300);
 const GROUP: &str = "admissionregistration.k8s.io";
-/// The keys of the Secret: the first three as tools expect them, the last is ours alone.
+/// Keys of the Secret: the first three are conventional, the last is specific to berth.
 const KEYS: [&str; 4] = ["tls.crt", "tls.key", "ca.crt", "ca.key"];
 
-/// Keeps a Secret, and whoever follows it, supplied with valid certificates.
+/// Rotates the certificates in a Secret and passes them to the server.
 pub struct Rotation {
     secrets: Api<Secret>,
     client: Client,
     namespace: String,
     secret: String,
-    /// Kinds of webhook configurations, their plurals, the settings that name them, and the names; empty: none.
+    /// Webhook configurations as (kind, plural, setting, name); an empty name disables the entry.
     webhooks: [(&'static str, &'static str, &'static str, String); 2],
     names: Vec<String>,
     last_warning: Option<(String, Instant)>,
 }
 
 impl Rotation {
-    /// For `serving.secret` in this namespace, `serving.webhookConfiguration` and `serving.mutatingWebhookConfiguration`.
+    /// Uses `serving.secret` in this namespace, `serving.webhookConfiguration` and `serving.mutatingWebhookConfiguration`.
     pub fn new(client: Client, namespace: &str, serving: &Serving) -> Rotation {
         Rotation {
             secrets: Api::namespaced(client.clone(), namespace),
@@ -76,7 +76,7 @@ impl Rotation {
         }
     }
 
-    /// Gives `install` every certificate that comes, from the first one on. Never ends.
+    /// Calls `install` with the first certificate and with every new one. Never returns.
     pub async fn follow(mut self, every: Duration, install: impl Fn(&Issued) -> Result<()>) {
         let mut shown = None;
         loop {
@@ -97,13 +97,13 @@ impl Rotation {
             install(&kept.issued)?;
             let expires =
                 certificates_of(&kept.issued.certificate).first().map(|it| it.not_after.to_string());
-            tracing::info!(secret = self.secret, expires, "HTTPS has the certificate of the Secret");
+            tracing::info!(secret = self.secret, expires, "serving HTTPS with the certificate of the Secret");
             *shown = Some(kept.issued.clone());
         }
         self.tell_webhooks(&kept.issued.authorities).await
     }
 
-    /// What the Secret holds, after what was due has been made anew.
+    /// Renews what is due and returns the content of the Secret.
     async fn keep(&self, now: Timestamp) -> Result<Kept> {
         for _ in 0..WRITE_TRIES {
             let found = self.secrets.get_opt(&self.secret).await;
@@ -114,21 +114,25 @@ impl Rotation {
                 return Ok(kept);
             }
             let kept = renewed(&kept, &plan, &self.names, now)
-                .context("cannot make a certificate: check serving.names")?;
+                .context("cannot issue a certificate: check serving.names")?;
             match self.write(found, &kept).await {
                 Ok(_) => {
-                    tracing::info!(secret = self.secret, ?plan, "renewed the certificates of HTTPS");
+                    tracing::info!(secret = self.secret, ?plan, "renewed the HTTPS certificates");
                     return Ok(kept);
                 }
-                // Another replica was faster: what it wrote is read.
+                // Another replica wrote first: read its result.
                 Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => {}
                 Err(error) => return Err(self.explained("written", &error)),
             }
         }
-        bail!("the Secret {}/{} of serving.secret changes all the time", self.namespace, self.secret)
+        bail!(
+            "the Secret {}/{} of serving.secret was changed by another client on every attempt",
+            self.namespace,
+            self.secret
+        )
     }
 
-    /// Makes the Secret hold this, unless it is not the one that was found any more.
+    /// Creates or replaces the Secret, unless it changed since it was read.
     async fn write(&self, found: Option<Secret>, kept: &Kept) -> kube::Result<Secret> {
         let params = PostParams::default();
         match found {
@@ -156,7 +160,7 @@ impl Rotation {
         )
     }
 
-    /// Keeps the `caBundle`s as `authorities`.
+    /// Writes `authorities` into the `caBundle`s of the webhook configurations.
     async fn tell_webhooks(&self, authorities: &str) -> Result<()> {
         let mut told = Ok(());
         for (kind, plural, setting, name) in &self.webhooks {
@@ -175,13 +179,13 @@ impl Rotation {
         let is_new =
             self.last_warning.as_ref().is_none_or(|(last, at)| *last != text || now - *at >= WARN_EVERY);
         if is_new {
-            tracing::warn!(error = text, "certificates; trying again");
+            tracing::warn!(error = text, "certificate rotation failed, retrying");
             self.last_warning = Some((text, now));
         }
     }
 }
 
-/// Writes `authorities` into each `caBundle` of a webhook configuration that has something else. `named`: its kind, the setting that
+/// Writes `authorities` into each `caBundle` of a webhook configuration that differs. The tuple is its kind, the setting that
 /// names it, and its name.
 async fn tell(
     webhooks: &Api<DynamicObject>,
@@ -190,12 +194,12 @@ async fn tell(
 ) -> Result<()> {
     let explain = |error: kube::Error| {
         anyhow::anyhow!(
-            "the caBundle of the {kind} {name} cannot be kept: check that berth's service account may get and patch it: {}",
+            "cannot update the caBundle of the {kind} {name}: check that berth's service account may get and patch it: {}",
             with_causes(&error)
         )
     };
     let Some(found) = webhooks.get_opt(name).await.map_err(explain)? else {
-        bail!("there is no {kind} {name}: create it, or leave {setting} out");
+        bail!("{kind} {name} not found: create it, or remove {setting}");
     };
     let bundle = json!(ByteString(authorities.as_bytes().to_vec()));
     let all = found.data["webhooks"].as_array().map_or(&[][..], Vec::as_slice);
@@ -206,7 +210,7 @@ async fn tell(
         return Ok(());
     }
     let count = changes.len();
-    // With the version: what somebody else just changed is read again first.
+    // With the resource version: after a concurrent change, the next round reads the configuration again.
     let patch =
         json!({"metadata": {"resourceVersion": found.metadata.resource_version}, "webhooks": changes});
     match webhooks.patch(name, &PatchParams::default(), &Patch::Strategic(patch)).await {
@@ -228,7 +232,7 @@ fn kept_in(secret: Option<&Secret>) -> Kept {
     Kept { issued: Issued { certificate, key, authorities }, authority_key }
 }
 
-/// The same Secret with this in it; what others put there stays.
+/// Sets berth's keys in the Secret; other keys stay.
 fn with(mut secret: Secret, kept: &Kept) -> Secret {
     let data: &mut BTreeMap<_, _> = secret.data.get_or_insert_default();
     let values = [&kept.issued.certificate, &kept.issued.key, &kept.issued.authorities, &kept.authority_key];

@@ -1,7 +1,7 @@
-//! Single requests to the API server.
+//! HTTP client for single requests to the API server, without retries.
 //!
-//! kube's `Api` retries by itself (429, 503 and 504, up to 15 times), parses the reply and converts statuses to errors. For
-//! writes, the caller has to decide about retries, since it depends on the request whether a repetition is safe.
+//! kube's `Api` retries by itself (429, 503 and 504, up to 15 times), parses the response and turns it into an error.
+//! Writes must avoid this: only the caller can decide whether a request may be retried.
 
 use berth_model::with_causes;
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub fn without_retries(mut config: kube::Config) -> kube::Result<Client> {
     Client::try_from(config)
 }
 
-/// A complete HTTP reply.
+/// A complete HTTP response; without one, [`exchange`] returns an error text.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub status: StatusCode,
@@ -51,7 +51,7 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 
-    /// Returns whether the API server itself, and not a proxy, reports that the object does not exist.
+    /// Whether the API server itself, and not a proxy, reports that the object does not exist.
     pub fn is_object_not_found(&self) -> bool {
         self.status == StatusCode::NOT_FOUND && self.parsed().reason == "NotFound"
     }
@@ -67,7 +67,7 @@ impl Answer {
         status.reason == "InternalError" && status.message.contains("failed calling webhook")
     }
 
-    /// Returns the server's message.
+    /// Returns the error message, for people.
     pub fn message(&self) -> String {
         let status = self.parsed();
         if status.message.is_empty() {
@@ -91,7 +91,7 @@ pub(crate) fn json_request(
     json_request_within(SERVER_TIMEOUT, method, path, content_type, body)
 }
 
-/// The same with another time-out at the API server.
+/// Builds a request with a JSON body that the API server aborts after `timeout`.
 pub(crate) fn json_request_within(
     timeout: Duration,
     method: Method,
@@ -106,7 +106,7 @@ pub(crate) fn json_request_within(
         .map_err(|error| error.to_string())
 }
 
-/// Builds a request with the time-out [`SERVER_TIMEOUT`] at the API server.
+/// Builds a request that the API server aborts after [`SERVER_TIMEOUT`].
 pub(crate) fn request(method: Method, path: &str) -> http::request::Builder {
     request_within(SERVER_TIMEOUT, method, path)
 }
@@ -120,10 +120,10 @@ fn request_within(timeout: Duration, method: Method, path: &str) -> http::reques
 
 /// Sends `request` once.
 ///
-/// The body is always read to its end: a connection with an unread body cannot be reused.
+/// Always reads the whole body: a connection with an unread body cannot be reused.
 ///
 /// # Errors
-/// No complete reply came. Whether the server carried the request out is then unknown.
+/// When no complete response arrived. It is then unknown whether the server carried the request out.
 pub(crate) async fn exchange(client: &Client, request: Request<Body>) -> Result<Answer, String> {
     let exchange = async {
         let response = client.send(request).await?;
@@ -138,7 +138,7 @@ pub(crate) async fn exchange(client: &Client, request: Request<Body>) -> Result<
     }
 }
 
-/// Reads seconds only: the API server never sends a date.
+/// Parses `Retry-After` in seconds: the API server never sends a date.
 fn retry_after(headers: &http::HeaderMap) -> Option<Duration> {
     let seconds = headers.get(header::RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
     Some(Duration::from_secs(seconds))

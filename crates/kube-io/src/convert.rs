@@ -1,7 +1,7 @@
-//! Lean objects -> model values: everything the API allows is understood, defaulted or refused here, once.
+//! Conversion of lean objects to model values: every API field is parsed, defaulted or refused here, once.
 //!
-//! Nothing here panics or fails as a whole: what cannot be understood of a pod is its `SpecError`, of a node its
-//! `problems`. Of several problems of one pod the first is told.
+//! No input panics or fails the conversion as a whole: an invalid field of a pod becomes its `SpecError`, of a node one of
+//! its `problems`. Only the first problem of a pod is reported.
 
 mod affinity;
 mod interner;
@@ -25,12 +25,12 @@ use berth_model::{
     SpecError, Unsupported,
 };
 
-/// The first problem met in a pod.
+/// The first problem found in a pod.
 #[derive(Default)]
 struct Problems(Option<SpecError>);
 
 impl Problems {
-    /// Paths and texts are made only when they are wanted.
+    /// Records the first problem. Path and text are only built if needed.
     fn note(&mut self, field: impl FnOnce() -> String, problem: impl FnOnce() -> String) {
         if self.0.is_none() {
             self.0 = Some(SpecError { field: field(), problem: problem() });
@@ -39,7 +39,7 @@ impl Problems {
 }
 
 impl LeanPod {
-    /// The pod as the rules see it. Texts, usages and specs that are alike are shared through `interner`.
+    /// Converts to the pod that the rules read. Equal texts, usages and specs are shared through `interner`.
     pub fn into_pod(self, interner: &mut Interner) -> Pod {
         let mut problems = Problems::default();
         let usage = requests::usage(&self, interner, &mut problems);
@@ -111,7 +111,7 @@ impl LeanPod {
                 _ => PreemptionPolicy::PreemptLowerPriority,
             },
             created_s: metadata.creation_timestamp.map_or(0, |time| time.0.as_second()),
-            // One that cannot be read counts as not there: it only orders victims.
+            // An invalid time counts as unset: it only orders victims.
             started_s: (status.start_time)
                 .and_then(|time| time.parse::<jiff::Timestamp>().ok())
                 .map(|time| time.as_second()),
@@ -134,7 +134,7 @@ impl LeanPod {
     }
 }
 
-/// As cluster-autoscaler has it.
+/// Reads the annotation as cluster-autoscaler does.
 fn pinned(pod: &LeanPod) -> Option<Pinned> {
     let annotations = pod.metadata.annotations.as_ref();
     match annotations.and_then(|annotations| annotations.get(SAFE_TO_EVICT)).map(String::as_str) {
@@ -144,12 +144,12 @@ fn pinned(pod: &LeanPod) -> Option<Pinned> {
     }
 }
 
-/// The PodGroup that the pod names.
+/// Returns the name of the pod's PodGroup.
 fn pod_group(spec: &LeanPodSpec) -> Option<&str> {
     spec.scheduling_group.as_ref()?.pod_group_name.as_deref().filter(|name| !name.is_empty())
 }
 
-/// What the kubelet must declare for this pod (upstream: `InferForScheduling` of each feature of 1.36). In order of name.
+/// Returns the features that the kubelet must declare for this pod (upstream: `InferForScheduling` of each feature of 1.36), by name.
 fn features(spec: &LeanPodSpec, interner: &mut Interner) -> Box<[Arc<str>]> {
     let mut rules = spec.containers.iter().chain(&spec.init_containers).flat_map(|c| &c.restart_policy_rules);
     let restarts_all = rules.any(|rule| rule.action.as_deref() == Some("RestartAllContainers"));
@@ -161,10 +161,10 @@ fn features(spec: &LeanPodSpec, interner: &mut Interner) -> Box<[Arc<str>]> {
         .collect()
 }
 
-/// A label selector of an object other than a pod.
+/// Converts a label selector of an object other than a pod.
 ///
 /// # Errors
-/// The first thing in it that is not allowed, with its path.
+/// The first invalid field, with its path.
 pub(super) fn label_selector(
     lean: Option<&LeanLabelSelector>,
     interner: &mut Interner,
@@ -175,7 +175,7 @@ pub(super) fn label_selector(
 }
 
 fn unsupported(spec: &LeanPodSpec) -> Box<[Unsupported]> {
-    // In the order of the enumeration, so sorted.
+    // In the order of the enumeration, so it is sorted.
     [
         (
             (spec.volumes.iter()).any(|volume| matches!(volume.source, Some(LeanVolumeSource::Unknown))),

@@ -1,4 +1,4 @@
-//! Leader election: acquires and renews the lease. The rules are in `lease.rs`.
+//! Leader elector: acquires and renews the lease. The rules are in `lease.rs`.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -23,18 +23,18 @@ const AFTER_CONFLICT: Duration = Duration::from_millis(100);
 
 /// A candidate for the lease.
 ///
-/// Leadership is published as `true` only while no other candidate can hold the lease, as far as this task gets to
-/// run: a receiver has `lease duration - renew deadline` (5 s) to act on a `false`. When the task ends, however it
-/// ends, `false` is published.
+/// Leadership is published as `true` only while no other candidate can hold the lease, provided that this task is
+/// scheduled: a receiver has `lease duration - renew deadline` (5 s) to act on a `false`. When the task ends for any
+/// reason, `false` is published.
 pub struct Elector {
     api: Api<Lease>,
     config: LeaseConfig,
     leading: Published,
     started: Instant,
     observed: Option<Observed>,
-    /// The last observed object. Its resource version makes a write fail if another candidate wrote first.
+    /// The object read or written last. Its resource version makes a write fail after a concurrent change.
     seen: Option<Lease>,
-    /// Leadership ends here unless renewed.
+    /// End of leadership unless renewed.
     lead_until: Option<Instant>,
     warnings: Throttle,
     deadline: Deadline,
@@ -42,11 +42,11 @@ pub struct Elector {
     keep: Arc<AtomicBool>,
 }
 
-/// The holder of a lease, as observed by this process.
+/// The holder of a lease, as this process sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     pub identity: String,
-    /// Its address for HTTPS, if it has published one.
+    /// The address where it serves HTTPS, if announced.
     pub address: Option<SocketAddr>,
 }
 
@@ -55,9 +55,9 @@ const ADDRESS: &str = "berth.dev/address";
 /// The label of member leases with the name of their group.
 pub(super) const MEMBER_OF: &str = "berth.dev/member-of";
 
-/// Time at which leadership ends unless renewed, to be checked before acting on it. Clones share it.
+/// The end of leadership unless renewed, to check right before an action of the leader. Clones share it.
 ///
-/// In a process that was suspended, the published flag may be outdated; the clock is not.
+/// A process that was suspended may find its leadership flag still set when it resumes; the clock kept running meanwhile.
 #[derive(Clone, Default)]
 pub struct Deadline(Arc<Mutex<Term>>);
 
@@ -68,13 +68,13 @@ struct Term {
 }
 
 impl Deadline {
-    /// Returns whether leadership has not expired.
+    /// Whether leadership has not expired.
     pub fn is_ahead(&self) -> bool {
         self.term().is_some()
     }
 
-    /// Returns the number of the current term, if leadership has not expired. A process that loses leadership and wins it again
-    /// has another term: decisions of the earlier one are void.
+    /// Returns the number of the current term of leadership, if it has not expired. A process that loses leadership and wins it
+    /// again has a new term: decisions of the previous term are invalid.
     pub fn term(&self) -> Option<u64> {
         let term = self.0.lock();
         term.until.is_some_and(|until| Instant::now() < until).then_some(term.number)
@@ -88,7 +88,7 @@ impl Deadline {
     }
 }
 
-/// Publishes `false` when the elector ends, however it ends.
+/// The published leadership. Dropping it publishes `false`, so receivers don't rely on an election that no longer runs.
 struct Published(watch::Sender<bool>);
 
 impl Drop for Published {
@@ -98,7 +98,7 @@ impl Drop for Published {
 }
 
 impl Elector {
-    /// `client` must not retry by itself: a renewal that arrives late is worse than one that fails.
+    /// Creates a candidate. `client` must not retry by itself: a late renewal is worse than a failed one.
     ///
     /// # Errors
     /// The configuration is unsafe.
@@ -124,23 +124,23 @@ impl Elector {
         Ok((elector, receiver))
     }
 
-    /// Returns the deadline, to be checked right before each action that only the leader may take.
+    /// Returns the deadline to check right before anything that only the leader may do.
     pub fn deadline(&self) -> Deadline {
         self.deadline.clone()
     }
 
-    /// Returns a receiver of the holder of the lease.
+    /// Returns a receiver of the current holder, which may be this process.
     pub fn holder(&self) -> watch::Receiver<Option<Holder>> {
         self.holder.subscribe()
     }
 
-    /// Returns a flag: when it is set, the lease is not released at the end but expires, since a request may still take effect.
+    /// Returns a flag that makes the lease expire at shutdown instead of being released: a request in flight may still take effect.
     pub fn keep(&self) -> Arc<AtomicBool> {
         self.keep.clone()
     }
 
-    /// Runs for the lease until `stop` resolves, then releases it if this process holds it. No failure of the API server ends
-    /// this: the loss of the lease is published, and the candidate continues.
+    /// Competes for the lease until `stop` resolves, then releases it if held. No failure of the API server ends this:
+    /// the loss of the lease is published, and the candidate keeps trying.
     pub async fn run(mut self, stop: impl Future<Output = ()>) {
         let mut stop = std::pin::pin!(stop);
         loop {
@@ -152,11 +152,11 @@ impl Elector {
         self.release().await;
     }
 
-    /// Tries once to acquire or renew the lease, and pauses. Steps down if leadership expires meanwhile.
+    /// Makes one attempt at the lease, then pauses. Steps down if leadership expires meanwhile.
     ///
-    /// Cancel safe: the next attempt reads the effect of a cancelled request.
+    /// Cancel safe: the next attempt reads what a cancelled request did to the lease.
     async fn round(&mut self) {
-        // Until leadership ends; for a candidate the same duration, so that a lost connection does not block it.
+        // Until leadership ends; a candidate has the same time, so that a lost connection does not block it.
         let deadline = self.lead_until.unwrap_or_else(|| Instant::now() + self.config.renew_deadline);
         let pause = match tokio::time::timeout_at(deadline, self.try_once()).await {
             Ok(Ok(pause)) => pause,
@@ -169,7 +169,7 @@ impl Elector {
                 self.seen = None;
                 tracing::warn!(
                     lease = self.config.name,
-                    "the API server did not answer a request about the lease"
+                    "the API server did not answer a lease request before the deadline"
                 );
                 Duration::ZERO
             }
@@ -184,8 +184,8 @@ impl Elector {
         tokio::time::sleep_until(next_look).await;
     }
 
-    /// Reads the lease if its current version is unknown, and writes it if this process may. Returns the pause before the next
-    /// attempt.
+    /// Reads the lease if its newest version is not known, and writes it if this process may hold it. Returns the pause
+    /// before the next attempt.
     async fn try_once(&mut self) -> kube::Result<Duration> {
         if self.seen.is_none() || self.lead_until.is_none() {
             self.seen = self.api.get_opt(&self.config.name).await?;
@@ -226,7 +226,8 @@ impl Elector {
         }
     }
 
-    /// Returns the pause of a candidate: it reads twice per renewal, to observe each one soon, and when the lease expires.
+    /// Returns the pause of a candidate: half the retry period, so that it observes each renewal soon, or the time until the lease
+    /// expires if that is shorter.
     fn pause_of_a_candidate(&self) -> Duration {
         let expires =
             self.observed.as_ref().map(|lease| lease.expires_in(&self.config, self.started.elapsed()));
@@ -279,7 +280,7 @@ impl Elector {
     }
 
     fn lead(&mut self, until: Instant) {
-        // A reply that came too late renewed the lease, but the deadline has passed.
+        // The renewal succeeded, but its answer came after the deadline that it granted.
         if until <= Instant::now() {
             return self.step_down();
         }
@@ -290,7 +291,7 @@ impl Elector {
         }
     }
 
-    /// Returns whether the value changed.
+    /// Publishes leadership and returns whether it changed.
     fn publish(&self, leading: bool) -> bool {
         self.leading.0.send_if_modified(|before| std::mem::replace(before, leading) != leading)
     }
@@ -304,13 +305,13 @@ impl Elector {
         }
     }
 
-    /// Releases the lease, so that another candidate need not wait for its expiry. One attempt: expiry is the fallback.
+    /// Releases the lease, so that another candidate need not wait for it to expire. One attempt: expiry is the fallback.
     async fn release(mut self) {
         self.lead_until = None;
         self.deadline.set(None);
         self.publish(false);
         if self.keep.load(Ordering::Acquire) {
-            tracing::info!(lease = self.config.name, "not releasing the lease: it expires");
+            tracing::info!(lease = self.config.name, "not releasing the lease, it will expire");
             return;
         }
         let error = match tokio::time::timeout(self.config.retry_period, self.try_release()).await {
@@ -321,7 +322,7 @@ impl Elector {
         tracing::warn!(lease = self.config.name, error, "cannot release the lease: it expires");
     }
 
-    /// Reads the lease first: the stop may have interrupted a write, so its version and holder are unknown.
+    /// Releases the lease if held. Reads it first: the stop may have cancelled a write, so the cached version may be stale.
     async fn try_release(&self) -> kube::Result<()> {
         let Some(lease) = self.api.get_opt(&self.config.name).await? else {
             return Ok(());
@@ -331,7 +332,7 @@ impl Elector {
             return Ok(());
         }
         if self.config.member_of.is_some() {
-            // No other process runs for it.
+            // No other process competes for a member lease.
             return self.api.delete(&self.config.name, &DeleteParams::default()).await.map(|_| ());
         }
         let record = lease::released(&record, Timestamp::now());
@@ -359,6 +360,9 @@ impl Elector {
                 error = error_text,
                 "the lease cannot be read or written, retrying"
             ),
+            _ => {
+                tracing::warn!(namespace, lease = name, error = error_text, "lease request failed, retrying")
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Preemption of pods, as in kube-scheduler (`framework/preemption/executor.go`): the victim gets the condition
-//! `DisruptionTarget`, and is deleted with its grace period; the preemptor's status names its node.
+//! Preemption executor, as kube-scheduler's (upstream: `framework/preemption/executor.go`): the victim gets the condition
+//! `DisruptionTarget` and is deleted with its grace period; the preemptor's status gets its nominated node.
 //!
-//! Every request is retried until it is answered, and has the uid as precondition: recreated pods are not touched.
+//! Every request is retried. Each carries the uid, so that a recreated pod is not touched.
 
 use std::sync::Arc;
 
@@ -26,8 +26,10 @@ pub struct Evictor {
 }
 
 impl Evictor {
+    /// Creates the evictor.
+    ///
     /// # Errors
-    /// When no client can be made of `config`.
+    /// When no client can be built from `config`.
     pub fn new(config: kube::Config, fence: Option<&Fence>) -> kube::Result<Self> {
         let client = match fence {
             Some(fence) => fence.client(config)?,
@@ -36,10 +38,10 @@ impl Evictor {
         Ok(Evictor { client })
     }
 
-    /// Evicts a pod; returns whether it existed. `leads` is called before each request.
+    /// Evicts a pod and returns whether it existed. `leads` is checked before each request.
     ///
     /// # Errors
-    /// The reason why the pod is not evicted.
+    /// The reason why the pod was not evicted.
     pub async fn evict(&self, eviction: &Eviction, leads: impl Fn() -> bool) -> Result<bool, String> {
         let path = pod_path(&eviction.victim);
         let condition = condition(eviction, Timestamp::now());
@@ -53,7 +55,7 @@ impl Evictor {
     /// Writes the nominated node to the pod's status.
     ///
     /// # Errors
-    /// The reason why it is not written.
+    /// The reason why it was not written.
     pub async fn nominate(
         &self,
         pod: &PodRef,
@@ -65,7 +67,7 @@ impl Evictor {
             .await
     }
 
-    /// Sends a request until it is settled. Returns whether the pod exists.
+    /// Sends a request with retries. Returns whether the pod exists.
     async fn send(
         &self,
         method: Method,
@@ -144,7 +146,7 @@ mod tests {
         Eviction { victim: pod("v"), preemptor: pod("p"), node: "n".into(), generation: 3 }
     }
 
-    /// Evicts at an API server that gives these answers; returns its requests, and how it ended.
+    /// Evicts a pod at an API server that gives these answers. Returns the requests and the result.
     async fn evicted(answers: &[(u16, &str)]) -> (Vec<String>, Result<bool, String>) {
         let requests = Arc::new(Mutex::new(Vec::new()));
         let answers: Mutex<VecDeque<_>> =

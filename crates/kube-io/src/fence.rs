@@ -1,8 +1,9 @@
-//! Fenced client for requests that only the leader may send: its connections refuse to write after the end of leadership.
+//! Fencing of leader-only requests: their connections refuse to write after the end of leadership.
 //!
-//! A check before the request is not enough: a process that is suspended between the check and the write, and resumes a minute
-//! later, would still send the request. Here the connection itself checks, right before the system call. A request that the
-//! kernel has taken is sent at once; its time-out at the API server (`?timeout=`) ends before another process can lead.
+//! A check before the request is not enough: a process that is suspended between the check and the write would still send the
+//! request when it resumes. Here the connection itself checks, with only a system call between the check and the write. Data that
+//! the kernel accepted before is sent at once; the API server is asked to abort such a request (`?timeout=`) before another
+//! process can lead.
 
 use std::future::Future;
 use std::io;
@@ -22,14 +23,14 @@ use tower::{Service, ServiceBuilder, ServiceExt};
 use super::client::SERVER_TIMEOUT;
 use super::{Deadline, LeaseConfig};
 
-/// Deadline of requests, and their time-out at the API server.
+/// The deadline for sending requests, and the API server's timeout per request.
 #[derive(Clone)]
 pub struct Fence {
     deadline: Deadline,
     server_timeout: Duration,
 }
 
-/// Margin for requests in flight, of the time between the end of leadership and the earliest start of another leader.
+/// Part of the gap between the renew deadline and the expiry of the lease that is reserved for requests in transit.
 const ON_THE_WAY: Duration = Duration::from_secs(1);
 
 impl Fence {
@@ -39,7 +40,7 @@ impl Fence {
         Fence { deadline, server_timeout }
     }
 
-    /// Returns the time-out of requests at the API server.
+    /// Returns the timeout that is sent to the API server.
     pub(crate) fn server_timeout(&self) -> Duration {
         self.server_timeout
     }
@@ -66,7 +67,7 @@ impl Fence {
     }
 }
 
-/// A connector of fenced connections, and a connection. Clones of a connector share the deadline.
+/// A fenced connector or connection. Clones of a connector share the deadline.
 #[derive(Clone)]
 struct Fenced<T> {
     inner: T,

@@ -1,7 +1,7 @@
-//! Objects that may be bad.
+//! Fault-tolerant parsing of objects in lists and watches.
 //!
-//! Upstream types parse a whole list page or watch event at once, so one object that does not parse stops everything
-//! behind it. Here each object is first taken as raw text, and parsed by itself.
+//! Upstream types parse a whole list page or watch event at once, so one invalid object blocks all objects after it.
+//! Here each object is first read as raw JSON and then parsed separately.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer};
 use serde_json::value::RawValue;
 
-/// Which object, by all its names.
+/// Identity of an object: namespace, name and uid.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectId {
     /// Empty for cluster-scoped objects.
@@ -21,7 +21,7 @@ pub struct ObjectId {
 }
 
 impl ObjectId {
-    /// Takes the names out of `meta`.
+    /// Moves the identity out of `meta`.
     pub(crate) fn take(meta: &mut ObjectMeta) -> Self {
         ObjectId {
             namespace: meta.namespace.take().unwrap_or_default(),
@@ -30,7 +30,7 @@ impl ObjectId {
         }
     }
 
-    /// `namespace/name`, or the name alone.
+    /// Returns `namespace/name`, or the name alone.
     pub fn shown(&self) -> String {
         if self.namespace.is_empty() {
             self.name.clone()
@@ -40,15 +40,15 @@ impl ObjectId {
     }
 }
 
-/// An object that exists, and that we cannot read.
+/// An object that exists but cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadObject {
     pub id: ObjectId,
-    /// What is wrong with it, and where in its JSON.
+    /// The parse error, with its position in the JSON.
     pub error: String,
 }
 
-/// A `K`, or what is left of one that does not parse.
+/// A `K`, or the metadata of one that does not parse.
 ///
 /// Deserialises from JSON text only (`serde_json::from_str` and `from_slice`), as kube's clients do.
 #[derive(Debug, Clone)]
@@ -61,8 +61,10 @@ enum Content<K> {
 }
 
 impl<K> Guarded<K> {
+    /// Returns the parsed object.
+    ///
     /// # Errors
-    /// The remains of an object that did not parse.
+    /// The identity and the error of an object that does not parse.
     pub fn into_result(self) -> Result<K, BadObject> {
         match self.0 {
             Content::Good(object) => Ok(object),
@@ -71,7 +73,7 @@ impl<K> Guarded<K> {
     }
 }
 
-/// The metadata that a watch cannot do without. Each field stands alone: a bad one costs only itself.
+/// The metadata that a watch needs. Each field is parsed separately: an invalid one does not affect the rest.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Remains {

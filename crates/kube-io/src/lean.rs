@@ -1,8 +1,8 @@
-//! Pods and nodes as the API server sends them, cut down to what scheduling needs.
+//! Lean pods and nodes: only the fields of the API types that scheduling needs.
 //!
-//! Everything else (managed fields, annotations, probes, environment…) is skipped while it is read, without an
-//! allocation. What can be malformed in one object (quantities, enumerations, times) never fails the reading of a
-//! list or a watch; `convert` turns it into an error of that object.
+//! The parser skips all other fields (managed fields, annotations, probes, environment…) without an allocation. A
+//! malformed value in one object (quantity, enumeration, time) never fails a list or a watch; `convert` turns it into
+//! an error of that object.
 
 mod read;
 
@@ -72,7 +72,7 @@ pub(super) struct LeanPodSpec {
     #[serde(deserialize_with = "nullable")]
     pub resource_claims: Vec<IgnoredAny>,
     pub scheduling_group: Option<LeanSchedulingGroup>,
-    /// What `schedulingGroup` was called in 1.35.
+    /// The name of `schedulingGroup` in 1.35.
     pub workload_ref: Option<IgnoredAny>,
 }
 
@@ -248,7 +248,7 @@ pub(super) struct LeanPodStatus {
     pub container_statuses: Vec<LeanContainerStatus>,
     #[serde(deserialize_with = "nullable")]
     pub init_container_statuses: Vec<LeanContainerStatus>,
-    /// What the pod-level resources were set to.
+    /// Actuated pod-level resources.
     pub resources: Option<LeanRequirements>,
     #[serde(deserialize_with = "nullable")]
     pub allocated_resources: ResourceList,
@@ -298,7 +298,7 @@ pub(super) struct LeanImage {
     pub size_bytes: Option<i64>,
 }
 
-/// Of `status.conditions`, the two that say something to a scheduler.
+/// The two conditions in `status.conditions` that a scheduler reads.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LeanConditions {
     pub scheduled: Option<LeanScheduled>,
@@ -313,12 +313,12 @@ pub(super) struct LeanScheduled {
     pub message: String,
 }
 
-/// A volume of a pod, as far as it says where the pod can run.
+/// The fields of a pod's volume that restrict the choice of a node.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LeanVolume {
     pub name: String,
     pub source: Option<LeanVolumeSource>,
-    /// What is written there stays on the node.
+    /// Its data stays on the node.
     pub local: bool,
 }
 
@@ -329,7 +329,7 @@ pub(super) enum LeanVolumeSource {
     Claim(LeanClaimSource),
     Ephemeral,
     Disk(LeanDisk),
-    /// A type that is not known here.
+    /// An unknown type.
     Unknown,
 }
 
@@ -339,7 +339,7 @@ pub(super) struct LeanClaimSource {
     pub claim_name: String,
 }
 
-/// A disk of a type that was once built into Kubernetes, in a pod or in a persistent volume.
+/// An in-tree disk type, in a pod or in a persistent volume.
 #[derive(Debug, Clone)]
 pub(super) enum LeanDisk {
     Gce(LeanGceDisk),

@@ -1,8 +1,8 @@
-//! Which lease is whose: the rules of leader election. Pure.
+//! Rules of leader election over a Lease. Pure.
 //!
-//! As in client-go, nobody's wall clock is trusted: a lease has expired when its record has not changed for its
-//! duration by *our* monotonic clock. The leader stops earlier than anyone else can think so: at the renew deadline,
-//! counted from before its last successful renewal was sent.
+//! As in client-go, no wall clock is trusted: a lease has expired when its record has not changed for the lease
+//! duration by the *local* monotonic clock. The leader stops before any other candidate can consider the lease expired:
+//! at the renew deadline, counted from the moment before its last successful renewal was sent.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,21 +14,21 @@ use jiff::Timestamp;
 pub struct LeaseConfig {
     pub namespace: String,
     pub name: String,
-    /// Differs between any two processes that ever run, also between two runs of one pod.
+    /// Unique per process, also between two runs of one pod.
     pub identity: String,
-    /// Whole seconds. Others take over when nothing was renewed for so long.
+    /// Lease duration in whole seconds. Other candidates take over after this time without a renewal.
     pub duration: Duration,
-    /// A leader that could not renew for so long is none any more.
+    /// A leader that could not renew for this long steps down.
     pub renew_deadline: Duration,
-    /// Between two looks at the lease.
+    /// Interval between two attempts to acquire or renew the lease.
     pub retry_period: Duration,
-    /// Where the holder serves other replicas over HTTPS; written into the lease.
+    /// Address at which the holder serves other replicas over HTTPS; written into the lease.
     pub address: Option<SocketAddr>,
-    /// A lease that says that its holder is there, in the group of this name, and that nobody else runs for.
+    /// Group of a member lease. A member lease only announces that its holder is alive; no other process competes for it.
     pub member_of: Option<String>,
 }
 
-/// What is wrong with a [`LeaseConfig`].
+/// An invalid [`LeaseConfig`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseConfigError {
     #[error("the lease duration must be a whole number of seconds between 1 and 3600, it is {0:?}")]
@@ -44,7 +44,7 @@ pub enum LeaseConfigError {
 }
 
 impl LeaseConfig {
-    /// kube-scheduler's times: 15 s, 10 s, 2 s.
+    /// Creates a configuration with kube-scheduler's times: 15 s, 10 s, 2 s.
     pub fn new(namespace: impl Into<String>, name: impl Into<String>, identity: impl Into<String>) -> Self {
         LeaseConfig {
             namespace: namespace.into(),
@@ -58,6 +58,8 @@ impl LeaseConfig {
         }
     }
 
+    /// Validates the configuration.
+    ///
     /// # Errors
     /// When leadership could overlap or never be renewed with these times.
     pub fn check(&self) -> Result<(), LeaseConfigError> {
@@ -79,7 +81,7 @@ impl LeaseConfig {
     }
 }
 
-/// What a `Lease` says.
+/// The election record in the spec of a `Lease`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseRecord {
     /// Empty: released.
@@ -90,7 +92,7 @@ pub struct LeaseRecord {
     pub transitions: i32,
 }
 
-/// A record, and when we first saw it like this.
+/// A record, and when it was first observed with these values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Observed {
     pub record: LeaseRecord,
@@ -99,16 +101,16 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// The same record seen again is no news, whoever touched the object around it.
+    /// Stores a record and its time if it changed. Edits of other fields of the object don't count.
     pub fn update(observed: &mut Option<Observed>, record: LeaseRecord, now: Duration) {
         if observed.as_ref().is_none_or(|seen| seen.record != record) {
             *observed = Some(Observed { record, since: now });
         }
     }
 
-    /// How long nobody else may take the lease if nothing more is heard of it.
+    /// Returns the time until other candidates may take the lease if it is not renewed.
     pub fn expires_in(&self, config: &LeaseConfig, now: Duration) -> Duration {
-        // A record with a shorter duration than ours is not believed: its writer may count differently.
+        // A duration shorter than the configured one is ignored: its writer may count differently.
         let lasts = self.record.duration.max(config.duration);
         lasts.saturating_sub(now.saturating_sub(self.since))
     }
@@ -119,18 +121,18 @@ impl Observed {
     }
 }
 
-/// What to do about the lease.
+/// Next step of a candidate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// There is none.
+    /// There is no lease.
     Create(LeaseRecord),
-    /// It is ours, or nobody's. Only the one who still sees the same version of the object may write it.
+    /// The lease is held by this process, released or expired. The write must fail if the object has changed since it was read.
     Replace(LeaseRecord),
-    /// It is somebody else's, who may still be alive.
+    /// Another holder may still be alive.
     Wait,
 }
 
-/// `now` is monotonic, `wall` is only written down for people.
+/// Decides the next step. `now` is monotonic; `wall` is only recorded for people.
 pub fn evaluate(observed: Option<&Observed>, config: &LeaseConfig, now: Duration, wall: Timestamp) -> Step {
     let mine = |acquired: Option<Timestamp>, transitions: i32| LeaseRecord {
         holder: config.identity.clone(),
@@ -152,7 +154,7 @@ pub fn evaluate(observed: Option<&Observed>, config: &LeaseConfig, now: Duration
     Step::Wait
 }
 
-/// The record that gives a lease up: anyone may take it at once.
+/// Returns the record that releases a lease: any candidate may take it at once.
 pub fn released(record: &LeaseRecord, wall: Timestamp) -> LeaseRecord {
     LeaseRecord {
         holder: String::new(),
@@ -197,8 +199,8 @@ mod tests {
     fn the_lease_is_taken_only_when_nobody_can_still_hold_it() {
         let cases = [
             ("none yet", None, 0, Step::Create(mine(1000, 0))),
-            ("ours", Some(record("me", 4)), 3, Step::Replace(mine(100, 4))),
-            ("ours, long silent", Some(record("me", 4)), 99, Step::Replace(mine(100, 4))),
+            ("own", Some(record("me", 4)), 3, Step::Replace(mine(100, 4))),
+            ("own, not renewed for long", Some(record("me", 4)), 99, Step::Replace(mine(100, 4))),
             ("released", Some(record("", 4)), 0, Step::Replace(mine(1000, 5))),
             ("another's, fresh", Some(record("you", 4)), 0, Step::Wait),
             ("another's, at its last second", Some(record("you", 4)), 14, Step::Wait),

@@ -1,6 +1,6 @@
-//! Everything that talks to the API server: lean types, watches, events, conditions, leases.
+//! API-server access: lean types, watches, events, conditions, leases.
 //!
-//! May not know: how decisions are made. Objects come in as JSON and leave as `model` values.
+//! Must not depend on decisions. Objects come in as JSON and leave as `model` values.
 
 mod allocations;
 pub mod apply;

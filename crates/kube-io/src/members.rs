@@ -1,4 +1,4 @@
-//! Live replicas in active-active mode: each holds its own lease, and reads the leases of the other replicas.
+//! Membership of active-active replicas: each holds its own member lease and reads those of the other replicas.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,10 +13,10 @@ use super::elector::{MEMBER_OF, record_of};
 use super::lease::{LeaseConfig, Observed};
 use berth_model::with_causes;
 
-/// A lease that was not renewed for this multiple of its duration is deleted.
+/// A member lease is deleted after this number of lease durations without a renewal.
 const BURIED_AFTER: u32 = 20;
 
-/// Periodic reader of the leases of a group.
+/// Polls the member leases of a group.
 pub struct Members {
     api: Api<Lease>,
     config: LeaseConfig,
@@ -27,8 +27,8 @@ pub struct Members {
 }
 
 impl Members {
-    /// `config` is the one of our own lease. The receiver has the identities of all replicas that may be alive; empty until the
-    /// leases have been read once.
+    /// Creates the poller. `config` is that of this replica's lease. The receiver has the identities of all replicas that may be
+    /// alive; empty until the leases have been read once.
     pub fn new(
         client: Client,
         config: LeaseConfig,
@@ -40,20 +40,20 @@ impl Members {
         (Members { api, config, group, started: Instant::now(), observed, members }, receiver)
     }
 
-    /// Never returns; drop the future to stop.
+    /// Polls the leases. Never returns; drop the future to stop.
     pub async fn run(mut self) {
         let mut failing = false;
         loop {
             match tokio::time::timeout(self.config.renew_deadline, self.look()).await {
                 Ok(Ok(())) => failing = false,
-                // What was seen last stays: a replica that is gone is then missed later.
+                // Keep the last known members: a failure only delays the detection of a dead replica.
                 failed if !failing => {
                     failing = true;
                     let error = match failed {
                         Ok(Err(error)) => with_causes(&error),
                         _ => "no answer".to_owned(),
                     };
-                    tracing::warn!(error, "cannot read the leases of the other replicas, retrying");
+                    tracing::warn!(error, "reading the leases of other replicas failed, retrying");
                 }
                 _ => {}
             }
@@ -84,7 +84,7 @@ impl Members {
         self.members.send_if_modified(|known| {
             let changed = *known != alive;
             if changed {
-                tracing::info!(members = ?alive, "the set of live replicas changed");
+                tracing::info!(members = ?alive, "scheduling replicas changed");
                 known.clone_from(&alive);
             }
             changed
@@ -92,7 +92,7 @@ impl Members {
         for (name, resource_version) in buried {
             let preconditions = Preconditions { resource_version, ..Preconditions::default() };
             let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-            // Another replica may have been faster, or it lives after all.
+            // Another replica may have deleted it first, or its holder renewed it meanwhile.
             let _ = self.api.delete(&name, &params).await;
         }
         Ok(())

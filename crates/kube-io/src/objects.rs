@@ -1,4 +1,4 @@
-//! Lean types of objects other than pods and nodes, and their watch state.
+//! Watched objects other than pods and nodes: their index and conversion.
 
 mod allocations;
 mod budgets;
@@ -64,7 +64,7 @@ impl ObjectIndex {
                 self.listed_once = true;
                 sink.retain_objects(K::KIND, &self.listed.end());
             }
-            // Equals an empty list: a server need not serve every kind, and most pods do not depend on it.
+            // Treated as empty: the server need not serve every kind, and pods that don't use it need not wait.
             Change::Refused if !self.listed_once => {
                 self.listed_once = true;
                 sink.retain_objects(K::KIND, &HashSet::new());
@@ -100,14 +100,14 @@ impl LeanObject for LeanNamespace {
     }
 }
 
-/// Spec of a service or replication controller: labels of its pods.
+/// The selector of a service or replication controller: labels of its pods.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 struct SelectsLabels {
     selector: Option<BTreeMap<String, String>>,
 }
 
-/// Spec of a controller with a label selector.
+/// The selector of a controller with a full label selector.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 struct Selects {
@@ -128,7 +128,7 @@ impl Selects {
     }
 }
 
-/// A kind of [`Kind::SPREADING`], to watch with `Api`.
+/// Defines a kind of [`Kind::SPREADING`], to watch with `Api`.
 macro_rules! selecting {
     ($lean:ident, $kind:ident, $inherit:path, $selects:ident) => {
         #[derive(Debug, Clone, Default, Deserialize, kube::Resource)]

@@ -1,4 +1,4 @@
-//! Reads one pod when the watch has not told of it yet.
+//! Reader of single pods that the watch has not delivered yet.
 
 use http::{Method, StatusCode};
 use kube::Client;
@@ -15,16 +15,18 @@ pub struct PodReader {
 }
 
 impl PodReader {
+    /// Creates the reader.
+    ///
     /// # Errors
-    /// When no client can be made of `config`.
+    /// When no client can be built from `config`.
     pub fn new(config: kube::Config) -> kube::Result<Self> {
         Ok(PodReader { client: without_retries(config)? })
     }
 
-    /// The pod of this name as it is now, `None` if there is none.
+    /// Reads the current pod of this name; `None` if it does not exist.
     ///
     /// # Errors
-    /// The API server did not say, or sent something else.
+    /// When the request fails, or the answer is not a pod.
     pub async fn read(&self, namespace: &str, name: &str) -> Result<Option<Pod>, String> {
         if !(is_name(namespace) && is_name(name)) {
             return Ok(None);
@@ -39,12 +41,12 @@ impl PodReader {
             return Err(answer.message());
         }
         let pod: LeanPod = serde_json::from_slice(&answer.body)
-            .map_err(|error| format!("the API server sent a pod that cannot be read: {error}"))?;
+            .map_err(|error| format!("the API server sent a pod that cannot be parsed: {error}"))?;
         Ok(Some(pod.into_pod(&mut Interner::default())))
     }
 }
 
-/// No object has another name, and no other would be safe in a path.
+/// Whether a text is a valid object name, and so safe in a URL path.
 pub(super) fn is_name(text: &str) -> bool {
     let safe = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
     !text.is_empty() && text.len() <= 253 && !text.starts_with('.') && text.bytes().all(safe)

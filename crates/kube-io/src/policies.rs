@@ -1,4 +1,4 @@
-//! Lean type and status of allocation policies.
+//! AllocationPolicy objects: conversion of the spec and rendering of the status.
 
 use std::sync::Arc;
 
@@ -101,7 +101,7 @@ pub(super) fn lean(selector: &Selector) -> LeanLabelSelector {
     }
 }
 
-/// The API server has checked all of this, unless it has another version of the CRD.
+/// Validates the settings again: the API server may have another version of the CRD.
 fn wishes(spec: &AllocationPolicySpec) -> Result<Wishes, Arc<str>> {
     let within = |what: &str, number: Option<i32>, most: i32| match number {
         Some(number) if !(1..=most).contains(&number) => {
@@ -155,7 +155,7 @@ impl ObjectStatus for PolicyStatus {
     }
 }
 
-/// Returns a merge patch, with null for an absent field.
+/// Returns a merge patch with nulls for the fields that are removed.
 fn patch_of(status: &AllocationPolicyStatus) -> Value {
     let mut patch = serde_json::to_value(status).unwrap_or_default();
     if status.effective.is_none() {
@@ -164,7 +164,7 @@ fn patch_of(status: &AllocationPolicyStatus) -> Value {
     patch
 }
 
-/// Returns the status that replaces `before`.
+/// Renders the status that replaces `before`.
 fn render(status: &PolicyStatus, before: &AllocationPolicyStatus, now: &str) -> AllocationPolicyStatus {
     let contradiction = status.contradiction.as_deref();
     let states = [
@@ -173,7 +173,7 @@ fn render(status: &PolicyStatus, before: &AllocationPolicyStatus, now: &str) -> 
             "Contradicted",
             contradiction.is_some(),
             if contradiction.is_some() { "Overruled" } else { "Unique" },
-            contradiction.unwrap_or("no other policy of the same specificity takes precedence"),
+            contradiction.unwrap_or("no other policy of equal specificity takes precedence"),
         ),
     ];
     let conditions = conditions(&states, &before.conditions, status.observed_generation, now);

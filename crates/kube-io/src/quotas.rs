@@ -1,4 +1,4 @@
-//! Lean type and status of quotas.
+//! Quota objects: conversion of the spec and rendering of the status.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -83,7 +83,7 @@ fn scope(spec: &QuotaSpec, interner: &mut Interner) -> Result<Scope, Arc<str>> {
     Ok(Scope { queue: spec.queue.as_deref().map(Arc::from), namespaces })
 }
 
-/// The API server has checked all of this, unless it has another version of the CRD.
+/// Validates the limits again: the API server may have another version of the CRD.
 fn limits(spec: &QuotaSpec) -> Result<Limits, Arc<str>> {
     let limit = |field: &str, amounts: &Option<BTreeMap<String, Amount>>| {
         let amount = |(name, amount): (&String, &Amount)| {
@@ -97,7 +97,7 @@ fn limits(spec: &QuotaSpec) -> Result<Limits, Arc<str>> {
     let guaranteed = limit("guaranteed", &spec.guaranteed)?;
     let maximum = limit("maximum", &spec.maximum)?;
     if guaranteed.is_empty() && maximum.is_empty() {
-        return Err("spec has neither guaranteed nor maximum: set at least one".into());
+        return Err("spec has neither guaranteed nor maximum: set at least one of them".into());
     }
     let more =
         |(resource, amount): &(&Resource, i64)| maximum.get(resource).is_some_and(|most| *amount > most);
@@ -128,7 +128,7 @@ impl ObjectStatus for QuotaStatus {
     }
 }
 
-/// Returns a merge patch, with null for absent fields.
+/// Returns a merge patch with nulls for the fields that are removed.
 fn patch_of(before: &api::QuotaStatus, after: &api::QuotaStatus) -> Value {
     let mut patch = serde_json::to_value(after).unwrap_or_default();
     for (field, before) in [("used", &before.used), ("borrowed", &before.borrowed)] {
@@ -141,7 +141,7 @@ fn patch_of(before: &api::QuotaStatus, after: &api::QuotaStatus) -> Value {
     patch
 }
 
-/// Returns the status that replaces `before`.
+/// Renders the status that replaces `before`.
 fn render(status: &QuotaStatus, before: &api::QuotaStatus, now: &str) -> api::QuotaStatus {
     let contested = status.contested.as_deref();
     let shortfall = status.shortfall.as_ref().map(|shortfall| &*shortfall.0);
@@ -152,7 +152,7 @@ fn render(status: &QuotaStatus, before: &api::QuotaStatus, now: &str) -> api::Qu
             "Contested",
             contested.is_some(),
             if contested.is_some() { "Overruled" } else { "Unique" },
-            contested.unwrap_or("no other quota of the same specificity takes precedence"),
+            contested.unwrap_or("no other quota of equal specificity takes precedence"),
         ),
         (
             "AtMaximum",
@@ -164,7 +164,7 @@ fn render(status: &QuotaStatus, before: &api::QuotaStatus, now: &str) -> api::Qu
             "Overcommitted",
             shortfall.is_some(),
             if shortfall.is_some() { "TooMuchGuaranteed" } else { "Enough" },
-            shortfall.unwrap_or("the nodes have what is guaranteed"),
+            shortfall.unwrap_or("the nodes can provide all guarantees"),
         ),
     ];
     let by_name = |amount: fn(&Standing) -> Option<i128>| {
@@ -195,7 +195,7 @@ fn render(status: &QuotaStatus, before: &api::QuotaStatus, now: &str) -> api::Qu
     }
 }
 
-/// "cpu 3, memory 2Gi"; "-" for nothing.
+/// Formats amounts as "cpu 3, memory 2Gi"; "-" if there are none.
 fn in_words(amounts: &[(String, String)]) -> String {
     let words: Vec<_> = amounts.iter().map(|(name, amount)| format!("{name} {amount}")).collect();
     if words.is_empty() { "-".to_owned() } else { words.join(", ") }

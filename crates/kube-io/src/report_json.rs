@@ -1,4 +1,4 @@
-//! Wire format of pod conditions and events: as kube-scheduler writes them, since autoscalers and users parse them.
+//! Wire format of conditions and events: as kube-scheduler writes them, since autoscalers and people parse them.
 //!
 //! Sources: upstream `pkg/scheduler/schedule_one.go` (texts, truncation), `client-go/tools/events/event_recorder.go`
 //! (the event), `pkg/api/v1/pod/util.go` (the condition).
@@ -17,7 +17,7 @@ use berth_model::PodRef;
 const NOTE_BYTES_MAX: usize = 1024;
 /// Upstream `ReportingInstanceLengthLimit`, in bytes.
 const INSTANCE_BYTES_MAX: usize = 128;
-/// The longest name of an object, in bytes.
+/// Maximum length of an object name, in bytes.
 const NAME_BYTES_MAX: usize = 253;
 
 /// A strategic merge patch of `pods/status` with one condition. The uid is a precondition.
@@ -101,7 +101,7 @@ struct EventMeta<'a> {
     namespace: &'a str,
 }
 
-/// Subject of an event.
+/// The object that an event is about.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Regarding<'a> {
@@ -120,7 +120,7 @@ impl<'a> Regarding<'a> {
 }
 
 impl<'a> EventBody<'a> {
-    /// `host` distinguishes the replicas of a scheduler.
+    /// Builds the body of an event. `host` identifies the replica of the scheduler.
     pub fn new(event: &'a Event, host: &str) -> Self {
         let pod = &event.pod;
         let (event_type, reason, action, note) = match &event.what {
@@ -141,7 +141,7 @@ impl<'a> EventBody<'a> {
             What::Preempted { by, .. } => Some(by),
             _ => None,
         };
-        // The scheduler that decided: a victim may be another scheduler's pod.
+        // Reported by the preemptor's scheduler: a victim may be a pod of another scheduler.
         let scheduler = &related.unwrap_or(pod).scheduler_name;
         let said = (event_type, reason, action, note);
         let body =
@@ -149,7 +149,7 @@ impl<'a> EventBody<'a> {
         EventBody { related: related.map(Regarding::of), ..body }
     }
 
-    /// Builds an event from its type, reason, action and note, and its reporting controller and instance.
+    /// Builds an event from its type, reason, action and note, reported by this controller on this host.
     pub fn about(
         regarding: Regarding<'a>,
         (event_type, reason, action, note): (&'static str, &'static str, &'static str, String),
@@ -194,7 +194,7 @@ fn event_name(pod: &str, uid: &str, at: Timestamp) -> String {
     if name.len() <= NAME_BYTES_MAX { name } else { format!("{uid}.{nanos:x}") }
 }
 
-/// Truncates a message as upstream, but at a character boundary.
+/// Truncates a message as upstream does, but never within a character, so that it stays valid UTF-8.
 pub(crate) fn note_of(message: &str) -> String {
     const MORE: &str = " ...";
     if message.len() <= NOTE_BYTES_MAX {
@@ -283,7 +283,7 @@ mod tests {
         let fits = "x".repeat(1024);
         assert_eq!(note_of(&fits), fits);
         assert_eq!(note_of(&"x".repeat(1025)), "x".repeat(1020) + " ...");
-        // 1,020 is inside the two bytes of the 510th character here.
+        // Byte 1,020 is inside the two bytes of the 510th character.
         let cut = note_of(&format!("x{}", "é".repeat(600)));
         assert_eq!(cut, format!("x{} ...", "é".repeat(509)));
     }

@@ -1,6 +1,6 @@
-//! Writer of pod conditions and events, bounded, with lower priority than binds.
+//! Reporter of pod conditions and events: bounded and with lower priority than binds.
 //!
-//! While a bind is pending, at most one report is in flight. Reports that are not sent are counted as dropped.
+//! Binds come first: while one is in flight, at most one report is. Reports that are not sent are counted as dropped.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use super::report_json::{ConditionPatch, EventBody};
 use super::retry::{self, Abandoned, BACKOFF, Failure, retry};
 use berth_model::Report;
 
-/// At about 1 KiB an entry this is 64 MiB at worst: a condition and an event for each of 32,768 pods.
+/// At about 1 KiB per entry, at most 64 MiB: a condition and an event for each of 32,768 pods.
 const BACKLOG_MAX: usize = 65_536;
 /// Reports in flight without and with pending binds.
 const IN_FLIGHT_MAX: usize = 16;
@@ -37,13 +37,14 @@ const TRICKLE_CHECK: Duration = Duration::from_millis(100);
 pub struct ReportCounters {
     /// Accepted by the API server, or about a pod that is gone.
     pub sent: AtomicU64,
-    /// Further attempts at a report.
+    /// Retries.
     pub retried: AtomicU64,
-    /// Rejected, retried too often, or unsent at shutdown. [`Reporter::dropped`] adds those that a full backlog dropped.
+    /// Refused, out of attempts, or not sent at shutdown. [`Reporter::dropped`] also counts those dropped because the
+    /// backlog was full.
     failed: AtomicU64,
 }
 
-/// Takes reports from any thread. Clones share one backlog.
+/// Accepts reports from any thread. Clones share one backlog.
 #[derive(Clone)]
 pub struct Reporter {
     shared: Arc<Shared>,
@@ -73,17 +74,17 @@ impl Reporter {
         self.shared.pushed.notify_one();
     }
 
-    /// Removes the reports about a pod that is being placed: they are outdated.
+    /// Drops the waiting reports of a pod that is being placed: they are stale.
     pub fn withdraw(&self, uid: &str) {
         self.shared.backlog.lock().withdraw(uid);
     }
 
-    /// Items waiting.
+    /// Number of waiting items.
     pub fn waiting(&self) -> usize {
         self.shared.backlog.lock().len()
     }
 
-    /// Items that will never be sent.
+    /// Number of items that were dropped and will never be sent.
     pub fn dropped(&self) -> u64 {
         self.shared.backlog.lock().dropped() + self.shared.counters.failed.load(Ordering::Relaxed)
     }
@@ -92,7 +93,7 @@ impl Reporter {
         &self.shared.counters
     }
 
-    /// Sends reports until `stop` resolves, then the remaining ones for at most `flush`.
+    /// Sends reports until `stop` resolves, then flushes the rest for at most `flush`.
     ///
     /// `client` must not retry by itself ([`client::without_retries`]). `host` is the suffix of the events' reporting instance.
     /// `pending_binds` counts binds that wait or are in flight.
@@ -128,7 +129,7 @@ impl Reporter {
                 () = until(flush_until) => {
                     let left = in_flight.len() + self.waiting();
                     self.shared.counters.failed.fetch_add(left as u64, Ordering::Relaxed);
-                    tracing::warn!(left, "shutting down with events and conditions unsent");
+                    tracing::warn!(left, "shutting down with unsent events and conditions");
                     return;
                 }
             }
@@ -197,7 +198,7 @@ impl Sender<'_> {
         let pod = item.pod();
         tracing::warn!(
             namespace = %pod.namespace, pod = %pod.name, error = why,
-            "dropped a {what}; if it was forbidden, allow berth's ClusterRole: {verb}"
+            "dropped a {what}; if it was forbidden, allow this in berth's ClusterRole: {verb}"
         );
     }
 }
@@ -225,7 +226,7 @@ mod tests {
     use super::*;
     use berth_model::PodRef;
 
-    /// An API server that holds every request until it gets a permit, and answers by script, then with 201.
+    /// An API server that holds every request until it gets a permit, and answers from a script, then with 201.
     #[derive(Clone)]
     struct Server {
         permits: Arc<Semaphore>,

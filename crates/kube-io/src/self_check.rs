@@ -1,4 +1,4 @@
-//! Everything the API server has, listed anew, for the comparison with what the watches have told.
+//! Full lists of the API server's objects, to compare them with the caches of the watches.
 
 use kube::api::{Api, ListParams};
 use kube::{Client, Resource};
@@ -9,7 +9,7 @@ use berth_model::{Node, Pod};
 
 const PAGE_SIZE: u32 = 500;
 
-/// All live pods and all nodes that can be read.
+/// Lists all live pods and all nodes that can be parsed.
 pub async fn list_cluster(client: &Client) -> kube::Result<(Vec<Pod>, Vec<Node>)> {
     let mut interner = Interner::default();
     let mut pods = Vec::new();
@@ -22,7 +22,7 @@ pub async fn list_cluster(client: &Client) -> kube::Result<(Vec<Pod>, Vec<Node>)
     Ok((pods, nodes))
 }
 
-/// All objects of one kind, of those that these fields select.
+/// Lists all objects of one kind that match a field selector.
 pub async fn list_all<K>(
     client: &Client,
     fields: Option<&str>,
@@ -34,7 +34,7 @@ where
     list_version(client, &K::DynamicType::default(), fields, take).await
 }
 
-/// The same in this version of the kind.
+/// Lists all objects of one kind in this version.
 pub async fn list_version<K>(
     client: &Client,
     version: &K::DynamicType,

@@ -1,6 +1,7 @@
-//! Watches of optional kinds, or kinds with several versions, while the server has them.
+//! Watches of optional kinds: kinds that the API server may not serve, or serves in one of several versions.
 //!
-//! Discovery is repeated every [`LOOK_EVERY`] while the server does not have the kind.
+//! While the kind is not served, this costs one discovery request per [`LOOK_EVERY`]; a CRD that is installed later is watched
+//! after the next request.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -16,17 +17,17 @@ use super::client::{Answer, exchange, request};
 use super::watch::{Change, WatchCounters, watch_while_served};
 
 const LOOK_EVERY: Duration = Duration::from_secs(30);
-/// Pause after a failed discovery, and before a watch that ended is restarted.
+/// Pause after a failed discovery request, and before a watch that ended is restarted.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// A kind that a server may not have.
+/// A kind that the API server may not serve.
 pub trait OptionalKind: Resource<DynamicType: Copy + Send + Sync + 'static> {
     /// In order of preference. Not empty.
     const VERSIONS: &'static [Self::DynamicType];
 }
 
-/// Watches all objects of a kind while the server has it; otherwise reports an empty list. Never returns. `chosen` receives the
-/// version that is watched.
+/// Watches all objects of a kind while the server serves it; otherwise reports an empty list. Never returns. `chosen` is called
+/// with each version that is watched.
 pub async fn watch_if_served<K>(
     client: Client,
     counters: &WatchCounters,
@@ -40,7 +41,7 @@ pub async fn watch_if_served<K>(
     loop {
         match served::<K>(&client).await {
             Ok(Some(version)) => {
-                tracing::info!(kind, version = &*K::version(&version), "the cluster has this kind");
+                tracing::info!(kind, version = &*K::version(&version), "the API server serves this kind");
                 chosen(version);
                 let began = Instant::now();
                 watch_while_served(client.clone(), &version, counters, &mut sink).await;
@@ -57,7 +58,7 @@ pub async fn watch_if_served<K>(
                 tokio::time::sleep(LOOK_EVERY).await;
             }
             Err(error) => {
-                tracing::debug!(kind, error, "cannot discover whether the cluster has this kind");
+                tracing::debug!(kind, error, "discovery of an optional kind failed, retrying");
                 tokio::time::sleep(PAUSE).await;
             }
         }
@@ -71,7 +72,7 @@ fn report_absent<K>(kind: &str, sink: &mut impl FnMut(Change<K>)) {
     sink(Change::ListEnds);
 }
 
-/// Returns the preferred version of the kind that the server has.
+/// Returns the preferred version of the kind among those that the server serves.
 async fn served<K: OptionalKind>(client: &Client) -> Result<Option<K::DynamicType>, String> {
     #[derive(Deserialize)]
     struct Group {
@@ -93,7 +94,7 @@ async fn served<K: OptionalKind>(client: &Client) -> Result<Option<K::DynamicTyp
     let group: Group = match read(client, &folder).await? {
         Found::Some(group) => group,
         Found::None => return Ok(None),
-        // Without permission for discovery, the first version is tried.
+        // Without permission for discovery, try the preferred version.
         Found::Forbidden => return Ok(Some(K::VERSIONS[0])),
     };
     for version in K::VERSIONS {
@@ -151,8 +152,8 @@ mod tests {
         json!({"resources": names.iter().map(|name| json!({"name": name})).collect::<Vec<_>>()})
     }
 
-    /// Watches an API server that answers what `answer` says to a path, for so long. The requests, the versions chosen, and what
-    /// the sink was told.
+    /// Watches an API server that answers each path with `answer`, for `length`. Returns the requests, the chosen versions and
+    /// the changes that the sink received.
     async fn watched<K>(
         length: Duration,
         answer: impl Fn(&str) -> (u16, Value) + Clone + Send + Sync + 'static,
@@ -215,7 +216,7 @@ mod tests {
         let (requests, versions, told) = watched::<LeanCoschedulingPodGroup>(length, |_| not_found()).await;
         assert_eq!((requests.len(), versions.len()), (20, 0));
         assert_eq!(told, ["begin", "end"]);
-        // One that has the group, but only for other kinds.
+        // The group is served, but without this kind.
         let (requests, versions, told) =
             watched::<LeanPodGroup>(
                 length,

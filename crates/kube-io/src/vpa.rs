@@ -1,8 +1,8 @@
-//! Objects of the recommender: VerticalPodAutoscalers, their checkpoints, pods with their containers, samples of
+//! API access of the recommender: VerticalPodAutoscalers, their checkpoints, pods with their containers, samples of
 //! `metrics.k8s.io`, and owners.
 //!
-//! Objects are decoded one by one, so an invalid one affects no other. Fields that are not read are not written: a status is
-//! merged into the object, a checkpoint's status is replaced.
+//! Objects are parsed one by one, so that an invalid one affects only itself. Fields that are not read are never overwritten:
+//! a VPA status is merged into the object, a checkpoint's status is replaced within it.
 
 mod api;
 mod checkpoints;

@@ -1,8 +1,8 @@
-//! List and watch, for the lifetime of the process.
+//! List and watch, for the life of the process.
 //!
-//! A watch never ends, and survives all errors; its changes go to a synchronous sink, objects by value. No event is lost
-//! between list and watch: the watch starts at the list's resource version, and lists again when the server no longer has
-//! that version (410).
+//! A watch never ends and survives every error; it passes changes to a synchronous sink, objects by value. No event
+//! is lost between list and watch: the watch starts at the list's resource version, and lists again when the server
+//! has compacted that version (410).
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,9 +46,9 @@ pub enum Change<K> {
 /// Counters of a watch.
 #[derive(Debug, Default)]
 pub struct WatchCounters {
-    /// Objects applied and deleted, those of lists included.
+    /// Objects applied and deleted, including those of lists.
     pub events: AtomicU64,
-    /// Complete lists; the first one too.
+    /// Complete lists, including the first one.
     pub lists: AtomicU64,
     /// Requests refused, connections lost, watches expired.
     pub errors: AtomicU64,
@@ -79,7 +79,7 @@ pub async fn watch<K>(
     }
 }
 
-/// Watches all objects of a kind for as long as the server has it.
+/// Watches all objects of a kind until the server stops serving it.
 pub(super) async fn watch_while_served<K>(
     client: Client,
     version: &K::DynamicType,
@@ -102,7 +102,7 @@ fn config() -> watcher::Config {
     watcher::Config { page_size: Some(PAGE_SIZE), ..watcher::Config::default() }
 }
 
-/// Why a watch has to be restarted.
+/// The reason why a watch stream ended.
 enum End {
     TooOld,
     NotServed,
@@ -125,8 +125,8 @@ impl Backoff for ShortBackoff {
     }
 }
 
-/// Passes events on until the watch has to be restarted: when it is too old, and if `optional`, when the server does not have
-/// the kind.
+/// Passes events to the sink until the watch has to be restarted: when its resource version is too old or, if `optional`, when
+/// the server does not serve the kind.
 async fn follow<K: Resource>(
     stream: impl Stream<Item = watcher::Result<Event<Guarded<K>>>>,
     counters: &WatchCounters,
@@ -170,7 +170,7 @@ async fn follow<K: Resource>(
                 {
                     sink(Change::Refused);
                 }
-                // kube's watcher lists again after an event with 410, but not after a watch request that fails with 410.
+                // kube's watcher lists again after a 410 in an event, but not when the watch request itself gets a 410.
                 if matches!(status_code(&error), Some(410)) {
                     return End::TooOld;
                 }
@@ -218,7 +218,7 @@ impl Complaints {
                 "berth's service account may not list and watch {plural}: check the ClusterRole; retrying"
             ),
             // The ordinary end of a watch whose history the server has compacted.
-            Some(410) => tracing::info!(resource = plural, "the watch is too old, listing again"),
+            Some(410) => tracing::info!(resource = plural, "the watch expired, listing again"),
             _ => tracing::warn!(resource = plural, error = error_text, "the watch failed, retrying"),
         }
     }
@@ -230,7 +230,7 @@ impl Complaints {
                 namespace = bad.id.namespace,
                 name = bad.id.name,
                 error = bad.error,
-                "an object cannot be decoded and is left out"
+                "an object cannot be parsed and is ignored"
             );
         }
     }
@@ -275,7 +275,7 @@ mod tests {
         format!(r#"{{"kind":"Status","status":"Failure","message":"no","reason":"{reason}","code":{code}}}"#)
     }
 
-    /// Watches an API server that gives `answers` and then none. Returns the requests, and what the sink was told.
+    /// Watches an API server that gives `answers` and then none. Returns the requests and the changes that the sink received.
     async fn watched(answers: Vec<(u16, String)>, counters: &WatchCounters) -> (Vec<String>, Vec<String>) {
         let answers = Mutex::new(VecDeque::from(answers));
         let requests = Arc::new(Mutex::new(Vec::new()));

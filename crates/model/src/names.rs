@@ -1,6 +1,6 @@
-//! Checks of names, as Kubernetes makes them (`k8s.io/apimachinery/pkg/api/validate/content`).
+//! Name validation, as Kubernetes (`k8s.io/apimachinery/pkg/api/validate/content`).
 
-/// A label key: `name` or `prefix.example.com/name` (upstream: `IsLabelKey`, also called a qualified name).
+/// Whether it is a label key: `name` or `prefix.example.com/name` (upstream: `IsLabelKey`, also called a qualified name).
 pub fn is_label_key(key: &str) -> bool {
     let (prefix, name) = match key.split_once('/') {
         Some((prefix, name)) => (Some(prefix), name),
@@ -9,15 +9,15 @@ pub fn is_label_key(key: &str) -> bool {
     prefix.is_none_or(is_dns_subdomain) && !name.is_empty() && is_label_value(name)
 }
 
-/// Empty, or up to 63 of `[-A-Za-z0-9_.]`, the first and last alphanumeric (upstream: `IsLabelValue`).
+/// Whether it is a label value: empty, or up to 63 of `[-A-Za-z0-9_.]`, the first and last alphanumeric (upstream: `IsLabelValue`).
 pub fn is_label_value(value: &str) -> bool {
     value.len() <= 63
         && value.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
         && (value.is_empty() || begins_and_ends(value, |b| b.is_ascii_alphanumeric()))
 }
 
-/// Resources that are counted by name (upstream: `IsScalarResourceName` of the scheduler's util): extended ones,
-/// huge pages, prefixed native ones and attachable volumes. Others, such as `pods` or `storage`, are ignored.
+/// Whether a resource is counted by name (upstream: `IsScalarResourceName` of the scheduler's util): extended ones,
+/// huge pages, prefixed native ones and attachable volumes. Other ones, such as `pods` or `storage`, are ignored.
 pub fn is_scalar_resource(name: &str) -> bool {
     if name.contains("kubernetes.io/")
         || name.starts_with("hugepages-")
@@ -25,7 +25,7 @@ pub fn is_scalar_resource(name: &str) -> bool {
     {
         return true;
     }
-    // It must still be a qualified name as `requests.<name>`, which is what quotas call it.
+    // `requests.<name>`, its name in quotas, must be a qualified name too.
     name.contains('/') && !name.starts_with("requests.") && is_label_key(&format!("requests.{name}"))
 }
 
@@ -37,7 +37,7 @@ fn is_dns_subdomain(text: &str) -> bool {
             .all(|label| label.bytes().all(|b| lower(b) || b == b'-') && begins_and_ends(label, lower))
 }
 
-/// Whether there is a first and a last byte and both are `right`.
+/// Whether the text is not empty and its first and last byte are `right`.
 fn begins_and_ends(text: &str, right: impl Fn(u8) -> bool) -> bool {
     let bytes = text.as_bytes();
     bytes.first().is_some_and(|b| right(*b)) && bytes.last().is_some_and(|b| right(*b))

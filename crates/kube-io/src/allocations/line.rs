@@ -1,4 +1,4 @@
-//! Queue of statuses to write. Pure.
+//! Queue of allocation statuses to write. Pure.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ impl Line {
         Line { waiting: backlog::Line::new(), busy: HashMap::new(), max, dropped: 0 }
     }
 
-    /// Adds a status, in the turn of an older one of the same allocation. A full queue drops the oldest status.
+    /// Queues a status. A newer status keeps the position of the older one. If the queue is full, drops the oldest.
     pub fn push(&mut self, status: AllocationStatus) {
         self.waiting.put(status.uid.clone(), status);
         if self.waiting.len() > self.max && self.waiting.drop_oldest() {
@@ -32,7 +32,7 @@ impl Line {
         }
     }
 
-    /// Takes the first status of an allocation that is neither being written nor pausing.
+    /// Takes the first status whose allocation is neither being written nor pausing.
     pub fn take(&mut self, now: Instant) -> Option<AllocationStatus> {
         self.busy.retain(|_, until| until.is_none_or(|until| until > now));
         let status = self.waiting.take(&self.busy)?;
@@ -40,7 +40,7 @@ impl Line {
         Some(status)
     }
 
-    /// Marks a taken status as settled; the next one of this allocation is not taken before the pause is over.
+    /// Settles a taken status; the next one of this allocation is not taken before the end of the pause.
     pub fn done(&mut self, uid: &Arc<str>, now: Instant, pause: Duration) {
         self.busy.insert(uid.clone(), Some(now + pause));
     }
@@ -50,7 +50,7 @@ impl Line {
         self.busy.retain(|_, until| until.is_none());
     }
 
-    /// Returns whether a newer status waits.
+    /// Whether a newer status waits.
     pub fn is_outdated(&self, uid: &str) -> bool {
         self.waiting.get(uid).is_some()
     }
@@ -63,7 +63,7 @@ impl Line {
         self.dropped
     }
 
-    /// Drops all waiting statuses.
+    /// Drops all waiting statuses and returns their number.
     pub fn drop_all(&mut self) -> usize {
         let left = std::mem::replace(&mut self.waiting, backlog::Line::new()).len();
         self.dropped += left as u64;

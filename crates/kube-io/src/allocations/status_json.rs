@@ -1,4 +1,4 @@
-//! Status of an allocation as JSON, and the patch of its object. Pure.
+//! JSON of allocation statuses, and the patch from the current to the new status. Pure.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub(super) struct Meta {
 pub(super) struct Change {
     pub content_type: &'static str,
     pub patch: Value,
-    /// The phase of an `Allocation` changes.
+    /// The phase of an `Allocation` changed.
     pub is_new_phase: bool,
 }
 
@@ -51,7 +51,7 @@ pub(super) fn path(status: &AllocationStatus, version: PodGroupVersion) -> Strin
     format!("/apis/{folder}/namespaces/{namespace}/{plural}/{name}")
 }
 
-/// Returns the patch of the object; `None` if it has this status already.
+/// Returns the patch of the object; `None` if nothing differs.
 pub(super) fn change(
     status: &AllocationStatus,
     version: PodGroupVersion,
@@ -66,7 +66,7 @@ pub(super) fn change(
     }
 }
 
-/// Builds a patch with preconditions: the object has not changed since it was read.
+/// Adds the preconditions that the object is unchanged since it was read.
 fn patch(current: &Current, status: Value) -> Value {
     let Meta { uid, resource_version } = &current.metadata;
     json!({"metadata": {"uid": uid, "resourceVersion": resource_version}, "status": status})
@@ -84,14 +84,14 @@ fn of_allocation(
         return None;
     }
     let is_new_phase = known.get("phase") != wanted.get("phase");
-    // A merge patch keeps what it does not name.
+    // A merge patch keeps fields that it does not name.
     for gone in known.keys().filter(|key| !wanted.contains_key(*key)).cloned().collect::<Vec<_>>() {
         wanted.insert(gone, Value::Null);
     }
     Some(Change { content_type: MERGE_PATCH, patch: patch(current, wanted.into()), is_new_phase })
 }
 
-/// Builds the status of an `Allocation`. The transition times of unchanged conditions are those in `known`.
+/// Returns the status of an `Allocation`. `known` has the transition times of its conditions.
 fn api_status(
     status: &AllocationStatus,
     known: &Map<String, Value>,
@@ -148,7 +148,7 @@ fn reason(kind: &str, holds: bool, phase: Phase) -> &'static str {
     }
 }
 
-/// Takes the transition time of the existing condition, if that has the same status.
+/// Keeps the transition time of the existing condition, if its status is the same.
 fn since(mut condition: Condition, known: &Map<String, Value>, now: Timestamp) -> Condition {
     let before = find(known, &condition.kind).filter(|before| before["status"] == *condition.status);
     let time = before.and_then(|before| before["lastTransitionTime"].as_str());
@@ -167,7 +167,7 @@ fn seconds(time: Timestamp) -> String {
     }
 }
 
-/// Writes one condition, as kube-scheduler does: none before a result is known, and none over "scheduled".
+/// Returns one condition, as kube-scheduler writes it: none before the first decision, and never back from "scheduled".
 fn of_pod_group(
     status: &AllocationStatus,
     version: PodGroupVersion,
@@ -209,7 +209,7 @@ fn of_pod_group(
     Some(Change { content_type: STRATEGIC_MERGE_PATCH, patch, is_new_phase: false })
 }
 
-/// Writes the phase until pods run: from then on the group's controller writes it, and counts the pods.
+/// Returns the phase, up to running pods: from then on the group's own controller maintains phase and counts.
 fn of_coscheduling(
     status: &AllocationStatus,
     current: &Current,

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::*;
 use berth_scheduler::gang::{AllocationName, RoleStatus};
 
-/// Of an allocation of ours that does not fit.
+/// The status of an `Allocation` that does not fit.
 pub(super) fn status() -> AllocationStatus {
     AllocationStatus {
         name: AllocationName {
@@ -48,7 +48,7 @@ fn object(status: Value) -> Current {
         .expect("an object")
 }
 
-/// What an API server makes of a merge patch.
+/// Applies a merge patch as an API server does.
 fn merged(mut to: Value, patch: &Value) -> Value {
     for (key, value) in patch["status"].as_object().expect("an object") {
         match value {
@@ -115,7 +115,7 @@ fn a_status_that_others_spoilt_is_written_anew() {
         let change = change(&status(), V, &object(spoilt.clone()), time(EARLY)).expect("a change");
         assert_eq!(merged(spoilt, &change.patch)["phase"], "Unschedulable");
     }
-    // Not an object at all: the API server prunes it, but whoever reads it must live.
+    // Not an object at all: the API server prunes it, but the reader must not panic.
     assert!(serde_json::from_value::<Current>(json!({"status": 7})).is_err());
 }
 
@@ -164,7 +164,7 @@ fn the_phase_of_a_coscheduling_group_goes_forward_and_is_left_to_its_controller_
     }
 }
 
-/// An API server with one allocation, which answers by script first. Remembers requests.
+/// An API server with one allocation, which answers from a script first and records requests.
 #[derive(Clone, Default)]
 struct Server {
     status: Arc<Mutex<Value>>,
@@ -203,7 +203,7 @@ impl Server {
         )
     }
 
-    /// Lets statuses be written until none is left.
+    /// Writes statuses until none is left.
     async fn write(&self, allocations: &Allocations, statuses: &[AllocationStatus]) -> Vec<String> {
         for status in statuses {
             allocations.tell(status.clone());

@@ -1,4 +1,4 @@
-//! Events about pods that were resized or evicted, with the reasons of the upstream updater.
+//! Events about resized or evicted pods. The reasons are those of the upstream updater.
 
 use jiff::Timestamp;
 
@@ -27,7 +27,7 @@ impl<'a> PodEvent<'a> {
         PodEvent { pod, reason: "EvictedByVPA", note, is_warning: false }
     }
 
-    /// The pod is not changed for this reason.
+    /// The pod was not updated, for this reason.
     pub fn held(pod: PodId<'a>, vpa: &str, why: &str) -> Self {
         let note = format!("Not updated as VerticalPodAutoscaler {vpa} recommends: {why}");
         PodEvent { pod, reason: "NotUpdatedByVPA", note, is_warning: true }

@@ -1,4 +1,4 @@
-//! Fields of a pod that is being created on which placement hints depend.
+//! Fields of a pod under creation that placement hints depend on.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use crate::lean::nullable;
 use berth_model::Identity;
 use berth_rightsizing::apply::affinity::OwnAffinity;
 
-/// See the module.
+/// A pod that is being created.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewPod {
-    /// Its namespace and labels.
+    /// The namespace and labels of the pod.
     pub identity: Identity,
-    /// Who places it; empty: the cluster's default scheduler.
+    /// The scheduler's name; empty: the cluster's default scheduler.
     pub scheduler: String,
     pub affinity: OwnAffinity,
 }
@@ -58,10 +58,10 @@ impl Affinity {
 }
 
 impl NewPod {
-    /// Reads the object of a review.
+    /// Parses the object of an admission review.
     ///
     /// # Errors
-    /// It is no pod.
+    /// When it is not a pod.
     pub fn read(json: &str, namespace: &str) -> Result<NewPod, String> {
         let Object { metadata, spec } = serde_json::from_str(json).map_err(|error| error.to_string())?;
         let labels = metadata.labels.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();

@@ -1,4 +1,4 @@
-//! Pods as they are written: in a review, or in a list.
+//! Pods as JSON, in an admission review or in a list.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -105,20 +105,20 @@ struct ContainerStatus {
     last_state: ContainerState,
 }
 
-/// A pod that is not finished; `None` when it is.
+/// Parses a pod; `None` if it is finished.
 ///
 /// # Errors
-/// It is no pod.
+/// When it is not a pod.
 pub fn read_running(json: &str) -> Result<Option<Pod>, String> {
     let object: Object = serde_json::from_str(json).map_err(|error| error.to_string())?;
     let is_finished = matches!(object.status.phase.as_deref(), Some("Succeeded" | "Failed"));
     Ok((!is_finished).then(|| pod(object)))
 }
 
-/// A pod that is being created in this namespace.
+/// Parses a pod that is being created in this namespace.
 ///
 /// # Errors
-/// It is no pod.
+/// When it is not a pod.
 pub fn read_pod(json: &str, namespace: &str) -> Result<Pod, String> {
     let object: Object = serde_json::from_str(json).map_err(|error| error.to_string())?;
     Ok(Pod { namespace: namespace.into(), ..pod(object) })
@@ -177,7 +177,7 @@ fn container(wire: WireContainer, status: ContainerStatus) -> Container {
             limits: asked.limits.is_some(),
         },
         oom_after: status.last_state.oom_after(),
-        // Between its end and its restart, the kill is its present state.
+        // Until the restart, the OOM kill is the current state, not the last one.
         oom_killed: status.state.oom_killed().or_else(|| status.last_state.oom_killed()),
         restarts: PerResource { cpu: restarts("cpu"), memory: restarts("memory") },
         name: wire.name,
@@ -189,7 +189,7 @@ fn resources(requirements: &Requirements) -> Resources {
     Resources { requests: of(&requirements.requests), limits: of(&requirements.limits) }
 }
 
-/// What is pending comes first: a kubelet can be at one resize while the next one waits.
+/// Returns the state of a resize. Pending comes first: a kubelet can carry out one resize while the next one waits.
 fn resize(conditions: &[Condition]) -> Option<Resize> {
     let find = |kind: &str| conditions.iter().find(|it| it.kind == kind && it.status == "True");
     if let Some(pending) = find("PodResizePending") {

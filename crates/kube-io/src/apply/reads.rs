@@ -12,14 +12,14 @@ use crate::vpa::{ApiError, Recommending, built_in};
 use berth_rightsizing::apply::Pod;
 use berth_rightsizing::recommend::Owner;
 
-/// Time without renewal after which a Lease has no holder; upstream's `AdmissionControllerStatusTimeout`.
+/// Time without a renewal after which a Lease has no holder, in seconds; upstream's `AdmissionControllerStatusTimeout`.
 const LEASE_SECONDS: i64 = 60;
 
-/// Desired number of pods of a controller.
+/// The number of replicas that a controller wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replicas {
     Of(usize),
-    /// As many as there are.
+    /// The number of existing pods.
     AsTheyAre,
     Unknown,
 }
@@ -60,25 +60,25 @@ struct LeaseSpec {
 }
 
 impl Recommending {
-    /// Lists the running pods of a namespace, with their requests and the state of their resizes.
+    /// Lists the pods of a namespace that are not finished, with their requests and the state of their resizes.
     ///
     /// # Errors
-    /// Not all could be read.
+    /// When the list is incomplete.
     pub async fn running_pods(&self, namespace: &Arc<str>) -> Result<Vec<Pod>, ApiError> {
         let mut pods = Vec::new();
         let path = format!("/api/v1/namespaces/{namespace}/pods");
         self.list(&path, |item| match read_running(item) {
             Ok(pod) => pods.extend(pod.filter(|pod| is_name(&pod.name) && !pod.uid.is_empty())),
-            Err(error) => tracing::debug!(%namespace, error, "a pod cannot be read, and is left alone"),
+            Err(error) => tracing::debug!(%namespace, error, "a pod cannot be parsed and is skipped"),
         })
         .await?;
         Ok(pods)
     }
 
-    /// Returns the desired number of pods of a controller.
+    /// Returns the number of replicas that a controller wants.
     ///
     /// # Errors
-    /// The controller could not be read.
+    /// When the request fails.
     pub async fn replicas(&self, namespace: &str, owner: &Owner) -> Result<Replicas, ApiError> {
         let Some((prefix, plural)) = built_in(owner).filter(|_| is_name(&owner.name)) else {
             return Ok(Replicas::Unknown);
@@ -92,7 +92,7 @@ impl Recommending {
             answer => answer?,
         };
         let found: Controller = serde_json::from_slice(&answer.body)
-            .map_err(|error| ApiError::Other(format!("{path} cannot be read: {error}")))?;
+            .map_err(|error| ApiError::Other(format!("{path} cannot be parsed: {error}")))?;
         let wanted = match plural {
             "daemonsets" => found.status.desired_number_scheduled,
             _ => Some(found.spec.replicas.unwrap_or(1)),
@@ -100,10 +100,10 @@ impl Recommending {
         Ok(wanted.and_then(|wanted| usize::try_from(wanted).ok()).map_or(Replicas::Unknown, Replicas::Of))
     }
 
-    /// Returns the current holder of a Lease.
+    /// Returns the current holder of a Lease, if any.
     ///
     /// # Errors
-    /// The Lease could not be read.
+    /// When the request fails.
     pub async fn lease_holder(&self, namespace: &str, name: &str) -> Result<Option<String>, ApiError> {
         let path = format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}");
         let answer = match self.get(&path, "application/json").await {
@@ -111,7 +111,7 @@ impl Recommending {
             answer => answer?,
         };
         let Lease { spec } = serde_json::from_slice(&answer.body)
-            .map_err(|error| ApiError::Other(format!("the Lease {name} cannot be read: {error}")))?;
+            .map_err(|error| ApiError::Other(format!("the Lease {name} cannot be parsed: {error}")))?;
         let ends = |renewed: Timestamp| renewed.checked_add(Span::new().seconds(LEASE_SECONDS)).ok();
         let is_fresh = spec.renew_time.and_then(ends).is_some_and(|end| end > Timestamp::now());
         Ok(spec.holder_identity.filter(|holder| is_fresh && !holder.is_empty()))

@@ -1,4 +1,4 @@
-//! Watches of the objects that the index of the webhook needs.
+//! Watches of the objects that pod admission depends on.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -22,14 +22,14 @@ use berth_rightsizing::apply::index::{Kind, Name, Object};
 use berth_rightsizing::apply::{Index, Range, Ranges};
 use berth_rightsizing::recommend::{Owner, Vpa};
 
-/// A kind that the index follows.
+/// A kind that the index watches.
 pub trait Follows: Resource + Clone + DeserializeOwned + Debug + Send + 'static {
     const KIND: Kind;
 
     fn into_object(self) -> Object;
 }
 
-/// Keeps all kinds in the index; ServiceScalers only if they are `scaled`. Never returns.
+/// Watches all kinds and updates the index; ServiceScalers only if `scaled`. Never returns.
 pub async fn follow(client: Client, counters: &WatchCounters, index: &RwLock<Index>, scaled: bool) {
     let scalers = async {
         match scaled {
@@ -223,7 +223,7 @@ impl Follows for LeanLimitRange {
     }
 }
 
-/// A kind of which only the controller is of interest.
+/// Defines a kind of which only the controller is read.
 macro_rules! owned {
     ($lean:ident, $kind:ident, $inherit:path) => {
         #[derive(Debug, Clone, Default, Deserialize, kube::Resource)]

@@ -1,4 +1,4 @@
-//! A CA of our own, and what it signs. Knows no clock and no API server.
+//! Self-signed CA and the server certificates that it issues. Pure: the caller passes the time.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -12,7 +12,7 @@ use rcgen::{
 const DAY: Duration = Duration::from_secs(86_400);
 pub(super) const CERTIFICATE_LIFE: Duration = DAY.saturating_mul(90);
 pub(super) const AUTHORITY_LIFE: Duration = DAY.saturating_mul(3_652);
-/// Clocks of clients may be this much behind ours.
+/// Tolerated skew of clients' clocks.
 const SKEW: Duration = Duration::from_secs(3_600);
 
 /// A certificate for a server, and its key.
@@ -22,11 +22,11 @@ pub struct Issued {
     pub certificate: String,
     /// PEM.
     pub key: String,
-    /// The CAs by which clients know it, PEM; empty when that is not known.
+    /// The CAs that clients have to trust, PEM; empty if unknown.
     pub authorities: String,
 }
 
-/// The key never gets into a log.
+/// Omits the key, so that it never appears in a log.
 impl fmt::Debug for Issued {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Issued").field("certificate", &self.certificate).finish_non_exhaustive()
@@ -40,14 +40,14 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// A new one, valid for ten years from `now`.
+    /// Creates a CA that is valid for ten years from `now`.
     ///
     /// # Errors
-    /// When the system gives no randomness.
+    /// When the system's random number generator fails.
     pub fn new(now: Timestamp) -> Result<Authority, rcgen::Error> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::default();
-        // Each has a name of its own: a client that knows two of them finds the right one.
+        // A unique name per CA: a client that trusts two of them selects the right one by name.
         params.distinguished_name = named(&format!("berth CA {}", now.as_second()));
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
@@ -57,10 +57,10 @@ impl Authority {
         Ok(Authority { certificate, issuer: Issuer::new(params, key) })
     }
 
-    /// The one whose certificate and key, both PEM, were kept.
+    /// Restores a CA from its certificate and key, both PEM.
     ///
     /// # Errors
-    /// When one of them cannot be read, or they do not belong together.
+    /// When one of them is invalid, or the key is not that of the certificate.
     pub fn from_pem(certificate: &str, key: &str) -> Result<Authority, rcgen::Error> {
         let key = KeyPair::from_pem(key)?;
         let of_certificate = super::certificates_of(certificate).into_iter().next();
@@ -71,20 +71,20 @@ impl Authority {
         Ok(Authority { certificate: certificate.to_owned(), issuer })
     }
 
-    /// Its certificate, PEM.
+    /// The certificate, PEM.
     pub fn certificate(&self) -> &str {
         &self.certificate
     }
 
-    /// Its key, PEM.
+    /// The key, PEM.
     pub fn key(&self) -> String {
         self.issuer.key().serialize_pem()
     }
 
-    /// A certificate with a new key for a server: 90 days from `now`, for these DNS names, and for clients on the same machine.
+    /// Issues a server certificate with a new key, valid for 90 days from `now`, for these DNS names and for localhost.
     ///
     /// # Errors
-    /// When one of the names is none, or the system gives no randomness.
+    /// When a name is invalid, or the system's random number generator fails.
     pub fn issue(&self, names: &[String], now: Timestamp) -> Result<Issued, rcgen::Error> {
         let mut params = CertificateParams::new(all_names(names))?;
         params.distinguished_name = named("berth");
@@ -99,7 +99,7 @@ impl Authority {
     }
 }
 
-/// `names`, and what every certificate of ours is for, each once.
+/// Returns the localhost names of every certificate, then `names`, without duplicates.
 pub(super) fn all_names(names: &[String]) -> Vec<String> {
     let mut all: Vec<String> = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec();
     for name in names {

@@ -1,7 +1,7 @@
-//! When a CA or a certificate is made anew, and how the Secret looks then. Knows no clock and no API server.
+//! Renewal plan of the CA and the certificate in the Secret. Pure: the caller passes the time.
 //!
-//! A new CA first only joins the old one in `ca.crt`; it signs a day later, when the clients have read that. So at no time does
-//! a server show what a client of yesterday does not accept.
+//! A new CA is first only added to `ca.crt`, beside the old one; it signs a day later, when clients have read that. So a server
+//! never presents a certificate that a client with yesterday's `ca.crt` rejects.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,33 +18,34 @@ use super::issue::all_names;
 use super::{Authority, Issued, certificates_of};
 
 const DAY: Duration = Duration::from_secs(86_400);
-/// A CA with less time left than this gets a successor.
+/// Remaining validity below which a CA is replaced.
 const AUTHORITY_LEFT_MIN: Duration = DAY.saturating_mul(365);
-/// How long clients may take to read `ca.crt` again.
+/// Time within which clients are expected to reload `ca.crt`.
 const CLIENTS_READ_WITHIN: Duration = DAY;
-/// Predecessors of a CA that stay beside it: there is one at a time unless somebody meddles.
+/// Maximum number of previous CAs kept in `ca.crt`: normally one, more only after manual edits.
 const PREDECESSORS_MAX: usize = 2;
 const END: &str = "-----END CERTIFICATE-----";
 
-/// What the Secret holds, PEM; empty is what is missing.
+/// Content of the Secret, PEM; missing fields are empty.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Kept {
-    /// Its CAs are the one that signs, then its predecessors.
+    /// Its CAs are the signing one, then its predecessors.
     pub issued: Issued,
     pub authority_key: String,
 }
 
-/// What is to be made anew.
+/// The renewals that are due.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Plan {
     Keep,
-    /// A CA; the certificate stays.
+    /// A new CA; the certificate stays.
     Authority,
-    /// A certificate for these names, of the CA that is there.
+    /// A certificate for these names, signed by the existing CA.
     Certificate(Vec<String>),
     Both,
 }
 
+/// Returns the renewals that are due.
 pub(super) fn plan(kept: &Kept, names: &[String], now: Timestamp) -> Plan {
     let authority = current(kept).filter(|it| it.left(now) >= AUTHORITY_LEFT_MIN);
     let certificate = certificates_of(&kept.issued.certificate).into_iter().next();
@@ -54,7 +55,7 @@ pub(super) fn plan(kept: &Kept, names: &[String], now: Timestamp) -> Plan {
         (None, None) => Plan::Both,
         (Some(_), None) => Plan::Certificate(names.to_vec()),
         (Some(_), Some(it)) if !is_accepted(kept, names, it.left(now), now) => {
-            // A replica with other names, as in the middle of a change of them, shall be content with it, too.
+            // Keep the old names too: during a rollout, replicas with other names share the certificate.
             Plan::Certificate([names, &it.names].concat())
         }
         (Some(authority), Some(it)) => {
@@ -64,7 +65,7 @@ pub(super) fn plan(kept: &Kept, names: &[String], now: Timestamp) -> Plan {
     }
 }
 
-/// Carries out the plan; `names` are for a certificate of which the plan names none.
+/// Carries out the plan. `names` are used where the plan has no names.
 ///
 /// # Errors
 /// As [`Authority::issue`].
@@ -101,19 +102,19 @@ pub(super) fn renewed(
     Ok(Kept { issued: Issued { authorities, ..issued }, authority_key: authority.key() })
 }
 
-/// The certificates in a PEM text, each as it stands there.
+/// Splits a PEM text into its certificates, unchanged.
 fn blocks(pem: &str) -> impl Iterator<Item = &str> {
     pem.split_inclusive(END).map(str::trim).filter(|block| block.ends_with(END))
 }
 
-/// The CA that signs, if its key is there.
+/// Returns the signing CA, if its key is present and matches.
 fn current(kept: &Kept) -> Option<super::Certificate> {
     let block = blocks(&kept.issued.authorities).next()?;
     Authority::from_pem(block, &kept.authority_key).ok()?;
     certificates_of(block).into_iter().next()
 }
 
-/// Whether a client that trusts `authorities` accepts what a server shows, under all these names.
+/// Whether a client that trusts `authorities` accepts the certificate under all these names.
 fn is_accepted(kept: &Kept, names: &[String], left: Duration, now: Timestamp) -> bool {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let chain: Vec<_> =
@@ -130,7 +131,7 @@ fn is_accepted(kept: &Kept, names: &[String], left: Duration, now: Timestamp) ->
     let (Ok(verifier), Some((leaf, chain))) = (verifier, chain.split_first()) else { return false };
     let seconds = u64::try_from(now.as_second()).unwrap_or(0);
     let now = UnixTime::since_unix_epoch(Duration::from_secs(seconds));
-    // What no client could ask for, such as a pattern, cannot be tried.
+    // Wildcard patterns are not server names, so they cannot be verified.
     let mut names = names.iter().filter_map(|name| ServerName::try_from(name.as_str()).ok());
     names.all(|name| verifier.verify_server_cert(leaf, chain, &name, &[], now).is_ok())
 }
@@ -156,7 +157,7 @@ mod tests {
         vec!["berth.berth-system.svc".to_owned()]
     }
 
-    /// Plans and carries out until there is nothing to do, as every round does; returns the plans.
+    /// Plans and carries out until nothing is due, as every round does. Returns the plans.
     fn settle(kept: &mut Kept, names: &[String], now: Timestamp) -> Vec<Plan> {
         let mut plans = Vec::new();
         loop {
@@ -192,7 +193,7 @@ mod tests {
         assert_eq!(kept.issued.authorities, before.issued.authorities);
         assert_ne!(kept.issued.key, before.issued.key);
         assert_eq!(certificates_of(&kept.issued.certificate)[0].not_after, day(61) + DAY * 90);
-        // Also when everybody slept for long.
+        // Also after all replicas were down for a long time.
         assert_eq!(settle(&mut kept, &names(), day(400)), [Plan::Certificate(names())]);
     }
 
@@ -229,7 +230,7 @@ mod tests {
         assert_eq!(settle(&mut kept, &other, start()).len(), 1);
         assert_eq!(settle(&mut kept, &names(), start()), []);
         assert_eq!(settle(&mut kept, &other, start()), []);
-        // A name that nobody wants any more goes with the next renewal.
+        // The next renewal removes names that are no longer configured.
         settle(&mut kept, &names(), day(61));
         assert!(!certificates_of(&kept.issued.certificate)[0].names.contains(&other[0]));
         assert_eq!(

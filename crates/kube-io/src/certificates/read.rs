@@ -1,4 +1,4 @@
-//! What berth reads of a certificate.
+//! Parser of the certificate fields that berth uses.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate, X509Name};
 
-/// The fields of a certificate that something here depends on. Who reads them must have checked the signature, if it matters.
+/// The fields of a certificate that berth uses. The signature is not verified here; callers that need it must do so first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Certificate {
-    /// The common name of the subject; empty when there is none.
+    /// The common name of the subject; empty if there is none or more than one.
     pub common_name: String,
     pub organizations: Vec<String>,
     pub not_before: Timestamp,
@@ -23,14 +23,14 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// `None` for what is not a certificate.
+    /// Parses DER; `None` if it is not a certificate.
     pub fn from_der(der: &[u8]) -> Option<Certificate> {
         let (_, parsed) = X509Certificate::from_der(der).ok()?;
         let texts = |name: &X509Name<'_>| {
             let organizations = name.iter_organization().filter_map(|it| it.as_str().ok());
             organizations.map(str::to_owned).collect()
         };
-        // Two common names: nobody knows who that is.
+        // Two common names are ambiguous.
         let mut common_names = parsed.subject().iter_common_name();
         let common_name = match (common_names.next(), common_names.next()) {
             (Some(only), None) => only.as_str().unwrap_or_default().to_owned(),
@@ -48,13 +48,13 @@ impl Certificate {
         })
     }
 
-    /// Whether it is time for a new one: it is not valid, or a third of its life is left.
+    /// Whether it is due for renewal: it is not valid, or less than a third of its life is left.
     pub fn is_due(&self, now: Timestamp) -> bool {
         let life = seconds(self.not_before, self.not_after);
         now < self.not_before || seconds(now, self.not_after) < life / 3
     }
 
-    /// What is left of its life; zero when it is over.
+    /// Returns the remaining validity; zero after expiry.
     pub fn left(&self, now: Timestamp) -> Duration {
         Duration::from_secs(u64::try_from(seconds(now, self.not_after)).unwrap_or(0))
     }
@@ -75,7 +75,7 @@ fn name_of(name: &GeneralName<'_>) -> Option<String> {
     }
 }
 
-/// The certificates of a PEM text, in their order; what is none is left out.
+/// Parses the certificates of a PEM text, in order; skips invalid ones.
 pub fn certificates_of(pem: &str) -> Vec<Certificate> {
     let certificates = CertificateDer::pem_slice_iter(pem.as_bytes()).filter_map(Result::ok);
     certificates.filter_map(|der| Certificate::from_der(&der)).collect()

@@ -1,7 +1,7 @@
-//! Node affinity: checked as upstream's `component-helpers/scheduling/corev1/nodeaffinity` checks it.
+//! Node affinity, validated as upstream's `component-helpers/scheduling/corev1/nodeaffinity`.
 //!
-//! Upstream reports an error in a required term only for nodes that no other term matches. Here it is told at once:
-//! what the author meant is not known, and the API server lets nobody write it.
+//! Upstream reports an error in a required term only for nodes that no other term matches. Here it is reported at once:
+//! the intent is unclear, and the API server rejects such terms anyway.
 
 use berth_model::{
     FieldRequirement, NodeAffinity, NodeSelectorTerm, Operator, PreferredTerm, Requirement, names,
@@ -15,8 +15,8 @@ const REQUIRED: &str =
     "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms";
 const PREFERRED: &str = "spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution";
 
-/// Terms, requirements and values come out sorted: their order means nothing, and pods that differ only in it
-/// belong to one class.
+/// Converts node affinity. Terms, requirements and values are sorted: their order has no meaning, and pods that differ
+/// only in it belong to one class.
 pub(super) fn node_affinity(
     lean: &LeanNodeAffinity,
     interner: &mut Interner,
@@ -24,7 +24,7 @@ pub(super) fn node_affinity(
 ) -> NodeAffinity {
     let required = lean.required.as_ref().map(|selector| {
         let mut terms: Vec<NodeSelectorTerm> = (selector.node_selector_terms.iter().enumerate())
-            // An empty term matches nothing, but is kept: with it, not every term names its nodes.
+            // An empty term matches nothing but is kept: with it, not every term restricts the nodes by name.
             .map(|(i, lean)| term(lean, &|| format!("{REQUIRED}[{i}]"), interner, problems))
             .collect();
         terms.sort_unstable();
@@ -109,10 +109,10 @@ fn term(
     NodeSelectorTerm { expressions: expressions.into_boxed_slice(), fields: fields.into_boxed_slice() }
 }
 
-/// The field of a requirement that is wrong, and why.
+/// The invalid field of a requirement, and its problem.
 pub(super) type Wrong = (&'static str, String);
 
-/// Upstream: `labels.NewRequirement`.
+/// Converts the operator and values (upstream: `labels.NewRequirement`).
 pub(super) fn operator(lean: &LeanRequirement, interner: &mut Interner) -> Result<Operator, Wrong> {
     if !names::is_label_key(&lean.key) {
         return Err(("key", format!("{:?} is not a label key", lean.key)));

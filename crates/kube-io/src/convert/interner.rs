@@ -1,12 +1,12 @@
-//! One copy of values that many objects hold.
+//! Interner: one shared copy of equal values.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_model::{Labels, Peer, PodAffinity, PodSpec, Pool, Usage};
 
-/// Shares equal texts, usages and specs. What nobody else holds any more is dropped whenever a pool has doubled
-/// since it was last swept, so a pool is never much larger than twice what lived at its last sweep.
+/// Shares equal texts, usages and specs. Values without other references are dropped whenever a pool has doubled since
+/// its last sweep, so a pool is never much larger than twice the live values of that sweep.
 #[derive(Debug, Default)]
 pub struct Interner {
     texts: Pool<str>,

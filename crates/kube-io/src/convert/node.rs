@@ -1,4 +1,4 @@
-//! Nodes.
+//! Conversion of nodes.
 
 use super::{Interner, placing, requests::COUNTED_MAX};
 use crate::lean::LeanNode;
@@ -6,7 +6,7 @@ use berth_model::names::is_scalar_resource;
 use berth_model::{Amounts, Extended, Image, Node, Taint};
 
 impl LeanNode {
-    /// The node as the rules see it. A heartbeat gives an equal one.
+    /// Converts to the node that the rules read. A heartbeat gives an equal value.
     pub fn into_node(self, interner: &mut Interner) -> Node {
         let mut problems = Vec::new();
         let mut allocatable = Amounts::default();
@@ -48,7 +48,7 @@ impl LeanNode {
                     value: interner.text(lean.value.as_deref().unwrap_or_default()),
                     effect,
                 }),
-                // As upstream, whose filters look for the effects they know.
+                // As upstream, whose filters ignore unknown effects.
                 None => problems.push(format!(
                     "spec.taints[{i}].effect: {:?} is none of NoSchedule, PreferNoSchedule, NoExecute",
                     lean.effect

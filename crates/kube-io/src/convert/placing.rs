@@ -46,7 +46,7 @@ pub(super) fn tolerations(
                 }
             },
         };
-        // `Exists` looks at no value: pods that differ only in such a one are alike.
+        // `Exists` ignores the value: pods that differ only in it belong to one class.
         let value = match operator {
             TolerationOperator::Equal => lean.value.as_deref().unwrap_or_default(),
             TolerationOperator::Exists => "",
@@ -63,7 +63,7 @@ pub(super) fn tolerations(
     all.into_boxed_slice()
 }
 
-/// Ports of the node that containers and sidecars take (upstream: `GetHostPorts`), sorted, each once.
+/// Returns the host ports of containers and sidecars (upstream: `GetHostPorts`), sorted and without duplicates.
 pub(super) fn ports(spec: &LeanPodSpec, interner: &mut Interner, problems: &mut Problems) -> Box<[HostPort]> {
     let sidecars = (spec.init_containers.iter().enumerate())
         .filter(|(_, container)| is_sidecar(container))
@@ -103,12 +103,12 @@ pub(super) fn ports(spec: &LeanPodSpec, interner: &mut Interner, problems: &mut 
     all.into_boxed_slice()
 }
 
-/// A container that is started before the others and then runs beside them.
+/// Whether it is a sidecar: an init container that keeps running beside the containers.
 pub(super) fn is_sidecar(init_container: &LeanContainer) -> bool {
     init_container.restart_policy.as_deref() == Some("Always")
 }
 
-/// The images that ImageLocality looks for: of all containers and of image volumes.
+/// Returns the images that ImageLocality scores: of all containers and of image volumes.
 pub(super) fn images(spec: &LeanPodSpec, interner: &mut Interner) -> Box<[Arc<str>]> {
     let containers = spec.init_containers.iter().chain(&spec.containers);
     let names = (containers.filter_map(|container| container.image.as_deref())).chain(
@@ -119,7 +119,7 @@ pub(super) fn images(spec: &LeanPodSpec, interner: &mut Interner) -> Box<[Arc<st
     );
     let mut images: Vec<Arc<str>> = names
         .map(|name| {
-            // As upstream's `normalizedImageName`: a colon before the last slash is a port, not a tag.
+            // As upstream's `normalizedImageName`: a colon before the last slash precedes a port, not a tag.
             if name.rfind(':') <= name.rfind('/') {
                 interner.text(&format!("{name}:latest"))
             } else {

@@ -1,9 +1,9 @@
-//! Pod affinity, anti-affinity and topology spread: checked, and as upstream's `framework.PodInfo` and
+//! Pod affinity, anti-affinity and topology spread: validated, and converted as upstream's `framework.PodInfo` and
 //! PodTopologySpread read them.
 //!
-//! `matchLabelKeys` and `mismatchLabelKeys` of affinity terms are not read: since 1.33 the API server itself adds what they
-//! mean to the label selector when the pod is created. It does so for topology spread only since 1.34, so those are added
-//! here (a requirement that is there already counts once).
+//! `matchLabelKeys` and `mismatchLabelKeys` of affinity terms are not read: since 1.33 the API server itself adds their
+//! requirements to the label selector when the pod is created. For topology spread it does so only since 1.34, so they are
+//! added here (an existing requirement counts once).
 
 use std::sync::Arc;
 
@@ -91,7 +91,7 @@ impl Terms<'_> {
     }
 }
 
-/// An absent selector selects nothing (upstream: `metav1.LabelSelectorAsSelector`).
+/// Converts a selector. An absent selector selects nothing (upstream: `metav1.LabelSelectorAsSelector`).
 pub(super) fn selector(
     lean: Option<&LeanLabelSelector>,
     path: &dyn Fn() -> String,

@@ -1,18 +1,18 @@
-//! What a pod takes from its node: upstream's `PodRequests` (`component-helpers/resource/helpers.go`) as kube-scheduler
-//! 1.36 calls it (`calculateResource` in `pkg/scheduler/framework/types.go`).
+//! Effective resource requests of a pod: upstream's `PodRequests` (`component-helpers/resource/helpers.go`) as
+//! kube-scheduler 1.36 calls it (`calculateResource` in `pkg/scheduler/framework/types.go`).
 
 use super::{Interner, Problems, placing};
 use crate::lean::{LeanContainer, LeanContainerStatus, LeanPod, LeanRequirements, ResourceList};
 use berth_model::names::is_scalar_resource;
 use berth_model::{Amounts, Extended, Quantity, Usage};
 
-/// What spreading and packing count for a container that requests none (upstream: `schedutil.Default…Request`).
+/// Defaults that spreading and packing assume for a container without requests (upstream: `schedutil.Default…Request`).
 const DEFAULT_CPU: Quantity = Quantity::from_milli(100);
 const DEFAULT_MEMORY: Quantity = Quantity::from_units(200 * 1024 * 1024);
 
-/// A pod that asks for this much of something, or more, counts as asking for this much; no node counts as having it
-/// (`node.rs`). So it never fits, and sums over the pods of a node stay far from where they would saturate, which
-/// matters because a saturated sum cannot be undone when the pod goes.
+/// Cap of a request: larger ones are cut to it, and no node counts as having that much (`node.rs`). So such a pod never
+/// fits, and the sums over the pods of a node never saturate; a saturated sum could not be undone when the pod is
+/// removed.
 pub(super) const COUNTED_MAX: i64 = 1 << 53;
 
 pub(super) fn usage(pod: &LeanPod, interner: &mut Interner, problems: &mut Problems) -> Usage {
@@ -48,7 +48,7 @@ pub(super) fn usage(pod: &LeanPod, interner: &mut Interner, problems: &mut Probl
 struct Requests<'a>(Vec<(&'a str, Quantity)>);
 
 impl<'a> Requests<'a> {
-    /// What of `list` can be understood; the rest becomes a problem.
+    /// Reads the valid entries of `list`; notes a problem for each invalid one.
     fn read(list: &'a ResourceList, path: &dyn Fn() -> String, problems: &mut Problems) -> Requests<'a> {
         let mut requests = Requests(Vec::with_capacity(list.0.len()));
         for (name, amount) in &list.0 {
@@ -64,7 +64,7 @@ impl<'a> Requests<'a> {
         requests
     }
 
-    /// The amount of `name`, made zero if there was none.
+    /// Returns the amount of `name`; inserts zero if absent.
     fn entry(&mut self, name: &'a str) -> &mut Quantity {
         let found = self.0.iter().position(|(n, _)| *n == name);
         let at = found.unwrap_or_else(|| {
@@ -101,8 +101,8 @@ impl<'a> Requests<'a> {
 /// Requests to assume of every container that does not name the resource.
 type Defaults = [(&'static str, Quantity)];
 
-/// Upstream: `getNonMissingContainerRequests`. Pod-level requests speak for the containers, so a default then counts
-/// only for a resource that nobody names.
+/// Returns the defaults that apply (upstream: `getNonMissingContainerRequests`). Pod-level requests cover the containers,
+/// so with them a default counts only for a resource that no container requests.
 fn nonzero_defaults(pod: &LeanPod, requests: &Requests) -> Vec<(&'static str, Quantity)> {
     let mut defaults = vec![("cpu", DEFAULT_CPU), ("memory", DEFAULT_MEMORY)];
     if pod_level(pod).is_some() {
@@ -111,7 +111,7 @@ fn nonzero_defaults(pod: &LeanPod, requests: &Requests) -> Vec<(&'static str, Qu
     defaults
 }
 
-/// The pod-level requests, if they name a resource that can be set there (upstream: `IsPodLevelRequestsSet`).
+/// Returns the pod-level requests, if they set a resource supported at pod level (upstream: `IsPodLevelRequestsSet`).
 fn pod_level(pod: &LeanPod) -> Option<&LeanRequirements> {
     let resources = pod.spec.resources.as_ref()?;
     let supported = resources.requests.0.iter().any(|(name, _)| is_pod_level(name));
@@ -122,7 +122,7 @@ fn is_pod_level(name: &str) -> bool {
     matches!(name, "cpu" | "memory") || name.starts_with("hugepages-")
 }
 
-/// The status says what a running pod holds while it is resized; only pods on a node have anything to say.
+/// Whether the resources in the status count: during a resize they show what a running pod holds. Only for bound pods.
 fn counts_status(pod: &LeanPod) -> bool {
     pod.spec.node_name.as_ref().is_some_and(|name| !name.is_empty())
 }
@@ -154,8 +154,8 @@ fn pod_requests<'a>(pod: &'a LeanPod, defaults: &Defaults, problems: &mut Proble
     total
 }
 
-/// Containers run together; init containers one after the other before them; sidecars beside all that come later
-/// (upstream: `AggregateContainerRequests`).
+/// Aggregates containers, which run together; init containers, which run one after the other before them; and sidecars,
+/// which run beside all later ones (upstream: `AggregateContainerRequests`).
 fn container_requests<'a>(pod: &'a LeanPod, defaults: &Defaults, problems: &mut Problems) -> Requests<'a> {
     let mut total = Requests::default();
     for (i, container) in pod.spec.containers.iter().enumerate() {
@@ -207,18 +207,18 @@ fn one_container<'a>(
     requests
 }
 
-/// The status of the container of that name, if it tells resources.
+/// Returns the status of the container of this name, if it has resources.
 fn container_status<'a>(
     pod: &'a LeanPod,
     name: &str,
 ) -> Option<(&'a LeanContainerStatus, &'a LeanRequirements)> {
-    // Of several of one name the last counts, as in upstream's map.
+    // With several of one name the last one counts, as in upstream's map.
     let mut statuses = (pod.status.container_statuses.iter()).chain(&pod.status.init_container_statuses);
     let status = statuses.rfind(|status| status.name == name)?;
     Some((status, status.resources.as_ref()?))
 }
 
-/// While a resize is under way the greatest of wanted, actual and allocated counts; what cannot be had does not
+/// Returns the maximum of desired, actual and allocated requests during a resize; an infeasible desired value does not count
 /// (upstream: `determineEffectiveRequests`).
 fn effective<'a>(
     pod: &LeanPod,

@@ -1,4 +1,4 @@
-//! Conversion, from the JSON that the API server sends to model values.
+//! Tests of the conversion from the API server's JSON to model values.
 
 mod affinity;
 mod node;
@@ -16,7 +16,7 @@ fn lean(json: &Value) -> LeanPod {
     serde_json::from_str(&json.to_string()).unwrap()
 }
 
-/// The pod with this spec, and with this status.
+/// Returns the pod with this spec and status.
 fn pod_with_status(spec: Value, status: Value) -> Pod {
     let pod = json!({"metadata": {"name": "p"}, "spec": spec, "status": status});
     lean(&pod).into_pod(&mut Interner::default())
@@ -235,10 +235,10 @@ fn volumes_of_unknown_types_are_not_scheduled_and_most_types_say_nothing_about_n
     ] {
         let pod = read(json!({"name": "v", kind: {"x": 1}}));
         assert_eq!(pod.volumes, None, "{kind}");
-        assert_eq!(pod.spec.expect("it is understood").unsupported.is_empty(), known, "{kind}");
+        assert_eq!(pod.spec.expect("a valid spec").unsupported.is_empty(), known, "{kind}");
     }
     let null = read(json!({"name": "v", "persistentVolumeClaim": null, "somethingNew": null}));
-    assert!(null.volumes.is_none() && null.spec.expect("it is understood").unsupported.is_empty());
+    assert!(null.volumes.is_none() && null.spec.expect("a valid spec").unsupported.is_empty());
 }
 
 #[test]
@@ -284,7 +284,7 @@ fn managed_fields_and_annotations_are_not_kept() {
     assert_eq!((pod.metadata.annotations, pod.metadata.managed_fields), (None, None));
 }
 
-/// Odd values in every place that conversion looks at.
+/// Invalid values in every field that the conversion reads.
 fn odd_spec() -> impl Strategy<Value = Value> {
     let text = prop_oneof![
         "\\PC{0,8}",

@@ -1,10 +1,10 @@
-//! The volumes of a pod.
+//! Conversion of a pod's volumes.
 
 use super::Interner;
 use crate::lean::{LeanDisk, LeanVolume, LeanVolumeSource};
 use berth_model::{CsiVolume, Disk, PodClaim, PodVolumes};
 
-/// `None`: no volume says where the pod can run.
+/// Converts volumes; `None` if no volume restricts the choice of a node.
 pub(super) fn volumes(lean: &[LeanVolume], pod: &str, interner: &mut Interner) -> Option<PodVolumes> {
     let mut claims: Vec<PodClaim> = Vec::new();
     let (mut disks, mut inline) = (Vec::new(), Vec::new());
@@ -13,7 +13,7 @@ pub(super) fn volumes(lean: &[LeanVolume], pod: &str, interner: &mut Interner) -
             Some(LeanVolumeSource::Claim(source)) => {
                 PodClaim { name: interner.text(&source.claim_name), ephemeral: false }
             }
-            // Named as upstream's `ephemeral.VolumeClaimName` names it.
+            // The name of upstream's `ephemeral.VolumeClaimName`.
             Some(LeanVolumeSource::Ephemeral) => {
                 PodClaim { name: format!("{pod}-{}", volume.name).into(), ephemeral: true }
             }
@@ -37,7 +37,7 @@ pub(super) fn volumes(lean: &[LeanVolume], pod: &str, interner: &mut Interner) -
     Some(PodVolumes { claims: claims.into(), disks: disks.into(), inline: inline.into() })
 }
 
-/// What VolumeRestrictions looks at.
+/// Returns the disk that VolumeRestrictions checks.
 fn disk(lean: &LeanDisk, interner: &mut Interner) -> Option<Disk> {
     Some(match lean {
         LeanDisk::Gce(disk) => {

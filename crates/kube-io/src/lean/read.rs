@@ -1,4 +1,4 @@
-//! How lean types are read: without keeping, or failing on, what is not needed.
+//! Deserialisers of the lean types. They skip fields that are not needed and never fail on them.
 
 use std::{borrow::Cow, collections::BTreeMap, fmt};
 
@@ -82,7 +82,7 @@ pub(crate) fn lean_meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Ob
     })
 }
 
-/// A time; the epoch if it cannot be read, as that a pod is being deleted counts more than when.
+/// A time; the epoch if invalid, since it matters more that a pod is being deleted than when.
 struct LenientTime(jiff::Timestamp);
 
 impl<'de> Deserialize<'de> for LenientTime {
@@ -92,7 +92,7 @@ impl<'de> Deserialize<'de> for LenientTime {
     }
 }
 
-/// A key or a short text that is compared while reading: borrowed from the input where that is possible.
+/// A key or a short text that is only compared: borrowed from the input if possible.
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -124,7 +124,7 @@ impl<'de> Deserialize<'de> for ResourceList {
     }
 }
 
-/// As upstream's `Quantity.UnmarshalJSON`: text or number, spaces around it allowed, `null` is zero.
+/// A quantity, parsed as upstream's `Quantity.UnmarshalJSON`: text or number, surrounding spaces allowed, `null` is zero.
 struct LeanQuantity(Result<Quantity, QuantityError>);
 
 impl<'de> Deserialize<'de> for LeanQuantity {
@@ -290,7 +290,7 @@ impl<'de> Deserialize<'de> for LeanVolume {
     }
 }
 
-/// Volume fields that no plugin of kube-scheduler 1.36 looks at. `azureFile` and `vsphereVolume` are among them, as
+/// Whether no plugin of kube-scheduler 1.36 reads this volume field. `azureFile` and `vsphereVolume` are among them, as
 /// NodeVolumeLimits counts neither (upstream: `isCSIMigrationOn`), nor an inline `csi` volume.
 fn is_free_to_place(field: &str) -> bool {
     matches!(

@@ -1,6 +1,6 @@
-//! What makes pods one allocation: `Allocation` of ours, and the two kinds of `PodGroup` that clusters have.
+//! Gang objects: berth's `Allocation` and the two kinds of `PodGroup`.
 //!
-//! Only metadata must parse. A spec that cannot be understood is the allocation's problem, told in its status.
+//! Only metadata must parse. An invalid spec becomes the problem of the allocation and is reported in its status.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -25,9 +25,9 @@ use berth_scheduler::gang::{
 };
 use berth_scheduler::objects::{Kind, Object};
 
-/// As the definition of the kind has it.
+/// The limit in the CRD.
 const ROLES_MAX: usize = 16;
-/// Longer ones are as good as this.
+/// Longer timeouts are cut to this.
 const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// `allocations.berth.dev`
@@ -64,7 +64,7 @@ pub struct LeanCoschedulingPodGroup {
     status: LeanStatus,
 }
 
-/// What a status says of whether the minimum was bound once.
+/// The part of a status that shows whether the minimum was bound before.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 struct LeanStatus {
@@ -72,13 +72,13 @@ struct LeanStatus {
     conditions: Value,
 }
 
-/// The conditions that say so.
+/// The conditions that show it.
 const SCHEDULED_CONDITIONS: [&str; 3] = ["Scheduled", "PodGroupInitiallyScheduled", "PodGroupScheduled"];
-/// The phases of a coscheduling group that say so.
+/// The phases of a coscheduling group that show it.
 const SCHEDULED_PHASES: [&str; 2] = ["Scheduled", "Running"];
 
 impl LeanStatus {
-    /// Of a spec of this generation: a minimum that was raised since is another one.
+    /// Whether the minimum of this generation was bound before: a minimum that was raised since does not count.
     fn was_scheduled(&self, generation: i64) -> bool {
         let says_so = |condition: &Value| {
             let text = |field: &str| condition.get(field).and_then(Value::as_str).unwrap_or_default();
@@ -96,11 +96,11 @@ impl LeanStatus {
 /// The versions of `podgroups.scheduling.k8s.io` that have `spec.schedulingPolicy`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum PodGroupVersion {
-    /// Of 1.37.
+    /// Kubernetes 1.37.
     #[default]
     V1Beta1,
     V1Alpha3,
-    /// Of 1.36.
+    /// Kubernetes 1.36.
     V1Alpha2,
 }
 
@@ -113,7 +113,7 @@ impl PodGroupVersion {
         }
     }
 
-    /// The condition that says whether the group is scheduled.
+    /// The condition that shows whether the group is scheduled.
     pub fn condition(self) -> &'static str {
         match self {
             PodGroupVersion::V1Beta1 | PodGroupVersion::V1Alpha3 => "PodGroupInitiallyScheduled",
@@ -122,7 +122,7 @@ impl PodGroupVersion {
     }
 }
 
-/// A kind of which k8s-openapi has no type.
+/// Defines a kind for which k8s-openapi has no type.
 macro_rules! podgroups {
     ($lean:ident, $group:literal, $version:ty, $version_name:expr) => {
         impl Resource for $lean {
@@ -196,13 +196,13 @@ allocating!(LeanAllocation, Allocation, Allocation, allocation);
 allocating!(LeanPodGroup, PodGroup, PodGroup, pod_group);
 allocating!(LeanCoschedulingPodGroup, CoschedulingPodGroup, Coscheduling, coscheduling_pod_group);
 
-/// What a spec says.
+/// The content of a spec, and its problem.
 #[derive(Default)]
 struct Read {
     roles: Vec<Role>,
     timeout: Option<Duration>,
     topology: Option<Topology>,
-    /// The first one.
+    /// The first problem.
     problem: Option<String>,
 }
 
@@ -211,7 +211,7 @@ impl Read {
         self.problem.get_or_insert_with(|| problem.into());
     }
 
-    /// The spec as its type, or the default and a problem.
+    /// Parses the spec; on an error, notes the problem and returns the default.
     fn parse<T: Default + DeserializeOwned>(&mut self, spec: Value) -> T {
         if spec.is_null() {
             return T::default();
@@ -226,8 +226,8 @@ impl Read {
         let known = minimum.and_then(|minimum| u32::try_from(minimum).ok()).filter(|minimum| *minimum >= 1);
         if known.is_none() {
             self.note(match minimum {
-                Some(minimum) => format!("{field} is {minimum}: it must be a number from 1 on"),
-                None => format!("{field} is missing: say how many pods are placed together"),
+                Some(minimum) => format!("{field} is {minimum}: it must be between 1 and {}", u32::MAX),
+                None => format!("{field} is missing: set the number of pods to schedule together"),
             });
         }
         known.unwrap_or(1)
@@ -237,7 +237,7 @@ impl Read {
         if is_label_key(key) {
             self.topology = Some(Topology { key: interner.text(key), mode });
         } else {
-            self.note(format!("{field} is {key:?}, which no label of a node can be called"));
+            self.note(format!("{field} is {key:?}: it must be a valid label key"));
         }
     }
 
@@ -249,7 +249,7 @@ impl Read {
             name,
             uid: text(meta.uid.as_ref()),
             generation: meta.generation.unwrap_or(0),
-            // One without a time takes no pods from others.
+            // Without a creation time it has the lowest precedence.
             created_s: meta.creation_timestamp.as_ref().map_or(i64::MAX, |time| time.0.as_second()),
             roles: self.roles.into(),
             timeout: self.timeout,
@@ -269,7 +269,7 @@ fn allocation(spec: Value, interner: &mut Interner) -> Read {
         let minimum = read.minimum("spec.minimum", spec.minimum.map(i64::from));
         read.roles.push(Role { name: Arc::from(""), members, minimum });
     } else if is_short {
-        read.note("spec has roles and minimum, selector or owner: give either of them");
+        read.note("spec has roles and minimum, selector or owner: set only one of the two forms");
     }
     if spec.roles.len() > ROLES_MAX {
         read.note(format!("spec.roles has {} roles: {ROLES_MAX} at most", spec.roles.len()));
@@ -286,7 +286,7 @@ fn allocation(spec: Value, interner: &mut Interner) -> Read {
     if let Some(timeout) = spec.timeout.as_deref() {
         match timeout.parse::<ConfigDuration>() {
             Ok(timeout) if !timeout.get().is_zero() => read.timeout = Some(timeout.get()),
-            Ok(_) => read.note("spec.timeout is 0s: leave it out to wait for ever"),
+            Ok(_) => read.note("spec.timeout is 0s: leave it out to wait without a timeout"),
             Err(error) => read.note(format!("spec.timeout: {error}")),
         }
     }
@@ -301,7 +301,7 @@ fn allocation(spec: Value, interner: &mut Interner) -> Read {
     read
 }
 
-/// Which pods belong to a role; none if that cannot be understood.
+/// Returns the members of a role; none if the selector is invalid.
 fn members(
     path: &str,
     selector: Option<&api::Selector>,
@@ -326,11 +326,11 @@ fn members(
             Members::Owned(OwnerName { kind: interner.text(&owner.kind), name: interner.text(&owner.name) })
         }
         (None, None) => {
-            read.note(format!("{path} has neither selector nor owner: say which pods belong to it"));
+            read.note(format!("{path} has neither selector nor owner: set one to select its pods"));
             nobody
         }
         (Some(_), Some(_)) => {
-            read.note(format!("{path} has both selector and owner: give one of them"));
+            read.note(format!("{path} has both selector and owner: set only one of them"));
             nobody
         }
     }

@@ -1,4 +1,4 @@
-//! PodDisruptionBudgets, cut down to what preemption reads.
+//! Lean PodDisruptionBudgets: only the fields that preemption reads.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Volumes, claims and what they depend on, as the API server sends them, cut down to what scheduling needs.
+//! Lean volumes, claims and related storage objects: only the fields that scheduling needs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -50,12 +50,12 @@ fn some_text(text: &Option<String>, interner: &mut Interner) -> Option<Arc<str>>
     text.as_deref().filter(|text| !text.is_empty()).map(|text| interner.text(text))
 }
 
-/// Whole bytes; 0 if it cannot be read.
+/// Whole bytes; 0 if invalid.
 fn bytes(amounts: &BTreeMap<String, LeanAmount>) -> i64 {
     amounts.get("storage").and_then(|amount| amount.0).unwrap_or(0)
 }
 
-/// A quantity in whole bytes; `None` if it cannot be read.
+/// A quantity in whole bytes; `None` if invalid.
 #[derive(Debug, Clone)]
 struct LeanAmount(Option<i64>);
 
@@ -69,7 +69,7 @@ impl<'de> Deserialize<'de> for LeanAmount {
     }
 }
 
-/// What volumes and claims say alike.
+/// The fields that volumes and claims share.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct LeanKind {
@@ -313,7 +313,7 @@ impl LeanObject for LeanStorageClass {
     }
 }
 
-/// What CSI drivers say of a node, to watch with `Api<LeanCsiNode>`.
+/// The CSI drivers of a node, to watch with `Api<LeanCsiNode>`.
 #[derive(Debug, Clone, Default, Deserialize, kube::Resource)]
 #[resource(inherit = "k8s_openapi::api::storage::v1::CSINode")]
 pub struct LeanCsiNode {
@@ -388,7 +388,7 @@ impl LeanObject for LeanCsiDriver {
     }
 }
 
-/// Where a driver has room, to watch with `Api<LeanCsiStorageCapacity>`.
+/// The storage capacity of a driver, to watch with `Api<LeanCsiStorageCapacity>`.
 #[derive(Debug, Clone, Default, Deserialize, kube::Resource)]
 #[resource(inherit = "k8s_openapi::api::storage::v1::CSIStorageCapacity")]
 #[serde(rename_all = "camelCase")]
@@ -429,7 +429,7 @@ impl LeanObject for LeanCsiStorageCapacity {
     }
 }
 
-/// A volume on a node, to watch with `Api<LeanVolumeAttachment>`.
+/// A volume attached to a node, to watch with `Api<LeanVolumeAttachment>`.
 #[derive(Debug, Clone, Default, Deserialize, kube::Resource)]
 #[resource(inherit = "k8s_openapi::api::storage::v1::VolumeAttachment")]
 pub struct LeanVolumeAttachment {

@@ -1,4 +1,4 @@
-//! Execution of a bind: the loop around [`BindAttempt`] that sleeps, sends and reads.
+//! Driver of a bind: the loop around [`BindAttempt`] that sleeps, sends and reads.
 
 use berth_scheduler::placement::{BindAttempt, Binding, Outcome, PlacementStore, Reply, Step};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,21 +18,22 @@ impl BindCounters {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of bind requests with unknown result.
+    /// Bind requests with an unknown result.
     pub fn unknown(&self) -> u64 {
         self.unknown.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of reads of pods after unknown results.
+    /// Pods read to learn whether they were bound.
     pub fn reads(&self) -> u64 {
         self.reads.load(Ordering::Relaxed)
     }
 }
 
-/// Binds a pod, and returns when the outcome is certain, however long that takes.
+/// Binds, and returns when the outcome is certain, however long that takes.
 ///
-/// `clock` is monotonic. `leads` is called right before each request; once it returns false, no bind request is sent: a bind
-/// with unknown result is still settled by reading, any other ends as `Refused`. Dropping the future leaves the result unknown.
+/// `clock` is monotonic. `leads` is checked right before each request: once it returns false, no bind request is sent. A bind
+/// with an unknown effect is still settled by reading; all other binds end as `Refused`. Dropping the future abandons the bind
+/// with its effect unknown.
 pub async fn drive(
     store: &impl PlacementStore,
     binding: &Binding,
@@ -65,7 +66,7 @@ pub async fn drive(
             Step::Read { after } => {
                 pause(after).await;
                 counters.reads.fetch_add(1, Ordering::Relaxed);
-                // A request may be carried out between the read and its reply: the time of the read counts.
+                // A request may be carried out between the read and its answer: the time of sending counts.
                 let asked = clock();
                 attempt.read(store.read(binding).await, asked)
             }
@@ -91,7 +92,7 @@ mod tests {
     use super::*;
     use berth_scheduler::placement::{LATE_EFFECT, Truth};
 
-    /// Answers binds and reads from two scripts; the last read is repeated for ever.
+    /// Answers binds and reads from two scripts; the last read is repeated.
     struct Script {
         binds: Mutex<VecDeque<Reply>>,
         reads: Mutex<VecDeque<Truth>>,

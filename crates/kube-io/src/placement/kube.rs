@@ -1,4 +1,4 @@
-//! Placement store on the API server's `pods/binding`.
+//! API-server placement store (`pods/binding`).
 //!
 //! Source of the semantics: upstream `pkg/registry/core/pod/storage/storage.go`, `BindingREST`.
 
@@ -15,19 +15,21 @@ use serde::{Deserialize, Serialize};
 use crate::Fence;
 use crate::client::{self, Answer};
 
-/// Binds through the API server, with a client of its own: no hidden retries, and no queueing behind other traffic.
+/// Binds through the API server with a dedicated client: no hidden retries, no queueing behind other traffic.
 #[derive(Clone)]
 pub struct KubeStore {
-    /// Sends binds, with a fence none after the end of leadership.
+    /// Sends binds; with a `fence`, none after the end of leadership.
     writer: Client,
-    /// Reads pods, without a fence.
+    /// Reads pods; not fenced, since reading needs no leadership.
     reader: Client,
     server_timeout: Duration,
 }
 
 impl KubeStore {
+    /// Creates the store.
+    ///
     /// # Errors
-    /// No client can be built from `config`.
+    /// When no client can be built from `config`.
     pub fn new(config: ::kube::Config, fence: Option<&Fence>) -> ::kube::Result<Self> {
         let reader = client::without_retries(config.clone())?;
         Ok(match fence {
@@ -61,8 +63,8 @@ impl PlacementStore for KubeStore {
     }
 }
 
-/// `v1.Binding`. The uid is a precondition; the resource version is left out, since any edit of a label would then
-/// look like a conflict.
+/// `v1.Binding`. The uid is a precondition. The resource version is omitted: with it, any edit of a label would cause a
+/// conflict.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct BindingBody<'a> {
@@ -98,7 +100,7 @@ impl<'a> BindingBody<'a> {
     }
 }
 
-/// Classifies the reply. Unless it is certainly the API server's own, it is `Unknown`, and the pod is read.
+/// Maps an answer to a reply. Only a definite answer of the API server itself counts; everything else is `Unknown`, and the pod is read.
 fn reply(answer: Result<Answer, String>) -> Reply {
     let answer = match answer {
         Ok(answer) => answer,
@@ -109,16 +111,16 @@ fn reply(answer: Result<Answer, String>) -> Reply {
         StatusCode::NOT_FOUND if answer.is_object_not_found() => Reply::NotFound,
         StatusCode::CONFLICT => Reply::Conflict(answer.message()),
         StatusCode::TOO_MANY_REQUESTS => Reply::Busy { retry_after: answer.retry_after },
-        // Admission precedes storage, and an unavailable webhook usually recovers soon.
+        // Admission runs before the write to storage, and a webhook that does not answer usually recovers soon.
         StatusCode::INTERNAL_SERVER_ERROR if answer.is_webhook_failure() => Reply::Busy { retry_after: None },
-        // Proxies send these two as well, and do not know whether the request was carried out.
+        // Proxies send these two as well, without knowing whether the request was carried out.
         StatusCode::NOT_FOUND | StatusCode::REQUEST_TIMEOUT => Reply::Unknown(answer.message()),
         status if status.is_client_error() => Reply::Rejected(answer.message()),
         _ => Reply::Unknown(answer.message()),
     }
 }
 
-/// Fields of a pod that decide whether it can be bound.
+/// The fields of a pod that decide whether it can be bound.
 #[derive(Deserialize)]
 struct PodTruth {
     metadata: PodMeta,
@@ -153,7 +155,7 @@ fn truth(answer: Result<Answer, String>, uid: &str) -> Truth {
         return Truth::Unreadable(answer.message());
     }
     match serde_json::from_slice::<PodTruth>(&answer.body) {
-        Err(error) => Truth::Unreadable(format!("the API server sent a pod that cannot be read: {error}")),
+        Err(error) => Truth::Unreadable(format!("the API server sent a pod that cannot be parsed: {error}")),
         Ok(pod) if pod.metadata.uid != uid => Truth::Gone,
         Ok(pod) => match pod.spec.node_name {
             Some(node) if !node.is_empty() => Truth::BoundTo(node),
@@ -180,7 +182,7 @@ mod tests {
         Binding { uid: "u1".into(), namespace: "default".into(), name: "web-0".into(), node: "node-1".into() }
     }
 
-    /// A store before an API server that answers every request by `answer`.
+    /// A store with an API server that answers every request with `answer`.
     fn store<F>(answer: impl FnMut(Request<Body>) -> F + Send + 'static) -> KubeStore
     where
         F: Future<Output = Result<Response<Body>, &'static str>> + Send + 'static,

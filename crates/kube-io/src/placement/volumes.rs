@@ -1,8 +1,8 @@
 //! Writes to persistent volumes and claims that request the volumes of a pod.
 //!
-//! As in upstream's VolumeBinding (`bindAPIUpdate`): a free volume gets the claim as its `spec.claimRef`, and a claim whose volume
-//! is to be provisioned gets the annotation with the node's name. The resource version that was read is a precondition, so no
-//! other writer's change is overwritten. The writes are idempotent, so a lost reply needs no special handling.
+//! As upstream's VolumeBinding (`bindAPIUpdate`) and the volume controller expect: a free volume gets the claim as its
+//! `spec.claimRef`; a claim to be provisioned gets the annotation with the node's name. Both writes carry the resource version
+//! that was just read, so no other client's change is overwritten; and they are idempotent, so a lost answer is harmless.
 
 use berth_scheduler::placement::ClaimOrder;
 use std::time::Duration;
@@ -32,8 +32,10 @@ pub struct KubeClaims {
 }
 
 impl KubeClaims {
+    /// Creates the writer.
+    ///
     /// # Errors
-    /// When no client can be made of `config`.
+    /// When no client can be built from `config`.
     pub fn new(config: ::kube::Config, fence: Option<&Fence>) -> ::kube::Result<Self> {
         let client = match fence {
             Some(fence) => fence.client(config)?,
@@ -110,7 +112,7 @@ struct FoundClaim {
 }
 
 impl Found {
-    /// Returns 0 if it is not a number: then any observed version is new enough.
+    /// The resource version; 0 if it is not a number: then any observed version is new enough.
     fn version(&self) -> u64 {
         self.metadata.resource_version.parse().unwrap_or(0)
     }
@@ -189,8 +191,7 @@ mod tests {
         Wanted::Volume("pv".into())
     }
 
-    /// Writes to an API server that has `found` and answers writes by these statuses. Returns what came out, and what was
-    /// written.
+    /// Writes to an API server that has `found` and answers writes with these statuses. Returns the result and the writes.
     async fn write(
         wanted: Wanted,
         found: Value,

@@ -1,4 +1,4 @@
-//! Requests about ServiceScalers and their workloads.
+//! API requests of the service scaler.
 
 use http::Method;
 use serde::Deserialize;
@@ -15,7 +15,7 @@ use berth_model::LabelSelector;
 use berth_rightsizing::apply::Pod;
 
 const SCALERS: &str = "servicescalers";
-/// Other scalers: the path before and after the namespace, and the kind.
+/// Kinds of other autoscalers: the path before and after the namespace, and the kind.
 const OTHERS: [(&str, &str, &str); 2] = [
     ("/apis/autoscaling/v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler"),
     ("/apis/keda.sh/v1alpha1", "scaledobjects", "ScaledObject"),
@@ -27,36 +27,36 @@ const CONTROLLER: &str = "berth.dev/scaler";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scale {
     pub replicas: u32,
-    /// Label selector of its pods, as in a query.
+    /// Selector of its pods, in the syntax of a query.
     pub selector: String,
-    /// The same, if hints can use it.
+    /// The parsed selector; `None` if hints cannot use it.
     pub labels: Option<LabelSelector>,
     resource_version: String,
     path: String,
 }
 
 impl Scale {
-    /// Returns a scale with this number of replicas that cannot be written, for tests.
+    /// A scale with this number of replicas that cannot be written.
     pub fn of(replicas: u32) -> Scale {
         let (selector, resource_version, path) = ("app=web".to_owned(), String::new(), String::new());
         Scale { replicas, selector, labels: None, resource_version, path }
     }
 }
 
-/// A change that is reported in an event of the ServiceScaler.
+/// A change that is reported as an event of the ServiceScaler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     ScaledUp,
     ScaledDown,
     Resized,
-    /// A required change failed.
+    /// An action failed.
     Failed,
-    /// It is no longer scaled.
+    /// The workload is no longer scaled.
     Stopped,
 }
 
 impl Change {
-    /// Returns the reason of the event.
+    /// The reason of its event.
     pub fn reason(self) -> &'static str {
         match self {
             Change::ScaledUp => "ScaledUp",
@@ -80,24 +80,24 @@ fn folder(namespace: &str) -> String {
 }
 
 impl Recommending {
-    /// Lists all ServiceScalers; invalid ones are left out and logged.
+    /// Lists all ServiceScalers; skips and logs those that cannot be parsed.
     ///
     /// # Errors
-    /// [`ApiError::NotFound`]: the server has no such kind.
+    /// [`ApiError::NotFound`]: the server does not serve the kind.
     pub async fn services(&self) -> Result<Vec<Service>, ApiError> {
         let mut services = Vec::new();
         self.list(&format!("/apis/berth.dev/v1alpha1/{SCALERS}"), |item| match Service::read(item) {
             Ok(service) => services.push(service),
-            Err(error) => tracing::warn!(%error, "a ServiceScaler cannot be read"),
+            Err(error) => tracing::warn!(%error, "a ServiceScaler cannot be parsed"),
         })
         .await?;
         Ok(services)
     }
 
-    /// Reads the `scale` at a path that [`Owners`](crate::vpa::Owners) returned.
+    /// Reads the `scale` at a path that [`Owners`](crate::vpa::Owners) found.
     ///
     /// # Errors
-    /// [`ApiError::NotFound`]: there is no such workload.
+    /// [`ApiError::NotFound`]: the workload does not exist.
     pub async fn scale(&self, path: &str) -> Result<Scale, ApiError> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -124,7 +124,7 @@ impl Recommending {
             #[serde(default)]
             selector: String,
         }
-        // Not from the API server's cache: decisions need the current number.
+        // Not from the API server's cache: decisions need the newest number of replicas.
         let answer = self.get_now(path).await?;
         let Object { metadata, spec, status } = serde_json::from_slice(&answer.body)
             .map_err(|error| ApiError::Other(format!("{path} is no scale: {error}")))?;
@@ -137,10 +137,10 @@ impl Recommending {
         })
     }
 
-    /// Sets the replicas of a workload, if its scale has not changed since it was read.
+    /// Sets the replicas of a workload, if its scale is unchanged since it was read.
     ///
     /// # Errors
-    /// [`ApiError::Conflict`]: the workload was changed since.
+    /// [`ApiError::Conflict`]: another client changed the workload meanwhile.
     pub async fn set_replicas(&self, scale: &Scale, replicas: u32) -> Result<(), ApiError> {
         let patch = json!({
             "metadata": {"resourceVersion": scale.resource_version},
@@ -149,26 +149,26 @@ impl Recommending {
         self.send(json_request(Method::PATCH, &scale.path, MERGE_PATCH, &patch)).await.map(drop)
     }
 
-    /// Lists the running pods that a scale selects; invalid ones are left out and logged.
+    /// Lists the pods that a scale selects and that are not finished; skips and logs those that cannot be parsed.
     ///
     /// # Errors
-    /// Not all could be read.
+    /// When the list is incomplete.
     pub async fn service_pods(&self, namespace: &str, selector: &str) -> Result<Vec<Pod>, ApiError> {
         let mut pods = Vec::new();
         let path = format!("/api/v1/namespaces/{namespace}/pods");
         let selector = format!("labelSelector={}", encoded(selector));
         self.list_where(&path, &selector, |item| match read_running(item) {
             Ok(pod) => pods.extend(pod.filter(|pod| is_name(&pod.name) && !pod.uid.is_empty())),
-            Err(error) => tracing::warn!(namespace, %error, "a pod cannot be read"),
+            Err(error) => tracing::warn!(namespace, %error, "a pod cannot be parsed"),
         })
         .await?;
         Ok(pods)
     }
 
-    /// Lists other objects that set replicas or sizes in a namespace. Kinds that the server does not have are skipped.
+    /// Lists the other autoscalers in a namespace. Kinds that the server does not serve have no objects.
     ///
     /// # Errors
-    /// Not all could be read.
+    /// When a list fails.
     pub async fn others_that_scale(&self, namespace: &str) -> Result<Vec<Other>, ApiError> {
         let mut others = Vec::new();
         for (prefix, plural, kind) in OTHERS {
@@ -189,7 +189,7 @@ impl Recommending {
     /// Writes the status of a ServiceScaler, unless it was deleted or recreated since it was read.
     ///
     /// # Errors
-    /// It was not written.
+    /// When it was not written.
     pub async fn write_service_status(
         &self,
         service: &Service,
@@ -206,10 +206,10 @@ impl Recommending {
         self.send(json_request(Method::PATCH, &path, MERGE_PATCH, &patch)).await.map(drop)
     }
 
-    /// Writes an event of the ServiceScaler.
+    /// Sends an event about a change of the ServiceScaler.
     ///
     /// # Errors
-    /// It was not written.
+    /// When it was not sent.
     pub async fn tell_change(
         &self,
         service: &Service,
@@ -230,7 +230,7 @@ impl Recommending {
     }
 }
 
-/// Encodes text for the query of a URL.
+/// Percent-encodes a text for the query of a URL.
 fn encoded(text: &str) -> String {
     let keep = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~');
     let of = |byte: u8| if keep(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };

@@ -1,4 +1,4 @@
-//! From ServiceScalers, HorizontalPodAutoscalers and ScaledObjects to what decisions are made with.
+//! Conversion of ServiceScalers, HorizontalPodAutoscalers and ScaledObjects to the scaler's inputs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,40 +20,40 @@ use berth_rightsizing::scaling::behavior::{Amount as Step, Behavior, Policy, Rul
 use berth_rightsizing::scaling::{Bounds, Horizontal, Settings, Vertical};
 
 const MAX_REPLICAS: u32 = 10;
-/// As HorizontalPodAutoscalers have it.
+/// The default of HorizontalPodAutoscalers, in seconds.
 const SCALE_DOWN_WINDOW_S: i64 = 300;
 
-/// One ServiceScaler as it was read.
+/// A ServiceScaler as read from the API server.
 #[derive(Debug, Clone)]
 pub struct Service {
     pub namespace: Arc<str>,
     pub name: Arc<str>,
     pub uid: String,
     pub generation: i64,
-    /// Of two for one target the older one goes first, then the first by name.
+    /// Creation time: of two for one target, the older one takes precedence, then the first by name.
     pub created: i64,
     pub target: Owner,
-    /// What it asks for, or what is wrong with it.
+    /// The plan, or the reason why the spec is invalid.
     pub plan: Result<Plan, String>,
-    /// What its status said when it was read.
+    /// The status when it was read.
     pub known: Option<ServiceScalerStatus>,
 }
 
-/// What a ServiceScaler asks for.
+/// The settings of a ServiceScaler.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     pub settings: Settings,
-    /// How sizes are estimated, if not as SHOWAR does.
+    /// The estimator of sizes; `None`: SHOWAR's.
     pub estimator: Option<Method>,
-    /// What replicas follow, when they are scaled.
+    /// The signal that drives the replicas, if they are scaled.
     pub signal: Option<Query>,
-    /// The share of requests that succeed.
+    /// The success ratio of requests.
     pub success: Option<Query>,
     pub behavior: Behavior,
     pub dry_run: bool,
 }
 
-/// What to ask of Prometheus.
+/// A Prometheus query.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Query {
     Signal(SignalKind),
@@ -61,21 +61,21 @@ pub enum Query {
     Custom(String),
 }
 
-/// Somebody else who decides about the replicas of a workload, or about the sizes of its containers.
+/// Another autoscaler of the replicas of a workload, or of the sizes of its containers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Other {
     pub target: Owner,
-    /// Such as `HorizontalPodAutoscaler web`.
+    /// Kind and name, such as `HorizontalPodAutoscaler web`.
     pub name: String,
-    /// It decides about sizes.
+    /// Whether it sets sizes.
     pub sizes: bool,
 }
 
 impl Service {
-    /// Reads one from JSON.
+    /// Parses a ServiceScaler.
     ///
     /// # Errors
-    /// It is none.
+    /// When it is not a ServiceScaler.
     pub fn read(json: &str) -> Result<Service, String> {
         let object: ServiceScaler = serde_json::from_str(json).map_err(|error| error.to_string())?;
         let (meta, spec) = (object.metadata, object.spec);
@@ -132,7 +132,7 @@ fn query(signal: &Signal) -> Query {
     Query::Signal(kind)
 }
 
-/// The API server has checked most of this, unless it has another version of the CRD.
+/// Validates the settings again: the API server may have another version of the CRD.
 fn settings(
     dimensions: &[Dimension],
     objectives: Option<&Objectives>,
@@ -168,7 +168,7 @@ fn settings(
             let hold_s = hold.unwrap_or(horizontal.hold_s);
             Some(Horizontal { every_s: seconds(pace, horizontal.every_s), hold_s, ..horizontal })
         }
-        None if scales => return Err("spec.objectives: needed to scale replicas".to_owned()),
+        None if scales => return Err("spec.objectives: required to scale replicas".to_owned()),
         None => None,
     };
     Ok(Settings { vertical, containers, horizontal })
@@ -205,7 +205,7 @@ fn bounded(base: &Vertical, of: &berth_crds::service_scaler::ContainerBounds) ->
 fn horizontal(objectives: &Objectives, bounds: Option<&ApiBounds>) -> Result<Horizontal, String> {
     let number = |field: &str, text: &str| {
         let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
-        number.ok_or_else(|| format!("spec.objectives.{field}: `{text}` is no number"))
+        number.ok_or_else(|| format!("spec.objectives.{field}: `{text}` is not a number"))
     };
     let setpoint = number("signal.target", &objectives.signal.target)?;
     if setpoint == 0.0 {
@@ -251,13 +251,13 @@ fn behavior(behavior: Option<&ApiBehavior>) -> Behavior {
     Behavior { up: up.map(|it| rules(it, 0)), down: down.map(|it| rules(it, SCALE_DOWN_WINDOW_S)) }
 }
 
-/// A VerticalPodAutoscaler that changes pods, or gives new ones their size.
+/// Returns a VerticalPodAutoscaler that updates pods or sets the sizes of new ones.
 pub(super) fn sizing(vpa: Vpa) -> Option<Other> {
     let target = vpa.target.filter(|_| Mode::of(&vpa.update_mode) != Mode::Off)?;
     Some(Other { target, name: format!("VerticalPodAutoscaler {}", vpa.name), sizes: true })
 }
 
-/// Reads a HorizontalPodAutoscaler or a ScaledObject; the kind is for people.
+/// Parses a HorizontalPodAutoscaler or a ScaledObject; the kind is only displayed.
 pub(super) fn read_other(json: &str, kind: &str) -> Option<Other> {
     #[derive(Deserialize)]
     struct Object {
@@ -290,7 +290,7 @@ pub(super) fn read_other(json: &str, kind: &str) -> Option<Other> {
     Some(Other { target, name: format!("{kind} {}", metadata.name), sizes: false })
 }
 
-/// Reads a selector as the `scale` of a workload has it, `app=web,tier in (a,b)`; `None`: it is empty, or not understood.
+/// Parses a selector in the syntax of a `scale`, `app=web,tier in (a,b)`; `None` if it is empty or invalid.
 pub(super) fn read_selector(text: &str) -> Option<LabelSelector> {
     let mut requirements = Vec::new();
     let mut rest = text.trim();
@@ -332,7 +332,7 @@ fn read_requirement(text: &str) -> Option<Requirement> {
     (!key.is_empty() && !key.contains(char::is_whitespace)).then(|| Requirement { key: key.into(), operator })
 }
 
-/// The same workload, whatever version of its group is named.
+/// Whether both name the same workload, in any version of its group.
 pub fn same_target(one: &Owner, other: &Owner) -> bool {
     let group = |owner: &Owner| owner.api_version.rsplit_once('/').map_or("", |it| it.0).to_owned();
     one.kind == other.kind && one.name == other.name && group(one) == group(other)
@@ -380,7 +380,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_told_with_its_field() {
         for (spec, expected) in [
-            (r#","dimensions":["Replicas"]"#, "spec.objectives: needed"),
+            (r#","dimensions":["Replicas"]"#, "spec.objectives: required"),
             (
                 r#","objectives":{"signal":{"type":"CpuThrottling","target":"0"}}"#,
                 "spec.objectives.signal.target: must be above 0",

@@ -1,4 +1,4 @@
-//! Lean type of ServiceScalers, which every process watches: their statuses have hints and sizes for new pods.
+//! Lean ServiceScalers, watched by every process: the hints and sizes for new pods in their statuses.
 
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ impl OptionalKind for LeanServiceScaler {
 }
 
 impl LeanServiceScaler {
-    /// Returns the placement hints of its pods; invalid ones are left out.
+    /// Returns the placement hints of its pods; skips invalid ones.
     pub fn hints(&self) -> Vec<Hint> {
         let namespace = self.metadata.namespace.as_deref().unwrap_or_default();
         let workload = |namespace: &str, selector: &str| {
@@ -70,7 +70,7 @@ impl LeanServiceScaler {
         self.status.hints.iter().filter_map(hint).collect()
     }
 
-    /// Returns the sizes of new pods in the form of a VPA; `None` if it sets none.
+    /// Returns the sizes of new pods, as a VPA; `None` if it sets none.
     pub fn sizes(&self) -> Option<Vpa> {
         let target = self.spec.target.as_ref()?;
         if self.status.containers.is_empty() || self.spec.dry_run {
@@ -139,7 +139,7 @@ mod tests {
         let all = sizes.status.recommendation.expect("recommendations");
         assert_eq!(all[0].target, PerResource { cpu: Some(300), memory: Some(1 << 20) });
         assert_eq!(all[1].target, PerResource::default());
-        assert!(read(true, status).sizes().is_none(), "it only tells what it would do");
+        assert!(read(true, status).sizes().is_none(), "it is a dry run");
         assert!(read(false, Value::Null).sizes().is_none());
     }
 }

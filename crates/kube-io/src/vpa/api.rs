@@ -1,4 +1,4 @@
-//! Requests of the recommender, each sent once: the next round is the retry.
+//! API requests of the recommender, each sent once: the next round is the retry.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub enum ApiError {
     NotFound(String),
     #[error("not allowed: {0}")]
     Forbidden(String),
-    /// The object was changed or recreated.
+    /// The object changed or was recreated.
     #[error("changed meanwhile: {0}")]
     Conflict(String),
     #[error("{0}")]
@@ -39,38 +39,38 @@ pub(super) fn vpa_folder(namespace: &str) -> String {
     format!("/apis/autoscaling.k8s.io/v1/namespaces/{namespace}/verticalpodautoscalers")
 }
 
-/// Client of the recommender. Cheap to clone.
+/// API client of the recommender. Cheap to clone.
 #[derive(Clone)]
 pub struct Recommending {
     pub(super) client: Client,
 }
 
 impl Recommending {
-    /// `client` must send each request once.
+    /// Creates an API client. `client` must send each request once, without retries.
     pub fn new(client: Client) -> Self {
         Self { client }
     }
 
-    /// Lists the VPAs of a namespace or of all, of all recommenders; invalid ones are left out and logged.
+    /// Lists the VPAs of one or all namespaces, of all recommenders; skips and logs those that cannot be parsed.
     ///
     /// # Errors
-    /// [`ApiError::NotFound`]: the server has no VPAs.
+    /// [`ApiError::NotFound`]: the server does not serve VPAs.
     pub async fn vpas(&self, namespace: Option<&str>) -> Result<Vec<Vpa>, ApiError> {
         let mut vpas = Vec::new();
         let path = namespace
             .map_or_else(|| "/apis/autoscaling.k8s.io/v1/verticalpodautoscalers".to_owned(), vpa_folder);
         self.list(&path, |item| match read_vpa(item) {
             Ok(vpa) => vpas.push(vpa),
-            Err(error) => tracing::warn!(%error, "a VerticalPodAutoscaler cannot be read"),
+            Err(error) => tracing::warn!(%error, "a VerticalPodAutoscaler cannot be parsed"),
         })
         .await?;
         Ok(vpas)
     }
 
-    /// Lists the running pods of a namespace; the first one of each owner has its spec.
+    /// Lists the pods of a namespace that are not finished; the first one of each owner with its spec.
     ///
     /// # Errors
-    /// Not all could be read.
+    /// When the list is incomplete.
     pub async fn pods(&self, namespace: &str) -> Result<Vec<OwnedPod>, ApiError> {
         let mut pods = Vec::new();
         let mut owners = BTreeSet::new();
@@ -83,13 +83,13 @@ impl Recommending {
                 }
                 pods.push(pod);
             }
-            Err(error) => tracing::warn!(namespace, %error, "a pod cannot be read"),
+            Err(error) => tracing::warn!(namespace, %error, "a pod cannot be parsed"),
         })
         .await?;
         Ok(pods)
     }
 
-    /// Reads the newest samples of a namespace's pods from `metrics.k8s.io`.
+    /// Lists the newest samples of a namespace's pods, from `metrics.k8s.io`.
     ///
     /// # Errors
     /// [`ApiError::NotFound`]: the cluster has no metrics server.
@@ -98,7 +98,7 @@ impl Recommending {
         let path = format!("/apis/metrics.k8s.io/v1beta1/namespaces/{namespace}/pods");
         self.list(&path, |item| match read_usage(item) {
             Ok(usage) => usages.push(usage),
-            Err(error) => tracing::debug!(namespace, %error, "a pod's metrics cannot be read"),
+            Err(error) => tracing::debug!(namespace, %error, "the metrics of a pod cannot be parsed"),
         })
         .await?;
         Ok(usages)
@@ -107,7 +107,7 @@ impl Recommending {
     /// Writes the status of a VPA, unless it was deleted or recreated since it was read.
     ///
     /// # Errors
-    /// It was not written.
+    /// When it was not written.
     pub async fn write_status(&self, vpa: &Vpa, patch: &Value) -> Result<(), ApiError> {
         let path = format!("{}/{}/status", vpa_folder(&vpa.namespace), vpa.name);
         self.send(json_request(Method::PATCH, &path, MERGE_PATCH, patch)).await.map(drop)
@@ -116,7 +116,7 @@ impl Recommending {
     /// Lists the names of the namespaces with this label set to `true`.
     ///
     /// # Errors
-    /// Not all could be read.
+    /// When the list is incomplete.
     pub async fn namespaces_with(&self, label: &str) -> Result<BTreeSet<Arc<str>>, ApiError> {
         #[derive(Deserialize)]
         struct Object {
@@ -137,20 +137,20 @@ impl Recommending {
         Ok(names)
     }
 
-    /// Creates the VPA of a workload that has none.
+    /// Creates a VPA for a workload that has none.
     ///
     /// # Errors
-    /// It was not created; [`ApiError::Conflict`]: the name exists.
+    /// When it was not created; [`ApiError::Conflict`]: an object of its name exists.
     pub async fn make_vpa(&self, candidate: &Candidate, recommender: &str) -> Result<(), ApiError> {
         let object = made(candidate, recommender);
         let path = vpa_folder(&candidate.namespace);
         self.send(json_request(Method::POST, &path, "application/json", &object)).await.map(drop)
     }
 
-    /// Deletes a VPA, if it has not changed since it was read.
+    /// Deletes a VPA, if it is unchanged since it was read.
     ///
     /// # Errors
-    /// It was not deleted.
+    /// When it was not deleted.
     pub async fn delete_vpa(&self, vpa: &Vpa) -> Result<(), ApiError> {
         let path = format!("{}/{}", vpa_folder(&vpa.namespace), vpa.name);
         let body = json!({"preconditions": {"uid": vpa.uid, "resourceVersion": vpa.resource_version}});
@@ -163,7 +163,7 @@ impl Recommending {
     /// Writes the usage of a VPA's containers to its annotation, unless it was deleted or recreated since it was read.
     ///
     /// # Errors
-    /// It was not written.
+    /// When it was not written.
     pub async fn write_usage(
         &self,
         (namespace, name): (&str, &str),
@@ -196,7 +196,7 @@ impl Recommending {
     pub(crate) async fn get(&self, path: &str, accept: &str) -> Result<Answer, ApiError> {
         let request = Request::builder()
             .method(Method::GET)
-            // The API server's cache is new enough, and costs etcd nothing.
+            // The API server's cache is recent enough, and spares etcd a read.
             .uri(format!("{path}?resourceVersion=0"))
             .header(http::header::ACCEPT, accept)
             .body(Body::empty());
@@ -224,7 +224,7 @@ impl Recommending {
         self.list_as(path, selector, "application/json", take).await
     }
 
-    /// The same with another `Accept`.
+    /// Lists with this `Accept` header.
     pub(super) async fn list_as(
         &self,
         path: &str,
@@ -253,7 +253,7 @@ impl Recommending {
                 .body(Body::empty());
             let answer = self.send(request.map_err(|error| error.to_string())).await?;
             let page: Page = serde_json::from_slice(&answer.body)
-                .map_err(|error| ApiError::Other(format!("the API server sent no list: {error}")))?;
+                .map_err(|error| ApiError::Other(format!("the API server sent an invalid list: {error}")))?;
             for item in page.items.unwrap_or_default() {
                 take(item.get());
             }

@@ -1,4 +1,4 @@
-//! Checkpoints: upstream's objects, with the windows that are still open in an annotation.
+//! VPA checkpoints: upstream's objects, with the open windows in an annotation.
 
 use std::collections::BTreeMap;
 
@@ -15,20 +15,20 @@ use berth_rightsizing::recommend::{CheckpointStatus, OpenWindows};
 /// Annotation with the open windows: upstream's schema has no field for them.
 pub const OPEN_WINDOWS: &str = "berth.dev/open-windows";
 
-/// Annotation with the usage of dimensions other than CPU and memory, see [`berth_rightsizing::recommend::dimension::kept`].
+/// Annotation with the usage of resources other than CPU and memory, see [`berth_rightsizing::recommend::dimension::kept`].
 pub const DIMENSIONS: &str = "berth.dev/dimensions";
 
-/// A checkpoint as read.
+/// A checkpoint in the API server.
 #[derive(Debug, Clone)]
 pub struct FoundCheckpoint {
     pub namespace: String,
     pub label: Label,
     pub uid: String,
-    /// Annotations of other writers, which are kept.
+    /// Annotations of other clients; they are kept.
     pub annotations: BTreeMap<String, String>,
-    /// Its content, or why that is invalid.
+    /// The content, or the reason why it cannot be parsed.
     pub content: Result<(CheckpointStatus, OpenWindows), String>,
-    /// The annotation [`DIMENSIONS`], as read.
+    /// The stored dimensions, unparsed.
     pub dimensions: Option<String>,
 }
 
@@ -38,15 +38,15 @@ pub struct Saved {
     pub namespace: String,
     pub vpa: String,
     pub container: String,
-    /// Annotations of other writers.
+    /// Annotations of other clients.
     pub annotations: BTreeMap<String, String>,
     pub status: CheckpointStatus,
     pub windows: OpenWindows,
-    /// The annotation [`DIMENSIONS`].
+    /// The dimensions to store.
     pub dimensions: Option<String>,
 }
 
-/// Result of a write.
+/// The result of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Written {
     Yes,
@@ -87,10 +87,10 @@ fn folder(namespace: &str) -> String {
 }
 
 impl Recommending {
-    /// Passes the checkpoints of a namespace, or of all, to `take`.
+    /// Lists the checkpoints of one or all namespaces and passes them on one by one.
     ///
     /// # Errors
-    /// Not all could be read.
+    /// When the list is incomplete.
     pub async fn checkpoints(
         &self,
         namespace: Option<&str>,
@@ -99,12 +99,12 @@ impl Recommending {
         let path = namespace.map_or_else(|| ALL.to_owned(), folder);
         self.list(&path, |item| match read(item) {
             Ok(found) => take(found),
-            Err(error) => tracing::warn!(%error, "a checkpoint cannot be read"),
+            Err(error) => tracing::warn!(%error, "a checkpoint cannot be parsed"),
         })
         .await
     }
 
-    /// Returns whether the checkpoint exists and belongs to another VPA or container.
+    /// Whether the checkpoint exists and belongs to another VPA or container.
     async fn is_anothers(&self, path: &str, saved: &Saved) -> Result<bool, ApiError> {
         let answer = match self.get(path, "application/json").await {
             Err(ApiError::NotFound(_)) => return Ok(false),
@@ -118,7 +118,7 @@ impl Recommending {
     /// Writes a checkpoint, and creates it if it does not exist.
     ///
     /// # Errors
-    /// It was not written.
+    /// When it was not written.
     pub async fn save(&self, saved: &Saved) -> Result<Written, ApiError> {
         let folder = folder(&saved.namespace);
         let name = saved::name(&saved.vpa, &saved.container);
@@ -127,7 +127,7 @@ impl Recommending {
             serde_json::to_string(&saved.windows).map_err(|error| ApiError::Other(error.to_string()))?;
         annotations.insert(OPEN_WINDOWS.to_owned(), windows);
         annotations.extend(saved.dimensions.clone().map(|text| (DIMENSIONS.to_owned(), text)));
-        // A merge would keep old buckets.
+        // A merge patch would keep old buckets.
         let patch = json!([
             {"op": "test", "path": "/spec/vpaObjectName", "value": saved.vpa},
             {"op": "test", "path": "/spec/containerName", "value": saved.container},
@@ -138,7 +138,7 @@ impl Recommending {
         match self.send(json_request(Method::PATCH, &path, JSON_PATCH, &patch)).await {
             Ok(_) => return Ok(Written::Yes),
             Err(error @ ApiError::Conflict(_)) => {
-                // A test failed, or another writer wrote at the same time.
+                // A `test` operation failed, or another client wrote at the same time.
                 return if self.is_anothers(&path, saved).await? {
                     Ok(Written::NameTaken)
                 } else {
@@ -163,7 +163,7 @@ impl Recommending {
     /// Deletes a checkpoint, if it still has this uid.
     ///
     /// # Errors
-    /// It was not deleted.
+    /// When it was not deleted.
     pub async fn delete_checkpoint(&self, namespace: &str, name: &str, uid: &str) -> Result<(), ApiError> {
         let path = format!("{}/{name}", folder(namespace));
         let body = json!({"preconditions": {"uid": uid}});
@@ -189,7 +189,7 @@ fn read(json: &str) -> Result<FoundCheckpoint, String> {
         Value::Null => Ok(CheckpointStatus::default()),
         status => serde_json::from_value(status).map_err(|error| error.to_string()),
     };
-    // Without open windows it is upstream's checkpoint.
+    // Without open windows it is the same as a checkpoint of upstream.
     let windows = windows.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
     Ok(FoundCheckpoint {
         namespace: metadata.namespace,

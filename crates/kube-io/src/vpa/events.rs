@@ -1,4 +1,4 @@
-//! Evictions of pods by their kubelet, from its Events.
+//! Kubelet evictions, read from Events.
 //!
 //! Upstream: `pkg/recommender/input/oom/observer.go`.
 
@@ -15,19 +15,19 @@ use crate::pod_reader::is_name;
 use berth_model::Quantity;
 use berth_rightsizing::recommend::{Amount, Owner, UnixNanos, time};
 
-/// Maximum number of evictions of one namespace per read. The API server keeps Events for an hour.
+/// Maximum number of evictions read per namespace and round. The API server drops Events after an hour.
 pub const EVICTIONS_MAX: usize = 1_000;
 
-/// A pod that was evicted because its node was short of memory.
+/// A pod that the kubelet evicted because of memory pressure on its node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Eviction {
-    /// Of the Event.
+    /// Uid of the Event.
     pub uid: String,
     pub time: UnixNanos,
     pub pod: String,
     /// May be empty.
     pub pod_uid: Arc<str>,
-    /// Containers that used more memory than they requested, and how many bytes.
+    /// Containers that used more memory than they requested, and their usage in bytes.
     pub used: Vec<(String, Amount)>,
 }
 
@@ -58,10 +58,10 @@ struct Involved {
 }
 
 impl Recommending {
-    /// Lists the evictions of a namespace due to memory pressure, at most [`EVICTIONS_MAX`], and returns the number of further ones.
+    /// Lists the memory-pressure evictions of a namespace, at most [`EVICTIONS_MAX`], and counts the rest.
     ///
     /// # Errors
-    /// Not all could be read.
+    /// When the list is incomplete.
     pub async fn evictions(&self, namespace: &str) -> Result<(Vec<Eviction>, usize), ApiError> {
         let (mut evictions, mut beyond) = (Vec::new(), 0);
         let path = format!("/api/v1/namespaces/{namespace}/events");
@@ -74,10 +74,10 @@ impl Recommending {
         Ok((evictions, beyond))
     }
 
-    /// Returns the controller of a pod that may be finished; `None` when the pod is gone, or has none.
+    /// Returns the controller of a pod, which may be finished; `None` if the pod is gone or has no controller.
     ///
     /// # Errors
-    /// The pod could not be read.
+    /// When the request fails.
     pub async fn controller_of(
         &self,
         namespace: &str,
@@ -93,7 +93,7 @@ impl Recommending {
     }
 }
 
-/// Returns `None` if the eviction is not due to memory pressure, or the Event is incomplete.
+/// Parses an eviction; `None` if the cause is not memory pressure or the Event is incomplete.
 fn read(json: &str) -> Option<Eviction> {
     let Event { metadata, reason, involved_object } = serde_json::from_str(json).ok()?;
     if reason != "Evicted" || involved_object.kind != "Pod" || !is_name(&involved_object.name) {

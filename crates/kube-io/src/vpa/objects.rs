@@ -15,15 +15,15 @@ use berth_rightsizing::recommend::{
     self, Condition, ContainerPolicy, EvictionRequirement, Owner, Status, Vpa, time,
 };
 
-/// Label with the creator of an object, and its value on objects that berth creates.
+/// The label that names the creator of an object, and its value on berth's objects.
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 const OURS: &str = "berth";
-/// Annotation with the usage of dimensions other than CPU and memory, see [`berth_rightsizing::recommend::dimension::report`].
+/// Annotation with the usage of resources other than CPU and memory, see [`berth_rightsizing::recommend::dimension::report`].
 pub const USAGE: &str = "berth.dev/usage";
-/// Which estimator is asked for, see [`berth_rightsizing::recommend::method`].
+/// Annotation that selects the estimator, see [`berth_rightsizing::recommend::method`].
 const ESTIMATOR: &str = "berth.dev/estimator";
 
-/// Amounts by resource, as they are written.
+/// Amounts by resource, as in JSON.
 pub(crate) type Quantities = BTreeMap<String, Value>;
 
 #[derive(Default, Deserialize)]
@@ -167,7 +167,7 @@ struct WireCondition {
     observed_generation: Option<i64>,
 }
 
-/// Reads a VPA. Invalid quantities count as absent.
+/// Parses a VPA. Invalid quantities count as unset.
 pub(crate) fn read_vpa(json: &str) -> Result<Vpa, String> {
     let Object { mut metadata, spec, status } =
         serde_json::from_str(json).map_err(|error| error.to_string())?;
@@ -233,7 +233,7 @@ fn policy(wire: WirePolicy) -> ContainerPolicy {
     }
 }
 
-/// A quantity, which may be written as a number.
+/// Parses a quantity, which may be a JSON number.
 pub(crate) fn quantity(value: &Value) -> Option<Quantity> {
     match value {
         Value::String(text) => Quantity::parse(text).ok(),
@@ -276,7 +276,7 @@ fn condition(wire: WireCondition) -> Condition {
     }
 }
 
-/// A merge patch that writes this status into the VPA of this uid, and leaves everything else as it is.
+/// Returns a merge patch that writes only this status into the VPA with this uid.
 pub fn status_patch(uid: &str, status: &Status) -> Value {
     let recommendation = status.recommendation.as_ref().map(|containers| WireRecommendation {
         container_recommendations: containers
@@ -308,7 +308,7 @@ pub fn status_patch(uid: &str, status: &Status) -> Value {
     })
 }
 
-/// A VPA for a workload that has none, which goes with the workload.
+/// Returns a VPA for a workload that has none. An owner reference deletes it with the workload.
 pub(super) fn made(candidate: &Candidate, recommender: &str) -> Value {
     let Candidate { namespace, owner, uid, .. } = candidate;
     let Owner { api_version, kind, name } = owner;
@@ -329,7 +329,7 @@ pub(super) fn made(candidate: &Candidate, recommender: &str) -> Value {
     })
 }
 
-/// Builds a merge patch that writes this usage to the annotation of the VPA with this uid.
+/// Returns a merge patch that writes this usage into the annotation of the VPA with this uid.
 pub(super) fn usage_patch(uid: &str, text: &str) -> Value {
     json!({"metadata": {"uid": uid, "annotations": {USAGE: text}}})
 }

@@ -1,7 +1,7 @@
-//! Who is at the top of a chain of owners: Pod, ReplicaSet, Deployment.
+//! Resolver of owner chains: Pod, ReplicaSet, Deployment.
 //!
-//! Upstream: `pkg/target/controller_fetcher/controller_fetcher.go`. The end of a chain is the last owner that is a kind of
-//! Kubernetes' own or has a `/scale` subresource.
+//! Upstream: `pkg/target/controller_fetcher/controller_fetcher.go`. The top of a chain is the last owner that is of a built-in
+//! kind or has a `/scale` subresource.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,27 +14,27 @@ use crate::lean::nullable;
 use crate::pod_reader::is_name;
 use berth_rightsizing::recommend::Owner;
 
-/// Maximum length of a chain of owners: a cycle is a user's error.
+/// Maximum depth of an owner chain. Chains are short; a cycle is a mistake of the objects' creator.
 const DEPTH_MAX: usize = 8;
-/// Number of owners of one kind and namespace from which one list is cheaper than single reads.
+/// Number of owners of one kind and namespace from which one list is cheaper than single requests.
 const LIST_FROM: usize = 8;
-/// Rounds for which a result is cached: owners seldom change.
+/// Rounds for which answers are cached: the owner of an object rarely changes.
 const ROUNDS_KEPT: u64 = 10;
 
-/// What was found out about an owner.
+/// The result of resolving an owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
     /// It exists, and this is the top of its chain.
     Top(Owner),
     Missing,
-    /// It cannot be what a VPA looks after, for this reason.
+    /// It cannot be the target of a VPA, for this reason.
     Unsupported(String),
 }
 
-/// Finds owners, and remembers answers for some rounds.
+/// Resolves owners and caches answers for some rounds.
 pub struct Owners {
     api: Recommending,
-    /// The label of which the value is read, if any.
+    /// The label whose value is read, if any.
     label: Option<String>,
     round: u64,
     seen: BTreeMap<(Arc<str>, Owner), Remembered>,
@@ -81,27 +81,27 @@ impl Recommending {
         let answer = self.get(path, accept).await?;
         serde_json::from_slice(&answer.body)
             .map(|object: Object| object.metadata)
-            .map_err(|error| ApiError::Other(format!("{path} cannot be read: {error}")))
+            .map_err(|error| ApiError::Other(format!("{path} cannot be parsed: {error}")))
     }
 }
 
 impl Owners {
-    /// `label`: of which the value is to be known, too.
+    /// Creates a resolver. `label`: a label whose value is read too.
     pub fn new(api: Recommending, label: Option<String>) -> Self {
         Self { api, label, round: 0, seen: BTreeMap::new(), scalable: BTreeMap::new() }
     }
 
-    /// A new round begins: what was not used for some rounds is forgotten.
+    /// Starts a new round: drops answers that were not used for some rounds.
     pub fn next_round(&mut self) {
         self.round += 1;
         let round = self.round;
         self.seen.retain(|_, it| it.used + ROUNDS_KEPT >= round);
     }
 
-    /// The top of the chain that begins at `owner`.
+    /// Returns the top of the chain that begins at `owner`.
     ///
     /// # Errors
-    /// The API server did not answer, or rejected the request.
+    /// When a request fails.
     pub async fn top(&mut self, namespace: &Arc<str>, owner: &Owner) -> Result<Found, ApiError> {
         let mut at = match self.look(namespace, owner).await? {
             Look::Missing => return Ok(Found::Missing),
@@ -120,10 +120,10 @@ impl Owners {
         Ok(Found::Unsupported("its chain of owners has no end".to_owned()))
     }
 
-    /// Where the `scale` of a workload is; or why it has none.
+    /// Returns the path of the `scale` of a workload, or the reason why it has none.
     ///
     /// # Errors
-    /// The API server did not answer, or rejected the request.
+    /// When a request fails.
     pub async fn scale_path(
         &mut self,
         namespace: &str,
@@ -148,7 +148,7 @@ impl Owners {
         Ok(plural.map(path).ok_or_else(no_scale))
     }
 
-    /// The uid of an owner that was found, and the value of the label.
+    /// Returns the uid of a resolved owner, and the value of the label.
     pub fn about(&self, namespace: &Arc<str>, owner: &Owner) -> Option<(&str, Option<&str>)> {
         match &self.seen.get(&(namespace.clone(), owner.clone()))?.look {
             Look::Exists { uid, label, .. } => Some((uid, label.as_deref())),
@@ -156,8 +156,8 @@ impl Owners {
         }
     }
 
-    /// Asks for many owners at once. Those that the answers do not have are asked for when they are needed: a list may be older
-    /// than what named them.
+    /// Lists many owners at once. Owners that are missing in the lists are requested when needed: a list may be older than the
+    /// object that references them.
     pub async fn prefetch<'a>(&mut self, namespace: &Arc<str>, owners: impl IntoIterator<Item = &'a Owner>) {
         let mut wanted: BTreeMap<(&str, &str), BTreeMap<&str, BTreeSet<&Owner>>> = BTreeMap::new();
         for owner in owners {
@@ -185,12 +185,12 @@ impl Owners {
                 }
             });
             if let Err(error) = listed.await {
-                tracing::debug!(%error, path, "owners cannot be listed, and are asked for one by one");
+                tracing::debug!(%error, path, "owners cannot be listed, requesting them one by one");
             }
         }
     }
 
-    /// What is known of an owner, if that is new enough.
+    /// Returns the cached answer about an owner, if it is recent enough.
     fn known(&mut self, namespace: &Arc<str>, owner: &Owner) -> Option<Look> {
         let round = self.round;
         let known = self.seen.get_mut(&(namespace.clone(), owner.clone()))?;
@@ -235,7 +235,7 @@ impl Owners {
         metadata.labels.get(self.label.as_deref()?).cloned()
     }
 
-    /// Looks up an owner of a custom kind: it must have `/scale`, and is the top of its chain.
+    /// Looks up an owner of a custom kind. If it has a `/scale`, it is the top of its chain.
     async fn ask_scale(&mut self, namespace: &str, owner: &Owner) -> Result<Look, ApiError> {
         let Some((group, version)) = owner.api_version.split_once('/') else {
             return Ok(Look::Unsupported(format!("{} has no /scale", owner.kind)));
@@ -251,7 +251,7 @@ impl Owners {
         let Meta { uid, .. } = self.api.metadata(&format!("{path}/scale"), "application/json").await?;
         let mut label = None;
         if self.label.is_some() {
-            // A scale has no labels. Without permission to read the object itself, it counts as one that has none.
+            // A scale has no labels. Without permission to read the object itself, it counts as unlabelled.
             let object = self.api.metadata(&path, METADATA).await.unwrap_or_default();
             label = self.label_in(&object);
         }
@@ -274,7 +274,7 @@ impl Owners {
             let listed = match self.api.get(&format!("/apis/{api_version}"), "application/json").await {
                 Ok(answer) => {
                     serde_json::from_slice::<Resources>(&answer.body)
-                        .map_err(|error| ApiError::Other(format!("{api_version} cannot be read: {error}")))?
+                        .map_err(|error| ApiError::Other(format!("{api_version} cannot be parsed: {error}")))?
                         .resources
                 }
                 Err(ApiError::NotFound(_)) => Vec::new(),

@@ -1,4 +1,4 @@
-//! Pods as far as rightsizing reads them, and their usage.
+//! Pods and their usage, as rightsizing reads them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub struct OwnedPod {
     /// Its controller.
     pub owner: Option<Owner>,
     pub containers: Vec<PodContainer>,
-    /// Of the first pod of an owner only: the other pods have the same scheduling constraints.
+    /// The spec, kept for the first pod of an owner only: the other pods have the same constraints.
     json: Option<Box<str>>,
 }
 
@@ -27,10 +27,10 @@ pub struct OwnedPod {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodContainer {
     pub name: String,
-    /// Its current requests: after a resize in place, those of its status.
+    /// Current requests: after an in-place resize, those in its status.
     pub requests: NodeSize,
     pub restarts: i64,
-    /// Time of the OOM kill, if its last termination was one.
+    /// Time of its last termination, if that was an OOM kill.
     pub oom_killed: Option<UnixNanos>,
 }
 
@@ -77,7 +77,7 @@ pub(crate) struct OwnerReference {
     controller: Option<bool>,
 }
 
-/// The one among these that is the controller.
+/// Returns the controller among these references.
 pub(crate) fn controller(owners: Vec<OwnerReference>) -> Option<Owner> {
     let owner = owners.into_iter().find(|owner| owner.controller == Some(true))?;
     Some(Owner { api_version: owner.api_version, kind: owner.kind, name: owner.name })
@@ -125,7 +125,7 @@ struct ContainerStatus {
     resources: Option<Resources>,
 }
 
-/// How a container is, or was; only its end is of interest.
+/// The current or last state of a container; only its termination is read.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub struct ContainerState {
@@ -140,7 +140,7 @@ struct Terminated {
     finished_at: Option<String>,
 }
 
-/// Reads a pod; `None` when it is finished.
+/// Parses a pod; `None` if it is finished.
 pub(super) fn read_pod(json: &str) -> Result<Option<OwnedPod>, String> {
     let Object { metadata, spec, status } = serde_json::from_str(json).map_err(|error| error.to_string())?;
     if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {
@@ -160,7 +160,7 @@ pub(super) fn read_pod(json: &str) -> Result<Option<OwnedPod>, String> {
             name: container.name,
             requests: requests.map(Option::unwrap_or_default),
             restarts: status.restart_count,
-            // Between its end and its restart, the kill is its present state.
+            // Until the restart, the OOM kill is the current state, not the last one.
             oom_killed: status.state.oom_killed().or_else(|| status.last_state.oom_killed()),
         }
     });
@@ -174,12 +174,12 @@ pub(super) fn read_pod(json: &str) -> Result<Option<OwnedPod>, String> {
 }
 
 impl OwnedPod {
-    /// Its spec is not needed.
+    /// Drops the spec, which is not needed.
     pub(super) fn drop_spec(&mut self) {
         self.json = None;
     }
 
-    /// Returns the scheduling constraints; `None` if they are invalid, or were dropped.
+    /// Returns the scheduling spec; `None` if it is invalid or was dropped.
     pub fn spec(&self) -> Option<Arc<PodSpec>> {
         let pod: LeanPod = serde_json::from_str(self.json.as_deref()?).ok()?;
         pod.into_pod(&mut Interner::default()).spec.ok()
@@ -194,14 +194,14 @@ impl ContainerState {
         time::from_text(terminated.finished_at.as_deref().filter(|_| is_oom)?).ok()
     }
 
-    /// Returns its run time until then, in nanoseconds.
+    /// Returns the run time before the OOM kill, in nanoseconds.
     pub fn oom_after(&self) -> Option<i64> {
         let began = time::from_text(self.terminated.as_ref()?.started_at.as_deref()?).ok()?;
         Some(self.oom_killed()?.saturating_sub(began))
     }
 }
 
-/// Reads a `PodMetrics` of `metrics.k8s.io`.
+/// Parses a `PodMetrics` of `metrics.k8s.io`.
 pub(super) fn read_usage(json: &str) -> Result<PodUsage, String> {
     #[derive(Deserialize)]
     struct PodMetrics {

@@ -1,7 +1,7 @@
-//! The API server's `pods/binding` in memory, for simulation, benchmarks and tests.
+//! In-memory model of the API server's `pods/binding`, for simulation, benchmarks and tests.
 //!
 //! As upstream (`pkg/registry/core/pod/storage`): the uid is a precondition, a pod is bound once, and neither the node
-//! nor its capacity is looked at. Everything is synchronous; the [`PlacementStore`] on top of it never waits.
+//! nor its capacity is checked. Everything is synchronous; its [`PlacementStore`] never waits.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ struct State {
 }
 
 impl MemoryStore {
-    /// Creates the pod. `false`, and nothing happens, if there is one of this name.
+    /// Creates the pod; returns `false` and changes nothing if the name is taken.
     pub fn create(&self, pod: Pod) -> bool {
         let pods = &mut self.state.lock().pods;
         let key = (pod.namespace.clone(), pod.name.clone());
@@ -35,7 +35,7 @@ impl MemoryStore {
         true
     }
 
-    /// Changes the pod of this name and returns what it is then; `None` if there is none.
+    /// Updates the pod of this name and returns the result; `None` if it does not exist.
     pub fn update(&self, namespace: &str, name: &str, change: impl FnOnce(&mut Pod)) -> Option<Pod> {
         let mut state = self.state.lock();
         let pod = state.pods.get_mut(&(Arc::from(namespace), Arc::from(name)))?;
@@ -92,7 +92,7 @@ impl MemoryStore {
     }
 }
 
-/// Why the API server answers 409, in its words.
+/// Returns the message of the API server's 409, if it would refuse the bind.
 fn refusal(pod: &Pod, binding: &Binding) -> Option<String> {
     let name = &pod.name;
     if pod.uid != binding.uid {

@@ -1,8 +1,7 @@
-//! The placement store: where a placement becomes true.
+//! Placement store: the place where placements are committed.
 //!
-//! May not know: rules. `kube.rs` is the API server's `pods/binding`, `memory.rs` its model for tests and simulation.
-//! `protocol.rs` decides, without I/O, what an answer of the store means (`BindAttempt`);
-//! `drive.rs` carries that out.
+//! Must not depend on rules. `kube.rs` is the API server's `pods/binding`, `memory.rs` its model for tests and simulation.
+//! `protocol.rs` interprets the answers of the store, without I/O (`BindAttempt`); `drive.rs` carries out its steps.
 
 mod memory;
 mod protocol;
@@ -16,7 +15,7 @@ use crate::objects::ClaimRequest;
 pub use memory::MemoryStore;
 pub use protocol::{BindAttempt, LATE_EFFECT, MOST_UNKNOWN, Outcome, Step};
 
-/// One pod to one node. The uid goes into the request: a recreated pod of the same name is never bound by it.
+/// A binding of one pod to one node. The uid is part of the request: a recreated pod of the same name is never bound by it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Binding {
     pub uid: Arc<str>,
@@ -43,32 +42,32 @@ pub enum Reply {
     Bound,
     /// 404: there is no pod of this name.
     NotFound,
-    /// 409: other uid, already assigned, being deleted, or gated. The truth must be read.
+    /// 409: other uid, already assigned, being deleted, or gated. The pod must be read.
     Conflict(String),
-    /// 429: not carried out; the store asks for patience.
+    /// 429: not carried out; retry later.
     Busy { retry_after: Option<Duration> },
-    /// Another 4xx: this request was refused and will be again.
+    /// Another 4xx: the request was refused, and a retry would be refused too.
     Rejected(String),
-    /// Time-out, 5xx or a lost connection: it may have been carried out, now or a little later.
+    /// Timeout, 5xx or a lost connection: it may have been carried out, or may still be.
     Unknown(String),
 }
 
-/// What the store says about the pod itself (`GET`).
+/// The state of the pod in the store (`GET`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Truth {
     /// No pod of this name, or one with another uid.
     Gone,
-    /// It has a node.
+    /// It is bound to this node.
     BoundTo(Arc<str>),
     /// It has no node. `bindable` is false while it is being deleted or gated.
     Unbound { bindable: bool },
-    /// The store could not be read; nothing is known.
+    /// The store could not be read; the state is unknown.
     Unreadable(String),
 }
 
-/// Where placements are committed for everyone to see.
+/// The store in which placements are committed.
 pub trait PlacementStore: Send + Sync + 'static {
-    /// Sends one bind request, without retries of its own.
+    /// Sends one bind request, without retries.
     fn bind(&self, binding: &Binding) -> impl Future<Output = Reply> + Send;
     /// Reads the pod of `binding`.
     fn read(&self, binding: &Binding) -> impl Future<Output = Truth> + Send;

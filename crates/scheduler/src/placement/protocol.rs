@@ -1,26 +1,26 @@
-//! What to do next about one bind, given what the store has said so far. Pure.
+//! State machine of one bind, driven by the replies of the store. Pure.
 //!
 //! Upstream semantics (`pods/binding`): a pod is bound at most once, and binding it again, even to the same node, is
-//! refused with 409. So after an answer that says nothing (time-out, 5xx, lost connection) the same request may be
-//! sent again without harm, and the pod itself is the only witness. Until the truth is known the assumption stays:
-//! nothing here ends by a timer alone.
+//! refused with 409. So after an inconclusive reply (timeout, 5xx, lost connection) it is safe to send the same request
+//! again, and only reading the pod shows the result. The pod stays assumed until the result is known: no bind ends by a
+//! timer alone.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Reply, Truth};
 
-/// How long a request whose answer was lost may still be carried out by the store. The kube store asks the API
-/// server to give up earlier than this (`?timeout=`).
+/// Time within which the store may still carry out a request whose answer was lost. The kube store asks the API
+/// server for a shorter timeout (`?timeout=`).
 pub const LATE_EFFECT: Duration = Duration::from_secs(15);
 
-/// A bind request is sent this often without an answer, then no more.
+/// Maximum number of bind requests without a conclusive reply.
 pub const MOST_UNKNOWN: u32 = 5;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// The next thing to do for a bind.
+/// The next step of a bind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Wait for `after`, then send the bind request.
@@ -34,16 +34,16 @@ pub enum Step {
     Done(Outcome),
 }
 
-/// How a bind ended.
+/// The outcome of a bind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// The pod is on the node we chose.
+    /// The pod is bound to the chosen node.
     Bound,
-    /// Somebody else bound it.
+    /// Another client bound it to this node.
     BoundElsewhere(Arc<str>),
-    /// The pod is gone, is being deleted or is gated: there is nothing to place any more.
+    /// The pod is gone, being deleted or gated: it no longer needs a node.
     Vanished,
-    /// The store refused, and the pod certainly has no node: it may be placed anew after a backoff.
+    /// The store refused, and the pod certainly has no node: it may be scheduled again after a backoff.
     Refused(String),
 }
 
@@ -51,9 +51,9 @@ pub enum Outcome {
 #[derive(Debug)]
 pub struct BindAttempt {
     node: Arc<str>,
-    /// The latest time at which a request was sent whose effect is not known.
+    /// The latest send time of a request with an unknown effect.
     unknown_since: Option<Duration>,
-    /// How many such requests there were.
+    /// The number of such requests.
     unknowns: u32,
     /// The store's latest refusal.
     refusal: Option<String>,
@@ -71,7 +71,7 @@ impl BindAttempt {
         pause
     }
 
-    /// The store answered a bind request.
+    /// Handles the reply to a bind request.
     pub fn replied(&mut self, reply: Reply, now: Duration) -> Step {
         match reply {
             Reply::Bound => Step::Done(Outcome::Bound),
@@ -94,7 +94,7 @@ impl BindAttempt {
         }
     }
 
-    /// The store told what the pod was at some time after `asked`, when the read was sent.
+    /// Handles the state of the pod at some time after `asked`, the send time of the read.
     pub fn read(&mut self, truth: Truth, asked: Duration) -> Step {
         match truth {
             Truth::Gone => Step::Done(Outcome::Vanished),
@@ -109,18 +109,18 @@ impl BindAttempt {
         }
     }
 
-    /// The pod waits and has no node. Was the refusal final, or may an older request still arrive?
+    /// Handles a pod without a node: the refusal is final unless an older request may still arrive.
     fn still_unbound(&mut self, asked: Duration) -> Step {
         match self.unknown_since {
-            // What counts is when the pod was read, not when the answer came: a request may have been carried out in
+            // The send time of the read counts, not the time of its answer: a request may have been carried out in
             // between.
             Some(since) if asked.saturating_sub(since) < LATE_EFFECT => {
                 let after = self.pause();
                 if self.unknowns < MOST_UNKNOWN {
-                    // Sending it again is safe, and settles it sooner than waiting would.
+                    // Sending it again is safe and settles the bind sooner than waiting.
                     Step::Bind { after }
                 } else {
-                    // It never will be answered: send nothing more until nothing can be on its way.
+                    // Out of attempts: send nothing more until no request can still take effect.
                     Step::Read { after }
                 }
             }

@@ -80,7 +80,7 @@ fn a_heartbeat_changes_nothing() {
     assert_ne!(beat("1", ""), allocatable(json!({"cpu": "5"})));
 }
 
-/// Else a pod whose request is cut to what can be counted could fit.
+/// Otherwise a pod whose request is cut to the cap could fit.
 #[test]
 fn a_pod_that_asks_for_more_than_can_be_counted_fits_no_node() {
     for amount in ["8Ei", "10E", "1e100", "9007199254740992"] {

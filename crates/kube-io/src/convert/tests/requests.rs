@@ -1,4 +1,4 @@
-//! Against upstream's `component-helpers/resource/helpers.go`, and `pkg/scheduler/framework/types.go` of 1.36.
+//! Tests of requests against upstream's `component-helpers/resource/helpers.go` and `pkg/scheduler/framework/types.go` of 1.36.
 
 use super::*;
 use berth_model::Usage;
@@ -78,7 +78,7 @@ fn pod_level_requests_take_the_place_of_the_containers() {
         "overhead": {"cpu": "100m"}
     }));
     assert_eq!((usage.requests.cpu_milli, usage.requests.memory), (2100, MI));
-    // Not supported at pod level, so not taken from there.
+    // Not supported at pod level, so ignored there.
     assert_eq!(usage.requests.ephemeral_storage, 7);
     assert_eq!(usage.extended.get("hugepages-2Mi"), 4 * MI);
 }
@@ -99,7 +99,7 @@ fn a_container_that_requests_nothing_counts_as_a_little_for_spreading() {
     // An explicit zero stays zero.
     assert_eq!(nonzero(json!({"containers": [named, silent]})), (1100, 200 * MI));
     assert_eq!(usage(json!({"containers": [silent]})).requests.cpu_milli, 0);
-    // Init containers are given defaults too, and sidecars add up.
+    // Init containers get defaults too, and sidecars add up.
     assert_eq!(
         nonzero(json!({"containers": [silent], "initContainers": [sidecar(json!({})), silent]})),
         (200, 400 * MI)
@@ -122,7 +122,7 @@ fn resized(node: &str, conditions: Value) -> i64 {
         {"name": "c", "resources": {"requests": {"cpu": "3"}}}, {"name": "d", "resources": {"requests": {"cpu": "1"}}}]});
     let status = json!({"conditions": conditions, "containerStatuses": [
         {"name": "c", "resources": {"requests": {"cpu": "2"}}, "allocatedResources": {"cpu": "2500m"}},
-        // Without `resources` a status says nothing, whatever is allocated.
+        // Without `resources` a status is ignored, whatever is allocated.
         {"name": "d", "allocatedResources": {"cpu": "9"}}]});
     pod_with_status(spec, status).usage.requests.cpu_milli
 }
@@ -135,7 +135,7 @@ fn while_a_container_is_resized_the_greatest_of_wanted_actual_and_allocated_coun
     assert_eq!(resized("n", deferred), 4000);
     let infeasible = json!([{"type": "PodResizePending", "status": "True", "reason": "Infeasible"}]);
     assert_eq!(resized("n", infeasible.clone()), 3500);
-    // A pod that is not on a node is placed by what its spec asks.
+    // An unbound pod is scheduled by the requests in its spec.
     assert_eq!(resized("", infeasible), 4000);
 }
 
