@@ -10,8 +10,7 @@ use crate::agent::{Agent, Choice};
 use crate::class::{Class, ClassId};
 use crate::inventory::NodeId;
 use crate::rules::{Reasons, Scores, Standing};
-use berth_model::Preference;
-use berth_model::{ClaimName, Pod};
+use berth_model::{ClaimName, Pod, PreemptionPolicy, Preference};
 
 /// Everything there is to say of one pod on the cluster as it is.
 #[derive(Debug, Clone)]
@@ -40,6 +39,15 @@ pub struct Candidate {
     pub scores: Scores,
 }
 
+/// What a verdict needs of the scheduler. The agent, which has caught up, makes the verdict of it.
+#[derive(Debug)]
+pub(crate) struct Inquiry {
+    class: Arc<Class>,
+    policy: Option<Arc<str>>,
+    refused: Option<Arc<str>>,
+    preemption: PreemptionPolicy,
+}
+
 /// Where each node stands, or why it is out, by id.
 pub type Standings = Vec<(NodeId, Result<Standing, Reasons>)>;
 
@@ -47,34 +55,16 @@ impl Scheduler {
     /// Asks `agent`, which sees the cluster through its own lists, about `pod`, which need not be known. Changes nothing but
     /// what the agent and the classifier remember.
     pub fn verdict(&mut self, agent: &mut Agent, pod: &Pod) -> Verdict {
+        let inquiry = self.inquire(agent, pod);
+        inquiry.verdict(agent, |node| self.inventory().name(node))
+    }
+
+    /// Classifies the pod and lets the agent catch up.
+    pub(crate) fn inquire(&mut self, agent: &mut Agent, pod: &Pod) -> Inquiry {
         let class = self.class_of(pod);
-        let inventory = self.ledger.inventory();
-        agent.catch_up(inventory);
-        let (chosen, message) = match agent.choose(&class, Duration::ZERO, |_| {}) {
-            // Of a few among which an agent chooses, the best.
-            Choice::Node { node, .. } => {
-                let best = agent.best(class.id).unwrap_or(node);
-                (Some(inventory.name(best).clone()), None)
-            }
-            Choice::Nowhere(diagnosis) => (None, Some(diagnosis.message(&class, pod.preemption_policy))),
-        };
-        let (mut feasible, mut reasons) = (Vec::new(), BTreeMap::new());
-        for (id, standing) in agent.standings(class.id) {
-            let node = inventory.name(id).clone();
-            match standing {
-                Ok(standing) => {
-                    let scores = standing.scores(class.placement.layout());
-                    feasible.push(Candidate { node, standing, scores });
-                }
-                Err(why) => {
-                    reasons.insert(node, why.texts(&class));
-                }
-            }
-        }
-        feasible.sort_by_key(|candidate| candidate.standing);
-        let (policy, refused) = (self.policy_of(pod), self.refusal(pod).or_else(|| self.quota_refusal(pod)));
-        let order = class.placement.order.preferences().iter().map(|(preference, _)| *preference).collect();
-        Verdict { class: class.id, policy, order, refused, chosen, feasible, reasons, message }
+        agent.catch_up(self.ledger.inventory());
+        let refused = self.refusal(pod).or_else(|| self.quota_refusal(pod));
+        Inquiry { class, policy: self.policy_of(pod), refused, preemption: pod.preemption_policy }
     }
 
     /// The pod of this name if it has no node, ours or another scheduler's, and where it waits.
@@ -115,5 +105,36 @@ impl Scheduler {
         agent.choose(&class, Duration::ZERO, |_| {});
         let standings = agent.standings(class.id);
         (class, standings)
+    }
+}
+
+impl Inquiry {
+    /// `agent` has caught up and nothing else since; `name` returns the name of a node as of then.
+    pub(crate) fn verdict<'a>(self, agent: &mut Agent, name: impl Fn(NodeId) -> &'a Arc<str>) -> Verdict {
+        let Inquiry { class, policy, refused, preemption } = self;
+        let (chosen, message) = match agent.choose(&class, Duration::ZERO, |_| {}) {
+            // Of a few among which an agent chooses, the best.
+            Choice::Node { node, .. } => {
+                let best = agent.best(class.id).unwrap_or(node);
+                (Some(name(best).clone()), None)
+            }
+            Choice::Nowhere(diagnosis) => (None, Some(diagnosis.message(&class, preemption))),
+        };
+        let (mut feasible, mut reasons) = (Vec::new(), BTreeMap::new());
+        for (id, standing) in agent.standings(class.id) {
+            let node = name(id).clone();
+            match standing {
+                Ok(standing) => {
+                    let scores = standing.scores(class.placement.layout());
+                    feasible.push(Candidate { node, standing, scores });
+                }
+                Err(why) => {
+                    reasons.insert(node, why.texts(&class));
+                }
+            }
+        }
+        feasible.sort_by_key(|candidate| candidate.standing);
+        let order = class.placement.order.preferences().iter().map(|(preference, _)| *preference).collect();
+        Verdict { class: class.id, policy, order, refused, chosen, feasible, reasons, message }
     }
 }
