@@ -2,6 +2,20 @@
 //!
 //! The lock is held for short, bounded pieces of bookkeeping; choosing a node, the long part, runs on the agent's own
 //! view and caches without it. An agent settles its last choice, takes its next request and catches up in one go.
+//!
+//! Callers never hold the lock: each thing that they need is one named call, which says what it reads and changes, and what
+//! bounds its work under the lock. Calls are grouped by purpose, one file for each. After a call, and without the lock, the
+//! decisions that it led to are handed to the [`Outlet`].
+
+mod advice;
+mod binds;
+mod cluster_events;
+mod evaluation;
+mod foreign_binds;
+mod leadership;
+mod resizing;
+mod self_check;
+mod snapshots;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,10 +24,14 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
+pub use advice::AdviceInput;
+pub use evaluation::{Evaluation, NodeNames};
+pub use snapshots::Statistics;
+
 use crate::agent::{Agent, AgentConfig, CacheStats, Part};
 use crate::dispatch::Estimator;
 use crate::gang::AllocationStatus;
-use crate::placement::{Binding, ClaimOrder, Outcome};
+use crate::placement::{Binding, ClaimOrder};
 use crate::policy::PolicyStatus;
 use crate::quota::QuotaStatus;
 use crate::scheduler::{Action, Answer, Eviction, Sample, Scheduler, SchedulerConfig, Settled, Task};
@@ -125,26 +143,20 @@ impl Engine {
         self.shared.started.elapsed()
     }
 
-    /// Does something to the scheduler, and then what the scheduler wants done.
-    pub fn with<R>(&self, body: impl FnOnce(&mut Scheduler, Duration) -> R) -> R {
+    /// Moves on what only time moves: backoffs, timeouts, diagnoses to refresh. Called at a fixed interval. Bounded by the number
+    /// of known pods: those that are due, or marked by events since the last tick.
+    pub fn tick(&self) {
+        self.with(|scheduler, now| scheduler.tick(now));
+    }
+
+    /// Calls `body` under the lock, then hands out the decisions that it led to.
+    fn with<R>(&self, body: impl FnOnce(&mut Scheduler, Duration) -> R) -> R {
         self.shared.with(body)
     }
 
     /// Binds that wait or are in flight.
     pub fn pending_binds(&self) -> &AtomicUsize {
         &self.shared.pending_binds
-    }
-
-    pub fn bind_finished(&self, binding: &Binding, outcome: Outcome) {
-        self.with(|scheduler, now| scheduler.bind_finished(binding, outcome, now));
-    }
-
-    pub fn claims_written(&self, order: &ClaimOrder, written: Result<Vec<u64>, String>) {
-        self.with(|scheduler, now| scheduler.claims_written(order, written, now));
-    }
-
-    pub fn eviction_finished(&self, eviction: &Eviction, ended: Result<(), String>) {
-        self.with(|scheduler, now| scheduler.eviction_finished(eviction, ended, now));
     }
 
     /// What each agent's caches hold.
