@@ -463,7 +463,7 @@ fn keep_time(tasks: &mut Tasks, engine: &Engine, config: &Config) {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            to.with(|scheduler, now| scheduler.tick(now));
+            to.tick();
         }
     });
     let (to, file) = (engine.clone(), config.estimator_file.clone());
@@ -526,15 +526,14 @@ async fn carry_out_claims(
 /// Waits, with a timeout, until no bind is in flight: neither our own nor one that we allowed. Returns
 /// whether none is left.
 async fn settle(engine: &Engine) -> bool {
-    let under_way = |engine: &Engine| engine.with(|scheduler, _| scheduler.binds_under_way());
     let settled = async {
-        while under_way(engine) > 0 {
+        while engine.binds_under_way() > 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
     let settled = tokio::time::timeout(SETTLE_MAX, settled).await.is_ok();
     if !settled {
-        let binds = under_way(engine);
+        let binds = engine.binds_under_way();
         tracing::warn!(
             binds,
             "stopping with binds whose result is unknown; the next start reads their results"

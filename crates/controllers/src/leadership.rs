@@ -189,14 +189,7 @@ fn member_name(group: &str, identity: &str) -> String {
 }
 
 fn set(engine: &Engine, decides: Option<&Mutex<Option<u64>>>, term: Option<u64>) {
-    let before = engine.with(|scheduler, _| {
-        let before = scheduler.leading();
-        match term {
-            Some(term) => scheduler.lead(term),
-            None => scheduler.set_leading(false),
-        }
-        before
-    });
+    let before = engine.set_term(term);
     if let Some(decides) = decides {
         *decides.lock() = term;
     }
@@ -251,7 +244,7 @@ const PAGE_SIZE: u32 = 5_000;
 /// that the previous leader has bound, and even their creation.
 async fn see_what_is_bound(engine: &Engine, client: &Client) {
     let began = Instant::now();
-    while !engine.with(|scheduler, _| scheduler.synced()) {
+    while !engine.synced() {
         tokio::time::sleep(LOOK_AGAIN).await;
     }
     loop {
@@ -265,7 +258,7 @@ async fn see_what_is_bound(engine: &Engine, client: &Client) {
         };
         let asked = Instant::now();
         while !missing.is_empty() && asked.elapsed() < ASK_AGAIN {
-            engine.with(|scheduler, _| missing.retain(|uid| scheduler.ledger().charge_of(uid).is_none()));
+            engine.retain_uncharged(&mut missing);
             if !missing.is_empty() {
                 tokio::time::sleep(LOOK_AGAIN).await;
             }
@@ -305,7 +298,7 @@ fn follow_members(
     tasks.spawn("shares", async move {
         loop {
             let share = Share::new(&me, members.borrow_and_update().iter().map(String::as_str));
-            engine.with(|scheduler, now| scheduler.set_share(Some(share), now));
+            engine.set_share(share);
             if members.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }

@@ -252,7 +252,7 @@ impl Recommender {
 
     /// Returns the nodes of the cluster.
     fn nodes(&self) -> Vec<Arc<Node>> {
-        self.place.engine.with(|scheduler, _| scheduler.inventory().nodes().cloned().collect())
+        self.place.engine.nodes()
     }
 }
 

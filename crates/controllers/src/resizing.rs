@@ -78,7 +78,7 @@ impl Resizer {
                 return Resized::Unknown(why);
             }
         };
-        self.engine.with(|scheduler, _| scheduler.take_growth_back(&pod.uid, &grown));
+        self.engine.take_growth_back(&pod.uid, &grown);
         resized
     }
 
@@ -86,10 +86,7 @@ impl Resizer {
         let unsettled = self.unsettled.lock().remove(&pod.uid);
         // If its requests have changed meanwhile, the charge is correct.
         let undone = unsettled.filter(|unsettled| unsettled.before == asked(pod));
-        self.engine.with(|scheduler, _| match &undone {
-            Some(undone) => scheduler.grow_instead(&pod.uid, &undone.growth, more),
-            None => scheduler.grow_in_place(&pod.uid, more),
-        })
+        self.engine.grow_in_place(&pod.uid, undone.as_ref().map(|undone| &undone.growth), more)
     }
 }
 
@@ -136,25 +133,18 @@ mod tests {
         };
         let client = Client::new(tower::service_fn(answer), "default");
         with_engine(|engine, _| {
-            engine.with(|scheduler, now| {
-                let allocatable = Amounts { cpu_milli: 1_000, pods: 110, ..Amounts::default() };
-                scheduler.apply_node(Node { name: "n".into(), allocatable, ..Node::default() });
-                scheduler.apply_pod(on_node(300), now);
-            });
+            let allocatable = Amounts { cpu_milli: 1_000, pods: 110, ..Amounts::default() };
+            engine.apply_node(Node { name: "n".into(), allocatable, ..Node::default() });
+            engine.apply_pod(on_node(300));
             let resizer = Resizer::new(engine.clone(), PodWriter::new(client, "test".into()));
-            let taken = || {
-                engine.with(|scheduler, _| {
-                    let inventory = scheduler.inventory();
-                    inventory.row(inventory.find("n").expect("it is there")).requested.cpu_milli
-                })
-            };
+            let taken = || engine.requested_on("n").expect("it is there").cpu_milli;
             for wanted in [500, 500, 900, 500] {
                 let resized = runtime.block_on(resizer.resize(&pod(300), &to(wanted)));
                 assert!(matches!(resized, Resized::Unknown(_)), "{resized:?}");
                 assert_eq!(taken(), wanted);
             }
             // The resize was applied, as the pod now shows.
-            engine.with(|scheduler, now| scheduler.apply_pod(on_node(500), now));
+            engine.apply_pod(on_node(500));
             runtime.block_on(resizer.resize(&pod(500), &to(600)));
             assert_eq!(taken(), 600);
         });

@@ -56,7 +56,10 @@ mod tests {
                     std::fs::write(&file, &text).expect("the file is written");
                 }
                 let found = std::fs::read_to_string(&file).unwrap_or_default();
-                assert!(found == text, "{folder}/{name} is out of date: run UPDATE=1 cargo test -p berth-crds --lib");
+                assert!(
+                    found == text,
+                    "{folder}/{name} is out of date: run UPDATE=1 cargo test -p berth-crds --lib"
+                );
             }
         }
     }

@@ -354,12 +354,6 @@ impl Elector {
                 error = error_text,
                 "berth's service account may not get, create or update leases in {namespace}: check its Role; retrying"
             ),
-            _ => tracing::warn!(
-                namespace,
-                lease = name,
-                error = error_text,
-                "the lease cannot be read or written, retrying"
-            ),
             _ => {
                 tracing::warn!(namespace, lease = name, error = error_text, "lease request failed, retrying")
             }

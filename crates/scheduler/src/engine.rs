@@ -3,6 +3,20 @@
 //! The lock is held only for short, bounded bookkeeping. Choosing a node, the long part, runs without the lock on the
 //! agent's own view and caches. An agent settles its last choice, takes its next request and catches up under one lock
 //! acquisition.
+//!
+//! Callers never hold the lock: each of their needs is one named call, which says what it reads and changes, and what
+//! bounds its work under the lock. Calls are grouped by purpose, one file each. After a call, and without the lock, the
+//! resulting decisions are handed to the [`Outlet`].
+
+mod advice;
+mod binds;
+mod cluster_events;
+mod evaluation;
+mod foreign_binds;
+mod leadership;
+mod resizing;
+mod self_check;
+mod snapshots;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,10 +25,14 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
+pub use advice::AdviceInput;
+pub use evaluation::{Evaluation, NodeNames};
+pub use snapshots::Statistics;
+
 use crate::agent::{Agent, AgentConfig, CacheStats, Part};
 use crate::dispatch::Estimator;
 use crate::gang::AllocationStatus;
-use crate::placement::{Binding, ClaimOrder, Outcome};
+use crate::placement::{Binding, ClaimOrder};
 use crate::policy::PolicyStatus;
 use crate::quota::QuotaStatus;
 use crate::scheduler::{Action, Answer, Eviction, Sample, Scheduler, SchedulerConfig, Settled, Task};
@@ -127,26 +145,20 @@ impl Engine {
         self.shared.started.elapsed()
     }
 
+    /// Advances everything that depends on time only: backoffs, timeouts, diagnoses to refresh. Called at a fixed interval.
+    /// Bounded by the number of known pods: those that are due, or marked by events since the last tick.
+    pub fn tick(&self) {
+        self.with(|scheduler, now| scheduler.tick(now));
+    }
+
     /// Runs `body` on the scheduler, then dispatches the resulting actions.
-    pub fn with<R>(&self, body: impl FnOnce(&mut Scheduler, Duration) -> R) -> R {
+    fn with<R>(&self, body: impl FnOnce(&mut Scheduler, Duration) -> R) -> R {
         self.shared.with(body)
     }
 
     /// Returns the number of binds that are queued or in flight.
     pub fn pending_binds(&self) -> &AtomicUsize {
         &self.shared.pending_binds
-    }
-
-    pub fn bind_finished(&self, binding: &Binding, outcome: Outcome) {
-        self.with(|scheduler, now| scheduler.bind_finished(binding, outcome, now));
-    }
-
-    pub fn claims_written(&self, order: &ClaimOrder, written: Result<Vec<u64>, String>) {
-        self.with(|scheduler, now| scheduler.claims_written(order, written, now));
-    }
-
-    pub fn eviction_finished(&self, eviction: &Eviction, ended: Result<(), String>) {
-        self.with(|scheduler, now| scheduler.eviction_finished(eviction, ended, now));
     }
 
     /// Returns the cache statistics of each agent.

@@ -235,7 +235,7 @@ impl fmt::Debug for Scrape {
 impl Collector for Scrape {
     fn encode(&self, mut to: DescriptorEncoder) -> fmt::Result {
         self.scheduler(&mut to)?;
-        let quotas = self.0.engine.with(|scheduler, _| scheduler.quota_standings(quotas::MOST_QUOTAS));
+        let quotas = self.0.engine.quota_standings(quotas::MOST_QUOTAS);
         quotas::encode(&mut to, &quotas)?;
         self.agents(&mut to)?;
         self.outside(&mut to)?;
@@ -260,16 +260,8 @@ impl Collector for Scrape {
 
 impl Scrape {
     fn scheduler(&self, to: &mut DescriptorEncoder) -> fmt::Result {
-        let (stats, queues, others, nodes, pods, assumed, parked, aged, classes, leading) =
-            self.0.engine.with(|scheduler, _| {
-                let (pods, assumed) = scheduler.ledger().counts();
-                let nodes = scheduler.inventory().node_count();
-                let (parked, classes) = (scheduler.parked_classes(), scheduler.classes());
-                let (stats, queues) = (scheduler.stats().clone(), scheduler.queue_lengths());
-                let others = scheduler.others();
-                let aged = scheduler.aged();
-                (stats, queues, others, nodes, pods, assumed, parked, aged, classes, scheduler.leading())
-            });
+        let now = self.0.engine.statistics();
+        let (stats, queues, others) = (now.counters, now.queues, now.others);
         counters(
             to,
             "scheduler_schedule_attempts",
@@ -315,9 +307,9 @@ impl Scrape {
             "scheduler_cache_size",
             "Nodes, pods and assumed pods in the cache",
             &[
-                (&[("type", "nodes")], nodes),
-                (&[("type", "pods")], pods),
-                (&[("type", "assumed_pods")], assumed),
+                (&[("type", "nodes")], now.nodes),
+                (&[("type", "pods")], now.pods),
+                (&[("type", "assumed_pods")], now.assumed),
             ],
         )?;
         counters(
@@ -361,10 +353,14 @@ impl Scrape {
             counters(to, name, help, &[(&[], value)])?;
         }
         for (name, help, value) in [
-            ("berth_parked_classes", "Classes of pods that fit on no node now", parked),
-            ("berth_aged_pods", "Pods with room reserved for them because they have waited for long", aged),
-            ("berth_classes", "Classes of pods in memory", classes),
-            ("berth_leader", "1 while this process is the leader", usize::from(leading)),
+            ("berth_parked_classes", "Classes of pods that fit on no node now", now.parked_classes),
+            (
+                "berth_aged_pods",
+                "Pods with room reserved for them because they have waited for long",
+                now.aged,
+            ),
+            ("berth_classes", "Classes of pods in memory", now.classes),
+            ("berth_leader", "1 while this process is the leader", usize::from(now.leading)),
         ] {
             gauges(to, name, help, &[(&[], value)])?;
         }

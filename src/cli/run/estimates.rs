@@ -25,9 +25,8 @@ pub(super) fn read(file: Option<&Path>) -> Estimator {
 /// Writes the file atomically.
 pub(super) fn save(file: Option<&Path>, engine: &Engine) {
     let Some(file) = file else { return };
-    let estimator = engine.with(|scheduler, _| scheduler.estimator().clone());
     let fresh = file.with_extension("new");
-    let written = serde_json::to_string(&estimator)
+    let written = serde_json::to_string(&engine.estimator())
         .map_err(std::io::Error::other)
         .and_then(|text| std::fs::write(&fresh, text))
         .and_then(|()| std::fs::rename(&fresh, file));

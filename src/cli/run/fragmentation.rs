@@ -10,10 +10,8 @@ use std::time::{Duration, Instant};
 
 use berth_controllers::tasks::Tasks;
 use berth_scheduler::agent::{Agent, AgentConfig, CacheLimits};
-use berth_scheduler::class::Class;
-use berth_scheduler::engine::Engine;
-use berth_scheduler::inventory::{NodeId, Revision};
-use berth_scheduler::repack::{Case, Entry, Repacker, Report, Resident, Residents, Waits};
+use berth_scheduler::engine::{AdviceInput, Engine};
+use berth_scheduler::repack::{Case, Entry, Repacker, Report, Waits};
 use berth_server::fragmentation::{Latest, Pass};
 
 /// Interval of the check whether anything is pending and a pass is due.
@@ -54,28 +52,18 @@ fn look(engine: &Engine, latest: &Latest) -> bool {
         cache: CacheLimits { bytes: CACHE_BYTES, ..CacheLimits::unlimited() },
         seed: 1,
     });
-    let begin = engine.with(|scheduler, _| {
-        if !scheduler.leading() || !scheduler.synced() {
-            return None;
-        }
-        let (cases, more) = scheduler.stuck(MOST_CASES);
-        if !cases.is_empty() {
-            agent.catch_up(scheduler.inventory());
-        }
-        Some((cases, more, scheduler.budgets().clone()))
-    });
-    let Some((cases, more, budgets)) = begin else {
+    let Some(AdviceInput { cases, more, budgets }) = engine.advice_input(&mut agent, MOST_CASES) else {
         latest.clear();
         return false;
     };
     if cases.is_empty() {
         if latest.clear() {
-            engine.with(|scheduler, _| scheduler.advise(BTreeMap::new()));
+            engine.withdraw_advice();
         }
         return false;
     }
     let locked = began.elapsed();
-    let mut residents = Live { engine };
+    let mut residents = engine.clone();
     let mut go_on = || began.elapsed() < LONGEST_PASS;
     let mut findings = Vec::new();
     let mut repacker = Repacker::new(&mut agent, &mut residents, &budgets, &mut go_on);
@@ -86,18 +74,13 @@ fn look(engine: &Engine, latest: &Latest) -> bool {
         findings.push(repacker.advise(case));
     }
     let effort = repacker.effort();
-    let name = |node: NodeId| engine.with(|scheduler, _| scheduler.inventory().name(node).clone());
     let told = cases.iter().zip(&findings);
-    let waiting: Vec<Entry> = told.map(|(case, finding)| Entry::new(case, finding, &name)).collect();
+    let waiting: Vec<Entry> =
+        told.map(|(case, finding)| Entry::new(case, finding, &|node| engine.node_name(node))).collect();
     let left_out = more + cases.len() - findings.len();
     let mut report = Report { waiting, left_out, ..Report::default() };
     report.note(effort);
-    let help = helps(&cases, &report);
-    engine.with(|scheduler, _| {
-        if scheduler.leading() {
-            scheduler.advise(help);
-        }
-    });
+    engine.advise(helps(&cases, &report));
     let took = began.elapsed();
     tracing::info!(
         waiting = report.waiting.len() + left_out,
@@ -118,19 +101,4 @@ fn helps(cases: &[Case], report: &Report) -> BTreeMap<berth_scheduler::gang::All
         Waits::Pods(_) => None,
     };
     told.filter_map(of_allocation).collect()
-}
-
-/// The pods of the scheduler, read node by node.
-struct Live<'a> {
-    engine: &'a Engine,
-}
-
-impl Residents for Live<'_> {
-    fn on(&mut self, node: NodeId, revision: Revision) -> Option<Vec<Resident>> {
-        self.engine.with(|scheduler, _| scheduler.residents(node, revision))
-    }
-
-    fn class_of(&mut self, uid: &str) -> Option<Arc<Class>> {
-        self.engine.with(|scheduler, _| scheduler.class_of_resident(uid))
-    }
 }

@@ -98,7 +98,7 @@ pub(super) fn follow(
             tokio::time::sleep(GATHER).await;
             let hints: Vec<Hint> = told.borrow_and_update().of.values().flatten().cloned().collect();
             *to_webhook.write() = Hints::new(hints.iter().cloned()).0;
-            let taken = engine.with(|scheduler, _| scheduler.hints_changed(hints));
+            let taken = engine.hints_changed(hints);
             metrics.hints(taken.in_force);
             tracing::info!(
                 in_force = taken.in_force,

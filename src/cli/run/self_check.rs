@@ -49,29 +49,28 @@ pub(super) fn self_check(
 
 /// Compares once. Returns the number of repaired differences.
 async fn check_once(engine: &Engine, client: &Client) -> kube::Result<usize> {
-    if !engine.with(|scheduler, _| scheduler.synced()) {
+    if !engine.synced() {
         return Ok(0);
     }
-    for violation in engine.with(|scheduler, _| scheduler.check()) {
+    for violation in engine.check_invariants() {
         tracing::error!(%violation, "invariant violated; please report this");
     }
-    let recounted = engine.with(|scheduler, _| scheduler.heal());
+    let recounted = engine.heal();
     for wrong in &recounted {
         tracing::error!(node = %wrong.node, counted = wrong.counted, recounted = wrong.recounted, "the resource sums of a node were wrong");
     }
-    let find = |pods: &[_], nodes: &[_]| engine.with(|scheduler, _| scheduler.differences(pods, nodes));
     let (pods, nodes) = list_cluster(client).await?;
-    let suspicions = find(&pods, &nodes);
+    let suspicions = engine.differences(&pods, &nodes);
     drop((pods, nodes));
     if suspicions.is_empty() {
         return Ok(recounted.len());
     }
     tokio::time::sleep(PAUSE).await;
     let (pods, nodes) = list_cluster(client).await?;
-    let mut found = find(&pods, &nodes);
+    let mut found = engine.differences(&pods, &nodes);
     found.retain(|difference: &Difference| suspicions.binary_search(difference).is_ok());
     for difference in &found {
         tracing::error!(?difference, "cached object differs from the API server");
     }
-    Ok(recounted.len() + engine.with(|scheduler, now| scheduler.mend(&found, &pods, &nodes, now)))
+    Ok(recounted.len() + engine.mend(&found, &pods, &nodes))
 }

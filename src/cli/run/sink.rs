@@ -36,18 +36,15 @@ impl ToScheduler<'_> {
 
 impl ClusterSink for ToScheduler<'_> {
     fn apply_pod(&mut self, pod: Pod) {
-        self.0.with(|scheduler, now| scheduler.apply_pod(pod, now));
+        self.0.apply_pod(pod);
     }
 
     fn delete_pod(&mut self, uid: &Arc<str>) {
-        self.0.with(|scheduler, _| scheduler.delete_pod(uid));
+        self.0.delete_pod(uid);
     }
 
     fn retain_pods(&mut self, uids: &HashSet<Arc<str>>) {
-        let synced = self.0.with(|scheduler, _| {
-            scheduler.retain_pods(uids);
-            scheduler.synced()
-        });
+        let synced = self.0.retain_pods(uids);
         tracing::info!(pods = uids.len(), "pods are listed");
         self.synced(synced);
     }
@@ -56,18 +53,15 @@ impl ClusterSink for ToScheduler<'_> {
         for problem in &node.problems {
             tracing::warn!(node = %node.name, problem, "a field of a node is invalid and ignored");
         }
-        self.0.with(|scheduler, _| scheduler.apply_node(node));
+        self.0.apply_node(node);
     }
 
     fn delete_node(&mut self, name: &str) {
-        self.0.with(|scheduler, _| scheduler.delete_node(name));
+        self.0.delete_node(name);
     }
 
     fn retain_nodes(&mut self, names: &HashSet<Arc<str>>) {
-        let synced = self.0.with(|scheduler, _| {
-            scheduler.retain_nodes(names);
-            scheduler.synced()
-        });
+        let synced = self.0.retain_nodes(names);
         tracing::info!(nodes = names.len(), "nodes are listed");
         self.synced(synced);
     }
@@ -75,18 +69,15 @@ impl ClusterSink for ToScheduler<'_> {
 
 impl ObjectSink for ToScheduler<'_> {
     fn apply_object(&mut self, object: Object) {
-        self.0.with(|scheduler, _| scheduler.apply_object(object));
+        self.0.apply_object(object);
     }
 
     fn delete_object(&mut self, kind: Kind, object: &ObjectName) {
-        self.0.with(|scheduler, _| scheduler.delete_object(kind, object));
+        self.0.delete_object(kind, object);
     }
 
     fn retain_objects(&mut self, kind: Kind, listed: &HashSet<ObjectName>) {
-        let synced = self.0.with(|scheduler, _| {
-            scheduler.retain_objects(kind, listed);
-            scheduler.synced()
-        });
+        let synced = self.0.retain_objects(kind, listed);
         tracing::info!(?kind, objects = listed.len(), "objects are listed");
         self.synced(synced);
     }

@@ -10,7 +10,7 @@ use crate::agent::{Agent, Choice};
 use crate::class::{Class, ClassId};
 use crate::inventory::NodeId;
 use crate::rules::{Reasons, Scores, Standing};
-use berth_model::{ClaimName, Pod, Preference};
+use berth_model::{ClaimName, Pod, PreemptionPolicy, Preference};
 
 /// Complete result for one pod on the cluster as it is.
 #[derive(Debug, Clone)]
@@ -39,6 +39,15 @@ pub struct Candidate {
     pub scores: Scores,
 }
 
+/// Inputs of a verdict from the scheduler's state. The agent, which has caught up, evaluates them without the lock.
+#[derive(Debug)]
+pub(crate) struct Inquiry {
+    class: Arc<Class>,
+    policy: Option<Arc<str>>,
+    refused: Option<Arc<str>>,
+    preemption: PreemptionPolicy,
+}
+
 /// Standing of each node, or the reasons why it is not valid, by id.
 pub type Standings = Vec<(NodeId, Result<Standing, Reasons>)>;
 
@@ -46,34 +55,16 @@ impl Scheduler {
     /// Evaluates `pod`, which may be unknown to the scheduler, with the lists of `agent`. Changes only the caches of
     /// the agent and the classifier.
     pub fn verdict(&mut self, agent: &mut Agent, pod: &Pod) -> Verdict {
+        let inquiry = self.inquire(agent, pod);
+        inquiry.verdict(agent, |node| self.inventory().name(node))
+    }
+
+    /// Classifies the pod and lets the agent catch up.
+    pub(crate) fn inquire(&mut self, agent: &mut Agent, pod: &Pod) -> Inquiry {
         let class = self.class_of(pod);
-        let inventory = self.ledger.inventory();
-        agent.catch_up(inventory);
-        let (chosen, message) = match agent.choose(&class, Duration::ZERO, |_| {}) {
-            // An agent chooses among the best few; this reports the best.
-            Choice::Node { node, .. } => {
-                let best = agent.best(class.id).unwrap_or(node);
-                (Some(inventory.name(best).clone()), None)
-            }
-            Choice::Nowhere(diagnosis) => (None, Some(diagnosis.message(&class, pod.preemption_policy))),
-        };
-        let (mut feasible, mut reasons) = (Vec::new(), BTreeMap::new());
-        for (id, standing) in agent.standings(class.id) {
-            let node = inventory.name(id).clone();
-            match standing {
-                Ok(standing) => {
-                    let scores = standing.scores(class.placement.layout());
-                    feasible.push(Candidate { node, standing, scores });
-                }
-                Err(why) => {
-                    reasons.insert(node, why.texts(&class));
-                }
-            }
-        }
-        feasible.sort_by_key(|candidate| candidate.standing);
-        let (policy, refused) = (self.policy_of(pod), self.refusal(pod).or_else(|| self.quota_refusal(pod)));
-        let order = class.placement.order.preferences().iter().map(|(preference, _)| *preference).collect();
-        Verdict { class: class.id, policy, order, refused, chosen, feasible, reasons, message }
+        agent.catch_up(self.ledger.inventory());
+        let refused = self.refusal(pod).or_else(|| self.quota_refusal(pod));
+        Inquiry { class, policy: self.policy_of(pod), refused, preemption: pod.preemption_policy }
     }
 
     /// Returns the pod of this name without a node, of this or another scheduler, and its queue.
@@ -115,5 +106,36 @@ impl Scheduler {
         agent.choose(&class, Duration::ZERO, |_| {});
         let standings = agent.standings(class.id);
         (class, standings)
+    }
+}
+
+impl Inquiry {
+    /// `agent` has caught up and nothing else since; `name` returns the name of a node as of then.
+    pub(crate) fn verdict<'a>(self, agent: &mut Agent, name: impl Fn(NodeId) -> &'a Arc<str>) -> Verdict {
+        let Inquiry { class, policy, refused, preemption } = self;
+        let (chosen, message) = match agent.choose(&class, Duration::ZERO, |_| {}) {
+            // Of a few among which an agent chooses, the best.
+            Choice::Node { node, .. } => {
+                let best = agent.best(class.id).unwrap_or(node);
+                (Some(name(best).clone()), None)
+            }
+            Choice::Nowhere(diagnosis) => (None, Some(diagnosis.message(&class, preemption))),
+        };
+        let (mut feasible, mut reasons) = (Vec::new(), BTreeMap::new());
+        for (id, standing) in agent.standings(class.id) {
+            let node = name(id).clone();
+            match standing {
+                Ok(standing) => {
+                    let scores = standing.scores(class.placement.layout());
+                    feasible.push(Candidate { node, standing, scores });
+                }
+                Err(why) => {
+                    reasons.insert(node, why.texts(&class));
+                }
+            }
+        }
+        feasible.sort_by_key(|candidate| candidate.standing);
+        let order = class.placement.order.preferences().iter().map(|(preference, _)| *preference).collect();
+        Verdict { class: class.id, policy, order, refused, chosen, feasible, reasons, message }
     }
 }

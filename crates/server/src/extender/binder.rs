@@ -93,7 +93,7 @@ impl Binder {
     ) -> Option<Result<Option<Ended>, String>> {
         // Held across the check, so that a caller that learns of a bind in flight finds it in this map.
         let mut under_way = self.under_way.lock();
-        let binding = match self.engine.with(|scheduler, _| scheduler.asked_to_bind(wanted, pod)) {
+        let binding = match self.engine.asked_to_bind(wanted, pod) {
             Asked::Unknown => return None,
             Asked::Done => return Some(Ok(None)),
             Asked::Refused(why) => return Some(Err(why)),
@@ -114,7 +114,7 @@ impl Binder {
             tracing::debug!(pod = %binding.name, node = %binding.node, ?outcome, "bind for the extender");
             {
                 let mut all = all.lock();
-                engine.with(|scheduler, _| scheduler.asked_bind_finished(&binding, &outcome));
+                engine.asked_bind_finished(&binding, &outcome);
                 all.remove(&binding.uid);
             }
             tell.send_replace(Some(outcome));

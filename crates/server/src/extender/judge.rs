@@ -12,7 +12,7 @@ use super::wire::{self, FilterResult, NodeList, Nodes, PreemptionArgs, Victims};
 use berth_model::Pod;
 use berth_scheduler::agent::{Agent, AgentConfig};
 use berth_scheduler::class::Class;
-use berth_scheduler::engine::Engine;
+use berth_scheduler::engine::{Engine, Evaluation, NodeNames};
 use berth_scheduler::rules::{Reasons, Standing};
 use berth_scheduler::scheduler::Verdict;
 
@@ -67,48 +67,26 @@ impl Judge {
     /// Returns the nodes that would be feasible for the pod without their victims.
     pub fn preempt(&self, args: PreemptionArgs) -> Result<BTreeMap<String, Victims>, Arc<str>> {
         let PreemptionArgs { pod, mut victims } = args;
-        self.engine.with(|scheduler, _| {
-            if let Some(why) = scheduler.refusal(&pod) {
-                return Err(why);
-            }
-            let class = scheduler.class_of(&pod);
-            victims.retain(|node, victims| {
-                let uids: Vec<_> = victims.pods.iter().map(|victim| victim.uid.as_str()).collect();
-                scheduler.admits_without(&class, &pod, node, &uids)
-            });
-            Ok(victims)
-        })
+        let uids = victims.values().map(|of| of.pods.iter().map(|victim| victim.uid.as_str()).collect());
+        let candidates: Vec<_> = victims.keys().map(String::as_str).zip(uids).collect();
+        let mut admitted = self.engine.admits_without(&pod, &candidates)?.into_iter();
+        victims.retain(|_, _| admitted.next() == Some(true));
+        Ok(victims)
     }
 
     /// Returns the pod, its queue and the verdict on all nodes; `None` if berth does not know the pod.
     pub fn explain(&self, namespace: &str, name: &str) -> Option<(Pod, &'static str, Verdict)> {
-        let mut inner = self.inner.lock();
-        self.engine.with(|scheduler, _| {
-            let (pod, state) = scheduler.find_waiting(namespace, name)?;
-            let verdict = scheduler.verdict(&mut inner.agent, &pod);
-            Some((pod, state, verdict))
-        })
+        self.engine.explain(&mut self.inner.lock().agent, namespace, name)
     }
 
     fn judge(&self, pod: &Pod, nodes: &Nodes) -> Result<Judged, Arc<str>> {
         let mut inner = self.inner.lock();
         let Inner { agent, names, named } = &mut *inner;
-        let (class, nominated, now) = self.engine.with(|scheduler, now| {
-            if !scheduler.synced() {
-                return Err(Arc::from("berth has not listed all nodes and pods yet"));
-            }
-            if let Some(why) = scheduler.refusal(pod) {
-                return Err(why);
-            }
-            let class = scheduler.class_of(pod);
-            let nominated = scheduler.nominated(&class, pod);
-            agent.catch_up(scheduler.inventory());
-            let now_named = Some(scheduler.inventory().named());
-            if *named != now_named {
-                (*names, *named) = (Names::new(scheduler.inventory().names()), now_named);
-            }
-            Ok((class, nominated, now))
-        })?;
+        let Evaluation { class, nominated, now, names: renamed } =
+            self.engine.begin_evaluation(agent, pod, *named)?;
+        if let Some(NodeNames { version, by_id }) = renamed {
+            (*names, *named) = (Names::new(by_id), Some(version));
+        }
         agent.choose(&class, now, |_| {});
         agent.cache_changes();
         let found = names.find(nodes.names());
@@ -148,7 +126,7 @@ impl FilterOutcome<'_> {
         }
         if self.any(Option::is_none) {
             self.judged = Err(Arc::from(UNKNOWN_NODES));
-        } else if self.may_change() && judge.engine.with(|scheduler, _| scheduler.binds_under_way()) > 0 {
+        } else if self.may_change() && judge.engine.binds_under_way() > 0 {
             self.judged = Err(Arc::from(ROOM_IN_DOUBT));
         }
         self
@@ -227,12 +205,10 @@ mod tests {
     fn a_node_that_is_full_in_our_view_may_be_free_soon_and_an_unknown_one_is_no_last_word() {
         with_engine(|engine, agent| {
             let allocatable = Amounts { cpu_milli: 1_000, pods: 110, ..Amounts::default() };
-            engine.with(|scheduler, now| {
-                scheduler.apply_node(Node { name: "n".into(), allocatable, ..Node::default() });
-                scheduler.retain_nodes(&HashSet::from(["n".into()]));
-                scheduler.apply_pod(pod("there", Some("n")), now);
-                scheduler.retain_pods(&HashSet::from(["there".into()]));
-            });
+            engine.apply_node(Node { name: "n".into(), allocatable, ..Node::default() });
+            engine.retain_nodes(&HashSet::from(["n".into()]));
+            engine.apply_pod(pod("there", Some("n")));
+            engine.retain_pods(&HashSet::from(["there".into()]));
             let judge = Judge::new(engine.clone(), agent);
             let asks = pod("asks", None);
             let (nodes, unknown) = (Nodes::Names(vec!["n".into()]), Nodes::Names(vec!["new".into()]));
@@ -242,7 +218,7 @@ mod tests {
             let new = judge.filter(&asks, &unknown);
             assert!(!new.may_change());
             assert_eq!(new.last_word(&judge).counts(), None);
-            engine.with(|scheduler, _| scheduler.delete_pod(&Arc::from("there")));
+            engine.delete_pod(&Arc::from("there"));
             let free = judge.filter(&asks, &nodes);
             assert!(!free.may_change());
             assert_eq!(free.last_word(&judge).counts(), Some((1, 0)));

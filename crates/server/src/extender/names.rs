@@ -21,11 +21,11 @@ pub struct Names {
 }
 
 impl Names {
-    pub fn new<'a>(named: impl Iterator<Item = (NodeId, &'a Arc<str>)>) -> Self {
+    pub fn new(named: impl IntoIterator<Item = (NodeId, Arc<str>)>) -> Self {
         let mut names = Names::default();
         for (id, name) in named {
-            names.places.insert(name.clone(), names.ids.len() as u32);
-            names.text.push_str(name);
+            names.text.push_str(&name);
+            names.places.insert(name, names.ids.len() as u32);
             names.ends.push(names.text.len() as u32);
             names.ids.push(id);
         }
@@ -75,7 +75,7 @@ mod tests {
             requests in prop::collection::vec(prop::collection::vec(0..12_u32, 0..20), 1..6),
         ) {
             let known: Vec<Arc<str>> = (0..10).map(|n| Arc::from("n".repeat(n))).collect();
-            let mut names = Names::new(known.iter().enumerate().map(|(at, name)| (NodeId(at as u32 * 2), name)));
+            let mut names = Names::new((0..).step_by(2).map(NodeId).zip(known));
             for request in requests {
                 let asked: Vec<_> = request.iter().map(|n| "n".repeat(*n as usize)).collect();
                 let expected: Vec<_> = request.iter().map(|n| (*n < 10).then_some(NodeId(n * 2))).collect();

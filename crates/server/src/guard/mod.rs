@@ -28,7 +28,7 @@ use berth_kube_io::placement::KubeStore;
 use berth_model::Pod;
 use berth_scheduler::engine::Engine;
 use berth_scheduler::placement::{Binding, LATE_EFFECT, PlacementStore};
-use berth_scheduler::scheduler::{Review, Scheduler};
+use berth_scheduler::scheduler::Review;
 use subject::{Subject, subject};
 
 /// The API server accepts no larger objects, and a review contains at most two.
@@ -118,9 +118,7 @@ impl Guard {
         let mut read = None;
         loop {
             let pod = pod.or(read.as_ref());
-            let review =
-                |scheduler: &mut Scheduler, now| scheduler.review(binding, pod, hold.map(|hold| now + hold));
-            match self.engine.with(review) {
+            match self.engine.review(binding, pod, hold) {
                 Review::Allowed => return Ok(None),
                 Review::Unknown if pod.is_none() => {
                     let found = self.reader.read(&binding.namespace, &binding.name).await?;
@@ -148,7 +146,7 @@ impl Guard {
                 let _ = self.own_user.set(user);
             }
             tokio::time::sleep(LOOK_FOR_DUE).await;
-            let due = engine.with(|scheduler, now| scheduler.holds_due(now));
+            let due = engine.holds_due();
             let reads = futures::stream::iter(due).map(|binding| {
                 let store = &store;
                 async move { (store.read(&binding).await, binding) }
@@ -156,7 +154,7 @@ impl Guard {
             let mut reads = reads.buffer_unordered(READS_AT_ONCE);
             while let Some((truth, binding)) = reads.next().await {
                 tracing::debug!(pod = %binding.name, node = %binding.node, ?truth, "an allowed bind was never observed");
-                engine.with(|scheduler, now| scheduler.held_pod_read(&binding, &truth, now));
+                engine.held_pod_read(&binding, &truth);
             }
         }
     }

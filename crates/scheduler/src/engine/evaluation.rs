@@ -1,0 +1,101 @@
+//! Evaluation of nodes for one pod by an agent of the caller: extender and explain.
+//!
+//! The lock is held to classify the pod and to copy the rows that changed since the agent's last call (all rows at first). The agent
+//! evaluates the nodes, and texts are made, without it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Engine;
+use crate::agent::Agent;
+use crate::class::Class;
+use crate::inventory::NodeId;
+use crate::rules::{Reasons, Standing};
+use crate::scheduler::Verdict;
+use berth_model::Pod;
+
+/// What an agent needs to evaluate nodes for a pod, as of the rows that it has just copied.
+pub struct Evaluation {
+    pub class: Arc<Class>,
+    /// Standing of the node that another scheduler has nominated for the pod, without the room reserved for the pod itself.
+    pub nominated: Option<(NodeId, Result<Standing, Reasons>)>,
+    pub now: Duration,
+    /// `None`: the names are those of the caller's version.
+    pub names: Option<NodeNames>,
+}
+
+/// The names of all nodes that have an id.
+pub struct NodeNames {
+    pub version: u64,
+    pub by_id: Vec<(NodeId, Arc<str>)>,
+}
+
+impl Engine {
+    /// Prepares `agent` to evaluate nodes for a pod of another scheduler. Changes only the agent and the classifier. Bounded by the
+    /// changed rows, and by the nodes if a node name has changed since version `named`.
+    ///
+    /// # Errors
+    /// Why the pod cannot be evaluated.
+    pub fn begin_evaluation(
+        &self,
+        agent: &mut Agent,
+        pod: &Pod,
+        named: Option<u64>,
+    ) -> Result<Evaluation, Arc<str>> {
+        self.with(|scheduler, now| {
+            if !scheduler.synced() {
+                return Err(Arc::from("berth has not listed all nodes and pods yet"));
+            }
+            if let Some(why) = scheduler.refusal(pod) {
+                return Err(why);
+            }
+            let class = scheduler.class_of(pod);
+            let nominated = scheduler.nominated(&class, pod);
+            let inventory = scheduler.inventory();
+            agent.catch_up(inventory);
+            let version = inventory.named();
+            let names = (named != Some(version)).then(|| NodeNames {
+                version,
+                by_id: inventory.names().map(|(id, name)| (id, name.clone())).collect(),
+            });
+            Ok(Evaluation { class, nominated, now, names })
+        })
+    }
+
+    /// Returns for each candidate, a node and the uids of victims on it, whether the pod fits the node without the victims. Rules about
+    /// pods of other nodes are not evaluated. Changes only the classifier. Bounded by the candidates and their victims.
+    ///
+    /// # Errors
+    /// Why the pod is not scheduled at all.
+    pub fn admits_without(&self, pod: &Pod, candidates: &[(&str, Vec<&str>)]) -> Result<Vec<bool>, Arc<str>> {
+        self.with(|scheduler, _| {
+            if let Some(why) = scheduler.refusal(pod) {
+                return Err(why);
+            }
+            let class = scheduler.class_of(pod);
+            let admits =
+                |(node, victims): &(&str, Vec<&str>)| scheduler.admits_without(&class, pod, node, victims);
+            Ok(candidates.iter().map(admits).collect())
+        })
+    }
+
+    /// Returns a waiting pod, its queue and the verdict of `agent` on all nodes; `None`: no such pod waits. Changes only the agent and
+    /// the classifier. Bounded by the waiting pods, the policies, the changed rows and the nodes, whose names are shared.
+    pub fn explain(
+        &self,
+        agent: &mut Agent,
+        namespace: &str,
+        name: &str,
+    ) -> Option<(Pod, &'static str, Verdict)> {
+        let (pod, state, inquiry, names) = self.with(|scheduler, _| {
+            let (pod, state) = scheduler.find_waiting(namespace, name)?;
+            let inquiry = scheduler.inquire(agent, &pod);
+            let inventory = scheduler.inventory();
+            let names: Vec<_> =
+                (0..).map(NodeId).take(inventory.len()).map(|id| inventory.name(id).clone()).collect();
+            Some((pod, state, inquiry, names))
+        })?;
+        let verdict = inquiry.verdict(agent, |node| &names[node.index()]);
+        Some((pod, state, verdict))
+    }
+}

@@ -1,0 +1,40 @@
+//! Binds that other clients request: reviews of the guard, and binds for the extender.
+//!
+//! Each call but [`Engine::holds_due`] concerns one pod and one node. They evaluate only the rules that look at that node alone.
+
+use std::time::Duration;
+
+use super::Engine;
+use crate::placement::{Binding, Outcome, Truth};
+use crate::scheduler::{Asked, Review};
+use berth_model::Pod;
+
+impl Engine {
+    /// Reviews a binding that a client requests from the API server, and if it fits reserves its room for `hold`, in which the request
+    /// can take effect (`None`: never, and nothing is reserved). `pod`: the pod, if the caller has just read it.
+    pub fn review(&self, binding: &Binding, pod: Option<&Pod>, hold: Option<Duration>) -> Review {
+        self.with(|scheduler, now| scheduler.review(binding, pod, hold.map(|hold| now + hold)))
+    }
+
+    /// Returns the reviewed bindings whose hold has expired; the caller reads each pod and calls [`Engine::held_pod_read`]. Changes
+    /// nothing. Bounded by the number of holds.
+    pub fn holds_due(&self) -> Vec<Binding> {
+        self.with(|scheduler, now| scheduler.holds_due(now))
+    }
+
+    /// Ends an expired hold: releases the room, or charges the node that the pod is bound to. Keeps it if the pod could not be read.
+    pub fn held_pod_read(&self, binding: &Binding, truth: &Truth) {
+        self.with(|scheduler, now| scheduler.held_pod_read(binding, truth, now));
+    }
+
+    /// Charges a pod of another scheduler to the wanted node if it fits; the caller then binds it and calls
+    /// [`Engine::asked_bind_finished`]. `pod`: the pod, if the caller has just read it.
+    pub fn asked_to_bind(&self, wanted: &Binding, pod: Option<&Pod>) -> Asked {
+        self.with(|scheduler, _| scheduler.asked_to_bind(wanted, pod))
+    }
+
+    /// Settles a bind of [`Asked::Bind`]: confirms the charge or releases it. To be called exactly once for each.
+    pub fn asked_bind_finished(&self, binding: &Binding, outcome: &Outcome) {
+        self.with(|scheduler, _| scheduler.asked_bind_finished(binding, outcome));
+    }
+}

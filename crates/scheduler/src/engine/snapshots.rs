@@ -1,0 +1,69 @@
+//! Copies of state for readers that need no later consistency: metrics, the estimator file, the recommender. Change nothing.
+
+use std::sync::Arc;
+
+use super::Engine;
+use crate::dispatch::Estimator;
+use crate::scheduler::{OthersCounts, QueueLengths, QuotaStanding, Stats};
+use berth_model::{Amounts, Node};
+
+/// Counters and sizes of the scheduler at one time.
+#[derive(Debug, Clone)]
+pub struct Statistics {
+    pub counters: Stats,
+    pub queues: QueueLengths,
+    pub others: OthersCounts,
+    pub nodes: usize,
+    /// Charged pods, and those of them that are not yet seen bound.
+    pub pods: usize,
+    pub assumed: usize,
+    pub parked_classes: usize,
+    /// Pods with room reserved because they have waited for long.
+    pub aged: usize,
+    pub classes: usize,
+    pub leading: bool,
+}
+
+impl Engine {
+    /// Returns all counters and sizes as of one time. Bounded by the number of waiting pods.
+    pub fn statistics(&self) -> Statistics {
+        self.with(|scheduler, _| {
+            let (pods, assumed) = scheduler.ledger().counts();
+            Statistics {
+                counters: scheduler.stats().clone(),
+                queues: scheduler.queue_lengths(),
+                others: scheduler.others(),
+                nodes: scheduler.inventory().node_count(),
+                pods,
+                assumed,
+                parked_classes: scheduler.parked_classes(),
+                aged: scheduler.aged(),
+                classes: scheduler.classes(),
+                leading: scheduler.leading(),
+            }
+        })
+    }
+
+    /// Returns the use of the first `most` quotas by name. Bounded by `most`.
+    pub fn quota_standings(&self, most: usize) -> Vec<QuotaStanding> {
+        self.with(|scheduler, _| scheduler.quota_standings(most))
+    }
+
+    /// Returns the latencies that the dispatcher has measured. Of a fixed size.
+    pub fn estimator(&self) -> Estimator {
+        self.with(|scheduler, _| scheduler.estimator().clone())
+    }
+
+    /// Returns all nodes. Bounded by their number: shares them, copies none.
+    pub fn nodes(&self) -> Vec<Arc<Node>> {
+        self.with(|scheduler, _| scheduler.inventory().nodes().cloned().collect())
+    }
+
+    /// Returns the requests that are charged to a node; `None`: it is unknown. Constant time.
+    pub fn requested_on(&self, node: &str) -> Option<Amounts> {
+        self.with(|scheduler, _| {
+            let inventory = scheduler.inventory();
+            Some(inventory.row(inventory.find(node)?).requested)
+        })
+    }
+}
