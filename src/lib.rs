@@ -6,4 +6,5 @@
 
 pub mod advise;
 pub mod cli;
+pub mod columns;
 pub mod explain;

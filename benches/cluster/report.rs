@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use berth::columns;
 use berth_testenv::binaries::KUBERNETES_VERSION;
 use serde::Serialize;
 
@@ -188,31 +189,15 @@ fn inner_table(groups: &[Group<'_>]) -> Option<String> {
 fn table(header: &[&str], names: usize, rows: impl Iterator<Item = Vec<String>>) -> String {
     let mut lines: Vec<Vec<String>> = vec![header.iter().map(|&cell| cell.to_owned()).collect()];
     lines.extend(rows);
-    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max();
-    let widths: Vec<usize> = (0..header.len()).map(|column| width(column).unwrap_or_default()).collect();
-    let mut text = String::new();
-    for (number, line) in lines.iter().enumerate() {
-        for (column, (cell, &width)) in line.iter().zip(&widths).enumerate() {
-            let _ = if column < names {
-                write!(text, "| {cell:<width$} ")
-            } else {
-                write!(text, "| {cell:>width$} ")
-            };
-        }
-        text.push_str("|\n");
-        if number == 0 {
-            for (column, &width) in widths.iter().enumerate() {
-                let rule = "-".repeat(width);
-                let _ = if column < names {
-                    write!(text, "| {rule} ")
-                } else {
-                    write!(text, "| {}: ", &rule[1..])
-                };
-            }
-            text.push_str("|\n");
-        }
-    }
-    text
+    let widths = columns::widths(&lines);
+    let rule = |(column, &width): (usize, &usize)| match column < names {
+        true => "-".repeat(width),
+        false => "-".repeat(width - 1) + ":",
+    };
+    lines.insert(1, widths.iter().enumerate().map(rule).collect());
+    let left: Vec<usize> = (0..names).collect();
+    let padded = |cells: &[String]| columns::padded(cells, &widths, &left).join(" | ");
+    lines.iter().map(|cells| format!("| {} |\n", padded(cells))).collect()
 }
 
 /// Rounds to a whole number, with thousands separators.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde::{Serialize, Serializer};
 
 use super::{Group, Remedy};
+use crate::columns;
 use berth_model::Pod;
 use berth_scheduler::scheduler::Candidate;
 
@@ -113,36 +114,22 @@ fn candidates(
         return Ok(());
     }
     let shown = if style.all_nodes { feasible.len() } else { feasible.len().min(SHOWN_NODES) };
-    let rows: Vec<[String; 8]> = feasible[..shown]
-        .iter()
-        .map(|candidate| {
-            let scores = candidate.scores;
-            [
-                candidate.node.to_string(),
-                scores.taints.to_string(),
-                scores.node_affinity.to_string(),
-                scores.pod_affinity.to_string(),
-                format!("{:.1}", scores.spread),
-                scores.share.to_string(),
-                scores.balance.to_string(),
-                scores.images.to_string(),
-            ]
-        })
-        .collect();
-    let widths: Vec<usize> = (0..HEADS.len())
-        .map(|at| rows.iter().map(|row| row[at].len()).chain([HEADS[at].len()]).max().unwrap_or(0))
-        .collect();
-    let line = |cells: &[&str]| {
-        let mut line = format!("    {:<1$}", cells[0], widths[0]);
-        for (cell, width) in cells.iter().zip(&widths).skip(1) {
-            let _ = write!(line, "  {cell:>width$}");
-        }
-        line
-    };
-    writeln!(out, "{}", line(&HEADS))?;
-    for row in &rows {
-        let cells: Vec<&str> = row.iter().map(String::as_str).collect();
-        writeln!(out, "{}", line(&cells))?;
+    let mut rows = vec![HEADS.map(str::to_owned)];
+    rows.extend(feasible[..shown].iter().map(|candidate| {
+        let scores = candidate.scores;
+        [
+            candidate.node.to_string(),
+            scores.taints.to_string(),
+            scores.node_affinity.to_string(),
+            scores.pod_affinity.to_string(),
+            format!("{:.1}", scores.spread),
+            scores.share.to_string(),
+            scores.balance.to_string(),
+            scores.images.to_string(),
+        ]
+    }));
+    for line in columns::table(&rows, &columns::widths(&rows), &[0]).lines() {
+        writeln!(out, "    {line}")?;
     }
     if shown < feasible.len() {
         writeln!(out, "    and {} more", feasible.len() - shown)?;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::show::wrapped;
+use crate::columns;
 use berth_scheduler::repack::{Entry, Report};
 
 const HEADS: [&str; 3] = ["node", "pod", "could go to"];
@@ -58,10 +59,8 @@ fn block(entry: &Entry, width: usize, out: &mut impl Write) -> io::Result<()> {
         rows.push([from, &step.pod, &step.to]);
         last = Some(&step.from);
     }
-    let wide = |at: usize| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
-    let (first, second) = (wide(0), wide(1));
-    for [node, pod, to] in &rows {
-        writeln!(out, "    {node:<first$}  {pod:<second$}  {to}")?;
+    for line in columns::table(&rows, &columns::widths(&rows), &[0, 1, 2]).lines() {
+        writeln!(out, "    {line}")?;
     }
     Ok(())
 }

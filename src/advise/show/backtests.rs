@@ -1,10 +1,9 @@
 //! Output of backtest results.
 
-use std::fmt::Write;
-
 use serde::Serialize;
 
 use super::units::{self, cut};
+use crate::columns;
 use berth_rightsizing::recommend::amount;
 use berth_rightsizing::recommend::backtest::{Measures, Outcome, Resource};
 
@@ -35,7 +34,6 @@ const HEADER: [&str; 10] = [
     "CHANGES/d",
 ];
 const NAME_WIDTH_MAX: usize = 44;
-const GAP: &str = "  ";
 
 /// Maximum number of lines for single series; a longer table is no use to a reader.
 const LINES_MAX: usize = 120;
@@ -50,20 +48,7 @@ pub fn table(series: &[Outcome], overall: &[Outcome]) -> String {
     {
         rows.extend(overall.iter().map(row));
     }
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..HEADER.len()).map(width).collect();
-    let mut text = String::new();
-    for row in &rows {
-        let mut line = String::new();
-        for (at, (cell, room)) in row.iter().zip(&widths).enumerate() {
-            let _ = match at {
-                0 => write!(line, "{cell:<room$}"),
-                1 | 2 => write!(line, "{GAP}{cell:<room$}"),
-                _ => write!(line, "{GAP}{cell:>room$}"),
-            };
-        }
-        let _ = writeln!(text, "{}", line.trim_end());
-    }
+    let mut text = columns::table(&rows, &columns::widths(&rows), &[0, 1, 2]);
     if series.len() > LINES_MAX {
         text.push_str("too many series to list; use -o json to get each of them\n");
     }

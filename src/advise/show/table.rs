@@ -4,15 +4,15 @@ use std::fmt::Write;
 
 use super::units::{self, cpu, current, cut, estimate, memory};
 use crate::advise::advice::{Advice, Report, Size, WorkloadsFrom, totals};
+use crate::columns;
 use berth_rightsizing::recommend::Amount;
 
 const HEADER: [&str; 8] =
     ["SEVERITY", "NAMESPACE", "WORKLOAD", "CONTAINER", "PODS", "CPU REQUEST", "MEMORY REQUEST", "DAYS"];
 /// Name columns, which are cut if there is no room, and their minimum widths.
 const NAMES: [(usize, usize); 3] = [(1, 9), (2, 12), (3, 9)];
-/// Right-aligned columns.
-const NUMBERS: [usize; 2] = [4, 7];
-const GAP: &str = "  ";
+/// Left-aligned columns.
+const LEFT: [usize; 6] = [0, 1, 2, 3, 5, 6];
 
 /// Formats a line per container, in at most `width` columns unless the numbers alone need more, and a line of totals.
 pub fn table(report: &Report, width: usize) -> String {
@@ -25,27 +25,12 @@ pub fn table(report: &Report, width: usize) -> String {
     }
     let mut rows = vec![HEADER.map(str::to_owned)];
     rows.extend(report.advice.iter().map(row));
-    let mut widths = [0; HEADER.len()];
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
-        }
-    }
+    let mut widths = columns::widths(&rows);
     shrink(&mut widths, width);
-    text.push('\n');
-    for row in &rows {
-        let mut line = String::new();
-        for (at, cell) in row.iter().enumerate() {
-            let (cell, room) = (cut(cell, widths[at]), widths[at]);
-            let gap = if at > 0 { GAP } else { "" };
-            let _ = match NUMBERS.contains(&at) {
-                true => write!(line, "{gap}{cell:>room$}"),
-                false => write!(line, "{gap}{cell:<room$}"),
-            };
-        }
-        let _ = writeln!(text, "{}", line.trim_end());
+    for cells in &mut rows {
+        cells.iter_mut().zip(&widths).for_each(|(cell, room)| *cell = cut(cell, *room));
     }
-    text
+    text + "\n" + &columns::table(&rows, &widths, &LEFT)
 }
 
 /// Returns the lines above the table.
@@ -92,8 +77,8 @@ fn row(advice: &Advice) -> [String; 8] {
 }
 
 /// Shrinks the widest name column, one character at a time, until the table fits.
-fn shrink(widths: &mut [usize; HEADER.len()], width: usize) {
-    let gaps = GAP.len() * (HEADER.len() - 1);
+fn shrink(widths: &mut [usize], width: usize) {
+    let gaps = columns::GAP.len() * (HEADER.len() - 1);
     while widths.iter().sum::<usize>() + gaps > width {
         let can_give = NAMES.into_iter().filter(|(column, least)| widths[*column] > *least);
         let Some((column, _)) = can_give.max_by_key(|(column, _)| widths[*column]) else { return };

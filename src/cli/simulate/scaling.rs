@@ -11,6 +11,7 @@ use clap::Args;
 use super::{SimulateOptions, positive, print_text, with_progress};
 use crate::cli::Output;
 use crate::cli::progress::Progress;
+use crate::columns;
 use berth_simulator::scaling::report::{self, Report, Sweep};
 use berth_simulator::scaling::service::Rules;
 use berth_simulator::scaling::{Figures, Load, Outcome, ScalerKind, Scenario, Synthetic, Tuning, run};
@@ -300,18 +301,9 @@ fn table(scenarios: &[Scenario], outcomes: &[Outcome]) -> String {
         tuning.rules.startup_s,
         tuning.rules.resize_s,
     );
-    let mut rows = vec![HEADER.map(str::to_owned).to_vec()];
+    let mut rows = vec![HEADER.map(str::to_owned)];
     rows.extend(outcomes.iter().map(|outcome| row(&outcome.figures, &outcomes[0].figures)));
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..HEADER.len()).map(width).collect();
-    for row in &rows {
-        let mut line = format!("{:<1$}", row[0], widths[0]);
-        for (cell, width) in row.iter().zip(&widths).skip(1) {
-            let _ = write!(line, "  {cell:>width$}");
-        }
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
+    text.push_str(&columns::table(&rows, &columns::widths(&rows), &[0]));
     text
 }
 
@@ -336,13 +328,13 @@ const HEADER: [&str; 18] = [
     "OOM",
 ];
 
-fn row(figures: &Figures, first: &Figures) -> Vec<String> {
+fn row(figures: &Figures, first: &Figures) -> [String; HEADER.len()] {
     // Relative difference of the first scaler to this one.
     let change = |ours: f64, theirs: f64| match std::ptr::eq(figures, first) || theirs == 0.0 {
         true => String::new(),
         false => format!("{:+.1}%", (ours / theirs - 1.0) * 100.0),
     };
-    vec![
+    [
         figures.scaler.clone(),
         format!("{:.2}", figures.cpu_cores),
         change(first.cpu_cores, figures.cpu_cores),

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use crate::columns;
 use berth_simulator::{Experiment, Figures, Outcome};
 
 /// Returns two lines that describe the simulation, and a line for each dispatcher. Differences are relative
@@ -23,19 +24,10 @@ pub fn table(experiment: &Experiment, outcomes: &[Outcome]) -> String {
         if experiment.conflicts { "" } else { ", no conflicts" },
     );
     let first = outcomes.first().map(|outcome| &outcome.figures);
-    let mut rows = vec![HEADER.map(str::to_owned).to_vec()];
+    let mut rows = vec![HEADER.map(str::to_owned)];
     rows.extend(outcomes.iter().map(|outcome| row(&outcome.figures, first.unwrap_or(&outcome.figures))));
-    let columns = HEADER.len();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    for row in &rows {
-        let mut line = format!("{:<1$}", row[0], widths[0]);
-        for (cell, width) in row.iter().zip(&widths).skip(1) {
-            let _ = write!(line, "  {cell:>width$}");
-        }
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
+    let widths = columns::widths(&rows);
+    text.push_str(&columns::table(&rows, &widths, &[0]));
     if outcomes.iter().any(|outcome| !outcome.figures.intervals.is_empty()) {
         let _ = write!(text, "\nmeans of {} runs; 95 % confidence:\n", experiment.workloads.len());
         for Outcome { figures, .. } in outcomes {
@@ -79,7 +71,7 @@ const HEADER: [&str; 18] = [
     "",
 ];
 
-fn row(figures: &Figures, first: &Figures) -> Vec<String> {
+fn row(figures: &Figures, first: &Figures) -> [String; HEADER.len()] {
     let change = |ours: f64, theirs: f64| match std::ptr::eq(figures, first) || theirs == 0.0 {
         true => String::new(),
         false => format!("{:+.1}%", (ours / theirs - 1.0) * 100.0),
@@ -89,7 +81,7 @@ fn row(figures: &Figures, first: &Figures) -> Vec<String> {
         false => format!("{:.2}x", ours / theirs),
     };
     let share = |share: Option<f64>| share.map_or("-".to_owned(), |share| format!("{share:.4}"));
-    vec![
+    [
         figures.dispatcher.clone(),
         milliseconds(figures.avg_ms),
         change(figures.avg_ms, first.avg_ms),
