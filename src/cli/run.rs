@@ -5,6 +5,7 @@ mod estimates;
 mod evictions;
 mod fragmentation;
 mod hints;
+mod outbox;
 mod self_check;
 mod serving;
 mod sink;
@@ -22,7 +23,7 @@ use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
 use berth_config::{Config, NAMESPACE_FILE};
 use berth_controllers::tasks::{Tasks, ended, host_name};
@@ -45,6 +46,7 @@ use berth_server::metrics::{Histograms, Sources};
 use berth_server::{Access, Secure, Served, listen, secure_routes, serve};
 use berth_telemetry::{Health, RecommenderMetrics};
 use evictions::{Order, carry_out_evictions};
+use outbox::{Inbox, Outbox, queue};
 
 /// Options of `berth run`; they override the configuration file.
 #[derive(Debug, Clone, Default, Args)]
@@ -74,6 +76,13 @@ const REFRESH: Duration = Duration::from_secs(60);
 /// Interval of checks that depend on time only.
 const TICK: Duration = Duration::from_millis(50);
 const CLAIMS_IN_FLIGHT: usize = 16;
+/// Capacity of the channel of claims; more are parked, at most one current order per pod that waits for its
+/// claims.
+const CLAIMS_QUEUED_MAX: usize = 1_024;
+/// Capacity of the channel of evictions and nominations. Its receiver takes them without waiting for
+/// requests. What is parked meanwhile is bounded by the victims, each evicted once per term, and by the
+/// preemptors whose nomination has changed.
+const EVICTIONS_QUEUED_MAX: usize = 1_024;
 const SAVE_ESTIMATES: Duration = Duration::from_secs(60);
 /// Shutdown: time for binds in flight to settle and for reports to be sent.
 const SETTLE_MAX: Duration = Duration::from_secs(20);
@@ -131,9 +140,9 @@ async fn cluster_config(kubeconfig: Option<&Path>) -> Result<kube::Config> {
 
 /// Sink of the engine's decisions.
 struct ToCluster {
-    binds: mpsc::UnboundedSender<(Binding, u64)>,
-    claims: mpsc::UnboundedSender<ClaimOrder>,
-    evictions: mpsc::UnboundedSender<Order>,
+    binds: Outbox<(Binding, u64)>,
+    claims: Outbox<ClaimOrder>,
+    evictions: Outbox<Order>,
     reporter: Reporter,
     allocations: Allocations,
     policies: PolicyWriter,
@@ -144,21 +153,20 @@ struct ToCluster {
 impl Outlet for ToCluster {
     fn bind(&self, binding: Binding, term: u64) {
         self.reporter.withdraw(&binding.uid);
-        // The receiver is dropped only when the process ends.
-        let _ = self.binds.send((binding, term));
+        self.binds.send((binding, term));
     }
 
     fn claim(&self, order: ClaimOrder) {
         self.reporter.withdraw(&order.uid);
-        let _ = self.claims.send(order);
+        self.claims.send(order);
     }
 
     fn evict(&self, eviction: Eviction, term: u64) {
-        let _ = self.evictions.send(Order::Evict(eviction, term));
+        self.evictions.send(Order::Evict(eviction, term));
     }
 
     fn nominate(&self, pod: PodRef, node: Option<Arc<str>>, term: u64) {
-        let _ = self.evictions.send(Order::Nominate(pod, node, term));
+        self.evictions.send(Order::Nominate(pod, node, term));
     }
 
     fn report(&self, report: Report) {
@@ -189,9 +197,11 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     let secure = secure_listener(&config).await?;
     let access = Access::new(without_retries(cluster.clone())?);
     let client = Client::try_from(cluster.clone())?;
-    let (binds, bind_queue) = mpsc::unbounded_channel();
-    let (claims, claim_queue) = mpsc::unbounded_channel();
-    let (evictions, eviction_queue) = mpsc::unbounded_channel();
+    // The scheduler's limit of binds, beyond which each agent may add one (invariant I11). If it adds a gang
+    // instead, the other members may be parked.
+    let (binds, bind_queue) = queue(config.max_waiting_binds as usize + config.agent_count(cores()));
+    let (claims, claim_queue) = queue(CLAIMS_QUEUED_MAX);
+    let (evictions, eviction_queue) = queue(EVICTIONS_QUEUED_MAX);
     let (reporter, allocations, histograms) =
         (Reporter::new(), Allocations::default(), Histograms::default());
     let (policies, quotas) = (PolicyWriter::default(), QuotaWriter::default());
@@ -481,7 +491,7 @@ async fn carry_out_binds(
     engine: Engine,
     store: KubeStore,
     in_flight: usize,
-    mut queue: mpsc::UnboundedReceiver<(Binding, u64)>,
+    mut queue: Inbox<(Binding, u64)>,
     leads: impl Fn(u64) -> bool + Clone + Send + Sync + 'static,
     counters: Arc<BindCounters>,
 ) {
@@ -505,7 +515,7 @@ async fn carry_out_binds(
 async fn carry_out_claims(
     engine: Engine,
     claims: KubeClaims,
-    mut queue: mpsc::UnboundedReceiver<ClaimOrder>,
+    mut queue: Inbox<ClaimOrder>,
     leads: impl Fn() -> bool + Clone + Send + Sync + 'static,
 ) {
     let slots = Arc::new(tokio::sync::Semaphore::new(CLAIMS_IN_FLIGHT));

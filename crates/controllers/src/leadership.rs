@@ -64,6 +64,11 @@ impl Leadership {
         term.filter(|_| !stopping.load(Ordering::Acquire) && *ready.lock() == term)
     }
 
+    /// Returns whether this process still decides, in this term.
+    pub fn decides_in(&self, term: u64) -> bool {
+        self.decides() == Some(term)
+    }
+
     /// Stops all decisions.
     pub fn stop_deciding(&self) {
         self.decides.stopping.store(true, Ordering::Release);

@@ -5,6 +5,7 @@
 pub mod leadership;
 pub mod recommender;
 pub mod resizing;
+mod rounds;
 pub mod scaler;
 pub mod tasks;
 pub mod updater;

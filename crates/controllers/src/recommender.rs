@@ -23,9 +23,9 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use jiff::Timestamp;
 use tokio::sync::watch;
-use tokio::time::MissedTickBehavior;
 
 use super::leadership::Leadership;
+use super::rounds::{self, Rounds};
 use super::tasks::Tasks;
 use berth_config as config;
 use berth_kube_io::client::without_retries;
@@ -39,8 +39,6 @@ use berth_telemetry::RecommenderMetrics;
 use dimensions::Dimensions;
 use world::World;
 
-/// Interval at which a process that does not lead checks its leadership.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// Shutdown: time for the last checkpoints.
 const LAST_SAVE_MAX: Duration = Duration::from_secs(3);
 
@@ -90,53 +88,18 @@ pub fn recommend(
         metrics,
     };
     // Invalid buckets are rejected when the configuration is read.
-    Store::new(config.settings())?;
-    Dimensions::new(config)?;
-    let ((stop, stopping), (end, ended)) = (watch::channel(false), watch::channel(false));
+    Recommender::new(place.clone(), 0)?;
+    let ((stop, mut stopping), (end, ended)) = (watch::channel(false), watch::channel(false));
     tasks.spawn("recommender", async move {
-        place.run(stopping).await;
+        let (interval, begin) =
+            (place.config.interval.get(), |term| Recommender::new(place.clone(), term).ok());
+        let stop = async { drop(stopping.wait_for(|stop| *stop).await) };
+        rounds::run(|| place.leadership.decides(), interval, begin, stop).await;
         let _ = end.send(true);
         // Tasks end with the process.
         std::future::pending::<()>().await;
     });
     Ok(Some(Handle { stop, ended }))
-}
-
-impl Place {
-    fn leads(&self, term: u64) -> bool {
-        self.leadership.decides() == Some(term)
-    }
-
-    /// Makes recommendations while this process leads, until it is stopped.
-    async fn run(&self, mut stopping: watch::Receiver<bool>) {
-        loop {
-            let Some(term) = self.leadership.decides() else {
-                tokio::select! {
-                    () = tokio::time::sleep(LOOK_AGAIN) => continue,
-                    () = told(&mut stopping) => return,
-                }
-            };
-            // Another process may have written meanwhile: all state is read again.
-            let Ok(store) = Store::new(self.config.settings()) else { return };
-            let Ok(dimensions) = Dimensions::new(&self.config) else { return };
-            let mut recommender = Recommender::new(self.clone(), store, dimensions, term);
-            let mut ticks = tokio::time::interval(self.config.interval.get());
-            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            while self.leads(term) {
-                tokio::select! {
-                    _ = ticks.tick() => {}
-                    () = told(&mut stopping) => {
-                        recommender.save_all().await;
-                        return;
-                    }
-                }
-                if self.leads(term) {
-                    recommender.round().await;
-                }
-            }
-            self.metrics.rests();
-        }
-    }
 }
 
 /// State while this process leads.
@@ -171,13 +134,13 @@ struct Recommender {
 }
 
 impl Recommender {
-    fn new(place: Place, store: Store, dimensions: Dimensions, term: u64) -> Self {
-        Self {
+    fn new(place: Place, term: u64) -> Result<Self> {
+        Ok(Self {
             owners: Owners::new(place.api.clone(), place.label()),
+            store: Store::new(place.config.settings())?,
+            dimensions: Dimensions::new(&place.config)?,
             place,
             term,
-            store,
-            dimensions,
             known: BTreeMap::new(),
             pods: BTreeMap::new(),
             written: BTreeMap::new(),
@@ -190,10 +153,11 @@ impl Recommender {
             collected_at: None,
             world: World::default(),
             complaints: Complaints::default(),
-        }
+        })
     }
+}
 
-    /// Runs one round.
+impl Rounds for Recommender {
     async fn round(&mut self) {
         let metrics = self.place.metrics.clone();
         let whole = Instant::now();
@@ -246,19 +210,25 @@ impl Recommender {
         self.world = world;
     }
 
+    fn leadership_ended(&self) {
+        self.place.metrics.rests();
+    }
+
+    /// Saves all checkpoints.
+    async fn stop(&mut self) {
+        self.save_all().await;
+    }
+}
+
+impl Recommender {
     fn leads(&self) -> bool {
-        self.place.leads(self.term)
+        self.place.leadership.decides_in(self.term)
     }
 
     /// Returns the nodes of the cluster.
     fn nodes(&self) -> Vec<Arc<Node>> {
         self.place.engine.nodes()
     }
-}
-
-/// Resolves when the flag becomes true or its sender is dropped.
-async fn told(stopping: &mut watch::Receiver<bool>) {
-    let _ = stopping.wait_for(|stop| *stop).await;
 }
 
 /// Nanoseconds since 1970.

@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
-use tokio::time::MissedTickBehavior;
 
 use super::leadership::Leadership;
 use super::resizing::Resizer;
+use super::rounds::{self, Rounds};
 use super::tasks::{Tasks, host_name};
 use berth_config::Config;
 use berth_kube_io::apply::PodWriter;
@@ -35,8 +35,6 @@ use berth_telemetry::ScalerMetrics;
 use hints::Affinity;
 use settle::Remembered;
 
-/// Interval at which a process that does not lead checks its leadership.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// Maximum number of services processed concurrently.
 const LOOKS_IN_FLIGHT: usize = 8;
 /// Maximum number of scaled services: the first ones by namespace and name.
@@ -82,39 +80,11 @@ pub fn scale(
         instance: host_name().into(),
         metrics,
     };
-    tasks.spawn("scaler", async move { place.run().await });
+    tasks.spawn("scaler", async move {
+        let begin = |term| Some(Scaler::new(place.clone(), term));
+        rounds::run(|| place.leadership.decides(), place.interval, begin, std::future::pending()).await;
+    });
     Ok(())
-}
-
-impl Place {
-    /// Scales services while this process leads. Never returns.
-    async fn run(&self) {
-        loop {
-            let Some(term) = self.leadership.decides() else {
-                tokio::time::sleep(LOOK_AGAIN).await;
-                continue;
-            };
-            let mut scaler = Scaler::new(self.clone(), term);
-            let mut ticks = tokio::time::interval(self.interval);
-            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            while self.leads(term) {
-                ticks.tick().await;
-                if self.leads(term) {
-                    let began = Instant::now();
-                    let round = scaler.round().await;
-                    self.metrics.round(round.is_ok(), began.elapsed(), std::mem::take(&mut scaler.standings));
-                    if let Err(error) = round {
-                        tracing::warn!(%error, "services are not scaled in this round");
-                    }
-                }
-            }
-            self.metrics.rests();
-        }
-    }
-
-    fn leads(&self, term: u64) -> bool {
-        self.leadership.decides() == Some(term)
-    }
 }
 
 /// State of services while this process leads.
@@ -128,6 +98,21 @@ struct Scaler {
     remembered: BTreeMap<String, Remembered>,
     /// Number of services by condition reason, in this round.
     standings: BTreeMap<&'static str, usize>,
+}
+
+impl Rounds for Scaler {
+    async fn round(&mut self) {
+        let began = Instant::now();
+        let scaled = self.scale().await;
+        self.place.metrics.round(scaled.is_ok(), began.elapsed(), std::mem::take(&mut self.standings));
+        if let Err(error) = scaled {
+            tracing::warn!(%error, "services are not scaled in this round");
+        }
+    }
+
+    fn leadership_ended(&self) {
+        self.place.metrics.rests();
+    }
 }
 
 impl Scaler {
@@ -148,7 +133,8 @@ impl Scaler {
         }
     }
 
-    async fn round(&mut self) -> Result<(), ApiError> {
+    /// Runs one round.
+    async fn scale(&mut self) -> Result<(), ApiError> {
         let now = Timestamp::now();
         self.owners.next_round();
         let mut services = match self.place.api.services().await {
@@ -192,7 +178,7 @@ impl Scaler {
             self.correlate(&services, &looks, &counts, now);
         }
         for ((service, look), in_the_way) in services.iter().zip(looks).zip(in_the_way) {
-            if !self.place.leads(self.term) {
+            if !self.place.leadership.decides_in(self.term) {
                 break;
             }
             self.look_after(service, look, in_the_way, usage_error.as_deref(), now).await;

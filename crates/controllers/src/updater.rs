@@ -3,14 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use parking_lot::RwLock;
-use tokio::time::MissedTickBehavior;
 
 use super::leadership::Leadership;
 use super::resizing::{Resized, Resizer};
+use super::rounds::{self, Rounds};
 use berth_config as config;
 use berth_kube_io::apply::{Evicted, PodEvent, PodId, Replicas};
 use berth_kube_io::vpa::{ApiError, Recommending};
@@ -19,8 +18,6 @@ use berth_rightsizing::apply::{Hold, Index, Memory, Mode, Pod, Ranges, Round, Ru
 use berth_rightsizing::recommend::{Owner, UnixNanos, Vpa};
 use berth_telemetry::UpdaterMetrics;
 
-/// Interval at which a process that does not lead checks its leadership.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// Maximum number of events about unchanged pods, per round.
 const TOLD_MAX: usize = 100;
 /// Leases of upstream's components.
@@ -41,6 +38,13 @@ pub struct Updater {
     /// Validity of the certificate that the API server must accept.
     pub certificate: CertificateValid,
     pub metrics: Arc<UpdaterMetrics>,
+}
+
+/// The updater in one term of leadership.
+struct InTerm<'a> {
+    updater: &'a Updater,
+    term: u64,
+    known: Known,
 }
 
 /// State while this process leads.
@@ -67,35 +71,12 @@ struct Tally {
     told: usize,
 }
 
-impl Updater {
-    fn leads(&self, term: u64) -> bool {
-        self.leadership.decides() == Some(term)
-    }
-
-    /// Updates pods while this process leads. Never returns.
-    pub async fn run(self) {
-        loop {
-            let Some(term) = self.leadership.decides() else {
-                tokio::time::sleep(LOOK_AGAIN).await;
-                continue;
-            };
-            let mut known = Known::default();
-            let mut ticks = tokio::time::interval(self.config.apply.interval.get());
-            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            while self.leads(term) {
-                ticks.tick().await;
-                if self.leads(term) {
-                    self.round(term, &mut known).await;
-                }
-            }
-            self.metrics.rests();
-        }
-    }
-
-    async fn round(&self, term: u64, known: &mut Known) {
+impl Rounds for InTerm<'_> {
+    async fn round(&mut self) {
+        let InTerm { updater, term, known } = self;
         let mut tally = Tally::default();
-        let result = self.update(term, known, &mut tally).await;
-        self.metrics.round(result.is_ok(), tally.held);
+        let result = updater.update(*term, known, &mut tally).await;
+        updater.metrics.round(result.is_ok(), tally.held);
         let complaint = result.err();
         if complaint != known.complaint {
             match &complaint {
@@ -104,6 +85,19 @@ impl Updater {
             }
         }
         known.complaint = complaint;
+    }
+
+    fn leadership_ended(&self) {
+        self.updater.metrics.rests();
+    }
+}
+
+impl Updater {
+    /// Updates pods while this process leads. Never returns.
+    pub async fn run(self) {
+        let begin = |term| Some(InTerm { updater: &self, term, known: Known::default() });
+        let interval = self.config.apply.interval.get();
+        rounds::run(|| self.leadership.decides(), interval, begin, std::future::pending()).await;
     }
 
     /// # Errors
@@ -126,7 +120,7 @@ impl Updater {
                 uids.extend(group.pods.iter().map(|pod| pod.uid.clone()));
                 vpas.insert(group.vpa.uid.clone());
                 self.update_group(term, group, rules, known, tally).await;
-                if !self.leads(term) {
+                if !self.leadership.decides_in(term) {
                     return Ok(());
                 }
             }
@@ -211,7 +205,7 @@ impl Updater {
             self.hold(&pods[pod], vpa, (why, None), known, tally).await;
         }
         for candidate in &candidates {
-            if !self.leads(term) {
+            if !self.leadership.decides_in(term) {
                 break;
             }
             let pod = &pods[candidate.pod];

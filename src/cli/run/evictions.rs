@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use tokio::sync::mpsc;
 
+use super::outbox::Inbox;
 use berth_kube_io::{Evictor, Reporter};
 use berth_model::{PodRef, Report};
 use berth_scheduler::engine::Engine;
@@ -84,7 +84,7 @@ pub(super) async fn carry_out_evictions(
     engine: Engine,
     evictor: Evictor,
     reporter: Reporter,
-    mut queue: mpsc::UnboundedReceiver<Order>,
+    mut queue: Inbox<Order>,
     leads: impl Fn(u64) -> bool + Clone + Send + 'static,
 ) {
     let (mut orders, mut in_flight) = (Orders::default(), FuturesUnordered::new());

@@ -112,7 +112,7 @@ impl Recommender {
 
 /// Creates a VPA; returns the error, if any.
 async fn write(place: Place, term: u64, candidate: Candidate) -> Option<(Candidate, ApiError)> {
-    if !place.leads(term) {
+    if !place.leadership.decides_in(term) {
         return None;
     }
     let made = place.api.make_vpa(&candidate, &place.config.name).await;

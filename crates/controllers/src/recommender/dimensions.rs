@@ -356,7 +356,7 @@ impl Told {
 type Write = (String, (Option<Box<str>>, Box<str>));
 
 async fn write(place: Place, term: u64, told: Told) -> Option<Write> {
-    if !place.leads(term) {
+    if !place.leadership.decides_in(term) {
         return None;
     }
     let Told { namespace, name, uid, before, text, left_out } = told;

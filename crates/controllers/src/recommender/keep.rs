@@ -273,7 +273,7 @@ pub(super) fn has_samples(aggregate: &Aggregate) -> bool {
 type Write = (Due, Spans, Result<Written, ApiError>);
 
 async fn write(place: Place, term: u64, due: Due, spans: Spans, saved: Saved) -> Option<Write> {
-    if !place.leads(term) {
+    if !place.leadership.decides_in(term) {
         return None;
     }
     let written = place.api.save(&saved).await;

@@ -105,7 +105,7 @@ impl Recommender {
 type Write = (String, (Status, Status));
 
 async fn write(place: Place, term: u64, vpa: Vpa, old: Status, status: Status) -> Option<Write> {
-    if !place.leads(term) {
+    if !place.leadership.decides_in(term) {
         return None;
     }
     let written = place.api.write_status(&vpa, &status_patch(&vpa.uid, &status)).await;
