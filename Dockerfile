@@ -15,8 +15,8 @@ COPY . .
 ENV CC_x86_64_unknown_linux_musl=musl-gcc \
     CC_aarch64_unknown_linux_musl=musl-gcc
 RUN target="$(uname -m)-unknown-linux-musl" \
-    && cargo build --locked --release --bin berth --target "$target" \
-    && install -D "target/$target/release/berth" /out/berth
+    && cargo build --locked --profile dist --bin berth --target "$target" \
+    && install -D "target/$target/dist/berth" /out/berth
 
 FROM scratch
 # For API servers with a certificate of a public CA; in a cluster the service account has the CA.

@@ -62,7 +62,7 @@ fn rows(schema: &Value, defaults: &Value, prefix: &str, text: &mut String) {
 
 /// Every command of the README, and the test that runs it.
 const COVERED: &[(&str, &str)] = &[
-    ("cargo run --release -- demo", ".ci/run, and tests/it/demo.rs with the test build"),
+    ("cargo run --release -- demo", ".ci/run and tests/it/demo.rs, with the test build"),
     ("cargo test", ".ci/run"),
     ("docker build -t REGISTRY/berth:0.1.0 .", "nothing here: it needs a container engine"),
     ("docker push REGISTRY/berth:0.1.0", "nothing here: it needs a registry"),

@@ -52,7 +52,7 @@ fn large() -> String {
 }
 
 #[test]
-#[ignore = "a speed for release builds: cargo test --release --test it -- --ignored explain::speed"]
+#[ignore = "a speed for release builds: cargo test --profile dist --test it -- --ignored explain::speed"]
 fn a_dump_of_5000_nodes_and_50000_pods_is_explained_within_three_seconds() {
     let mut file = tempfile::NamedTempFile::new().expect("a file");
     let dump = large();

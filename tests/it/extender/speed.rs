@@ -1,8 +1,8 @@
 //! Latency of the extender. The figures need an optimised build and a quiet machine:
 //!
 //! ```text
-//! cargo build --release
-//! BERTH_BIN=target/release/berth cargo test --test it extender::speed -- --ignored --nocapture
+//! cargo build --profile dist
+//! BERTH_BIN=target/dist/berth cargo test --test it extender::speed -- --ignored --nocapture
 //! ```
 
 use std::time::Instant;
