@@ -38,7 +38,7 @@ use crate::quota::QuotaStatus;
 use crate::scheduler::{Action, Answer, Eviction, Sample, Scheduler, SchedulerConfig, Settled, Task};
 use berth_model::{PodRef, Report};
 
-/// Sink for decisions. Called from agent threads and from every caller of [`Engine::with`]; must not block.
+/// Sink for decisions. Called from agent threads and from every caller of an [`Engine`]; must not block.
 pub trait Outlet: Send + Sync + 'static {
     /// Carries out this placement, which was decided in this leadership term, and reports the result to
     /// [`Engine::bind_finished`].

@@ -59,7 +59,7 @@ async fn a_job_of_32_waits_for_a_zone_with_room_for_all_and_shares_it() {
         .await;
     let message =
         kubectl.must(&["get", "allocation", "berth-training", "-o", "jsonpath={.status.message}"], "").await;
-    assert!(message.contains("zone-b") && message.contains("there are 28"), "{message}");
+    assert!(message.contains("zone-b") && message.contains("28 fit"), "{message}");
     assert!(all_pods(&client).await.iter().all(|pod| node_of(pod).is_none()), "nothing is half placed");
     let pod = &all_pods(&client).await[0];
     let (status, reason, told) = scheduled_condition(pod).expect("members have the condition");

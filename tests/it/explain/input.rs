@@ -63,7 +63,8 @@ fn an_object_that_cannot_be_read_is_named_and_the_others_are_explained() {
     let ran = explain(&["-o", "json"], cluster.dump().as_bytes());
     assert_eq!(ran.code, 2);
     assert!(
-        ran.err.contains("left out: Node bad: ") && ran.err.contains("left out: Pod x/odd: "),
+        ran.err.contains("skipped, cannot be read: Node bad: ")
+            && ran.err.contains("skipped, cannot be read: Pod x/odd: "),
         "{}",
         ran.err
     );

@@ -46,7 +46,7 @@ fn a_taint_is_tolerated_or_taken_off_and_it_is_told_where_the_pod_fits_then() {
         [
             ("let the pod tolerate team=a:NoSchedule".to_owned(), both),
             ("let the pod tolerate team=c:NoSchedule".to_owned(), vec!["c".to_owned()]),
-            ("remove team=a:NoSchedule from node a".to_owned(), vec!["a".to_owned()]),
+            ("remove the taint team=a:NoSchedule from node a".to_owned(), vec!["a".to_owned()]),
         ]
     );
 }
@@ -236,5 +236,5 @@ fn the_nodes_that_need_least_are_told_first_and_different_ways_before_more_of_th
     assert_eq!(found[0].0, "uncordon node cordoned-0");
     assert_eq!(found[1].0, "let the pod tolerate team=a:NoSchedule");
     assert_eq!(found[1].1.len(), 10, "the first of them");
-    assert_eq!(found[2].0, "remove team=a:NoSchedule from node tainted-0");
+    assert_eq!(found[2].0, "remove the taint team=a:NoSchedule from node tainted-0");
 }

@@ -7,7 +7,7 @@
 //! alone is not enough; a hint that is no longer confirmed loses weight, and is then removed.
 //!
 //! The caller builds one window after the other from the usage, passes each to [`Correlations::observe`], and
-//! passes [`Correlations::hints`] to the scheduler as [`berth_scheduler::hints::Hint`]s (`Scheduler::hints_changed`), with
+//! passes [`Correlations::hints`] to the scheduler as hints (`Scheduler::hints_changed`), with
 //! the selectors of the services' workloads.
 //!
 //! Deterministic: services are ordered by name. May not know: kube, tokio, clocks, nodes, pods.

@@ -1,5 +1,5 @@
 //! Placement hints: pods of a workload should be near pods of another one, or on other nodes. Hints come from
-//! measurements ([`correlate`](berth_rightsizing::correlate)), not from pod specs, and count like preferred pod affinity terms
+//! measurements (`correlate` of the rightsizing crate), not from pod specs, and count like preferred pod affinity terms
 //! of the pods.
 //!
 //! A hint never makes a node invalid, and changes no object. It counts only when a pod is placed; placed pods stay.
