@@ -167,7 +167,7 @@ async fn a_real_prometheus_is_all_it_needs() {
     assert_eq!(table.code, 0);
     assert!(table.out.contains("deploy/web") && !table.out.contains("sts/db"), "{}", table.out);
     assert!(table.out.lines().all(|line| line.chars().count() <= 120), "{}", table.out);
-    assert!(table.err.contains("2 containers that are less far off"), "{}", table.err);
+    assert!(table.err.contains("2 containers of lower severity are hidden"), "{}", table.err);
     let csv = run(&["-o", "csv"]);
     assert_eq!((csv.code, csv.out.lines().count()), (0, 5), "{}", csv.out);
     let page = run(&["-o", "html"]);
