@@ -122,7 +122,7 @@ async fn the_webhooks_are_told_the_authority_and_the_log_says_when_they_are_miss
     })
     .await;
     await_until(SOON, "the log says what is missing", async || {
-        berth.log().contains("there is no ValidatingWebhookConfiguration guard")
+        berth.log().contains("ValidatingWebhookConfiguration guard not found")
     })
     .await;
 
@@ -181,5 +181,9 @@ async fn the_webhooks_are_told_the_authority_and_the_log_says_when_they_are_miss
     tokio::time::sleep(10 * OFTEN).await;
     assert_eq!(version().await, before, "nothing is written without need");
     let log = berth.log();
-    assert!(!log.contains("PRIVATE KEY") && log.matches("there is no Validating").count() == 1, "{log}");
+    assert!(
+        !log.contains("PRIVATE KEY")
+            && log.matches("ValidatingWebhookConfiguration guard not found").count() == 1,
+        "{log}"
+    );
 }

@@ -637,10 +637,10 @@ impl Sim {
                     return Err(format!("p{} reports {} but does not lead", who.0, pod.uid));
                 }
                 self.tally.count(match reason {
-                    "Unschedulable" => "told parked",
+                    "Unschedulable" => "reported parked",
                     _ if message.contains("in a row conflicted") => "conflicts to backoff",
-                    _ if message.contains("rejected") => "told rejected",
-                    _ => "told refused",
+                    _ if message.contains("rejected") => "reported rejected",
+                    _ => "reported refused",
                 });
                 if let Some(truth) = self.cluster.store.get(&pod.namespace, &pod.name)
                     && truth.uid == pod.uid
