@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-/// `connect error: connection refused` says more than `client error`.
+/// Formats an error with its causes, such as `connect error: connection refused`.
 pub fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

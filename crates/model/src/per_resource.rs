@@ -1,6 +1,6 @@
 //! Values by rightsized resource.
 
-/// One value for each resource that is rightsized.
+/// One value per rightsized resource.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PerResource<T> {
     pub cpu: T,
@@ -8,7 +8,7 @@ pub struct PerResource<T> {
 }
 
 impl<T> PerResource<T> {
-    /// The same question for both.
+    /// Applies the same function to both.
     pub fn map<U>(self, mut f: impl FnMut(T) -> U) -> PerResource<U> {
         PerResource { cpu: f(self.cpu), memory: f(self.memory) }
     }
@@ -22,5 +22,5 @@ impl<T> PerResource<T> {
     }
 }
 
-/// Millicores and bytes that a node has for pods, or that pods ask for.
+/// Capacity of a node for pods, or requests of pods: millicores and bytes.
 pub type NodeSize = PerResource<i64>;

@@ -8,13 +8,13 @@ use serde::de::{self, Deserializer, Visitor};
 
 use super::ConfigDuration;
 
-/// A field whose value is not allowed.
+/// A field with an invalid value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
 pub struct InvalidField {
-    /// The path of the field, `leaderElection.leaseDuration`.
+    /// Path of the field, such as `leaderElection.leaseDuration`.
     pub field: &'static str,
-    /// The value, and what is allowed.
+    /// The value, and the allowed values.
     pub problem: String,
 }
 
@@ -46,7 +46,7 @@ pub fn lasts(
     refuse(field, format!("{value} is not from {} to {}", allowed.start(), allowed.end()))
 }
 
-/// A `u32`; narrower limits are checked by `Config::validate`, which knows them.
+/// Reads a `u32`; `Config::validate` checks narrower limits.
 pub fn whole_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     struct WholeNumber;
 

@@ -3,17 +3,17 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// One measurement: seconds since 1970, and cores or bytes.
+/// One sample: seconds since 1970, and cores or bytes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sample {
     pub at: f64,
     pub value: f64,
 }
 
-/// What is measured of a container.
+/// A resource of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum UsageKind {
-    /// Cores, as a mean over the window before the sample.
+    /// Cores, averaged over the window before the sample.
     Cpu,
     /// Bytes of the working set at the time of the sample.
     Memory,

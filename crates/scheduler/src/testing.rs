@@ -1,4 +1,4 @@
-//! An engine without outside world, for the tests of the crates above.
+//! An engine whose decisions are discarded, for the tests of the crates above.
 
 use std::sync::Arc;
 

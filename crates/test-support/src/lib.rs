@@ -7,7 +7,7 @@ pub mod prometheus;
 use std::io::Write;
 use std::path::PathBuf;
 
-/// The published traces are not part of the project; `BERTH_TRACES` says where they are.
+/// Returns the path of a published trace. They are not part of the project; `BERTH_TRACES` names their folder.
 pub fn published(file: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("BERTH_TRACES")
         .map_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/traces").into(), PathBuf::from);

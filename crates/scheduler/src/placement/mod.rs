@@ -1,7 +1,8 @@
 //! Placement store: the place where placements are committed.
 //!
-//! Must not depend on rules. `kube.rs` is the API server's `pods/binding`, `memory.rs` its model for tests and simulation.
-//! `protocol.rs` interprets the answers of the store, without I/O (`BindAttempt`); `drive.rs` carries out its steps.
+//! Must not depend on rules. `memory.rs` models the API server's `pods/binding` for tests and simulation. `protocol.rs`
+//! interprets the answers of the store, without I/O (`BindAttempt`). The kube-io crate has the store on the API server, and
+//! carries out the steps of the protocol.
 
 mod memory;
 mod protocol;
