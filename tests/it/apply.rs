@@ -102,10 +102,14 @@ fn pod_of(name: &str, index: usize, owners: &Value, resources: Value) -> Value {
 }
 
 async fn create_pod(client: &Client, pod: &Value) -> Value {
+    try_create_pod(client, pod).await.expect("the pod is created")
+}
+
+async fn try_create_pod(client: &Client, pod: &Value) -> kube::Result<Value> {
     let pods: Api<Pod> = Api::default_namespaced(client.clone());
     let pod = serde_json::from_value(pod.clone()).expect("a pod");
-    let made = pods.create(&PostParams::default(), &pod).await.expect("the pod is created");
-    serde_json::to_value(made).expect("JSON")
+    let made = pods.create(&PostParams::default(), &pod).await?;
+    Ok(serde_json::to_value(made).expect("JSON"))
 }
 
 /// A VPA of the Deployment of the same name, with this target for the container `app`, if any.
