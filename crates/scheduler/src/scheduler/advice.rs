@@ -41,7 +41,7 @@ impl Scheduler {
 
     /// Records a pod with a node.
     pub(super) fn note_resident(&mut self, pod: &Pod) {
-        if !self.config.advice {
+        if !self.cluster.config.advice {
             return;
         }
         let spec = pod.spec.as_ref().ok().filter(|spec| spec.unsupported.is_empty()).cloned();
@@ -58,14 +58,14 @@ impl Scheduler {
     /// Returns the pods that watches have seen on a node, and which of them could be moved. `None`: the node has
     /// changed since `revision`.
     pub fn residents(&self, node: NodeId, revision: Revision) -> Option<Vec<Resident>> {
-        let same = self.ledger.inventory().row(node).revision == revision;
+        let same = self.cluster.ledger.inventory().row(node).revision == revision;
         let resident = |pod: Occupant| Resident {
             fixed: self.fixed(&pod),
             gang: self.gang_of(&pod.pod.uid),
             pod: pod.pod,
             holding: pod.holding,
         };
-        same.then(|| self.ledger.occupants(node).into_iter().map(resident).collect())
+        same.then(|| self.cluster.ledger.occupants(node).into_iter().map(resident).collect())
     }
 
     fn fixed(&self, pod: &Occupant) -> Option<Fixed> {
@@ -89,7 +89,7 @@ impl Scheduler {
 
     /// Returns the class of a pod that replaces this one, which has a node.
     pub fn class_of_resident(&mut self, uid: &str) -> Option<Arc<Class>> {
-        let Occupant { pod, holding, .. } = self.ledger.occupant(uid)?;
+        let Occupant { pod, holding, .. } = self.cluster.ledger.occupant(uid)?;
         let known = self.advised.known.get(uid)?;
         let pod = Pod {
             uid: pod.uid,
@@ -132,7 +132,7 @@ impl Scheduler {
     /// Returns everything without a node that may be scheduled, whether it was tried yet or not.
     pub fn unplaced(&self) -> Vec<Case> {
         let mut classes: BTreeMap<ClassId, BTreeMap<Place, Arc<str>>> = BTreeMap::new();
-        for (uid, waiting) in self.waiting.iter().filter(|(_, waiting)| waiting.is_free()) {
+        for (uid, waiting) in self.cluster.waiting.iter().filter(|(_, waiting)| waiting.is_free()) {
             classes.entry(waiting.class.id).or_default().insert(waiting.place(), uid.clone());
         }
         let mut cases: Vec<_> =
@@ -144,7 +144,7 @@ impl Scheduler {
 
     /// Returns this pod alone, if it is not a member of a gang.
     pub fn unplaced_pod(&self, uid: &Arc<str>) -> Option<Case> {
-        self.waiting.get(uid).filter(|waiting| waiting.is_free())?;
+        self.cluster.waiting.get(uid).filter(|waiting| waiting.is_free())?;
         Some(self.case_of_pods([uid].into_iter())?.1)
     }
 
@@ -156,7 +156,7 @@ impl Scheduler {
             if members.len() == MOST_PODS {
                 continue;
             }
-            let known = self.waiting.get(uid)?;
+            let known = self.cluster.waiting.get(uid)?;
             place.get_or_insert(known.place());
             pods.push(known.pod.clone());
             let (class, holding) = (known.class.clone(), known.holding.clone());

@@ -32,7 +32,12 @@ impl Scheduler {
             }
         }
         let gone = |uid: &&Arc<str>| !listed.contains_key(&***uid);
-        let known = self.ledger.charged().chain(self.waiting.keys()).chain(self.ledger.reserved());
+        let known = self
+            .cluster
+            .ledger
+            .charged()
+            .chain(self.cluster.waiting.keys())
+            .chain(self.cluster.ledger.reserved());
         found.extend(known.filter(gone).map(|uid| Difference::PodGone { uid: uid.clone() }));
 
         let inventory = self.inventory();
@@ -51,7 +56,7 @@ impl Scheduler {
     }
 
     fn knows(&self, pod: &Pod) -> bool {
-        let charge = self.ledger.charge_of(&pod.uid);
+        let charge = self.cluster.ledger.charge_of(&pod.uid);
         match &pod.node_name {
             _ if pod.finished => charge.is_none(),
             Some(node) => charge.is_some_and(|charge| {
@@ -59,7 +64,7 @@ impl Scheduler {
             }),
             None if !self.is_ours(pod) || pod.deleting => true,
             // Either assumed on a node, or waiting.
-            None => charge.is_some() || self.waiting.contains_key(&pod.uid),
+            None => charge.is_some() || self.cluster.waiting.contains_key(&pod.uid),
         }
     }
 
@@ -76,7 +81,7 @@ impl Scheduler {
                 }
                 Difference::PodGone { uid } => {
                     // A bind in flight will report the deletion itself.
-                    if !self.waiting.get(uid).is_some_and(|waiting| waiting.state == State::Binding) {
+                    if !self.cluster.waiting.get(uid).is_some_and(|waiting| waiting.state == State::Binding) {
                         self.delete_pod(uid);
                     }
                 }

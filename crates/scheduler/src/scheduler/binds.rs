@@ -13,23 +13,23 @@ impl Scheduler {
         self.binds -= 1;
         // Agents paused at the bind limit resume at 3/4 of it, not after every single bind: waking a thread costs more
         // than placing a pod.
-        if self.binds == self.config.max_waiting_binds * 3 / 4 {
+        if self.binds == self.cluster.config.max_waiting_binds * 3 / 4 {
             self.wake_waiting_agents();
         }
         let uid = &binding.uid;
-        let ours = self.waiting.get(uid).is_some_and(|waiting| waiting.state == State::Binding);
+        let ours = self.cluster.waiting.get(uid).is_some_and(|waiting| waiting.state == State::Binding);
         match outcome {
             Outcome::Bound => {
-                self.ledger.confirm(uid);
+                self.cluster.ledger.confirm(uid);
                 self.member_bound(uid);
                 if ours {
                     self.scheduled(binding, now);
                 }
             }
             Outcome::BoundElsewhere(node) => {
-                if let Some(charge) = self.ledger.charge_of(uid) {
+                if let Some(charge) = self.cluster.ledger.charge_of(uid) {
                     let holding = charge.holding.clone();
-                    self.ledger.bound(uid, &node, holding);
+                    self.cluster.ledger.bound(uid, &node, holding);
                 }
                 self.remove(uid);
             }
@@ -37,12 +37,12 @@ impl Scheduler {
                 self.remove(uid);
                 self.discharge(uid);
             }
-            Outcome::Refused(why) => match self.ledger.charge_of(uid) {
+            Outcome::Refused(why) => match self.cluster.ledger.charge_of(uid) {
                 Some(charge) if charge.assumed => {
                     self.preemption.node_changed(&binding.node);
                     self.discharge(uid);
                     if ours {
-                        let news = self.waiting.get_mut(uid).and_then(|pod| pod.news.take());
+                        let news = self.cluster.waiting.get_mut(uid).and_then(|pod| pod.news.take());
                         self.back_off(uid, format!("binding rejected: {why}"), now);
                         if let Some(pod) = news {
                             self.apply_pod(*pod, now);
@@ -71,13 +71,13 @@ impl Scheduler {
 
     /// Reports an error and retries the pod after a backoff.
     pub(super) fn back_off(&mut self, uid: &Arc<str>, message: String, now: Duration) {
-        let Some(waiting) = self.waiting.get_mut(uid) else {
+        let Some(waiting) = self.cluster.waiting.get_mut(uid) else {
             return;
         };
         waiting.failures += 1;
         // While the pod had a node it was not reclassified, so its dependencies may have changed.
         self.stale.pods.insert(uid.clone());
-        let until = now + self.config.backoff.after(waiting.failures);
+        let until = now + self.cluster.config.backoff.after(waiting.failures);
         waiting.state = State::BackingOff(until);
         self.backoff.insert(until, uid);
         self.stats.errors += 1;

@@ -9,7 +9,7 @@ use crate::invariants::{Checked, Violation, bounded, ensure};
 impl Scheduler {
     /// Returns the violated invariants, sorted. Empty if there are none.
     pub fn check(&self) -> Vec<Violation> {
-        let each = self.waiting.iter().map(|(uid, pod)| self.check_pod(uid, pod));
+        let each = self.cluster.waiting.iter().map(|(uid, pod)| self.check_pod(uid, pod));
         let counts = [self.check_counts(), self.check_groups(), self.check_gangs(), self.check_lines()];
         let all = each.chain(counts).chain([self.check_bounds(), self.check_nominations()]);
         let mut found: Vec<_> = all.filter_map(Result::err).collect();
@@ -23,7 +23,7 @@ impl Scheduler {
         let at = match &pod.state {
             State::Gated | State::Refused(_) | State::Placing(_) => true,
             State::Queued(ticket) | State::Woken(ticket) => self.dispatcher.waits(*ticket) == Some(uid),
-            State::Binding => self.ledger.charge_of(uid).is_some(),
+            State::Binding => self.cluster.ledger.charge_of(uid).is_some(),
             State::Held => self.others.holds(uid),
             State::Elsewhere => !self.owns_pod(pod),
             State::Grouped => {
@@ -37,7 +37,7 @@ impl Scheduler {
             }
         };
         ensure(1, at, || format!("pod {uid} is {}, but not in that queue", pod.state.name()))?;
-        let charged = self.ledger.charge_of(uid).is_some();
+        let charged = self.cluster.ledger.charge_of(uid).is_some();
         let has_node = matches!(pod.state, State::Claiming | State::Binding | State::Held);
         ensure(1, charged == has_node, || {
             format!("pod {uid} is {}, and its charge in the ledger is {charged}", pod.state.name())
@@ -50,16 +50,16 @@ impl Scheduler {
                 .is_some_and(|group| !group.untold && group.is_certain(self.inventory().loosened())),
             _ => false,
         };
-        ensure(6, !self.leading || !must_know || pod.told.is_some(), || {
+        ensure(6, !self.cluster.leading || !must_know || pod.told.is_some(), || {
             format!("pod {uid} is {} and has no condition message", pod.state.name())
         })?;
-        bounded(pod.tries, self.config.max_tries, || format!("pod {uid} was tried"))
+        bounded(pod.tries, self.cluster.config.max_tries, || format!("pod {uid} was tried"))
     }
 
     /// Checks that the queues hold only waiting pods.
     fn check_counts(&self) -> Checked {
         let census = self.census();
-        let (_, assumed) = self.ledger.counts();
+        let (_, assumed) = self.cluster.ledger.counts();
         let in_groups: usize = self.parked.groups().map(|group| group.pods.len()).sum();
         for (state, held) in [
             ("queued", self.dispatcher.len() - self.gangs.queued()),
@@ -93,7 +93,7 @@ impl Scheduler {
                 ensure(11, !group.pods.is_empty(), || format!("group {class:?} is empty"))?;
                 continue;
             };
-            let awake = self.waiting.get(probe).is_some_and(|pod| {
+            let awake = self.cluster.waiting.get(probe).is_some_and(|pod| {
                 pod.class.id == class && matches!(pod.state, State::Woken(_) | State::Placing(_))
             });
             ensure(1, awake, || format!("group {class:?} waits for probe {probe}, which is not queued"))?;
@@ -113,7 +113,8 @@ impl Scheduler {
 
     /// Checks that a waiting pod has a reservation exactly while it is nominated.
     fn check_nominations(&self) -> Checked {
-        let mut kept: Vec<_> = self.ledger.reserved().filter(|uid| self.waiting.contains_key(*uid)).collect();
+        let mut kept: Vec<_> =
+            self.cluster.ledger.reserved().filter(|uid| self.cluster.waiting.contains_key(*uid)).collect();
         let mut nominated: Vec<_> = self.nominated_pods().map(|(uid, _)| uid).collect();
         kept.sort();
         nominated.sort();
@@ -125,7 +126,7 @@ impl Scheduler {
     /// Checks I11. Agents check the limit before they start, so each may exceed it by one bind, or by one gang.
     fn check_bounds(&self) -> Checked {
         let more = self.dispatcher.agents() * self.gangs.largest().max(1);
-        let most = self.config.max_waiting_binds + more - 1;
+        let most = self.cluster.config.max_waiting_binds + more - 1;
         ensure(11, self.binds <= most, || format!("{} binds, the limit is {most}", self.binds))
     }
 }

@@ -47,14 +47,14 @@ pub(super) struct Outdated;
 impl Scheduler {
     /// Returns the pod's claims that need a volume, in the order of its class.
     pub(super) fn unbound_claims(&mut self, uid: &str) -> Result<Vec<ClaimName>, Outdated> {
-        let Some(waiting) = self.waiting.get(uid) else {
+        let Some(waiting) = self.cluster.waiting.get(uid) else {
             return Err(Outdated);
         };
         let Some(volumes) = &waiting.source.volumes else {
             return Ok(Vec::new());
         };
-        let used = |claim: &ClaimName| self.ledger.is_used(claim);
-        let resolved = self.objects.volumes.resolve(&waiting.source, volumes, &used);
+        let used = |claim: &ClaimName| self.cluster.ledger.is_used(claim);
+        let resolved = self.cluster.objects.volumes.resolve(&waiting.source, volumes, &used);
         match waiting.class.spec.volumes.as_deref() == Some(&resolved.needs) {
             true => Ok(resolved.unbound),
             false => Err(Outdated),
@@ -71,7 +71,7 @@ impl Scheduler {
         node: NodeId,
         now: Duration,
     ) {
-        let inventory = self.ledger.inventory();
+        let inventory = self.cluster.ledger.inventory();
         let Ok(choices) = plan_volumes(&needs.unbound, inventory.row(node)) else {
             debug_assert!(false, "the commit has checked the same row");
             self.discharge(uid);
@@ -82,15 +82,15 @@ impl Scheduler {
             VolumeChoice::Made => Wanted::Provision,
         };
         let wanted: Vec<_> = claims.into_iter().zip(choices.into_iter().map(wanted)).collect();
-        let (host, requests) = (inventory.name(node).clone(), self.objects.volumes.requests(&wanted));
+        let (host, requests) = (inventory.name(node).clone(), self.cluster.objects.volumes.requests(&wanted));
         self.next_work += 1;
         let order = ClaimOrder { uid: uid.clone(), work: self.next_work, node: host.clone(), requests };
-        let news = self.objects.volumes.reserve(&order.requests, &host);
-        if let Some(waiting) = self.waiting.get_mut(uid) {
+        let news = self.cluster.objects.volumes.reserve(&order.requests, &host);
+        if let Some(waiting) = self.cluster.waiting.get_mut(uid) {
             waiting.state = State::Claiming;
             // Undelivered reports are withdrawn: if the claims fail to bind, the message must be reported again.
             waiting.told = None;
-            let deadline = now + self.config.volume_bind_timeout;
+            let deadline = now + self.cluster.config.volume_bind_timeout;
             waiting.claiming = Some(Box::new(Claiming { order: order.clone(), written: None, deadline }));
             self.claimants.waiting.insert(uid.clone());
         }
@@ -101,7 +101,8 @@ impl Scheduler {
     /// Records that the claims of an [`Action::Claim`] were written, with these versions, or failed for this reason.
     pub fn claims_written(&mut self, order: &ClaimOrder, written: Result<Vec<u64>, String>, now: Duration) {
         let uid = &order.uid;
-        let Some(claiming) = self.waiting.get_mut(uid).and_then(|waiting| waiting.claiming.as_mut()) else {
+        let Some(claiming) = self.cluster.waiting.get_mut(uid).and_then(|waiting| waiting.claiming.as_mut())
+        else {
             return;
         };
         if claiming.order.work != order.work {
@@ -118,7 +119,7 @@ impl Scheduler {
 
     /// Checks the pods whose claims changed, and periodically all that wait for claims.
     pub(super) fn look_after_claims(&mut self, now: Duration) {
-        if !self.leading {
+        if !self.cluster.leading {
             return self.abandon_claims(now);
         }
         let mut due = std::mem::take(&mut self.claimants.due);
@@ -139,10 +140,10 @@ impl Scheduler {
     }
 
     fn look_at_claims(&mut self, uid: &Arc<str>, now: Duration) {
-        let Some(waiting) = self.waiting.get(uid) else {
+        let Some(waiting) = self.cluster.waiting.get(uid) else {
             return;
         };
-        let (Some(claiming), Some(charge)) = (&waiting.claiming, self.ledger.charge_of(uid)) else {
+        let (Some(claiming), Some(charge)) = (&waiting.claiming, self.cluster.ledger.charge_of(uid)) else {
             return;
         };
         if waiting.news.as_ref().is_some_and(|pod| pod.deleting) {
@@ -150,12 +151,12 @@ impl Scheduler {
             return;
         }
         // While a write is in flight, its result will arrive; without leadership nothing is decided.
-        let Some(written) = claiming.written.as_ref().filter(|_| self.leading) else {
+        let Some(written) = claiming.written.as_ref().filter(|_| self.cluster.leading) else {
             return;
         };
         let order = &claiming.order;
-        let progress = match &self.ledger.inventory().row(charge.node).node {
-            Some(node) => self.objects.volumes.progress(&order.requests, written, node),
+        let progress = match &self.cluster.ledger.inventory().row(charge.node).node {
+            Some(node) => self.cluster.objects.volumes.progress(&order.requests, written, node),
             None => Progress::Failed(format!("failed to get node {0:?}: node {0:?} not found", order.node)),
         };
         match progress {
@@ -170,14 +171,14 @@ impl Scheduler {
 
     /// Begins the bind of the pod: all claims are bound.
     fn claims_bound(&mut self, uid: &Arc<str>) {
-        if self.binds >= self.config.max_waiting_binds {
+        if self.binds >= self.cluster.config.max_waiting_binds {
             self.claimants.due.insert(uid.clone());
             return;
         }
         let Some(order) = self.release_claims(uid) else {
             return;
         };
-        let Some(waiting) = self.waiting.get_mut(uid) else {
+        let Some(waiting) = self.cluster.waiting.get_mut(uid) else {
             return;
         };
         waiting.state = State::Binding;
@@ -191,7 +192,7 @@ impl Scheduler {
     fn claims_failed(&mut self, uid: &Arc<str>, why: &str, now: Duration) {
         self.release_claims(uid);
         self.discharge(uid);
-        let news = self.waiting.get_mut(uid).and_then(|pod| pod.news.take());
+        let news = self.cluster.waiting.get_mut(uid).and_then(|pod| pod.news.take());
         self.back_off(uid, format!("{PRE_BIND}: {why}"), now);
         if let Some(pod) = news {
             self.apply_pod(*pod, now);
@@ -201,10 +202,10 @@ impl Scheduler {
 
     /// Ends the pod's wait for claims: their reservations fall back to the API server's state.
     pub(super) fn release_claims(&mut self, uid: &str) -> Option<ClaimOrder> {
-        let claiming = self.waiting.get_mut(uid)?.claiming.take()?;
+        let claiming = self.cluster.waiting.get_mut(uid)?.claiming.take()?;
         self.claimants.waiting.remove(uid);
         self.claimants.due.remove(uid);
-        let news = self.objects.volumes.release(&claiming.order.requests);
+        let news = self.cluster.objects.volumes.release(&claiming.order.requests);
         self.heed(news.into());
         Some(claiming.order)
     }
@@ -233,19 +234,19 @@ impl Scheduler {
                     false => self.stale.pods.insert(uid.clone()),
                 };
             }
-            let objects = &mut self.objects;
-            self.ledger.rehold_users(claim, |holding| objects.renewed(holding));
+            let objects = &mut self.cluster.objects;
+            self.cluster.ledger.rehold_users(claim, |holding| objects.renewed(holding));
         }
         self.stale.claimants |= news.all_claims;
         if news.all_holdings {
-            let objects = &mut self.objects;
-            self.ledger.rehold(|holding| holding.volumes.is_some().then(|| objects.renewed(holding)));
+            let objects = &mut self.cluster.objects;
+            self.cluster.ledger.rehold(|holding| holding.volumes.is_some().then(|| objects.renewed(holding)));
         }
         for host in &news.hosts {
-            self.ledger.set_local_volumes(host, self.objects.volumes.local(host));
+            self.cluster.ledger.set_local_volumes(host, self.cluster.objects.volumes.local(host));
         }
         for node in &news.nodes {
-            self.ledger.set_storage(node, self.objects.volumes.storage_of(node));
+            self.cluster.ledger.set_storage(node, self.cluster.objects.volumes.storage_of(node));
         }
     }
 }

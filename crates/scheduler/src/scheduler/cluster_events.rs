@@ -17,7 +17,7 @@ impl Scheduler {
             self.stats.bad_nodes += 1;
         }
         let name = node.name.clone();
-        let changed = self.ledger.apply_node(node);
+        let changed = self.cluster.ledger.apply_node(node);
         if changed {
             self.preemption.node_changed(&name);
             self.wake_for_parked();
@@ -26,7 +26,7 @@ impl Scheduler {
     }
 
     pub fn delete_node(&mut self, name: &str) -> bool {
-        let changed = self.ledger.delete_node(name);
+        let changed = self.cluster.ledger.delete_node(name);
         if changed {
             self.preemption.node_changed(name);
             self.wake_for_parked();
@@ -57,18 +57,18 @@ impl Scheduler {
             self.keep_room(&pod.uid, Some(&pod).filter(|_| waits_elsewhere));
         }
         if let Some(node) = &pod.node_name {
-            let holding = self.objects.holding(&pod);
+            let holding = self.cluster.objects.holding(&pod);
             let before = self.inventory().revision();
-            self.ledger.bound(&pod.uid, node, &holding);
+            self.cluster.ledger.bound(&pod.uid, node, &holding);
             self.note_placed(&pod, &holding.peer);
             self.note_resident(&pod);
-            self.ledger.note_seen(pod_ref(&pod), pod.generation, pod.started_s);
+            self.cluster.ledger.note_seen(pod_ref(&pod), pod.generation, pod.started_s);
             if self.inventory().revision() != before {
                 self.preemption.node_changed(node);
                 self.arrived(&holding.peer.identity);
             }
             // While our own bind is in flight, its result will settle the pod; otherwise it is no longer waiting.
-            if self.waiting.get(&pod.uid).is_some_and(|waiting| waiting.state != State::Binding) {
+            if self.cluster.waiting.get(&pod.uid).is_some_and(|waiting| waiting.state != State::Binding) {
                 self.forget(&pod.uid);
             }
             self.others.forget(&pod.uid);
@@ -79,11 +79,11 @@ impl Scheduler {
             self.note_other(pod);
             return;
         }
-        if self.ledger.charge_of(&pod.uid).is_some() {
+        if self.cluster.ledger.charge_of(&pod.uid).is_some() {
             let uid = pod.uid.clone();
             // Either it is bound and this event is older; or it is being bound, and this is its state if the bind
             // fails.
-            if let Some(binding) = self.waiting.get_mut(&pod.uid) {
+            if let Some(binding) = self.cluster.waiting.get_mut(&pod.uid) {
                 binding.news = Some(Box::new(pod));
                 self.claims_due(&uid);
             } else if self.others.holds(&uid) && !pod.deleting {
@@ -115,9 +115,9 @@ impl Scheduler {
     /// Deletes the pods that are not in a complete list.
     pub fn retain_pods(&mut self, uids: &HashSet<Arc<str>>) {
         let mut gone: Vec<Arc<str>> =
-            self.ledger.charged().filter(|uid| !uids.contains(*uid)).cloned().collect();
-        let reserved = self.ledger.reserved().filter(|uid| !self.others.is_former(uid));
-        let waiting = self.waiting.keys().chain(self.others.waiting()).chain(reserved);
+            self.cluster.ledger.charged().filter(|uid| !uids.contains(*uid)).cloned().collect();
+        let reserved = self.cluster.ledger.reserved().filter(|uid| !self.others.is_former(uid));
+        let waiting = self.cluster.waiting.keys().chain(self.others.waiting()).chain(reserved);
         gone.extend(waiting.filter(|uid| !uids.contains(*uid)).cloned());
         gone.sort();
         gone.dedup();
@@ -137,7 +137,7 @@ impl Scheduler {
             object => object,
         };
         let of_namespace = matches!(object, Object::Namespace { .. });
-        let affected = self.objects.apply(object);
+        let affected = self.cluster.objects.apply(object);
         if of_namespace && affected != Affected::Nothing {
             self.policies.namespace_changed();
             self.quotas.namespace_changed();
@@ -159,7 +159,7 @@ impl Scheduler {
             }
             _ => {}
         }
-        let affected = self.objects.delete(kind, object);
+        let affected = self.cluster.objects.delete(kind, object);
         self.heed(affected);
     }
 
@@ -177,7 +177,7 @@ impl Scheduler {
             }
             _ => {}
         }
-        for affected in self.objects.retain(kind, listed) {
+        for affected in self.cluster.objects.retain(kind, listed) {
             self.heed(affected);
         }
         self.unlisted.remove(&kind);
@@ -203,8 +203,8 @@ impl Scheduler {
                 return self.wake_all();
             }
             Affected::Everyone(namespace) => {
-                let objects = &mut self.objects;
-                self.ledger.rehold(|holding| {
+                let objects = &mut self.cluster.objects;
+                self.cluster.ledger.rehold(|holding| {
                     let theirs = holding.peer.identity.namespace == namespace;
                     theirs.then(|| objects.renewed(holding))
                 });
@@ -219,14 +219,14 @@ impl Scheduler {
     /// Reserves resources for a pod of another scheduler on its nominated node, where it has preempted.
     fn keep_room(&mut self, uid: &Arc<str>, pod: Option<&Pod>) {
         let wanted = pod.and_then(|pod| Some((pod.nominated_node.as_ref()?, pod.priority, &pod.usage)));
-        if self.ledger.reserve(uid, wanted) {
+        if self.cluster.ledger.reserve(uid, wanted) {
             self.note_reservations();
         }
     }
 
     /// Handles a new or dropped reservation.
     pub(super) fn note_reservations(&mut self) {
-        if self.ledger.reserved().next().is_some() {
+        if self.cluster.ledger.reserved().next().is_some() {
             self.stale.everyone |= self.classifier.note_reservations();
         }
         self.wake_for_parked();
@@ -238,10 +238,10 @@ impl Scheduler {
 
     /// Reclassifies the waiting pods marked as stale.
     pub(super) fn classify_again(&mut self, now: Duration) {
-        for claim in self.ledger.take_claims_changed() {
+        for claim in self.cluster.ledger.take_claims_changed() {
             self.stale.pods.extend(self.pods_by_claim.get(&claim).into_iter().flatten().cloned());
         }
-        self.stale.claimants |= self.ledger.take_claims_moved();
+        self.stale.claimants |= self.cluster.ledger.take_claims_moved();
         let stale = std::mem::take(&mut self.stale);
         if stale.is_empty() {
             return;
@@ -249,11 +249,11 @@ impl Scheduler {
         let concerns = |pod: &&Waiting| !matches!(pod.state, State::Claiming | State::Binding | State::Held);
         let source = |pod: &Waiting| (pod.seq, pod.source.clone());
         let mut pods: Vec<_> = if stale.only_some() {
-            let pods = stale.pods.iter().filter_map(|uid| self.waiting.get(uid));
+            let pods = stale.pods.iter().filter_map(|uid| self.cluster.waiting.get(uid));
             pods.filter(concerns).map(source).collect()
         } else {
             let meant = |pod: &&Waiting| stale.concerns(&pod.source);
-            self.waiting.values().filter(concerns).filter(meant).map(source).collect()
+            self.cluster.waiting.values().filter(concerns).filter(meant).map(source).collect()
         };
         pods.sort_by_key(|(seq, _)| *seq);
         for (_, pod) in pods {
@@ -263,7 +263,7 @@ impl Scheduler {
 
     /// Recounts the ledger and repairs wrong sums.
     pub fn heal(&mut self) -> Vec<Discrepancy> {
-        let wrong = self.ledger.heal();
+        let wrong = self.cluster.ledger.heal();
         self.stats.healed += wrong.len() as u64;
         if !wrong.is_empty() {
             self.wake_for_parked();
@@ -273,16 +273,16 @@ impl Scheduler {
 
     /// Queues or updates a pod of this scheduler that has no node.
     pub(super) fn wait(&mut self, pod: Pod, now: Duration) {
-        let used = |claim: &ClaimName| self.ledger.is_used(claim);
-        let spec = self.objects.wishes(&pod.spec.clone().unwrap_or_default(), &pod, &used);
-        let holding = self.objects.holding(&pod);
+        let used = |claim: &ClaimName| self.cluster.ledger.is_used(claim);
+        let spec = self.cluster.objects.wishes(&pod.spec.clone().unwrap_or_default(), &pod, &used);
+        let holding = self.cluster.objects.holding(&pod);
         let class = self.classify(&pod, &spec, &holding);
         let refusal = refusal(&pod.spec);
         let gang = self.gangs.find(&holding.peer);
-        if let Some(known) = self.waiting.get_mut(&pod.uid) {
+        if let Some(known) = self.cluster.waiting.get_mut(&pod.uid) {
             known.generation = pod.generation;
             *known.source = pod.clone();
-            if !self.leading {
+            if !self.cluster.leading {
                 // Only the leader writes conditions.
                 known.told = told_so_far(&pod);
             }
@@ -305,7 +305,7 @@ impl Scheduler {
             self.withdraw(&pod.uid);
         }
         let uid = pod.uid.clone();
-        match self.waiting.get_mut(&uid) {
+        match self.cluster.waiting.get_mut(&uid) {
             Some(known) => {
                 (known.class, known.priority, known.gang) = (class, pod.priority, gang);
             }
@@ -316,7 +316,7 @@ impl Scheduler {
                 }
                 let mut waiting = Waiting::new(pod.clone(), class, holding, self.next_seq, now);
                 waiting.gang = gang;
-                self.waiting.insert(uid.clone(), waiting);
+                self.cluster.waiting.insert(uid.clone(), waiting);
             }
         }
         if !pod.gates.is_empty() {
@@ -326,7 +326,7 @@ impl Scheduler {
             None => self.admit(&uid, now),
             Some(message) => {
                 self.stats.bad_pods += u64::from(pod.spec.is_err());
-                if let Some(waiting) = self.waiting.get_mut(&uid) {
+                if let Some(waiting) = self.cluster.waiting.get_mut(&uid) {
                     waiting.state = State::Refused(message.clone());
                 }
                 self.tell(&uid, "SchedulerError", message, true);

@@ -348,7 +348,7 @@ impl Scheduler {
             pod.gang.as_ref().is_some_and(|gang| gang.name == *name || gang.losers.contains(name))
                 || after.as_ref().is_some_and(|after| after.role_of(&pod.source.peer).is_some())
         };
-        let uids = self.waiting.iter().filter(|(_, pod)| concerns(pod)).map(|(uid, _)| uid.clone());
+        let uids = self.cluster.waiting.iter().filter(|(_, pod)| concerns(pod)).map(|(uid, _)| uid.clone());
         self.stale.pods.extend(uids);
         if !self.stale.pods.is_empty() {
             self.wake_all();
@@ -368,7 +368,7 @@ impl Scheduler {
 
     /// Records that a victim stays on its node after all: it counts as a member of its gang again.
     pub(super) fn stays(&mut self, uid: &Arc<str>) {
-        let peer = self.ledger.charge_of(uid).map(|charge| charge.holding.peer.clone());
+        let peer = self.cluster.ledger.charge_of(uid).map(|charge| charge.holding.peer.clone());
         let Some(peer) = peer.filter(|peer| !peer.terminating) else {
             return;
         };
@@ -394,7 +394,7 @@ impl Scheduler {
         self.gangs.recount = false;
         self.gangs.recounted_at = Some(now);
         let mut found: Vec<(Arc<str>, Option<Membership>)> = Vec::new();
-        for (uid, charge) in self.ledger.charges() {
+        for (uid, charge) in self.cluster.ledger.charges() {
             let peer = &charge.holding.peer;
             let leaves = peer.terminating || self.preemption.is_evicting(uid);
             let membership = if leaves { None } else { self.gangs.find(peer) };
@@ -413,7 +413,7 @@ impl Scheduler {
 
     /// Adds a waiting pod to its gang; `false`: it has none.
     pub(super) fn join_gang(&mut self, uid: &Arc<str>, now: Duration) -> bool {
-        let Some(waiting) = self.waiting.get_mut(uid) else {
+        let Some(waiting) = self.cluster.waiting.get_mut(uid) else {
             return false;
         };
         let Some(membership) = waiting.gang.clone() else {
@@ -421,12 +421,12 @@ impl Scheduler {
         };
         let place = waiting.place();
         if !self.owns_gang(&membership.name) {
-            if let Some(waiting) = self.waiting.get_mut(uid) {
+            if let Some(waiting) = self.cluster.waiting.get_mut(uid) {
                 waiting.state = State::Elsewhere;
             }
             return true;
         }
-        if let Some(waiting) = self.waiting.get_mut(uid) {
+        if let Some(waiting) = self.cluster.waiting.get_mut(uid) {
             waiting.state = State::Grouped;
         }
         self.adopt_nomination(uid);
@@ -442,7 +442,7 @@ impl Scheduler {
     /// Removes a waiting pod from its gang.
     pub(super) fn leave_gang(&mut self, uid: &Arc<str>) {
         let Some((membership, place)) =
-            self.waiting.get(uid).and_then(|waiting| Some((waiting.gang.clone()?, waiting.place())))
+            self.cluster.waiting.get(uid).and_then(|waiting| Some((waiting.gang.clone()?, waiting.place())))
         else {
             return;
         };
@@ -512,7 +512,7 @@ impl Scheduler {
             let mut roles = allocation.roles.iter().zip(bound);
             // Assumed members are soon bound or lost; the decision is made again then.
             let settled =
-                gang.placed.keys().all(|uid| self.ledger.charge_of(uid).is_some_and(|c| !c.assumed));
+                gang.placed.keys().all(|uid| self.cluster.ledger.charge_of(uid).is_some_and(|c| !c.assumed));
             gang.scheduled |= settled && roles.all(|(role, bound)| enough(role.minimum, bound));
         }
         let ready = allocation.is_some_and(|allocation| gang.is_ready(&allocation));
@@ -559,7 +559,8 @@ impl Scheduler {
             return;
         };
         let first = gang.waiting.first_key_value().map(|(place, (uid, _))| (*place, uid.clone()));
-        let Some((place, waiting)) = first.and_then(|(place, uid)| Some((place, self.waiting.get(&uid)?)))
+        let Some((place, waiting)) =
+            first.and_then(|(place, uid)| Some((place, self.cluster.waiting.get(&uid)?)))
         else {
             gang.state = GangState::Idle;
             return;
@@ -588,7 +589,7 @@ impl Scheduler {
         };
         wanted.members = members;
         for member in &wanted.members {
-            if let Some(waiting) = self.waiting.get_mut(&member.uid) {
+            if let Some(waiting) = self.cluster.waiting.get_mut(&member.uid) {
                 waiting.attempts += 1;
             }
         }

@@ -20,7 +20,8 @@ impl Scheduler {
     /// # Errors
     /// The reason why the increase does not fit: the pod must keep its size.
     pub fn grow_in_place(&mut self, uid: &Arc<str>, more: NodeSize) -> Result<Growth, String> {
-        let charge = self.ledger.charge_of(uid).ok_or("berth has not observed the pod on its node yet")?;
+        let charge =
+            self.cluster.ledger.charge_of(uid).ok_or("berth has not observed the pod on its node yet")?;
         let (node, priority, before) = (charge.node, charge.holding.priority, charge.holding.usage.clone());
         let row = self.inventory().row(node);
         if row.node.is_none() {
@@ -48,7 +49,7 @@ impl Scheduler {
         add(&mut after.nonzero_cpu_milli, more.cpu);
         add(&mut after.nonzero_memory, more.memory);
         let after = Arc::new(after);
-        self.ledger.resize(uid, after.clone());
+        self.cluster.ledger.resize(uid, after.clone());
         Ok(Growth { before, after })
     }
 
@@ -70,8 +71,8 @@ impl Scheduler {
     /// Reverts the charge of a resize that did not happen. A newer state reported by a watch is kept.
     pub fn take_growth_back(&mut self, uid: &Arc<str>, growth: &Growth) {
         let is_ours = |usage: &Arc<Usage>| Arc::ptr_eq(usage, &growth.after);
-        if self.ledger.charge_of(uid).is_some_and(|charge| is_ours(&charge.holding.usage)) {
-            self.ledger.resize(uid, growth.before.clone());
+        if self.cluster.ledger.charge_of(uid).is_some_and(|charge| is_ours(&charge.holding.usage)) {
+            self.cluster.ledger.resize(uid, growth.before.clone());
             self.wake_for_parked();
         }
     }

@@ -19,7 +19,7 @@ impl Scheduler {
             return taken;
         }
         let settled = |state: &State| matches!(state, State::Claiming | State::Binding | State::Held);
-        for (uid, waiting) in self.waiting.iter().filter(|(_, waiting)| !settled(&waiting.state)) {
+        for (uid, waiting) in self.cluster.waiting.iter().filter(|(_, waiting)| !settled(&waiting.state)) {
             let Ok(spec) = &waiting.source.spec else { continue };
             let (pod, own) = (&waiting.holding.peer.identity, &spec.pod_affinity);
             if before.terms(pod, own) != after.terms(pod, own) {

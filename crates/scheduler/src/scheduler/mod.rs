@@ -215,15 +215,24 @@ impl Stale {
     }
 }
 
-/// State machine of the scheduler.
+/// State that all components read: what is known of the cluster, the waiting pods, and whether this replica leads.
+#[derive(Debug)]
+struct Cluster {
+    config: SchedulerConfig,
+    objects: Objects,
+    ledger: Ledger,
+    /// By uid. Never iterated where order could matter.
+    waiting: HashMap<Arc<str>, Waiting>,
+    leading: bool,
+}
+
+/// State machine of the scheduler: hands events to its components in order, and carries out what they answer.
 #[derive(Debug)]
 pub struct Scheduler {
-    config: SchedulerConfig,
+    cluster: Cluster,
     classifier: Classifier,
-    objects: Objects,
     policies: Policies,
     hints: Hints,
-    ledger: Ledger,
     others: Others,
     gangs: Gangs,
     preemption: Preemption,
@@ -233,14 +242,11 @@ pub struct Scheduler {
     dispatcher: Dispatcher,
     parked: Parked,
     backoff: Backoff,
-    /// By uid. Never iterated where order could matter.
-    waiting: HashMap<Arc<str>, Waiting>,
     actions: Vec<Action>,
     stats: Stats,
     next_seq: u64,
     next_work: u64,
     binds: usize,
-    leading: bool,
     term: u64,
     pods_synced: bool,
     nodes_synced: bool,
@@ -265,10 +271,8 @@ impl Scheduler {
         Scheduler {
             unlisted: config.objects.clone(),
             classifier: Classifier::new(config.placement.clone()),
-            objects: Objects::new(config.default_spread.clone()),
             policies: Policies::new(config.placement.clone()),
             hints: Hints::default(),
-            ledger: Ledger::default(),
             others: Others::default(),
             gangs: Gangs::default(),
             preemption: Preemption::default(),
@@ -278,13 +282,11 @@ impl Scheduler {
             dispatcher: Dispatcher::new(config.dispatcher, agents, estimator, config.seed),
             parked: Parked::new(agents),
             backoff: Backoff::default(),
-            waiting: HashMap::new(),
             actions: Vec::new(),
             stats: Stats::default(),
             next_seq: 0,
             next_work: 0,
             binds: 0,
-            leading: false,
             term: 0,
             pods_synced: false,
             nodes_synced: false,
@@ -294,20 +296,26 @@ impl Scheduler {
             woken_for: 0,
             checked_last: vec![false; agents],
             overcommitted: None,
-            config,
+            cluster: Cluster {
+                objects: Objects::new(config.default_spread.clone()),
+                ledger: Ledger::default(),
+                waiting: HashMap::new(),
+                leading: false,
+                config,
+            },
         }
     }
 
     pub fn inventory(&self) -> &Inventory {
-        self.ledger.inventory()
+        self.cluster.ledger.inventory()
     }
 
     pub fn ledger(&self) -> &Ledger {
-        &self.ledger
+        &self.cluster.ledger
     }
 
     pub fn budgets(&self) -> &Budgets {
-        &self.objects.budgets
+        &self.cluster.objects.budgets
     }
 
     pub fn estimator(&self) -> &Estimator {
@@ -331,8 +339,8 @@ impl Scheduler {
     /// Starts or stops leading. Only a leader places pods and writes conditions. Binds in flight when leadership is
     /// lost settle on their own.
     pub fn set_leading(&mut self, leading: bool) {
-        let began = leading && !self.leading;
-        self.leading = leading;
+        let began = leading && !self.cluster.leading;
+        self.cluster.leading = leading;
         if !leading {
             self.end_preemption();
         }
@@ -341,8 +349,13 @@ impl Scheduler {
             let waits = |waiting: &Waiting| {
                 matches!(waiting.state, State::Refused(_) | State::Parked | State::OverQuota)
             };
-            let mut uids: Vec<_> =
-                self.waiting.values().filter(|w| waits(w)).map(|w| (w.seq, w.pod.uid.clone())).collect();
+            let mut uids: Vec<_> = self
+                .cluster
+                .waiting
+                .values()
+                .filter(|w| waits(w))
+                .map(|w| (w.seq, w.pod.uid.clone()))
+                .collect();
             uids.sort();
             uids.iter().for_each(|(_, uid)| self.tell_why(uid, true));
             self.begin_preemption();
@@ -353,7 +366,7 @@ impl Scheduler {
     }
 
     pub fn leading(&self) -> bool {
-        self.leading
+        self.cluster.leading
     }
 
     /// Starts leading in this term.
@@ -369,7 +382,7 @@ impl Scheduler {
 
     /// Returns the agent in whose queue this pod waits.
     pub fn agent_of(&self, uid: &str) -> Option<usize> {
-        match self.waiting.get(uid)?.state {
+        match self.cluster.waiting.get(uid)?.state {
             State::Queued(ticket) | State::Woken(ticket) => ticket.lane(),
             _ => None,
         }
@@ -383,7 +396,7 @@ impl Scheduler {
     /// Returns the number of pods by queue.
     pub fn queue_lengths(&self) -> QueueLengths {
         let (mut gated, mut refused, mut elsewhere) = (0, 0, 0);
-        for waiting in self.waiting.values() {
+        for waiting in self.cluster.waiting.values() {
             match waiting.state {
                 State::Gated => gated += 1,
                 State::Refused(_) => refused += 1,
@@ -420,14 +433,14 @@ impl Scheduler {
         }
         self.look_after_gangs(now);
         self.look_after_quotas(now);
-        if !self.leading {
+        if !self.cluster.leading {
             return;
         }
         self.hunt_again(now);
         self.look_after_aged(now);
         self.tell_policies();
         self.tell_quotas(now);
-        let refresh = self.config.refresh;
+        let refresh = self.cluster.config.refresh;
         let stale: Vec<_> = (self.parked.groups())
             .filter(|group| !group.told && now.saturating_sub(group.told_at) >= refresh)
             .map(|group| group.class.id)
@@ -447,7 +460,7 @@ impl Scheduler {
 
     /// Queues a pod that may be scheduled: in its gang, its quota, at an agent, or in its parked class.
     fn admit(&mut self, uid: &Arc<str>, now: Duration) {
-        let Some(waiting) = self.waiting.get_mut(uid) else {
+        let Some(waiting) = self.cluster.waiting.get_mut(uid) else {
             return;
         };
         waiting.tries = 0;
@@ -460,13 +473,13 @@ impl Scheduler {
 
     /// Does the same for a pod without a gang that its quota admits.
     fn enter(&mut self, uid: &Arc<str>, now: Duration) {
-        let Some(waiting) = self.waiting.get(uid) else {
+        let Some(waiting) = self.cluster.waiting.get(uid) else {
             return;
         };
         let (class, place) = (waiting.class.clone(), waiting.place());
         self.adopt_nomination(uid);
         if !self.owns(&class) {
-            if let Some(waiting) = self.waiting.get_mut(uid) {
+            if let Some(waiting) = self.cluster.waiting.get_mut(uid) {
                 waiting.state = State::Elsewhere;
             }
             return;
@@ -476,7 +489,7 @@ impl Scheduler {
             return;
         }
         let assigned = self.dispatcher.assign(uid, &class, place.0.0, place.1, now);
-        if let Some(waiting) = self.waiting.get_mut(uid) {
+        if let Some(waiting) = self.cluster.waiting.get_mut(uid) {
             waiting.state = State::Queued(assigned.ticket);
         }
         self.actions.push(Action::WakeAgent(assigned.wake));
@@ -484,7 +497,7 @@ impl Scheduler {
 
     /// Adds a pod to the group of its class, which exists, and reports why.
     fn park(&mut self, uid: &Arc<str>, now: Duration) {
-        let Some(waiting) = self.waiting.get_mut(uid) else {
+        let Some(waiting) = self.cluster.waiting.get_mut(uid) else {
             return;
         };
         waiting.state = State::Parked;
@@ -525,7 +538,7 @@ impl Scheduler {
         group.untold = false;
         let pods: Vec<_> = group.pods.values().cloned().collect();
         for uid in pods {
-            if self.waiting.get(&uid).is_some_and(|waiting| waiting.told.is_none()) {
+            if self.cluster.waiting.get(&uid).is_some_and(|waiting| waiting.told.is_none()) {
                 self.tell_why(&uid, true);
             }
         }
@@ -533,7 +546,7 @@ impl Scheduler {
 
     /// Writes the condition of a parked or refused pod if its message has changed.
     fn tell_why(&mut self, uid: &Arc<str>, event: bool) {
-        let Some(waiting) = self.waiting.get(uid) else {
+        let Some(waiting) = self.cluster.waiting.get(uid) else {
             return;
         };
         if let State::Refused(why) = &waiting.state {
@@ -554,14 +567,14 @@ impl Scheduler {
     }
 
     fn tell(&mut self, uid: &Arc<str>, reason: &'static str, message: Arc<str>, event: bool) {
-        if !self.waiting.get(uid).is_some_and(|waiting| self.owns_pod(waiting)) {
+        if !self.cluster.waiting.get(uid).is_some_and(|waiting| self.owns_pod(waiting)) {
             // The replica that schedules it writes its condition.
             return;
         }
-        let Some(waiting) = self.waiting.get_mut(uid) else {
+        let Some(waiting) = self.cluster.waiting.get_mut(uid) else {
             return;
         };
-        if !self.leading || waiting.told.as_ref() == Some(&message) {
+        if !self.cluster.leading || waiting.told.as_ref() == Some(&message) {
             return;
         }
         waiting.told = Some(message.clone());
@@ -571,7 +584,7 @@ impl Scheduler {
 
     /// Removes a waiting pod from its queue; it stays in `waiting`.
     fn withdraw(&mut self, uid: &Arc<str>) {
-        let Some(waiting) = self.waiting.get_mut(uid) else {
+        let Some(waiting) = self.cluster.waiting.get_mut(uid) else {
             return;
         };
         let (class, place) = (waiting.class.id, waiting.place());
@@ -612,7 +625,7 @@ impl Scheduler {
     /// Removes a pod that is in no queue from `waiting`.
     fn remove(&mut self, uid: &Arc<str>) -> Option<Waiting> {
         self.end_nomination(uid, false);
-        let waiting = self.waiting.remove(uid)?;
+        let waiting = self.cluster.waiting.remove(uid)?;
         for claim in waiting.holding.volumes.iter().flat_map(|held| &held.claims) {
             if let Some(pods) = self.pods_by_claim.get_mut(claim) {
                 pods.remove(uid);
@@ -627,17 +640,17 @@ impl Scheduler {
     /// Removes the pod's charge, and the pod from its gang's placed members.
     fn discharge(&mut self, uid: &str) -> bool {
         self.gangs.lost(uid);
-        self.ledger.discharge(uid)
+        self.cluster.ledger.discharge(uid)
     }
 
     fn is_ours(&self, pod: &Pod) -> bool {
-        self.config.scheduler_names.contains(&pod.scheduler_name)
+        self.cluster.config.scheduler_names.contains(&pod.scheduler_name)
     }
 
     /// Counts the waiting pods by state, from the pods themselves; for the invariants.
     pub fn census(&self) -> BTreeMap<&'static str, usize> {
         let mut census = BTreeMap::new();
-        for waiting in self.waiting.values() {
+        for waiting in self.cluster.waiting.values() {
             *census.entry(waiting.state.name()).or_default() += 1;
         }
         census

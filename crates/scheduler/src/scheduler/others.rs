@@ -117,7 +117,7 @@ impl Scheduler {
 
     /// Records a pod of another scheduler without a node.
     pub(super) fn note_other(&mut self, pod: Pod) {
-        if self.config.knows_others && !pod.deleting {
+        if self.cluster.config.knows_others && !pod.deleting {
             self.others.pods.insert(pod.uid.clone(), Box::new(pod));
         }
     }
@@ -127,7 +127,7 @@ impl Scheduler {
     /// nothing is held. `pod` is the pod if the caller has just read it.
     pub fn review(&mut self, binding: &Binding, pod: Option<&Pod>, until: Option<Duration>) -> Review {
         let (uid, node) = (&binding.uid, &binding.node);
-        if let Some(charge) = self.ledger.charge_of(uid) {
+        if let Some(charge) = self.cluster.ledger.charge_of(uid) {
             let host = self.inventory().name(charge.node).clone();
             let held = self.others.holds(uid);
             if !charge.assumed {
@@ -151,7 +151,7 @@ impl Scheduler {
             return Review::Refused(format!("the pod no longer fits node {node}: {why}"));
         }
         // Pods placed by other replicas count against quotas; pods of other schedulers do not.
-        if self.waiting.contains_key(uid)
+        if self.cluster.waiting.contains_key(uid)
             && let Some(lack) = self.over_quota(holding.quota.as_ref(), &holding.usage)
         {
             return Review::Refused(lack.message(holding.quota.as_deref().unwrap_or_default()));
@@ -169,7 +169,7 @@ impl Scheduler {
             hold.until = until.map_or(hold.until, |until| until.max(hold.until));
             return Review::Allowed;
         }
-        let Some(charge) = self.ledger.charge_of(uid) else {
+        let Some(charge) = self.cluster.ledger.charge_of(uid) else {
             return Review::Unknown;
         };
         // We assumed it ourselves, maybe before this replica was the guard; the previous guard may have granted the
@@ -200,7 +200,7 @@ impl Scheduler {
         let mut row = row.clone();
         row.unreserve(uid);
         for victim in victims {
-            if let Some(charge) = self.ledger.charge_of(victim).filter(|charge| charge.node == node) {
+            if let Some(charge) = self.cluster.ledger.charge_of(victim).filter(|charge| charge.node == node) {
                 row.discharge(&charge.holding);
             }
         }
@@ -222,12 +222,12 @@ impl Scheduler {
     }
 
     fn holding_of(&mut self, uid: &Arc<str>, pod: Option<&Pod>) -> Option<Holding> {
-        if let Some(waiting) = self.waiting.get(uid) {
+        if let Some(waiting) = self.cluster.waiting.get(uid) {
             return Some(waiting.holding.clone());
         }
         let known = self.others.pods.get(uid);
         let pod = pod.or(known.map(|pod| &**pod))?;
-        Some(self.objects.holding(pod))
+        Some(self.cluster.objects.holding(pod))
     }
 
     /// Returns the resources for which the kubelet would reject the pod.
@@ -246,11 +246,11 @@ impl Scheduler {
             // The earlier request may still be carried out; the first one to take effect wins.
             let key: Arc<str> = format!("{uid} on {}", former.binding.node).into();
             self.discharge(uid);
-            self.ledger.reserve(&key, Some((&former.binding.node, i32::MAX, &holding.usage)));
+            self.cluster.ledger.reserve(&key, Some((&former.binding.node, i32::MAX, &holding.usage)));
             self.others.former.insert(key, former);
             self.note_reservations();
         }
-        if self.ledger.commit(uid, holding, node, |_| true).is_ok() {
+        if self.cluster.ledger.commit(uid, holding, node, |_| true).is_ok() {
             self.others.holds.insert(uid.clone(), Hold { binding: binding.clone(), until });
             self.wait_held(uid);
         }
@@ -259,7 +259,7 @@ impl Scheduler {
     /// Lets a pod of this scheduler wait for the outcome of another replica's bind.
     pub(super) fn wait_held(&mut self, uid: &Arc<str>) {
         self.withdraw(uid);
-        if let Some(waiting) = self.waiting.get_mut(uid) {
+        if let Some(waiting) = self.cluster.waiting.get_mut(uid) {
             waiting.state = State::Held;
         }
     }
@@ -279,13 +279,13 @@ impl Scheduler {
         }
         let former: Arc<str> = format!("{uid} on {node}").into();
         if self.others.former.remove(&former).is_some() {
-            self.ledger.reserve(&former, None);
+            self.cluster.ledger.reserve(&former, None);
             self.note_reservations();
         }
         if let Truth::BoundTo(host) = truth {
-            if let Some(charge) = self.ledger.charge_of(uid) {
+            if let Some(charge) = self.cluster.ledger.charge_of(uid) {
                 let holding = charge.holding.clone();
-                self.ledger.bound(uid, host, holding);
+                self.cluster.ledger.bound(uid, host, holding);
                 self.others.forget(uid);
             }
         } else if self.others.holds.get(uid).is_some_and(|hold| hold.binding.node == *node) {
@@ -301,7 +301,8 @@ impl Scheduler {
 
     /// Queues a pod of this scheduler that another replica did not bind after all.
     fn wait_again(&mut self, uid: &Arc<str>, now: Duration) {
-        let Some(waiting) = self.waiting.get_mut(uid).filter(|waiting| waiting.state == State::Held) else {
+        let Some(waiting) = self.cluster.waiting.get_mut(uid).filter(|waiting| waiting.state == State::Held)
+        else {
             return;
         };
         waiting.state = State::Gated;
@@ -313,10 +314,10 @@ impl Scheduler {
     /// Handles a bind request of kube-scheduler to its extender.
     pub fn asked_to_bind(&mut self, wanted: &Binding, pod: Option<&Pod>) -> Asked {
         let (uid, node) = (&wanted.uid, &wanted.node);
-        if !self.synced() || !self.leading {
+        if !self.synced() || !self.cluster.leading {
             return Asked::Refused("this replica is not the leader; retry".to_owned());
         }
-        if let Some(charge) = self.ledger.charge_of(uid) {
+        if let Some(charge) = self.cluster.ledger.charge_of(uid) {
             let (host, assumed) = (self.inventory().name(charge.node).clone(), charge.assumed);
             return match (host == *node, assumed) {
                 (true, false) => Asked::Done,
@@ -328,14 +329,14 @@ impl Scheduler {
                 (false, false) => Asked::Refused(format!("the pod is bound to node {host}")),
             };
         }
-        if self.waiting.contains_key(uid) {
+        if self.cluster.waiting.contains_key(uid) {
             return Asked::Refused("berth schedules this pod itself because of its schedulerName".to_owned());
         }
         let Some(pod) = self.others.pods.get(uid).map(|pod| &**pod).or(pod).cloned() else {
             return Asked::Unknown;
         };
         let class = self.class_of(&pod);
-        let holding = self.objects.holding(&pod);
+        let holding = self.cluster.objects.holding(&pod);
         let Some(id) = self.existing(node) else {
             return Asked::Refused(format!("node {node} is not in berth's cache"));
         };
@@ -347,7 +348,7 @@ impl Scheduler {
         if let Some(lack) = self.over_quota(holding.quota.as_ref(), &holding.usage) {
             return Asked::Refused(lack.message(holding.quota.as_deref().unwrap_or_default()));
         }
-        match self.ledger.commit(uid, holding, id, |_| true) {
+        match self.cluster.ledger.commit(uid, holding, id, |_| true) {
             Ok(host) => {
                 let binding = Binding { node: host, ..wanted.clone() };
                 self.others.binds.insert(uid.clone(), binding.node.clone());
@@ -364,18 +365,18 @@ impl Scheduler {
         self.others.binds.remove(uid);
         match outcome {
             Outcome::Bound => {
-                self.ledger.confirm(uid);
+                self.cluster.ledger.confirm(uid);
                 self.others.pods.remove(uid);
             }
             Outcome::BoundElsewhere(node) => {
-                if let Some(charge) = self.ledger.charge_of(uid) {
+                if let Some(charge) = self.cluster.ledger.charge_of(uid) {
                     let holding = charge.holding.clone();
-                    self.ledger.bound(uid, node, holding);
+                    self.cluster.ledger.bound(uid, node, holding);
                 }
             }
             // Unless a watch has seen it bound in the meantime.
             Outcome::Vanished | Outcome::Refused(_) => {
-                if self.ledger.charge_of(uid).is_some_and(|charge| charge.assumed) {
+                if self.cluster.ledger.charge_of(uid).is_some_and(|charge| charge.assumed) {
                     self.discharge(uid);
                 }
             }

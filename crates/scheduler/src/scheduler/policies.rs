@@ -45,14 +45,14 @@ impl Scheduler {
         if !self.synced() {
             return;
         }
-        let (policies, objects) = (&mut self.policies, &self.objects);
+        let (policies, objects) = (&mut self.policies, &self.cluster.objects);
         let news = policies.take_news(|| objects.namespaces());
         self.actions.extend(news.into_iter().map(|status| Action::TellPolicy(Box::new(status))));
     }
 
     /// Returns the policy that governs the pod, if any.
     pub fn policy_of(&mut self, pod: &Pod) -> Option<Arc<str>> {
-        let holding = self.objects.holding(pod);
+        let holding = self.cluster.objects.holding(pod);
         self.policies.governing(&holding.peer.identity, &pod.scheduler_name).cloned()
     }
 }

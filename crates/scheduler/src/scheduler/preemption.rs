@@ -121,7 +121,8 @@ impl Preemption {
 impl Scheduler {
     /// Adopts the nominations of the previous leader, and tries preemption for the remaining parked pods.
     pub(super) fn begin_preemption(&mut self) {
-        let mut pods: Vec<_> = self.waiting.values().map(|pod| (pod.seq, pod.pod.uid.clone())).collect();
+        let mut pods: Vec<_> =
+            self.cluster.waiting.values().map(|pod| (pod.seq, pod.pod.uid.clone())).collect();
         pods.sort();
         for (_, uid) in pods {
             self.adopt_nomination(&uid);
@@ -137,7 +138,7 @@ impl Scheduler {
         }
         self.clear_old_nomination(uid);
         self.hunt(uid);
-        self.waiting.get(uid).is_some_and(|pod| self.preemption.hunts(pod.class.id))
+        self.cluster.waiting.get(uid).is_some_and(|pod| self.preemption.hunts(pod.class.id))
     }
 
     /// Drops all reservations: only the leader keeps them, and publishes them in the pods' status.
@@ -151,8 +152,8 @@ impl Scheduler {
     /// Records that the pod (by uid) has left its node or is about to.
     pub(super) fn victim_left(&mut self, uid: &str) {
         self.preemption.evicting.remove(uid);
-        if let Some(charge) = self.ledger.charge_of(uid) {
-            let node = self.ledger.inventory().name(charge.node);
+        if let Some(charge) = self.cluster.ledger.charge_of(uid) {
+            let node = self.cluster.ledger.inventory().name(charge.node);
             self.preemption.node_changed(node);
         }
     }
@@ -181,7 +182,7 @@ impl Scheduler {
                 continue;
             }
             self.end_nomination(&uid, true);
-            if self.waiting.get(&uid).is_some_and(|pod| pod.state == State::Parked) {
+            if self.cluster.waiting.get(&uid).is_some_and(|pod| pod.state == State::Parked) {
                 self.withdraw(&uid);
                 self.back_off(&uid, message, now);
             }

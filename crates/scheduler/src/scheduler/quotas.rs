@@ -77,19 +77,19 @@ impl Scheduler {
 
     pub(super) fn apply_quota(&mut self, quota: Quota) {
         let name = quota.name.clone();
-        let change = self.objects.quotas.apply(quota);
+        let change = self.cluster.objects.quotas.apply(quota);
         self.heed_quota(&name, change);
     }
 
     pub(super) fn delete_quota(&mut self, name: &Arc<str>) {
-        let change = self.objects.quotas.delete(name);
+        let change = self.cluster.objects.quotas.delete(name);
         self.quotas.told.remove(name);
         self.quotas.reclaimed.remove(name);
         self.heed_quota(name, change);
     }
 
     pub(super) fn retain_quotas(&mut self, listed: &HashSet<ObjectName>) {
-        for name in self.objects.quotas.unlisted(listed) {
+        for name in self.cluster.objects.quotas.unlisted(listed) {
             self.delete_quota(&name);
         }
     }
@@ -99,8 +99,8 @@ impl Scheduler {
             Change::Nothing => return,
             Change::Limits => {}
             Change::Pods => {
-                let objects = &mut self.objects;
-                self.ledger.rehold(|holding| {
+                let objects = &mut self.cluster.objects;
+                self.cluster.ledger.rehold(|holding| {
                     let quota = objects.quotas.find(&holding.peer.identity);
                     (quota != holding.quota.as_ref()).then(|| objects.renewed(holding))
                 });
@@ -117,26 +117,26 @@ impl Scheduler {
 
     /// Returns what a pod with this usage lacks in this quota now.
     pub(super) fn over_quota(&self, quota: Option<&Arc<str>>, usage: &Usage) -> Option<Lack> {
-        let quota = self.objects.quotas.get(quota?)?;
-        self.ledger.accounts().of(&quota.name).lacks_for(&quota.valid()?.maximum, usage)
+        let quota = self.cluster.objects.quotas.get(quota?)?;
+        self.cluster.ledger.accounts().of(&quota.name).lacks_for(&quota.valid()?.maximum, usage)
     }
 
     /// Returns what some pods together lack.
     pub(super) fn together_over_quota(&self, quota: &str, wanted: &Sums) -> Option<Lack> {
-        let quota = self.objects.quotas.get(quota)?;
-        self.ledger.accounts().of(&quota.name).lacks(&quota.valid()?.maximum, wanted)
+        let quota = self.cluster.objects.quotas.get(quota)?;
+        self.cluster.ledger.accounts().of(&quota.name).lacks(&quota.valid()?.maximum, wanted)
     }
 
     /// Returns what the waiting pod `uid` lacks in its quota now.
     pub(super) fn lacks_quota(&self, uid: &str) -> Option<Lack> {
-        let holding = &self.waiting.get(uid)?.holding;
+        let holding = &self.cluster.waiting.get(uid)?.holding;
         self.over_quota(holding.quota.as_ref(), &holding.usage)
     }
 
     /// Queues a pod at its quota if that lacks resources, or if other pods are queued before it. Returns whether it
     /// waits.
     pub(super) fn queue_for_quota(&mut self, uid: &Arc<str>) -> bool {
-        let Some(waiting) = self.waiting.get(uid) else {
+        let Some(waiting) = self.cluster.waiting.get(uid) else {
             return false;
         };
         let Some(quota) = &waiting.holding.quota else {
@@ -153,7 +153,7 @@ impl Scheduler {
     /// Moves the pod from any queue to that of its quota.
     pub(super) fn wait_for_quota(&mut self, uid: &Arc<str>) {
         self.withdraw(uid);
-        let Some(waiting) = self.waiting.get_mut(uid) else {
+        let Some(waiting) = self.cluster.waiting.get_mut(uid) else {
             return;
         };
         let Some(quota) = waiting.holding.quota.clone() else {
@@ -201,15 +201,15 @@ impl Scheduler {
 
     /// Wakes an agent if resources may have been freed in a quota with waiting pods.
     pub(super) fn wake_for_quotas(&mut self) {
-        if self.ledger.accounts().has_freed() && !self.quotas.lines.is_empty() {
+        if self.cluster.ledger.accounts().has_freed() && !self.quotas.lines.is_empty() {
             self.actions.push(Action::WakeAgent(0));
         }
     }
 
     /// Admits pods and gangs that fit their quota now, and reports to newly queued ones.
     pub(super) fn look_after_quotas(&mut self, now: Duration) {
-        if self.ledger.accounts().has_freed() {
-            let freed = self.ledger.take_freed_quotas();
+        if self.cluster.ledger.accounts().has_freed() {
+            let freed = self.cluster.ledger.take_freed_quotas();
             self.quotas.due.extend(freed);
         }
         if !self.synced() {
@@ -218,7 +218,7 @@ impl Scheduler {
         for quota in std::mem::take(&mut self.quotas.due) {
             self.release_from(&quota, now);
         }
-        if self.leading {
+        if self.cluster.leading {
             for uid in std::mem::take(&mut self.quotas.fresh) {
                 self.tell_why(&uid, true);
             }
@@ -229,18 +229,18 @@ impl Scheduler {
         if self.quotas.lines.waiting(name) == 0 {
             return;
         }
-        let quota = self.objects.quotas.get(name).cloned();
+        let quota = self.cluster.objects.quotas.get(name).cloned();
         let nothing = crate::quota::Limit::default();
         // Without a quota, or with an invalid one, there is no limit.
         let maximum =
             quota.as_ref().and_then(|quota| quota.valid()).map_or(&nothing, |limits| &limits.maximum);
-        let released = self.quotas.lines.release(name, maximum, self.ledger.accounts().of(name));
+        let released = self.quotas.lines.release(name, maximum, self.cluster.ledger.accounts().of(name));
         if !released.is_empty() {
             self.quotas.news = true;
         }
         for key in released {
             self.quotas.fresh.remove(&key);
-            if let Some(waiting) = self.waiting.get_mut(&key) {
+            if let Some(waiting) = self.cluster.waiting.get_mut(&key) {
                 // If it fits nowhere, that must be reported instead of this.
                 (waiting.told, waiting.admitted) = (None, true);
                 self.enter(&key, now);
@@ -285,22 +285,22 @@ impl Scheduler {
     // Statuses.
 
     pub(super) fn tell_quotas(&mut self, now: Duration) {
-        if !self.synced() || self.objects.quotas.is_empty() {
+        if !self.synced() || self.cluster.objects.quotas.is_empty() {
             return;
         }
         self.refresh_lines(now);
         let early = self.quotas.looked_at.is_some_and(|at| now.saturating_sub(at) < STATUS_PACE);
-        let version = self.ledger.accounts().version();
+        let version = self.cluster.ledger.accounts().version();
         if early || !self.quotas.news && self.quotas.version == version {
             return;
         }
         (self.quotas.news, self.quotas.version, self.quotas.looked_at) = (false, version, Some(now));
         self.hunt_for_quotas();
-        let mut namespaces: Vec<_> = self.objects.namespaces().collect();
+        let mut namespaces: Vec<_> = self.cluster.objects.namespaces().collect();
         namespaces.sort_unstable_by_key(|(name, _)| *name);
         let mut news = statuses(
-            &self.objects.quotas,
-            self.ledger.accounts(),
+            &self.cluster.objects.quotas,
+            self.cluster.ledger.accounts(),
             &self.quotas.lines,
             &self.quotas.reclaimed,
             &namespaces,
@@ -328,14 +328,15 @@ impl Scheduler {
 
     /// Refreshes the conditions of waiting pods once per refresh interval.
     fn refresh_lines(&mut self, now: Duration) {
-        if now.saturating_sub(self.quotas.refreshed_at) < self.config.refresh {
+        if now.saturating_sub(self.quotas.refreshed_at) < self.cluster.config.refresh {
             return;
         }
         self.quotas.refreshed_at = now;
         let quotas: Vec<_> = self.quotas.lines.quotas().cloned().collect();
         for quota in quotas {
-            let is_pod =
-                |key: &&Arc<str>| self.waiting.get(*key).is_some_and(|pod| pod.state == State::OverQuota);
+            let is_pod = |key: &&Arc<str>| {
+                self.cluster.waiting.get(*key).is_some_and(|pod| pod.state == State::OverQuota)
+            };
             // Gangs report to their members themselves.
             let pods: Vec<_> = self.quotas.lines.all(&quota).filter(is_pod).cloned().collect();
             pods.iter().for_each(|uid| self.tell_quota(uid, false));
@@ -345,33 +346,34 @@ impl Scheduler {
     /// Returns usage and queue length of each quota, for metrics. By name, at most `most`.
     pub fn quota_standings(&self, most: usize) -> Vec<QuotaStanding> {
         let of = |quota: &Arc<Quota>| {
-            let (name, standing) = (quota.name.clone(), Standing::of(quota, self.ledger.accounts()));
+            let (name, standing) = (quota.name.clone(), Standing::of(quota, self.cluster.ledger.accounts()));
             let reclaimed = self.quotas.reclaimed.get(&quota.name).copied().unwrap_or(0);
             QuotaStanding { name, standing, waiting: self.quotas.lines.waiting(&quota.name), reclaimed }
         };
-        self.objects.quotas.iter().take(most).map(of).collect()
+        self.cluster.objects.quotas.iter().take(most).map(of).collect()
     }
 
     /// Checks I12: the requests of a newly placed pod are within the maximum of its quota.
     pub(super) fn within_quota(&self, uid: &str) -> Checked {
-        let Some(holding) = self.ledger.charge_of(uid).map(|charge| &charge.holding) else {
+        let Some(holding) = self.cluster.ledger.charge_of(uid).map(|charge| &charge.holding) else {
             return Ok(());
         };
-        let Some(quota) = holding.quota.as_ref().and_then(|name| self.objects.quotas.get(name)) else {
+        let Some(quota) = holding.quota.as_ref().and_then(|name| self.cluster.objects.quotas.get(name))
+        else {
             return Ok(());
         };
         let Some(limits) = quota.valid() else { return Ok(()) };
         crate::invariants::within_maximum(
             &quota.name,
             &limits.maximum,
-            self.ledger.accounts().of(&quota.name),
+            self.cluster.ledger.accounts().of(&quota.name),
             &holding.usage,
         )
     }
 
     /// Checks that exactly the pods and gangs in the state `OverQuota` are queued at quotas.
     pub(super) fn check_lines(&self) -> Checked {
-        let pods = self.waiting.values().filter(|pod| pod.state == State::OverQuota).count();
+        let pods = self.cluster.waiting.values().filter(|pod| pod.state == State::OverQuota).count();
         let gangs = self.gangs.over_quota();
         let lines = self.quotas.lines.len();
         ensure(1, pods + gangs == lines, || {

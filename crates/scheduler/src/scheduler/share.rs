@@ -49,7 +49,7 @@ impl Scheduler {
                     | State::OverQuota
             )
         };
-        let mut moved: Vec<_> = (self.waiting.iter())
+        let mut moved: Vec<_> = (self.cluster.waiting.iter())
             .filter(|(_, pod)| movable(&pod.state))
             .filter(|(_, pod)| self.owns_pod(pod) == (pod.state == State::Elsewhere))
             .map(|(uid, pod)| (pod.seq, uid.clone()))

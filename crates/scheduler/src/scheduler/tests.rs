@@ -503,12 +503,12 @@ fn replica_set(name: &str) -> Object {
 #[test]
 fn pods_that_come_before_their_controller_are_spread_once_it_is_known_and_no_others() {
     let mut bench = Bench::new(1, &["n"]);
-    bench.scheduler.objects = Objects::new(system_defaults());
+    bench.scheduler.cluster.objects = Objects::new(system_defaults());
     for (uid, owner) in [("a", "web"), ("b", "web"), ("c", "db")] {
         bench.apply(owned(uid, owner));
     }
     bench.work();
-    let class = |bench: &Bench, uid: &str| bench.scheduler.waiting[uid].class.clone();
+    let class = |bench: &Bench, uid: &str| bench.scheduler.cluster.waiting[uid].class.clone();
     assert_eq!(class(&bench, "a").id, class(&bench, "c").id);
     bench.scheduler.apply_object(replica_set("web"));
     bench.work();

@@ -62,7 +62,7 @@ impl Scheduler {
     /// Classifies the pod and lets the agent catch up.
     pub(crate) fn inquire(&mut self, agent: &mut Agent, pod: &Pod) -> Inquiry {
         let class = self.class_of(pod);
-        agent.catch_up(self.ledger.inventory());
+        agent.catch_up(self.cluster.ledger.inventory());
         let refused = self.refusal(pod).or_else(|| self.quota_refusal(pod));
         Inquiry { class, policy: self.policy_of(pod), refused, preemption: pod.preemption_policy }
     }
@@ -70,7 +70,7 @@ impl Scheduler {
     /// Returns the pod of this name without a node, of this or another scheduler, and its queue.
     pub fn find_waiting(&self, namespace: &str, name: &str) -> Option<(Pod, &'static str)> {
         let named = |pod: &Pod| *pod.namespace == *namespace && *pod.name == *name;
-        let ours = self.waiting.values().find(|waiting| named(&waiting.source));
+        let ours = self.cluster.waiting.values().find(|waiting| named(&waiting.source));
         ours.map(|waiting| (Pod::clone(&waiting.source), waiting.state.name())).or_else(|| {
             let theirs = self.others.pods().find(|pod| named(pod))?;
             Some((theirs.clone(), "of another scheduler"))
@@ -84,16 +84,16 @@ impl Scheduler {
 
     /// Returns the reason why its quota does not admit it.
     fn quota_refusal(&mut self, pod: &Pod) -> Option<Arc<str>> {
-        let holding = self.objects.holding(pod);
+        let holding = self.cluster.objects.holding(pod);
         let quota = holding.quota.as_ref()?;
         Some(self.over_quota(Some(quota), &holding.usage)?.message(quota).into())
     }
 
     /// Returns the current class of the pod.
     pub fn class_of(&mut self, pod: &Pod) -> Arc<Class> {
-        let used = |claim: &ClaimName| self.ledger.is_used(claim);
-        let spec = self.objects.wishes(&pod.spec.clone().unwrap_or_default(), pod, &used);
-        let holding = self.objects.holding(pod);
+        let used = |claim: &ClaimName| self.cluster.ledger.is_used(claim);
+        let spec = self.cluster.objects.wishes(&pod.spec.clone().unwrap_or_default(), pod, &used);
+        let holding = self.cluster.objects.holding(pod);
         self.classifier.note_terms(&pod.peer.affinity);
         self.classify(pod, &spec, &holding)
     }
@@ -102,7 +102,7 @@ impl Scheduler {
     /// verdict without texts.
     pub fn standings(&mut self, agent: &mut Agent, pod: &Pod) -> (Arc<Class>, Standings) {
         let class = self.class_of(pod);
-        agent.catch_up(self.ledger.inventory());
+        agent.catch_up(self.cluster.ledger.inventory());
         agent.choose(&class, Duration::ZERO, |_| {});
         let standings = agent.standings(class.id);
         (class, standings)

@@ -91,7 +91,7 @@ impl Scheduler {
     /// Returns the next task for this agent, if it may work. Checks of parked classes and placements alternate, so that
     /// neither a stream of changes nor a stream of pods starves the other.
     pub fn next_task(&mut self, agent: usize, now: Duration) -> Option<Task> {
-        if !self.synced() || !self.leading {
+        if !self.synced() || !self.cluster.leading {
             return None;
         }
         self.classify_again(now);
@@ -109,7 +109,7 @@ impl Scheduler {
     }
 
     fn next_check(&mut self, agent: usize) -> Option<Task> {
-        let class = self.parked.due(agent, self.ledger.inventory().loosened())?;
+        let class = self.parked.due(agent, self.cluster.ledger.inventory().loosened())?;
         self.stats.checks += 1;
         Some(Task::Check { class })
     }
@@ -122,14 +122,14 @@ impl Scheduler {
     }
 
     fn next_placement(&mut self, agent: usize, now: Duration) -> Option<Task> {
-        while self.binds < self.config.max_waiting_binds {
+        while self.binds < self.cluster.config.max_waiting_binds {
             let request = self.dispatcher.start(agent, now)?;
             let class = request.class.id;
             if let Some((gang, work)) = self.start_gang(&request) {
                 self.count_dispatch(agent);
                 return Some(Task::Gang { request, work, gang: Box::new(gang) });
             }
-            let Some(waiting) = self.waiting.get(&request.uid) else {
+            let Some(waiting) = self.cluster.waiting.get(&request.uid) else {
                 self.dispatcher.finish(agent);
                 continue;
             };
@@ -144,7 +144,7 @@ impl Scheduler {
                 self.dispatcher.finish(agent);
                 continue;
             }
-            let Some(waiting) = self.waiting.get_mut(&request.uid) else {
+            let Some(waiting) = self.cluster.waiting.get_mut(&request.uid) else {
                 self.dispatcher.finish(agent);
                 continue;
             };
@@ -234,7 +234,7 @@ impl Scheduler {
 
     /// Queues a pod as the probe of its parked class.
     pub(super) fn awake(&mut self, uid: &Arc<str>, class: &Arc<Class>, agent: usize) {
-        let Some(waiting) = self.waiting.get_mut(uid) else {
+        let Some(waiting) = self.cluster.waiting.get_mut(uid) else {
             return;
         };
         waiting.tries = 0;
@@ -255,10 +255,15 @@ impl Scheduler {
         // Its dependencies may have changed and not been applied yet.
         self.classify_again(now);
         // The pod was deleted, changed or bound by another client while the agent worked.
-        if !self.waiting.get(&request.uid).is_some_and(|waiting| waiting.state == State::Placing(work)) {
+        if !self
+            .cluster
+            .waiting
+            .get(&request.uid)
+            .is_some_and(|waiting| waiting.state == State::Placing(work))
+        {
             return Settled::Done;
         }
-        if !self.leading {
+        if !self.cluster.leading {
             // Leadership was lost while the agent worked.
             self.withdraw(&request.uid);
             self.admit(&request.uid, now);
@@ -296,7 +301,7 @@ impl Scheduler {
     ) -> Settled {
         let uid = &request.uid;
         let claims = self.unbound_claims(uid);
-        let Some(waiting) = self.waiting.get(uid) else {
+        let Some(waiting) = self.cluster.waiting.get(uid) else {
             return Settled::Done;
         };
         let Ok(claims) = claims else {
@@ -311,11 +316,11 @@ impl Scheduler {
             return Settled::Done;
         }
         // Pod changes on other nodes may matter too; the agent, which counts them, checks the new ones.
-        let inventory = self.ledger.inventory();
+        let inventory = self.cluster.ledger.inventory();
         let alone = !class.looks_at_pods() || inventory.revision() == seen;
         let admitted = alone || agent.still_admits(class.id, node, inventory);
         let fits = |row: &crate::inventory::Row| admitted && rules::still_admits(&class, row, seen);
-        match self.ledger.commit(uid, &waiting.holding, node, fits) {
+        match self.cluster.ledger.commit(uid, &waiting.holding, node, fits) {
             Ok(_) => {
                 self.has_node(uid, claims, node, now);
                 // It found a node, so the next pod of its class may too.
@@ -326,14 +331,14 @@ impl Scheduler {
             }
             Err(Conflict) => {
                 self.stats.conflicts += 1;
-                if let Some(waiting) = self.waiting.get_mut(uid)
-                    && waiting.tries < self.config.max_tries
+                if let Some(waiting) = self.cluster.waiting.get_mut(uid)
+                    && waiting.tries < self.cluster.config.max_tries
                 {
                     waiting.tries += 1;
                     return Settled::Again;
                 }
                 self.probe_ended(class.id, uid);
-                let tries = self.config.max_tries;
+                let tries = self.cluster.config.max_tries;
                 let message = format!(
                     "{tries} placements in a row conflicted with node changes; retrying after a backoff"
                 );
@@ -346,10 +351,10 @@ impl Scheduler {
     /// Continues with a pod whose node is committed: requests its claims, or begins its bind.
     pub(super) fn has_node(&mut self, uid: &Arc<str>, claims: Vec<ClaimName>, node: NodeId, now: Duration) {
         self.end_nomination(uid, false);
-        let Some(waiting) = self.waiting.get(uid) else {
+        let Some(waiting) = self.cluster.waiting.get(uid) else {
             return;
         };
-        let inventory = self.ledger.inventory();
+        let inventory = self.cluster.ledger.inventory();
         let host = inventory.name(node).clone();
         if let Err(violation) = within_allocatable(inventory.row(node), &waiting.holding.usage) {
             self.stats.violations += 1;
@@ -371,7 +376,7 @@ impl Scheduler {
 
     /// Begins the bind of a pod whose resources are assumed.
     pub(super) fn bind(&mut self, uid: &Arc<str>, node: Arc<str>) {
-        let Some(waiting) = self.waiting.get_mut(uid) else {
+        let Some(waiting) = self.cluster.waiting.get_mut(uid) else {
             return;
         };
         waiting.state = State::Binding;
@@ -384,7 +389,7 @@ impl Scheduler {
     }
 
     fn arrived_here(&mut self, uid: &Arc<str>) {
-        if let Some(peer) = self.waiting.get(uid).map(|waiting| waiting.holding.peer.clone()) {
+        if let Some(peer) = self.cluster.waiting.get(uid).map(|waiting| waiting.holding.peer.clone()) {
             self.arrived(&peer.identity);
         }
     }

@@ -36,17 +36,18 @@ impl Scheduler {
         let mut members = Vec::with_capacity(gang.waiting.len());
         let mut reserved = Vec::new();
         for (uid, role) in gang.waiting.values() {
-            let waiting = self.waiting.get(uid)?;
+            let waiting = self.cluster.waiting.get(uid)?;
             members.push(Candidate {
                 uid: uid.clone(),
                 class: waiting.class.clone(),
                 holding: waiting.holding.clone(),
                 role: *role,
             });
-            let node = self.preemption.node_of(uid).and_then(|node| self.ledger.inventory().find(node));
+            let node =
+                self.preemption.node_of(uid).and_then(|node| self.cluster.ledger.inventory().find(node));
             reserved.extend(node.map(|node| (node, uid.clone())));
         }
-        let node_of = |uid: &Arc<str>| Some(self.ledger.charge_of(uid)?.node);
+        let node_of = |uid: &Arc<str>| Some(self.cluster.ledger.charge_of(uid)?.node);
         Some(Wanted {
             members,
             need: gang.need(allocation),
@@ -95,7 +96,7 @@ impl Scheduler {
         gang.members_told_at = None;
         if matches!(gang.state, GangState::Parked(_)) {
             gang.failures += 1;
-            gang.state = GangState::BackingOff(now + self.config.backoff.after(gang.failures));
+            gang.state = GangState::BackingOff(now + self.cluster.config.backoff.after(gang.failures));
         }
         self.gang_lacks(name, why, now);
     }

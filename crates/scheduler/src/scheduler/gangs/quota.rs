@@ -38,7 +38,7 @@ impl Scheduler {
             return false;
         };
         let why: Arc<str> = self.gang_quota_message(&quota, &wanted).into();
-        let refresh = self.config.refresh;
+        let refresh = self.cluster.config.refresh;
         let Some(gang) = self.gangs.all.get_mut(name) else {
             return false;
         };
@@ -54,7 +54,7 @@ impl Scheduler {
         self.gangs.untold.insert(name.clone());
         self.gang_waits_for_quota(&key, &quota, wanted, place);
         for uid in members {
-            if due || self.waiting.get(&uid).is_some_and(|waiting| waiting.told.is_none()) {
+            if due || self.cluster.waiting.get(&uid).is_some_and(|waiting| waiting.told.is_none()) {
                 self.tell_quota_reason(&uid, why.clone());
             }
         }
@@ -106,7 +106,7 @@ impl Scheduler {
                 continue;
             }
             needed.into_iter().for_each(|need| *need -= 1);
-            let holding = &self.waiting.get(uid)?.holding;
+            let holding = &self.cluster.waiting.get(uid)?.holding;
             if let Some(quota) = &holding.quota {
                 wants.entry(quota.clone()).or_default().charge(&holding.usage);
             }
@@ -155,14 +155,17 @@ impl Scheduler {
 
     /// Charges this member to `taken` if its quota has enough left. Returns whether it did.
     fn takes_quota(&self, taken: &mut BTreeMap<Arc<str>, Account>, member: &Candidate) -> bool {
-        let Some(quota) = member.holding.quota.as_ref().and_then(|name| self.objects.quotas.get(name)) else {
+        let Some(quota) =
+            member.holding.quota.as_ref().and_then(|name| self.cluster.objects.quotas.get(name))
+        else {
             return true;
         };
         let Some(limits) = quota.valid() else {
             return true;
         };
-        let account =
-            taken.entry(quota.name.clone()).or_insert_with(|| self.ledger.accounts().of(&quota.name).clone());
+        let account = taken
+            .entry(quota.name.clone())
+            .or_insert_with(|| self.cluster.ledger.accounts().of(&quota.name).clone());
         let fits = account.lacks_for(&limits.maximum, &member.holding.usage).is_none();
         if fits {
             account.used.charge(&member.holding.usage);

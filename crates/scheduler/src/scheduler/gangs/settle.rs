@@ -39,7 +39,7 @@ impl Scheduler {
         else {
             return Settled::Done;
         };
-        if gang.version != task.version || !self.leading {
+        if gang.version != task.version || !self.cluster.leading {
             gang.state = GangState::Idle;
             self.decide_gang(name, now);
             return Settled::Done;
@@ -57,7 +57,7 @@ impl Scheduler {
             }
             Err(Refusal::Changed(uid)) => {
                 self.gang_state(name, GangState::Idle);
-                if let Some(pod) = self.waiting.get(&uid).map(|waiting| waiting.source.clone()) {
+                if let Some(pod) = self.cluster.waiting.get(&uid).map(|waiting| waiting.source.clone()) {
                     self.wait(*pod, now);
                 }
                 self.decide_gang(name, now);
@@ -107,7 +107,7 @@ impl Scheduler {
             return Ok(claims);
         };
         for uid in charged {
-            self.ledger.take_back(uid);
+            self.cluster.ledger.take_back(uid);
         }
         self.keep_nominated_again(&task.wanted);
         Err(refusal)
@@ -128,11 +128,14 @@ impl Scheduler {
             return Err(Refusal::Quota);
         }
         let class = &member.class;
-        let inventory = self.ledger.inventory();
+        let inventory = self.cluster.ledger.inventory();
         let alone = planned_on || !class.looks_at_pods();
         let admitted = alone || agent.still_admits(class.id, node, inventory);
         let fits = |row: &Row| admitted && rules::still_admits(class, row, seen);
-        self.ledger.commit(&member.uid, &member.holding, node, fits).map_err(|_| Refusal::Conflict)?;
+        self.cluster
+            .ledger
+            .commit(&member.uid, &member.holding, node, fits)
+            .map_err(|_| Refusal::Conflict)?;
         Ok(claims)
     }
 
@@ -165,7 +168,7 @@ impl Scheduler {
 
     fn gang_conflict(&mut self, name: &AllocationName, now: Duration) -> Settled {
         self.stats.conflicts += 1;
-        let tries = self.config.max_tries;
+        let tries = self.cluster.config.max_tries;
         let Some(gang) = self.gangs.all.get_mut(name) else {
             return Settled::Done;
         };
@@ -174,7 +177,7 @@ impl Scheduler {
             return Settled::Again;
         }
         gang.failures += 1;
-        gang.state = GangState::BackingOff(now + self.config.backoff.after(gang.failures));
+        gang.state = GangState::BackingOff(now + self.cluster.config.backoff.after(gang.failures));
         self.stats.errors += 1;
         let why = format!("{tries} plans in a row conflicted with node changes; retrying after a backoff");
         self.gang_lacks(name, why.into(), now);

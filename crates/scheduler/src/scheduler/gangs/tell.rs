@@ -21,7 +21,7 @@ const MOST_AT_ONCE: usize = 256;
 impl Scheduler {
     /// Reports that a member found no node, or that the gang is not tried for another reason.
     pub(in crate::scheduler) fn gang_lacks(&mut self, name: &AllocationName, why: Arc<str>, now: Duration) {
-        let refresh = self.config.refresh;
+        let refresh = self.cluster.config.refresh;
         let Some(gang) = self.gangs.all.get_mut(name) else {
             return;
         };
@@ -35,7 +35,7 @@ impl Scheduler {
         let members: Vec<_> = gang.waiting.values().map(|(uid, _)| uid.clone()).collect();
         for uid in members {
             // Members that already have such a message get updated numbers only once per refresh interval.
-            if due || news || self.waiting.get(&uid).is_some_and(|waiting| waiting.told.is_none()) {
+            if due || news || self.cluster.waiting.get(&uid).is_some_and(|waiting| waiting.told.is_none()) {
                 self.tell(&uid, "Unschedulable", why.clone(), true);
             }
         }
@@ -57,7 +57,7 @@ impl Scheduler {
 
     /// Writes statuses of allocations, and conditions of members that wait for more members.
     pub(super) fn tell_gangs(&mut self, now: Duration) {
-        if !self.leading || self.gangs.untold.is_empty() {
+        if !self.cluster.leading || self.gangs.untold.is_empty() {
             return;
         }
         // Round robin: gangs whose write must wait must not block the rest.
@@ -110,7 +110,7 @@ impl Scheduler {
         {
             return true;
         }
-        let arrived = |uid: &Arc<str>| self.waiting.get(uid).map(|waiting| waiting.arrived);
+        let arrived = |uid: &Arc<str>| self.cluster.waiting.get(uid).map(|waiting| waiting.arrived);
         let patient = gang
             .waiting
             .values()
@@ -138,7 +138,7 @@ impl Scheduler {
         let bound_members = gang
             .placed
             .iter()
-            .filter(|(uid, _)| self.ledger.charge_of(uid).is_some_and(|charge| !charge.assumed));
+            .filter(|(uid, _)| self.cluster.ledger.charge_of(uid).is_some_and(|charge| !charge.assumed));
         let bound = Gang::count(count, bound_members.map(|(_, role)| role));
         let roles = allocation.roles.iter().enumerate().map(|(at, role)| RoleStatus {
             name: role.name.clone(),
@@ -191,7 +191,7 @@ impl Scheduler {
 
     fn placement(&self, allocation: &Allocation, gang: &Gang) -> Box<[(Arc<str>, u32)]> {
         let mut domains: BTreeMap<Arc<str>, u32> = BTreeMap::new();
-        for charge in gang.placed.keys().filter_map(|uid| self.ledger.charge_of(uid)) {
+        for charge in gang.placed.keys().filter_map(|uid| self.cluster.ledger.charge_of(uid)) {
             let inventory = self.inventory();
             let node = inventory.row(charge.node).node.as_ref();
             let domain = match &allocation.topology {

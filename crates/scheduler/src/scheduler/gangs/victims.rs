@@ -25,10 +25,11 @@ impl Scheduler {
         let (name, role) = self.gangs.placed.get(uid)?;
         let allocation = self.gangs.allocations.get(name)?;
         let gang = self.gangs.all.get(name)?;
-        let node = self.ledger.charge_of(uid)?.node;
+        let node = self.cluster.ledger.charge_of(uid)?.node;
         // All members on this node may become victims of one preemptor; members being evicted count as gone.
         let stays = |uid: &Arc<str>| {
-            !self.is_leaving(uid) && self.ledger.charge_of(uid).is_some_and(|charge| charge.node != node)
+            !self.is_leaving(uid)
+                && self.cluster.ledger.charge_of(uid).is_some_and(|charge| charge.node != node)
         };
         let elsewhere = gang.placed.iter().filter(|(uid, other)| *other == role && stays(uid)).count();
         if elsewhere >= allocation.roles.get(*role)?.minimum as usize {
@@ -38,7 +39,7 @@ impl Scheduler {
             return Some(group.clone());
         }
         let members: Vec<_> =
-            gang.placed.keys().filter_map(|uid| self.ledger.occupant(uid)).map(Arc::new).collect();
+            gang.placed.keys().filter_map(|uid| self.cluster.ledger.occupant(uid)).map(Arc::new).collect();
         let unsettled = members.len() < gang.placed.len();
         let group = Arc::new(VictimGroup { name: gang.key.clone(), members, unsettled });
         known.borrow_mut().insert(name.clone(), group.clone());
@@ -47,7 +48,7 @@ impl Scheduler {
 
     /// Returns whether the member is being evicted, or was deleted while its bind is in flight.
     fn is_leaving(&self, uid: &str) -> bool {
-        let news = self.waiting.get(uid).and_then(|waiting| waiting.news.as_ref());
+        let news = self.cluster.waiting.get(uid).and_then(|waiting| waiting.news.as_ref());
         self.preemption.is_evicting(uid) || news.is_some_and(|pod| pod.deleting)
     }
 

@@ -39,15 +39,15 @@ impl Scheduler {
 
     /// Gives reservations to pods that have waited long, and drops those that did not help in time.
     pub(in crate::scheduler) fn look_after_aged(&mut self, now: Duration) {
-        let after = self.config.reserve_after;
+        let after = self.cluster.config.reserve_after;
         let aged = &mut self.preemption.aged;
-        if after.is_zero() || !self.leading || now < aged.next_look {
+        if after.is_zero() || !self.cluster.leading || now < aged.next_look {
             return;
         }
         aged.next_look = now + PACE;
         let nominations = &self.preemption.nominations;
         aged.kept.retain(|uid, _| nominations.contains_key(uid));
-        let waiting = &self.waiting;
+        let waiting = &self.cluster.waiting;
         aged.in_vain.retain(|uid, _| waiting.get(uid).is_some_and(|pod| pod.state == State::Parked));
         let over = aged.kept.iter().filter(|(_, since)| now.saturating_sub(**since) >= after);
         for uid in over.map(|(uid, _)| uid.clone()).collect::<Vec<_>>() {
@@ -75,7 +75,7 @@ impl Scheduler {
     fn next_aged(&self, after: Duration, now: Duration) -> Option<Arc<str>> {
         let aged = &self.preemption.aged;
         let candidate = |uid: &Arc<str>| {
-            let pod = self.waiting.get(uid).filter(|_| !self.preemption.has_nominated(uid))?;
+            let pod = self.cluster.waiting.get(uid).filter(|_| !self.preemption.has_nominated(uid))?;
             let since = aged.in_vain.get(uid).map_or(pod.arrived, |(since, _)| *since);
             (now.saturating_sub(since) >= after).then(|| (since, pod.seq, uid.clone()))
         };
@@ -103,7 +103,7 @@ impl Scheduler {
     /// Returns the node with the smallest shortage among those that would fit the pod if enough of their pods ended.
     /// Avoids the pod's last reserved node if there is another, and nodes reserved for other aged pods.
     fn node_for_aged(&self, uid: &str) -> Option<Arc<str>> {
-        let class = &self.waiting.get(uid)?.class;
+        let class = &self.cluster.waiting.get(uid)?.class;
         let aged = &self.preemption.aged;
         let taken: BTreeSet<&Arc<str>> =
             aged.kept.keys().filter_map(|uid| self.preemption.node_of(uid)).collect();
@@ -126,7 +126,7 @@ impl Scheduler {
 
     /// Returns whether this pod has a reservation due to aging on a node that could still take it.
     pub(super) fn is_kept_for_aged(&self, uid: &str, node: NodeId) -> bool {
-        let class = self.waiting.get(uid).map(|pod| &pod.class);
+        let class = self.cluster.waiting.get(uid).map(|pod| &pod.class);
         self.preemption.aged.kept.contains_key(uid)
             && class.is_some_and(|class| could_take(class, self.inventory().row(node)))
     }

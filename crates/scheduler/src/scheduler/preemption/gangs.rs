@@ -94,14 +94,14 @@ impl Scheduler {
     /// Returns the priority at which a gang preempts: the lowest of its members. `None`: it may not preempt, or has
     /// done so.
     fn gang_priority(&self, name: &AllocationName) -> Option<i32> {
-        if !self.config.preemption || !self.leading || self.has_gang_nominations(name) {
+        if !self.cluster.config.preemption || !self.cluster.leading || self.has_gang_nominations(name) {
             return None;
         }
         let members = self.gangs.waiting_uids(name).into_iter();
-        let members: Vec<_> = members.filter_map(|uid| self.waiting.get(&uid)).collect();
+        let members: Vec<_> = members.filter_map(|uid| self.cluster.waiting.get(&uid)).collect();
         let willing = |policy: PreemptionPolicy| policy == PreemptionPolicy::PreemptLowerPriority;
         let priority = members.iter().map(|pod| pod.priority).min()?;
-        let lower = self.ledger.lowest_priority().is_some_and(|lowest| lowest < priority);
+        let lower = self.cluster.ledger.lowest_priority().is_some_and(|lowest| lowest < priority);
         let reclaims = || members.first().is_some_and(|pod| self.may_reclaim(pod));
         (members.iter().all(|pod| willing(pod.policy)) && (lower || reclaims())).then_some(priority)
     }
@@ -109,7 +109,7 @@ impl Scheduler {
     /// Returns what quotas allow these members to preempt: members of one quota that fit into its guarantee together
     /// may reclaim what it lent.
     fn gang_rights(&self, wanted: &Wanted) -> Rights {
-        let first = wanted.members.first().and_then(|member| self.waiting.get(&member.uid));
+        let first = wanted.members.first().and_then(|member| self.cluster.waiting.get(&member.uid));
         let rights = first.map(|pod| self.rights_of(pod)).unwrap_or_default();
         let mut need = wanted.need.to_vec();
         let mut usage = Sums::default();
@@ -178,7 +178,7 @@ impl Scheduler {
         let priority = self.gang_priority(name)?;
         let (version, wanted) = self.gang_that_preempts(name)?;
         let rights = self.gang_rights(&wanted);
-        let occupancy = self.ledger.occupancy();
+        let occupancy = self.cluster.ledger.occupancy();
         let hunt = self.preemption.gangs.get_mut(name)?;
         let GangHuntState::Wanted(_, prospects) = std::mem::replace(&mut hunt.state, GangHuntState::UnderWay)
         else {
@@ -190,7 +190,7 @@ impl Scheduler {
         let by = (priority, &rights);
         let together = prospects.map(|prospects| Together {
             prospects: prospects.into_iter().map(|prospect| self.sites(name, by, prospect)).collect(),
-            budgets: self.objects.budgets.clone(),
+            budgets: self.cluster.objects.budgets.clone(),
         });
         Some(GangAttempt { name: name.clone(), version, priority, rights, wanted, together })
     }
@@ -203,7 +203,7 @@ impl Scheduler {
         let nodes = prospect.nodes.into_iter().filter(|id| self.inventory().row(*id).node.is_some());
         let sites = nodes.map(|node| {
             let claim = |pod: &_| self.claim_on(pod, by, &leaving, &mut toll);
-            let mut site = Site::claimed(&self.ledger, node, by.1.reclaims(), claim, &group_of);
+            let mut site = Site::claimed(&self.cluster.ledger, node, by.1.reclaims(), claim, &group_of);
             site.pods.retain(|known| !self.gangs.is_placed_member(&known.pod.pod.uid, name));
             site
         });
@@ -262,7 +262,7 @@ impl Scheduler {
         if !self.gangs_bear(takeovers.iter().flat_map(|takeover| &takeover.victims)) {
             return false;
         }
-        if self.objects.quotas.is_empty() {
+        if self.cluster.objects.quotas.is_empty() {
             return true;
         }
         let (leaving, mut toll) = (self.leaving(), Toll::default());
@@ -317,7 +317,7 @@ impl Scheduler {
     }
 
     pub fn gang_of_waiting(&self, uid: &str) -> Option<AllocationName> {
-        let pod = self.waiting.get(uid).filter(|pod| pod.state == State::Grouped)?;
+        let pod = self.cluster.waiting.get(uid).filter(|pod| pod.state == State::Grouped)?;
         Some(pod.gang.as_ref()?.name.clone())
     }
 
@@ -339,7 +339,7 @@ impl Scheduler {
         let Some((id, _)) = self.follow_victims(uid) else {
             return false;
         };
-        let Some(class) = self.waiting.get(uid).map(|pod| pod.class.clone()) else {
+        let Some(class) = self.cluster.waiting.get(uid).map(|pod| pod.class.clone()) else {
             return false;
         };
         let there = self.preemption.by_node.get(self.inventory().name(id)).into_iter().flatten();
@@ -369,7 +369,7 @@ impl Scheduler {
 
     /// Retries gangs whose preemption failed, if something changed. `lower`: pods of a new lowest priority were added.
     pub(super) fn hunt_together_again(&mut self, lower: bool, now: Duration) {
-        let revision = self.ledger.occupancy();
+        let revision = self.cluster.ledger.occupancy();
         let gangs = &self.gangs;
         self.preemption.gangs.retain(|name, hunt| {
             matches!(hunt.state, GangHuntState::UnderWay) || gangs.has_waiting_members(name)

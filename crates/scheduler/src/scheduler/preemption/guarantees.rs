@@ -16,7 +16,8 @@ impl Scheduler {
     /// Returns what quotas allow this waiting pod to preempt.
     pub(in crate::scheduler) fn rights_of(&self, pod: &Waiting) -> Rights {
         let none = Rights::default();
-        let Some(quota) = pod.holding.quota.as_ref().and_then(|name| self.objects.quotas.get(name)) else {
+        let Some(quota) = pod.holding.quota.as_ref().and_then(|name| self.cluster.objects.quotas.get(name))
+        else {
             return none;
         };
         if quota.valid().is_none() {
@@ -26,10 +27,11 @@ impl Scheduler {
         let mut lenders = Vec::new();
         if within && quota.reclaim == Reclaim::Any {
             let borrows = |other: &&Arc<Quota>| {
-                let account = self.ledger.accounts().of(&other.name);
+                let account = self.cluster.ledger.accounts().of(&other.name);
                 other.name != quota.name && other.valid().is_some_and(|limits| account.borrows(limits))
             };
-            lenders = self.objects.quotas.iter().filter(borrows).map(|other| other.name.clone()).collect();
+            lenders =
+                self.cluster.objects.quotas.iter().filter(borrows).map(|other| other.name.clone()).collect();
         }
         Rights { quota: Some(quota.name.clone()), within, reclaim: quota.reclaim, lenders }
     }
@@ -37,13 +39,14 @@ impl Scheduler {
     /// Returns whether the pod fits into the guarantee of its quota, in addition to the quota's placed and nominated
     /// pods.
     fn is_guaranteed(&self, pod: &Waiting) -> bool {
-        let Some(quota) = pod.holding.quota.as_ref().and_then(|name| self.objects.quotas.get(name)) else {
+        let Some(quota) = pod.holding.quota.as_ref().and_then(|name| self.cluster.objects.quotas.get(name))
+        else {
             return false;
         };
         let Some(limits) = quota.valid().filter(|limits| !limits.guaranteed.is_empty()) else {
             return false;
         };
-        let account = self.ledger.accounts().of(&quota.name);
+        let account = self.cluster.ledger.accounts().of(&quota.name);
         let usage: &Usage = &pod.holding.usage;
         match self.preemption.promised.get(&quota.name) {
             None => account.guarantees(limits, usage),
@@ -58,29 +61,29 @@ impl Scheduler {
     /// Returns whether the pods' total fits into the guarantee of their quota, in addition to its placed and nominated
     /// pods.
     pub(super) fn guarantees_together(&self, quota: &Arc<str>, wanted: &Sums) -> bool {
-        let Some(quota) = self.objects.quotas.get(quota) else {
+        let Some(quota) = self.cluster.objects.quotas.get(quota) else {
             return false;
         };
         let Some(limits) = quota.valid().filter(|limits| !limits.guaranteed.is_empty()) else {
             return false;
         };
-        let mut account = self.ledger.accounts().of(&quota.name).clone();
+        let mut account = self.cluster.ledger.accounts().of(&quota.name).clone();
         self.preemption.promised.get(&quota.name).into_iter().for_each(|promised| account.used.add(promised));
         account.guarantees_all(limits, wanted)
     }
 
     /// Returns whether this pod may reclaim resources that other quotas borrow.
     pub(in crate::scheduler) fn may_reclaim(&self, pod: &Waiting) -> bool {
-        let quota = pod.holding.quota.as_ref().and_then(|name| self.objects.quotas.get(name));
+        let quota = pod.holding.quota.as_ref().and_then(|name| self.cluster.objects.quotas.get(name));
         quota.is_some_and(|quota| quota.reclaim == Reclaim::Any) && self.is_guaranteed(pod)
     }
 
     pub(in crate::scheduler) fn leaving(&self) -> Leaving {
         let mut leaving = Leaving::new();
-        if self.objects.quotas.is_empty() {
+        if self.cluster.objects.quotas.is_empty() {
             return leaving;
         }
-        for holding in self.preemption.evicting.iter().filter_map(|uid| self.ledger.charge_of(uid)) {
+        for holding in self.preemption.evicting.iter().filter_map(|uid| self.cluster.ledger.charge_of(uid)) {
             let holding = &holding.holding;
             if let Some(quota) = holding.quota.as_ref().filter(|_| !holding.peer.terminating) {
                 leaving.entry(quota.clone()).or_default().charge(&holding.usage);
@@ -106,8 +109,8 @@ impl Scheduler {
 
     /// Returns the usage of the quota without pods that leave it anyway.
     fn account_left(&self, name: &Arc<str>, leaving: &Leaving) -> Option<(Arc<Quota>, Account)> {
-        let quota = self.objects.quotas.get(name)?.clone();
-        let mut account = self.ledger.accounts().of(name).clone();
+        let quota = self.cluster.objects.quotas.get(name)?.clone();
+        let mut account = self.cluster.ledger.accounts().of(name).clone();
         let gone = account.leaving.clone();
         account.used.sub(&gone);
         if let Some(leaving) = leaving.get(name) {
@@ -122,7 +125,7 @@ impl Scheduler {
         if !self.gangs_bear(victims.pods.iter()) {
             return false;
         }
-        if self.objects.quotas.is_empty() {
+        if self.cluster.objects.quotas.is_empty() {
             return true;
         }
         let (rights, leaving, mut toll) = (self.rights_of(preemptor), self.leaving(), Toll::default());
@@ -134,13 +137,13 @@ impl Scheduler {
 
     /// Retries preemption for pods that may be able to reclaim after quotas changed.
     pub(in crate::scheduler) fn hunt_for_quotas(&mut self) {
-        if !self.config.preemption || self.objects.quotas.is_empty() {
+        if !self.cluster.config.preemption || self.cluster.objects.quotas.is_empty() {
             return;
         }
         let mut found = Vec::new();
         for group in self.parked.groups() {
             let eligible = |uid: &&Arc<str>| {
-                let pod = self.waiting.get(*uid);
+                let pod = self.cluster.waiting.get(*uid);
                 pod.is_some_and(|pod| {
                     pod.policy == PreemptionPolicy::PreemptLowerPriority
                         && pod.holding.quota.is_some()

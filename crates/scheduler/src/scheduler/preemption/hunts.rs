@@ -129,10 +129,10 @@ impl Scheduler {
         let hunt = self.preemption.hunts.get(&pod.class.id);
         let hopeless = hunt.and_then(|hunt| hunt.hopeless.get(&pod.holding.quota));
         let reclaims = self.may_reclaim(pod);
-        self.config.preemption
-            && self.leading
+        self.cluster.config.preemption
+            && self.cluster.leading
             && pod.policy == PreemptionPolicy::PreemptLowerPriority
-            && (reclaims || self.ledger.lowest_priority().is_some_and(|lowest| lowest < pod.priority))
+            && (reclaims || self.cluster.ledger.lowest_priority().is_some_and(|lowest| lowest < pod.priority))
             && hopeless.is_none_or(|known| known.priority < pod.priority || known.within != reclaims)
             && !self.preemption.has_nominated(&pod.pod.uid)
             && self.over_quota(pod.holding.quota.as_ref(), &pod.holding.usage).is_none()
@@ -141,7 +141,7 @@ impl Scheduler {
     /// Starts preemption for this parked pod, once it is certain that its class fits nowhere.
     pub(in crate::scheduler) fn hunt(&mut self, uid: &Arc<str>) {
         let Some(pod) =
-            self.waiting.get(uid).filter(|pod| pod.state == State::Parked && self.may_preempt(pod))
+            self.cluster.waiting.get(uid).filter(|pod| pod.state == State::Parked && self.may_preempt(pod))
         else {
             return;
         };
@@ -202,7 +202,7 @@ impl Scheduler {
     fn step(&mut self, class: ClassId, now: Duration) -> Option<Step> {
         loop {
             let (place, uid) = self.next_preemptor(class)?;
-            let pod = self.waiting.get(&uid)?;
+            let pod = self.cluster.waiting.get(&uid)?;
             let (class, priority, rights) = (pod.class.clone(), pod.priority, self.rights_of(pod));
             let reclaims = self.may_reclaim(pod);
             let revision = self.inventory().revision();
@@ -213,7 +213,7 @@ impl Scheduler {
             let hunt = self.preemption.hunts.get_mut(&class.id)?;
             hunt.from = Some(place);
             let Some(surveyed) = hunt.surveyed.as_mut().filter(|surveyed| fresh(surveyed)) else {
-                hunt.began = self.ledger.occupancy();
+                hunt.began = self.cluster.ledger.occupancy();
                 return Some(Step::Survey(class, priority, rights.into()));
             };
             let rights = surveyed.rights.clone();
@@ -226,10 +226,10 @@ impl Scheduler {
                 let site = |node| {
                     let mut toll = Toll::default();
                     let claim = |pod: &_| self.claim_on(pod, (priority, &rights), &leaving, &mut toll);
-                    Site::claimed(&self.ledger, node, rights.reclaims(), claim, &group_of)
+                    Site::claimed(&self.cluster.ledger, node, rights.reclaims(), claim, &group_of)
                 };
                 let sites = nodes.into_iter().map(site).collect();
-                let budgets = self.objects.budgets.clone();
+                let budgets = self.cluster.objects.budgets.clone();
                 return Some(Step::Attempt(Box::new(Attempt {
                     class,
                     uid,
@@ -241,7 +241,7 @@ impl Scheduler {
             }
             match self.take_cheapest(class.id) {
                 Some(victims)
-                    if self.waiting.get(&uid).is_some_and(|pod| self.still_claims(pod, &victims)) =>
+                    if self.cluster.waiting.get(&uid).is_some_and(|pod| self.still_claims(pod, &victims)) =>
                 {
                     self.nominate(&uid, &victims);
                 }
@@ -255,7 +255,8 @@ impl Scheduler {
     fn next_preemptor(&mut self, class: ClassId) -> Option<(Place, Arc<str>)> {
         let from = self.preemption.hunts.get(&class)?.from?;
         let group = self.parked.get(class)?;
-        let eligible = |uid: &Arc<str>| self.waiting.get(uid).is_some_and(|pod| self.may_preempt(pod));
+        let eligible =
+            |uid: &Arc<str>| self.cluster.waiting.get(uid).is_some_and(|pod| self.may_preempt(pod));
         let next = group.pods.range(from..).find(|(_, uid)| eligible(uid));
         let next = next.map(|(place, uid)| (*place, uid.clone()));
         if next.is_none()
@@ -268,7 +269,7 @@ impl Scheduler {
 
     /// Returns the nodes to evaluate before the hunt can choose from a window of dry runs. Drops outdated dry runs.
     fn nodes_to_ask(&mut self, class: &Class) -> Vec<NodeId> {
-        let (inventory, budgets) = (self.ledger.inventory(), self.objects.budgets.revision());
+        let (inventory, budgets) = (self.cluster.ledger.inventory(), self.cluster.objects.budgets.revision());
         let Some(surveyed) = self.preemption.hunts.get_mut(&class.id).and_then(|hunt| hunt.surveyed.as_mut())
         else {
             return Vec::new();
@@ -404,14 +405,14 @@ impl Scheduler {
         let still_wants = |pod: &&Waiting| {
             pod.state == State::Parked && pod.class.id == class && pod.priority == attempt.priority
         };
-        let Some(pod) = self.waiting.get(&attempt.uid).filter(still_wants) else {
+        let Some(pod) = self.cluster.waiting.get(&attempt.uid).filter(still_wants) else {
             return;
         };
         if !self.may_preempt(pod) || self.rights_of(pod) != *attempt.rights {
             return;
         }
         let reclaims = self.may_reclaim(pod);
-        let inventory = self.ledger.inventory();
+        let inventory = self.cluster.ledger.inventory();
         let Some(surveyed) = self.preemption.hunts.get_mut(&class).and_then(|hunt| hunt.surveyed.as_mut())
         else {
             return;
@@ -424,7 +425,11 @@ impl Scheduler {
         let more = !surveyed.candidates.is_empty();
         match self.take_cheapest(class) {
             Some(victims)
-                if self.waiting.get(&attempt.uid).is_some_and(|pod| self.still_claims(pod, &victims)) =>
+                if self
+                    .cluster
+                    .waiting
+                    .get(&attempt.uid)
+                    .is_some_and(|pod| self.still_claims(pod, &victims)) =>
             {
                 self.nominate(&attempt.uid, &victims);
             }
@@ -443,7 +448,7 @@ impl Scheduler {
             let first: Vec<_> = first.into_iter().cloned().collect();
             first.iter().for_each(|uid| self.hunt(uid));
         }
-        let (parked, revision) = (&self.parked, self.ledger.occupancy());
+        let (parked, revision) = (&self.parked, self.cluster.ledger.occupancy());
         let gone = |class: &&ClassId| parked.get(**class).is_none();
         let gone: Vec<_> = self.preemption.hunts.keys().filter(gone).copied().collect();
         gone.into_iter().for_each(|class| self.preemption.forget(class));
@@ -464,14 +469,14 @@ impl Scheduler {
 
     /// Returns whether a pod with a new lowest priority has a node: preemption that failed before may succeed now.
     fn less_important_came(&mut self) -> bool {
-        let lowest = self.ledger.lowest_priority();
+        let lowest = self.cluster.ledger.lowest_priority();
         let before = std::mem::replace(&mut self.preemption.lowest, lowest);
         lowest.is_some_and(|lowest| before.is_none_or(|before| lowest < before))
     }
 
     /// Retries preemption for all pods of the class from this one on.
     fn hunt_from(&mut self, class: ClassId, uid: &str) {
-        let place = self.waiting.get(uid).map(Waiting::place);
+        let place = self.cluster.waiting.get(uid).map(Waiting::place);
         if let Some(hunt) = self.preemption.hunts.get_mut(&class) {
             hunt.from = place;
         }

@@ -39,7 +39,7 @@ impl Scheduler {
 
     /// Reserves the node for the pod, and evicts its victims.
     pub(super) fn nominate(&mut self, uid: &Arc<str>, victims: &Victims) {
-        let Some(class) = self.waiting.get(uid).map(|waiting| waiting.class.id) else {
+        let Some(class) = self.cluster.waiting.get(uid).map(|waiting| waiting.class.id) else {
             return;
         };
         let node = self.inventory().name(victims.node).clone();
@@ -60,7 +60,7 @@ impl Scheduler {
         victims: &[Arc<Occupant>],
         lent: &[Arc<str>],
     ) {
-        let Some(preemptor) = self.waiting.get(uid).map(|waiting| waiting.pod.clone()) else {
+        let Some(preemptor) = self.cluster.waiting.get(uid).map(|waiting| waiting.pod.clone()) else {
             return;
         };
         // Reclaimed resources are reserved against pods of any priority, or the borrowers would take them again.
@@ -96,13 +96,13 @@ impl Scheduler {
         node: &Arc<str>,
         (adopted, from_all): (bool, bool),
     ) {
-        let Some(pod) = self.waiting.get(uid) else {
+        let Some(pod) = self.cluster.waiting.get(uid) else {
             return;
         };
         let priority = if from_all { i32::MAX } else { pod.priority };
         let usage = pod.holding.usage.clone();
         let promise = pod.holding.quota.as_ref().map(|quota| (quota.clone(), Sums::from(&*usage)));
-        self.ledger.reserve(uid, Some((node, priority, &usage)));
+        self.cluster.ledger.reserve(uid, Some((node, priority, &usage)));
         if let Some((quota, sums)) = &promise {
             self.preemption.promised.entry(quota.clone()).or_default().add(sums);
         }
@@ -115,14 +115,16 @@ impl Scheduler {
 
     /// Adopts the nomination in the pod's status, which another process wrote, or this one before a restart.
     pub(in crate::scheduler) fn adopt_nomination(&mut self, uid: &Arc<str>) {
-        let known = self.preemption.has_nominated(uid) || self.ledger.charge_of(uid).is_some();
-        if !self.leading || !self.config.preemption || known {
+        let known = self.preemption.has_nominated(uid) || self.cluster.ledger.charge_of(uid).is_some();
+        if !self.cluster.leading || !self.cluster.config.preemption || known {
             return;
         }
-        let Some(node) = self.waiting.get(uid).and_then(|pod| pod.source.nominated_node.clone()) else {
+        let Some(node) = self.cluster.waiting.get(uid).and_then(|pod| pod.source.nominated_node.clone())
+        else {
             return;
         };
-        let reclaims = self.waiting.get(uid).is_some_and(|pod| pod.gang.is_none() && self.may_reclaim(pod));
+        let reclaims =
+            self.cluster.waiting.get(uid).is_some_and(|pod| pod.gang.is_none() && self.may_reclaim(pod));
         self.keep_nominated(uid, &node, (true, reclaims));
         self.preemption.due.insert(uid.clone());
     }
@@ -140,10 +142,10 @@ impl Scheduler {
                 self.preemption.by_node.remove(&nomination.node);
             }
         }
-        self.ledger.reserve(uid, None);
+        self.cluster.ledger.reserve(uid, None);
         self.note_reservations();
         self.preemption.node_changed(&nomination.node);
-        if told && let Some(pod) = self.waiting.get(uid) {
+        if told && let Some(pod) = self.cluster.waiting.get(uid) {
             self.actions.push(Action::Nominate { pod: pod.pod.clone(), node: None });
         }
     }
@@ -160,10 +162,11 @@ impl Scheduler {
 
     /// Clears a nomination in the pod's status that no longer exists.
     pub(super) fn clear_old_nomination(&mut self, uid: &Arc<str>) {
-        let Some(pod) = self.waiting.get(uid).filter(|pod| pod.source.nominated_node.is_some()) else {
+        let Some(pod) = self.cluster.waiting.get(uid).filter(|pod| pod.source.nominated_node.is_some())
+        else {
             return;
         };
-        if self.config.preemption && self.leading && !self.preemption.has_nominated(uid) {
+        if self.cluster.config.preemption && self.cluster.leading && !self.preemption.has_nominated(uid) {
             self.actions.push(Action::Nominate { pod: pod.pod.clone(), node: None });
         }
     }
@@ -171,7 +174,7 @@ impl Scheduler {
     /// Handles a watch event of a waiting pod: its status may have our nomination, an outdated one, or one of the
     /// replica that schedules its class.
     pub(in crate::scheduler) fn follow_nomination(&mut self, uid: &Arc<str>) {
-        let Some(pod) = self.waiting.get(uid) else {
+        let Some(pod) = self.cluster.waiting.get(uid) else {
             return;
         };
         match pod.state {
@@ -190,7 +193,7 @@ impl Scheduler {
 
     /// Places the nominated pods that now fit their node, and drops nominations that can no longer succeed.
     pub(in crate::scheduler) fn look_at_nominated(&mut self, now: Duration) {
-        while self.binds < self.config.max_waiting_binds
+        while self.binds < self.cluster.config.max_waiting_binds
             && let Some(uid) = self.preemption.due.pop_first()
         {
             self.look_at(&uid, now);
@@ -198,7 +201,7 @@ impl Scheduler {
     }
 
     fn look_at(&mut self, uid: &Arc<str>, now: Duration) {
-        let class = match self.waiting.get(uid).map(|pod| (&pod.state, &pod.class)) {
+        let class = match self.cluster.waiting.get(uid).map(|pod| (&pod.state, &pod.class)) {
             Some((State::Parked, class)) => class.clone(),
             Some((State::Grouped, _)) => return self.look_at_member(uid, now),
             // It is being placed; when it parks again, it is checked again.
@@ -212,8 +215,9 @@ impl Scheduler {
             return self.place_nominated(uid, id, plain, now);
         }
         // Victims of other pods nominated here also free resources for this one.
-        let there =
-            |victim: &&Arc<str>| self.ledger.charge_of(victim).is_some_and(|charge| charge.node == id);
+        let there = |victim: &&Arc<str>| {
+            self.cluster.ledger.charge_of(victim).is_some_and(|charge| charge.node == id)
+        };
         let evicting = self.preemption.evicting.iter().filter(there);
         let victims: BTreeSet<&str> = victims.iter().chain(evicting).map(|victim| &**victim).collect();
         let victims: Vec<&str> = victims.into_iter().collect();
@@ -227,14 +231,14 @@ impl Scheduler {
 
     /// Returns the node the pod is nominated for, if it still exists, and its victims that are still on it.
     pub(super) fn follow_victims(&mut self, uid: &Arc<str>) -> Option<(NodeId, Vec<Arc<str>>)> {
-        let waiting = self.waiting.get(uid)?;
+        let waiting = self.cluster.waiting.get(uid)?;
         // The promise of a nominated pod must not be counted twice: it was within its guarantee when nominated.
         let reclaims = waiting.holding.quota.is_some();
         let nomination = self.preemption.nominations.get_mut(uid)?;
-        let id = self.ledger.inventory().find(&nomination.node);
-        let id = id.filter(|id| self.ledger.inventory().row(*id).node.is_some())?;
+        let id = self.cluster.ledger.inventory().find(&nomination.node);
+        let id = id.filter(|id| self.cluster.ledger.inventory().row(*id).node.is_some())?;
         if std::mem::take(&mut nomination.adopted) {
-            let leaving = self.ledger.occupants(id).into_iter();
+            let leaving = self.cluster.ledger.occupants(id).into_iter();
             let may = |pod: &Occupant| {
                 let holding = &pod.holding;
                 let lent = reclaims && holding.quota.is_some() && holding.quota != waiting.holding.quota;
@@ -243,7 +247,8 @@ impl Scheduler {
             let leaving = leaving.filter(|pod| pod.holding.peer.terminating && may(pod));
             nomination.victims = leaving.map(|pod| pod.pod.uid).collect();
         }
-        let there = |victim: &Arc<str>| self.ledger.charge_of(victim).is_some_and(|charge| charge.node == id);
+        let there =
+            |victim: &Arc<str>| self.cluster.ledger.charge_of(victim).is_some_and(|charge| charge.node == id);
         nomination.victims.retain(there);
         Some((id, nomination.victims.iter().cloned().collect()))
     }
@@ -251,17 +256,17 @@ impl Scheduler {
     /// Lifts the reservations of these members, so that they can use them.
     pub(in crate::scheduler) fn free_nominated(&mut self, wanted: &Wanted) {
         for (_, uid) in &wanted.reserved {
-            self.ledger.reserve(uid, None);
+            self.cluster.ledger.reserve(uid, None);
         }
     }
 
     /// Restores the reservations of the members that are still nominated.
     pub(in crate::scheduler) fn keep_nominated_again(&mut self, wanted: &Wanted) {
         for (_, uid) in &wanted.reserved {
-            let known = self.preemption.nominations.get(uid).zip(self.waiting.get(uid));
+            let known = self.preemption.nominations.get(uid).zip(self.cluster.waiting.get(uid));
             if let Some((nomination, pod)) = known {
                 let wanted = (&nomination.node, nomination.priority, &pod.holding.usage);
-                self.ledger.reserve(uid, Some(wanted));
+                self.cluster.ledger.reserve(uid, Some(wanted));
             }
         }
     }
@@ -269,7 +274,7 @@ impl Scheduler {
     /// Drops a nomination that cannot succeed: the pod may preempt elsewhere.
     fn give_up_nomination(&mut self, uid: &Arc<str>) {
         self.end_nomination(uid, true);
-        if let Some(group) = self.waiting.get(uid).and_then(|pod| self.parked.get_mut(pod.class.id)) {
+        if let Some(group) = self.cluster.waiting.get(uid).and_then(|pod| self.parked.get_mut(pod.class.id)) {
             // Its message differs from that of its group.
             group.told = false;
         }
@@ -278,7 +283,7 @@ impl Scheduler {
 
     /// Places a nominated pod that fits its node. `plain`: only node-local rules apply, so that no agent is needed.
     fn place_nominated(&mut self, uid: &Arc<str>, node: NodeId, plain: bool, now: Duration) {
-        let Some(waiting) = self.waiting.get(uid) else {
+        let Some(waiting) = self.cluster.waiting.get(uid) else {
             return;
         };
         let (class, place) = (waiting.class.clone(), waiting.place());
@@ -295,12 +300,12 @@ impl Scheduler {
         }
         self.end_nomination(uid, false);
         self.withdraw(uid);
-        let Some(waiting) = self.waiting.get_mut(uid) else {
+        let Some(waiting) = self.cluster.waiting.get_mut(uid) else {
             return;
         };
         (waiting.tries, waiting.attempts) = (1, waiting.attempts + 1);
         let holding = waiting.holding.clone();
-        match self.ledger.commit(uid, holding, node, |_| true) {
+        match self.cluster.ledger.commit(uid, holding, node, |_| true) {
             Ok(host) => self.bind(uid, host),
             Err(_) => self.admit(uid, now),
         }

@@ -8,7 +8,7 @@ const AFTER: Duration = Duration::from_secs(60);
 /// second in which the large low-priority pod was bound, if it was.
 fn starved(nodes: &[&str], after: Duration, seconds: u32) -> (Bench, Option<u32>) {
     let mut bench = Bench::new(1, nodes);
-    bench.scheduler.config.reserve_after = after;
+    bench.scheduler.cluster.config.reserve_after = after;
     let mut running = std::collections::VecDeque::new();
     for (at, node) in nodes.iter().flat_map(|node| [node, node]).enumerate() {
         let uid = format!("first-{at}");
@@ -53,7 +53,7 @@ fn few_nodes_are_kept_at_a_time_and_those_that_wait_longest_come_first() {
     let nodes: Vec<String> = (0..150).map(|at| format!("n{at}")).collect();
     let nodes: Vec<&str> = nodes.iter().map(|name| &**name).collect();
     let mut bench = Bench::new(1, &nodes);
-    bench.scheduler.config.reserve_after = AFTER;
+    bench.scheduler.cluster.config.reserve_after = AFTER;
     for node in &nodes {
         bench.apply(on(node, pod(&format!("on-{node}"), 1000)));
     }
@@ -83,7 +83,7 @@ fn few_nodes_are_kept_at_a_time_and_those_that_wait_longest_come_first() {
 #[test]
 fn nothing_is_kept_for_a_pod_that_is_gone_or_that_no_node_could_ever_take() {
     let mut bench = Bench::new(1, &["a"]);
-    bench.scheduler.config.reserve_after = AFTER;
+    bench.scheduler.cluster.config.reserve_after = AFTER;
     bench.apply(on("a", pod("x", 1000)));
     bench.apply(pod("huge", 1001));
     bench.apply(pod("p", 500));

@@ -9,7 +9,7 @@ use crate::objects::{DisruptionBudget, Kind};
 /// Returns a bench with nodes of 1000 milli-CPU, preemption, and a gang `g` with this minimum.
 fn bench(nodes: &[&str], minimum: u32) -> Bench {
     let mut bench = Bench::new(1, nodes);
-    bench.scheduler.config.preemption = true;
+    bench.scheduler.cluster.config.preemption = true;
     bench.allocate(allocation("g", minimum));
     bench
 }
@@ -42,7 +42,7 @@ impl Bench {
         let mut last = BTreeMap::new();
         last.extend(self.nominations.iter().map(|(uid, node)| (uid, node)));
         let waits = |uid: &str| {
-            let waiting = self.scheduler.waiting.get(uid);
+            let waiting = self.scheduler.cluster.waiting.get(uid);
             waiting.is_some_and(|waiting| !matches!(waiting.state, State::Binding))
         };
         let left = last.iter().filter(|(uid, node)| node.is_some() && waits(uid));

@@ -531,7 +531,7 @@ fn a_gang_belongs_to_one_replica_whatever_the_classes_of_its_members() {
 /// Returns a bench with two members of a low-priority gang, each alone on a full node, and a preemptor.
 fn preempted(minimum: u32) -> Bench {
     let mut bench = Bench::new(1, &["a", "b"]);
-    bench.scheduler.config.preemption = true;
+    bench.scheduler.cluster.config.preemption = true;
     bench.allocate(allocation("g", minimum));
     for (uid, node) in [("g-0", "a"), ("g-1", "b")] {
         bench.apply(Pod { started_s: Some(10), ..on(node, member(uid, "g", 1000)) });
@@ -573,7 +573,7 @@ fn a_gang_with_members_to_spare_loses_only_those() {
 #[test]
 fn a_gang_with_a_member_that_is_too_important_is_left_alone() {
     let mut bench = Bench::new(1, &["a", "b"]);
-    bench.scheduler.config.preemption = true;
+    bench.scheduler.cluster.config.preemption = true;
     bench.allocate(allocation("g", 2));
     bench.apply(Pod { started_s: Some(10), ..on("a", member("g-0", "g", 1000)) });
     bench.apply(Pod { started_s: Some(10), priority: 9, ..on("b", member("g-1", "g", 1000)) });

@@ -76,7 +76,7 @@ fn a_resize_that_is_tried_again_is_charged_once() {
 #[test]
 fn room_that_is_kept_for_others_is_none_and_strangers_do_not_grow() {
     let mut bench = Bench::new(1, &["n"]);
-    bench.scheduler.config.knows_others = true;
+    bench.scheduler.cluster.config.knows_others = true;
     bench.apply(on("n", pod("a", 300)));
     let foreign = Pod { scheduler_name: "default-scheduler".into(), ..pod("q", 500) };
     bench.apply(Pod { nominated_node: Some("n".into()), ..foreign });

@@ -7,7 +7,7 @@ use crate::scheduler::{Asked, OthersCounts, Review, Share};
 /// Returns a scheduler that tracks pods of other schedulers, with nodes of 1000 milli-CPU.
 fn guard(nodes: &[&str]) -> Bench {
     let mut bench = Bench::new(1, nodes);
-    bench.scheduler.config.knows_others = true;
+    bench.scheduler.cluster.config.knows_others = true;
     bench
 }
 

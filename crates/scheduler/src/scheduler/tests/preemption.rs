@@ -7,7 +7,7 @@ use berth_model::HostPort;
 /// Returns a bench with nodes of 1000 milli-CPU and preemption.
 fn bench(nodes: &[&str]) -> Bench {
     let mut bench = Bench::new(1, nodes);
-    bench.scheduler.config.preemption = true;
+    bench.scheduler.cluster.config.preemption = true;
     bench
 }
 

@@ -33,7 +33,7 @@ fn important(priority: i32, pod: Pod) -> Pod {
 
 fn bench(agents: usize, nodes: &[&str], quotas: &[Quota]) -> Bench {
     let mut bench = Bench::new(agents, nodes);
-    bench.scheduler.config.preemption = true;
+    bench.scheduler.cluster.config.preemption = true;
     quotas.iter().for_each(|quota| apply(&mut bench, quota.clone()));
     bench
 }
@@ -194,7 +194,7 @@ fn a_choice_made_before_the_quota_came_counts_in_it() {
 fn a_parked_pod_does_not_preempt_for_room_that_its_quota_does_not_have() {
     let mut bench = bench(1, &["n"], &[quota("a", None, Some(600))]);
     bench.apply(on("n", of("b", "low", 1000)));
-    bench.scheduler.ledger.note_seen(cluster_events::pod_ref(&of("b", "low", 1000)), 1, Some(1));
+    bench.scheduler.cluster.ledger.note_seen(cluster_events::pod_ref(&of("b", "low", 1000)), 1, Some(1));
     bench.apply(important(5, of("a", "high", 700)));
     bench.work();
     assert!(bench.evictions.is_empty());
