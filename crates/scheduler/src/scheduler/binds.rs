@@ -76,7 +76,7 @@ impl Scheduler {
         };
         waiting.failures += 1;
         // While the pod had a node it was not reclassified, so its dependencies may have changed.
-        self.stale.pods.insert(uid.clone());
+        self.stale.mark_pod(uid);
         let until = now + self.cluster.config.backoff.after(waiting.failures);
         waiting.state = State::BackingOff(until);
         self.backoff.insert(until, uid);

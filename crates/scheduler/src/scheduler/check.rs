@@ -30,7 +30,7 @@ impl Scheduler {
                 pod.gang.as_ref().is_some_and(|gang| self.gangs.has_waiting(&gang.name, pod.place(), uid))
             }
             State::OverQuota => self.quotas.lines().contains(uid),
-            State::Claiming => self.claiming().contains(uid) && pod.claiming.is_some(),
+            State::Claiming => self.claims.waits(uid),
             State::BackingOff(until) => self.backoff.contains(*until, uid),
             State::Parked => {
                 (self.parked.get(pod.class.id)).is_some_and(|group| group.pods.get(&pod.place()) == Some(uid))
@@ -73,8 +73,8 @@ impl Scheduler {
         // A deleted pod leaves its bind behind until that is settled.
         let binding = census.get("binding").copied().unwrap_or(0);
         let claiming = census.get("claiming").copied().unwrap_or(0);
-        ensure(1, claiming == self.claiming().len(), || {
-            format!("{claiming} pods are claiming, but that queue has {}", self.claiming().len())
+        ensure(1, claiming == self.claims.waiting(), || {
+            format!("{claiming} pods are claiming, but that queue has {}", self.claims.waiting())
         })?;
         let others = self.others.assumed();
         ensure(1, binding <= self.binds && assumed <= self.binds + claiming + others, || {

@@ -5,62 +5,179 @@
 //! claim is annotated with the node its volume is to be provisioned for. Then the pod waits with its node, not counted
 //! as a bind, until the volume controller has bound every claim; only then its own bind begins. There is no polling:
 //! the watches of claims and volumes report progress.
+//!
+//! [`Claims`] reads the cluster and changes only itself; the scheduler carries out what it finds.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Action, Scheduler, State};
+use super::cluster::Cluster;
+use super::{Action, Scheduler, Stale, State};
 use crate::inventory::NodeId;
 use crate::objects::{Progress, VolumeNews, Wanted};
-use crate::placement::{Binding, ClaimOrder};
+use crate::placement::ClaimOrder;
 use crate::rules::{VolumeChoice, plan_volumes};
-use berth_model::{ClaimName, VolumeNeeds};
+use berth_model::{ClaimName, Holding, VolumeNeeds};
+
+/// Interval at which all pods waiting for claims are checked: the node may be deleted, or the deadline passed.
+const CHECK_ALL_EVERY: Duration = Duration::from_secs(1);
+
+/// Claims of waiting pods, by pod and by claim.
+#[derive(Debug, Default)]
+pub(super) struct Claims {
+    /// Uids of the waiting pods that use each claim.
+    users: HashMap<ClaimName, BTreeSet<Arc<str>>>,
+    /// By uid: pods with a node that wait for their claims.
+    claiming: BTreeMap<Arc<str>, Claiming>,
+    /// Pods whose claims changed.
+    due: BTreeSet<Arc<str>>,
+    all_due: Duration,
+}
 
 /// Claims a pod waits for.
 #[derive(Debug)]
-pub(super) struct Claiming {
+struct Claiming {
     order: ClaimOrder,
     /// Resource versions of the written claims, once written.
     written: Option<Vec<u64>>,
     deadline: Duration,
 }
 
-/// Pods that wait for their claims, and those to check.
-#[derive(Debug, Default)]
-pub(super) struct Claimants {
-    waiting: BTreeSet<Arc<str>>,
-    /// Pods whose claims changed.
-    due: BTreeSet<Arc<str>>,
-    all_due: Duration,
+/// Reason why the claims of a pod cannot be bound on its node, in upstream's words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum ClaimError {
+    /// The API server did not accept a claim or a volume, for this reason.
+    Write(String),
+    NodeGone(Arc<str>),
+    /// The volume controller or the provisioner gave up, for this reason.
+    Failed(String),
+    DeadlineExceeded,
 }
 
-/// Interval at which all pods waiting for claims are checked: the node may be deleted, or the deadline passed.
-const LOOK_AT_ALL: Duration = Duration::from_secs(1);
+impl fmt::Display for ClaimError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("running PreBind plugin \"VolumeBinding\": ")?;
+        match self {
+            ClaimError::Write(why) => f.write_str(why),
+            ClaimError::NodeGone(node) => {
+                write!(f, "binding volumes: failed to get node {node:?}: node {node:?} not found")
+            }
+            ClaimError::Failed(why) => write!(f, "binding volumes: {why}"),
+            ClaimError::DeadlineExceeded => f.write_str("binding volumes: context deadline exceeded"),
+        }
+    }
+}
 
-/// Prefix of upstream's error message.
-const PRE_BIND: &str = "running PreBind plugin \"VolumeBinding\"";
+impl std::error::Error for ClaimError {}
 
 /// The pod's volumes no longer match its class.
 pub(super) struct Outdated;
 
-impl Scheduler {
-    /// Returns the pod's claims that need a volume, in the order of its class.
-    pub(super) fn unbound_claims(&mut self, uid: &str) -> Result<Vec<ClaimName>, Outdated> {
-        let Some(waiting) = self.cluster.waiting.get(uid) else {
-            return Err(Outdated);
-        };
-        let Some(volumes) = &waiting.source.volumes else {
-            return Ok(Vec::new());
-        };
-        let used = |claim: &ClaimName| self.cluster.ledger.is_used(claim);
-        let resolved = self.cluster.objects.volumes.resolve(&waiting.source, volumes, &used);
-        match waiting.class.spec.volumes.as_deref() == Some(&resolved.needs) {
-            true => Ok(resolved.unbound),
-            false => Err(Outdated),
+impl Claims {
+    /// Records the claims of a pod that begins to wait.
+    pub(super) fn add_user(&mut self, uid: &Arc<str>, holding: &Holding) {
+        for claim in holding.volumes.iter().flat_map(|held| &held.claims) {
+            self.users.entry(claim.clone()).or_default().insert(uid.clone());
         }
     }
 
+    pub(super) fn remove_user(&mut self, uid: &str, holding: &Holding) {
+        for claim in holding.volumes.iter().flat_map(|held| &held.claims) {
+            if let Some(pods) = self.users.get_mut(claim) {
+                pods.remove(uid);
+                if pods.is_empty() {
+                    self.users.remove(claim);
+                }
+            }
+        }
+    }
+
+    /// Returns whether the pod has a node and waits for its claims.
+    pub(super) fn waits(&self, uid: &str) -> bool {
+        self.claiming.contains_key(uid)
+    }
+
+    /// Returns the number of pods that wait for their claims.
+    pub(super) fn waiting(&self) -> usize {
+        self.claiming.len()
+    }
+
+    /// Marks the pod to be checked if it waits for its claims.
+    pub(super) fn mark_due(&mut self, uid: &Arc<str>) {
+        if self.waits(uid) {
+            self.due.insert(uid.clone());
+        }
+    }
+
+    /// Marks the waiting pods that use a changed claim: those with a node to be checked, the rest to be reclassified.
+    pub(super) fn claim_changed(&mut self, claim: &ClaimName, stale: &mut Stale) {
+        for uid in self.users.get(claim).into_iter().flatten() {
+            match self.claiming.contains_key(uid) {
+                true => {
+                    self.due.insert(uid.clone());
+                }
+                false => stale.mark_pod(uid),
+            }
+        }
+    }
+
+    /// Takes the pods to check: those marked, and periodically all.
+    fn take_due(&mut self, now: Duration) -> BTreeSet<Arc<str>> {
+        let mut due = std::mem::take(&mut self.due);
+        if now >= self.all_due {
+            self.all_due = now + CHECK_ALL_EVERY;
+            due.extend(self.claiming.keys().cloned());
+        }
+        due
+    }
+
+    /// Records that the claims of this order were written. Returns whether the pod still waits for them.
+    fn written(
+        &mut self,
+        order: &ClaimOrder,
+        versions: Result<Vec<u64>, String>,
+    ) -> Result<bool, ClaimError> {
+        let Some(claiming) = self.claiming.get_mut(&order.uid).filter(|known| known.order.work == order.work)
+        else {
+            return Ok(false);
+        };
+        claiming.written = Some(versions.map_err(ClaimError::Write)?);
+        Ok(true)
+    }
+
+    /// Returns whether all claims of the pod are bound. While their write is in flight they are not.
+    fn all_bound(&self, uid: &str, cluster: &Cluster, now: Duration) -> Result<bool, ClaimError> {
+        let Some((claiming, charge)) = self.claiming.get(uid).zip(cluster.ledger.charge_of(uid)) else {
+            return Ok(false);
+        };
+        let Some(written) = &claiming.written else {
+            return Ok(false);
+        };
+        let order = &claiming.order;
+        let Some(node) = &cluster.inventory().row(charge.node).node else {
+            return Err(ClaimError::NodeGone(order.node.clone()));
+        };
+        match cluster.objects.volumes.progress(&order.requests, written, node) {
+            Progress::Done => Ok(true),
+            Progress::Failed(why) => Err(ClaimError::Failed(why)),
+            Progress::Waiting if now >= claiming.deadline => Err(ClaimError::DeadlineExceeded),
+            Progress::Waiting => Ok(false),
+        }
+    }
+
+    fn begin(&mut self, order: ClaimOrder, deadline: Duration) {
+        self.claiming.insert(order.uid.clone(), Claiming { order, written: None, deadline });
+    }
+
+    fn end(&mut self, uid: &str) -> Option<ClaimOrder> {
+        self.due.remove(uid);
+        Some(self.claiming.remove(uid)?.order)
+    }
+}
+
+impl Scheduler {
     /// Requests the claims of a pod that has this node. The commit has checked that volumes for them are available
     /// there.
     pub(super) fn claim(
@@ -71,7 +188,7 @@ impl Scheduler {
         node: NodeId,
         now: Duration,
     ) {
-        let inventory = self.cluster.ledger.inventory();
+        let inventory = self.cluster.inventory();
         let Ok(choices) = plan_volumes(&needs.unbound, inventory.row(node)) else {
             debug_assert!(false, "the commit has checked the same row");
             self.discharge(uid);
@@ -90,9 +207,7 @@ impl Scheduler {
             waiting.state = State::Claiming;
             // Undelivered reports are withdrawn: if the claims fail to bind, the message must be reported again.
             waiting.told = None;
-            let deadline = now + self.cluster.config.volume_bind_timeout;
-            waiting.claiming = Some(Box::new(Claiming { order: order.clone(), written: None, deadline }));
-            self.claimants.waiting.insert(uid.clone());
+            self.claims.begin(order.clone(), now + self.cluster.config.volume_bind_timeout);
         }
         self.actions.push(Action::Claim(order));
         self.heed(news.into());
@@ -100,100 +215,58 @@ impl Scheduler {
 
     /// Records that the claims of an [`Action::Claim`] were written, with these versions, or failed for this reason.
     pub fn claims_written(&mut self, order: &ClaimOrder, written: Result<Vec<u64>, String>, now: Duration) {
-        let uid = &order.uid;
-        let Some(claiming) = self.cluster.waiting.get_mut(uid).and_then(|waiting| waiting.claiming.as_mut())
-        else {
-            return;
-        };
-        if claiming.order.work != order.work {
-            return;
-        }
-        match written {
-            Ok(versions) => {
-                claiming.written = Some(versions);
-                self.look_at_claims(uid, now);
-            }
-            Err(why) => self.claims_failed(uid, &why, now),
+        match self.claims.written(order, written) {
+            Ok(true) => self.check_claims(&order.uid, now),
+            Ok(false) => {}
+            Err(error) => self.claims_failed(&order.uid, &error, now),
         }
     }
 
-    /// Checks the pods whose claims changed, and periodically all that wait for claims.
+    /// Checks the pods whose claims changed, and periodically all that wait for claims. Without leadership nothing is
+    /// decided, and the next leader requests the claims again.
     pub(super) fn look_after_claims(&mut self, now: Duration) {
         if !self.cluster.leading {
-            return self.abandon_claims(now);
-        }
-        let mut due = std::mem::take(&mut self.claimants.due);
-        if now >= self.claimants.all_due {
-            self.claimants.all_due = now + LOOK_AT_ALL;
-            due.extend(self.claimants.waiting.iter().cloned());
-        }
-        for uid in due {
-            self.look_at_claims(&uid, now);
-        }
-    }
-
-    /// Marks the pod to be checked.
-    pub(super) fn claims_due(&mut self, uid: &Arc<str>) {
-        if self.claimants.waiting.contains(uid) {
-            self.claimants.due.insert(uid.clone());
-        }
-    }
-
-    fn look_at_claims(&mut self, uid: &Arc<str>, now: Duration) {
-        let Some(waiting) = self.cluster.waiting.get(uid) else {
-            return;
-        };
-        let (Some(claiming), Some(charge)) = (&waiting.claiming, self.cluster.ledger.charge_of(uid)) else {
-            return;
-        };
-        if waiting.news.as_ref().is_some_and(|pod| pod.deleting) {
-            self.delete_pod(uid);
-            return;
-        }
-        // While a write is in flight, its result will arrive; without leadership nothing is decided.
-        let Some(written) = claiming.written.as_ref().filter(|_| self.cluster.leading) else {
-            return;
-        };
-        let order = &claiming.order;
-        let progress = match &self.cluster.ledger.inventory().row(charge.node).node {
-            Some(node) => self.cluster.objects.volumes.progress(&order.requests, written, node),
-            None => Progress::Failed(format!("failed to get node {0:?}: node {0:?} not found", order.node)),
-        };
-        match progress {
-            Progress::Done => self.claims_bound(uid),
-            Progress::Failed(why) => self.claims_failed(uid, &format!("binding volumes: {why}"), now),
-            Progress::Waiting if now >= claiming.deadline => {
-                self.claims_failed(uid, "binding volumes: context deadline exceeded", now);
+            let claiming: Vec<_> = self.claims.claiming.keys().cloned().collect();
+            for uid in claiming {
+                self.discharge(&uid);
+                self.withdraw(&uid);
+                self.stale.mark_pod(&uid);
+                self.admit(&uid, now);
             }
-            Progress::Waiting => {}
+            return;
+        }
+        for uid in self.claims.take_due(now) {
+            self.check_claims(&uid, now);
         }
     }
 
-    /// Begins the bind of the pod: all claims are bound.
-    fn claims_bound(&mut self, uid: &Arc<str>) {
-        if self.binds >= self.cluster.config.max_waiting_binds {
-            self.claimants.due.insert(uid.clone());
+    fn check_claims(&mut self, uid: &Arc<str>, now: Duration) {
+        let news = self.cluster.waiting.get(uid).and_then(|waiting| waiting.news.as_ref());
+        if self.claims.waits(uid) && news.is_some_and(|pod| pod.deleting) {
+            return self.delete_pod(uid);
+        }
+        if !self.cluster.leading {
             return;
         }
-        let Some(order) = self.release_claims(uid) else {
-            return;
-        };
-        let Some(waiting) = self.cluster.waiting.get_mut(uid) else {
-            return;
-        };
-        waiting.state = State::Binding;
-        let (namespace, name) = (waiting.pod.namespace.clone(), waiting.pod.name.clone());
-        self.binds += 1;
-        self.actions.push(Action::Bind(Binding { uid: uid.clone(), namespace, name, node: order.node }));
+        match self.claims.all_bound(uid, &self.cluster, now) {
+            Ok(true) if self.binds >= self.cluster.config.max_waiting_binds => self.claims.mark_due(uid),
+            Ok(true) => {
+                if let Some(order) = self.release_claims(uid) {
+                    self.begin_bind(uid, order.node);
+                }
+            }
+            Ok(false) => {}
+            Err(error) => self.claims_failed(uid, &error, now),
+        }
     }
 
     /// Releases the pod's node and retries it after a backoff. Written claims stay as they are, as upstream: a reserved
     /// volume stays reserved, and a provisioner that fails removes the selected node from the claim itself.
-    fn claims_failed(&mut self, uid: &Arc<str>, why: &str, now: Duration) {
+    fn claims_failed(&mut self, uid: &Arc<str>, error: &ClaimError, now: Duration) {
         self.release_claims(uid);
         self.discharge(uid);
         let news = self.cluster.waiting.get_mut(uid).and_then(|pod| pod.news.take());
-        self.back_off(uid, format!("{PRE_BIND}: {why}"), now);
+        self.back_off(uid, error.to_string(), now);
         if let Some(pod) = news {
             self.apply_pod(*pod, now);
         }
@@ -202,51 +275,29 @@ impl Scheduler {
 
     /// Ends the pod's wait for claims: their reservations fall back to the API server's state.
     pub(super) fn release_claims(&mut self, uid: &str) -> Option<ClaimOrder> {
-        let claiming = self.cluster.waiting.get_mut(uid)?.claiming.take()?;
-        self.claimants.waiting.remove(uid);
-        self.claimants.due.remove(uid);
-        let news = self.cluster.objects.volumes.release(&claiming.order.requests);
+        let order = self.claims.end(uid)?;
+        let news = self.cluster.objects.volumes.release(&order.requests);
         self.heed(news.into());
-        Some(claiming.order)
-    }
-
-    /// Gives up the claims when leadership is lost: the next leader requests them.
-    fn abandon_claims(&mut self, now: Duration) {
-        for uid in self.claimants.waiting.clone() {
-            self.discharge(&uid);
-            self.withdraw(&uid);
-            self.stale.pods.insert(uid.clone());
-            self.admit(&uid, now);
-        }
-    }
-
-    /// Returns the pods that wait for their claims.
-    pub(super) fn claiming(&self) -> &BTreeSet<Arc<str>> {
-        &self.claimants.waiting
+        Some(order)
     }
 
     pub(super) fn heed_volumes(&mut self, news: VolumeNews) {
+        let Cluster { objects, ledger, .. } = &mut self.cluster;
         for claim in &news.claims {
-            for uid in self.pods_by_claim.get(claim).into_iter().flatten() {
-                // A pod that waits for its claims has its node; it is reclassified if it loses it.
-                match self.claimants.waiting.contains(uid) {
-                    true => self.claimants.due.insert(uid.clone()),
-                    false => self.stale.pods.insert(uid.clone()),
-                };
-            }
-            let objects = &mut self.cluster.objects;
-            self.cluster.ledger.rehold_users(claim, |holding| objects.renewed(holding));
+            self.claims.claim_changed(claim, &mut self.stale);
+            ledger.rehold_users(claim, |holding| objects.renewed(holding));
         }
-        self.stale.claimants |= news.all_claims;
+        if news.all_claims {
+            self.stale.mark_claimants();
+        }
         if news.all_holdings {
-            let objects = &mut self.cluster.objects;
-            self.cluster.ledger.rehold(|holding| holding.volumes.is_some().then(|| objects.renewed(holding)));
+            ledger.rehold(|holding| holding.volumes.is_some().then(|| objects.renewed(holding)));
         }
         for host in &news.hosts {
-            self.cluster.ledger.set_local_volumes(host, self.cluster.objects.volumes.local(host));
+            ledger.set_local_volumes(host, objects.volumes.local(host));
         }
         for node in &news.nodes {
-            self.cluster.ledger.set_storage(node, self.cluster.objects.volumes.storage_of(node));
+            ledger.set_storage(node, objects.volumes.storage_of(node));
         }
     }
 }

@@ -4,7 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Action, Scheduler, State, Waiting, told_so_far, unsupported_message};
+use super::waiting::{told_so_far, unsupported_message};
+use super::{Action, Scheduler, State, Waiting};
 use crate::gang::AllocationName;
 use crate::inventory::Discrepancy;
 use crate::objects::{Affected, Kind, Object, ObjectName};
@@ -52,7 +53,7 @@ impl Scheduler {
             return;
         }
         self.note_terms(&pod.peer.affinity);
-        let waits_elsewhere = pod.node_name.is_none() && !self.is_ours(&pod);
+        let waits_elsewhere = pod.node_name.is_none() && !self.cluster.is_ours(&pod);
         if pod.node_name.is_some() || !self.preemption.has_nominated(&pod.uid) {
             self.keep_room(&pod.uid, Some(&pod).filter(|_| waits_elsewhere));
         }
@@ -75,7 +76,7 @@ impl Scheduler {
             self.wake_for_parked();
             return;
         }
-        if !self.is_ours(&pod) {
+        if !self.cluster.is_ours(&pod) {
             self.note_other(pod);
             return;
         }
@@ -85,7 +86,7 @@ impl Scheduler {
             // fails.
             if let Some(binding) = self.cluster.waiting.get_mut(&pod.uid) {
                 binding.news = Some(Box::new(pod));
-                self.claims_due(&uid);
+                self.claims.mark_due(&uid);
             } else if self.others.holds(&uid) && !pod.deleting {
                 // Another replica requested its bind before the watch reported the pod.
                 self.wait(pod, now);
@@ -199,7 +200,7 @@ impl Scheduler {
                 return;
             }
             Affected::Owned { namespace, owner } => {
-                self.stale.owners.insert((namespace, owner));
+                self.stale.mark_owned(namespace, owner);
                 return self.wake_all();
             }
             Affected::Everyone(namespace) => {
@@ -211,7 +212,7 @@ impl Scheduler {
                 namespace
             }
         };
-        self.stale.namespaces.insert(namespace);
+        self.stale.mark_namespace(namespace);
         self.wake_for_parked();
         self.wake_all();
     }
@@ -227,36 +228,31 @@ impl Scheduler {
     /// Handles a new or dropped reservation.
     pub(super) fn note_reservations(&mut self) {
         if self.cluster.ledger.reserved().next().is_some() {
-            self.stale.everyone |= self.classifier.note_reservations();
+            if self.classifier.note_reservations() {
+                self.stale.mark_all();
+            }
         }
         self.wake_for_parked();
     }
 
     fn note_terms(&mut self, affinity: &PodAffinity) {
-        self.stale.everyone |= self.classifier.note_terms(affinity);
+        if self.classifier.note_terms(affinity) {
+            self.stale.mark_all();
+        }
     }
 
     /// Reclassifies the waiting pods marked as stale.
     pub(super) fn classify_again(&mut self, now: Duration) {
         for claim in self.cluster.ledger.take_claims_changed() {
-            self.stale.pods.extend(self.pods_by_claim.get(&claim).into_iter().flatten().cloned());
+            self.claims.claim_changed(&claim, &mut self.stale);
         }
-        self.stale.claimants |= self.cluster.ledger.take_claims_moved();
-        let stale = std::mem::take(&mut self.stale);
-        if stale.is_empty() {
+        if self.cluster.ledger.take_claims_moved() {
+            self.stale.mark_claimants();
+        }
+        if self.stale.is_empty() {
             return;
         }
-        let concerns = |pod: &&Waiting| !matches!(pod.state, State::Claiming | State::Binding | State::Held);
-        let source = |pod: &Waiting| (pod.seq, pod.source.clone());
-        let mut pods: Vec<_> = if stale.only_some() {
-            let pods = stale.pods.iter().filter_map(|uid| self.cluster.waiting.get(uid));
-            pods.filter(concerns).map(source).collect()
-        } else {
-            let meant = |pod: &&Waiting| stale.concerns(&pod.source);
-            self.cluster.waiting.values().filter(concerns).filter(meant).map(source).collect()
-        };
-        pods.sort_by_key(|(seq, _)| *seq);
-        for (_, pod) in pods {
+        for pod in self.stale.take(&self.cluster.waiting) {
             self.wait(*pod, now);
         }
     }
@@ -311,9 +307,7 @@ impl Scheduler {
             }
             None => {
                 self.next_seq += 1;
-                for claim in holding.volumes.iter().flat_map(|held| &held.claims) {
-                    self.pods_by_claim.entry(claim.clone()).or_default().insert(uid.clone());
-                }
+                self.claims.add_user(&uid, &holding);
                 let mut waiting = Waiting::new(pod.clone(), class, holding, self.next_seq, now);
                 waiting.gang = gang;
                 self.cluster.waiting.insert(uid.clone(), waiting);

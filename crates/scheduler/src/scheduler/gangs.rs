@@ -348,9 +348,9 @@ impl Scheduler {
             pod.gang.as_ref().is_some_and(|gang| gang.name == *name || gang.losers.contains(name))
                 || after.as_ref().is_some_and(|after| after.role_of(&pod.source.peer).is_some())
         };
-        let uids = self.cluster.waiting.iter().filter(|(_, pod)| concerns(pod)).map(|(uid, _)| uid.clone());
-        self.stale.pods.extend(uids);
-        if !self.stale.pods.is_empty() {
+        let uids = self.cluster.waiting.iter().filter(|(_, pod)| concerns(pod)).map(|(uid, _)| uid);
+        uids.for_each(|uid| self.stale.mark_pod(uid));
+        if !self.stale.is_empty() {
             self.wake_all();
         }
     }

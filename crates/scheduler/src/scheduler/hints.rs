@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Scheduler, State};
+use super::Scheduler;
 use crate::hints::{Hint, Hints, Taken, Terms};
 use crate::rules::Placement;
 use berth_model::{Identity, PodSpec, Preference};
@@ -18,13 +18,12 @@ impl Scheduler {
         if before.is_empty() && after.is_empty() {
             return taken;
         }
-        let settled = |state: &State| matches!(state, State::Claiming | State::Binding | State::Held);
-        for (uid, waiting) in self.cluster.waiting.iter().filter(|(_, waiting)| !settled(&waiting.state)) {
+        for (uid, waiting) in self.cluster.waiting.iter().filter(|(_, waiting)| !waiting.state.has_node()) {
             let Ok(spec) = &waiting.source.spec else { continue };
             let (pod, own) = (&waiting.holding.peer.identity, &spec.pod_affinity);
             if before.terms(pod, own) != after.terms(pod, own) {
                 taken.concerned += 1;
-                self.stale.pods.insert(uid.clone());
+                self.stale.mark_pod(uid);
             }
         }
         if taken.concerned > 0 {

@@ -10,7 +10,9 @@ mod audit;
 mod binds;
 mod check;
 mod claims;
+mod cluster;
 mod cluster_events;
+mod config;
 mod gangs;
 mod growth;
 mod hints;
@@ -19,19 +21,21 @@ mod policies;
 mod preemption;
 mod quotas;
 mod share;
+mod stale;
 mod verdict;
+mod waiting;
 mod work;
 
 #[cfg(test)]
 mod tests;
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use action::{Action, AttemptResult, Sample, Stats};
 pub use audit::Difference;
+pub use config::SchedulerConfig;
 pub use gangs::{GangCase, GangTask};
 pub use growth::Growth;
 pub use others::{Asked, OthersCounts, Review};
@@ -41,190 +45,24 @@ pub use share::Share;
 pub use verdict::{Candidate, Standings, Verdict};
 pub use work::{Answer, Settled, Task};
 
-use crate::class::{Class, ClassId, Classifier};
-
-use crate::dispatch::{Dispatcher, DispatcherKind, Estimator, Ticket};
-use crate::gang::Membership;
+use crate::class::{ClassId, Classifier};
+use crate::dispatch::{Dispatcher, Estimator};
 use crate::hints::Hints;
 use crate::invariants::Violation;
 use crate::inventory::{Inventory, Ledger, Revision};
 use crate::objects::{Budgets, Kind, Objects};
 use crate::policy::Policies;
-use crate::queue::{Backoff, BackoffLimits, Parked, Place};
-use crate::rules::Placement;
+use crate::queue::{Backoff, Parked};
 use advice::Advised;
-use berth_model::{ClaimName, Holding, Owner, Pod, PodRef, PreemptionPolicy, Report, Spread, Unsupported};
-use claims::{Claimants, Claiming};
+use berth_model::{Pod, Report};
+use claims::Claims;
+use cluster::Cluster;
 use gangs::Gangs;
 use others::Others;
 use preemption::Preemption;
 use quotas::Quotas;
-
-/// Configuration of the scheduler.
-#[derive(Debug, Clone)]
-pub struct SchedulerConfig {
-    /// Pods with one of these `schedulerName`s belong to this scheduler.
-    pub scheduler_names: Vec<Arc<str>>,
-    pub agents: usize,
-    pub dispatcher: DispatcherKind,
-    /// Seed of the dispatcher's random choices.
-    pub seed: u64,
-    /// Maximum number of binds in flight; agents pause above it, so that a high-priority pod never waits behind more
-    /// than these.
-    pub max_waiting_binds: usize,
-    /// Maximum number of placements tried in a row for one pod before it backs off.
-    pub max_tries: u32,
-    pub backoff: BackoffLimits,
-    /// Minimum interval between updates of a waiting pod's condition with a new diagnosis of its class.
-    pub refresh: Duration,
-    /// Kinds that must be listed before anything is scheduled, in addition to pods and nodes.
-    pub objects: BTreeSet<Kind>,
-    /// Time to bind the claims of a pod after it got its node; then the pod loses the node.
-    pub volume_bind_timeout: Duration,
-    /// Tracks pods of other schedulers without a node: needed by the guard and the extender.
-    pub knows_others: bool,
-    /// Time after which an unschedulable pod gets a reservation on one node until it fits there. Zero: never.
-    pub reserve_after: Duration,
-    /// Enables preemption of lower-priority pods.
-    pub preemption: bool,
-    /// Keeps the data of pods with a node that fragmentation advice needs.
-    pub advice: bool,
-    /// Default spread constraints of pods without their own that have a common owner or service. Without selectors.
-    pub default_spread: Spread,
-    /// Placement of pods that no policy governs.
-    pub placement: Arc<Placement>,
-}
-
-impl Default for SchedulerConfig {
-    /// One agent for the pods of `berth`, no kinds to list besides pods and nodes, no default spreading; otherwise the
-    /// defaults of the configuration file.
-    fn default() -> Self {
-        SchedulerConfig {
-            scheduler_names: vec!["berth".into()],
-            agents: 1,
-            dispatcher: DispatcherKind::default(),
-            seed: 0,
-            max_waiting_binds: 64,
-            max_tries: 10,
-            backoff: BackoffLimits { initial: Duration::from_secs(1), max: Duration::from_secs(10) },
-            refresh: Duration::from_secs(60),
-            objects: BTreeSet::new(),
-            volume_bind_timeout: Duration::from_secs(600),
-            knows_others: false,
-            reserve_after: Duration::ZERO,
-            preemption: false,
-            advice: false,
-            default_spread: Spread::default(),
-            placement: Arc::default(),
-        }
-    }
-}
-
-/// A pod of this scheduler that has no node yet, or whose bind is in flight.
-#[derive(Debug)]
-struct Waiting {
-    pod: PodRef,
-    class: Arc<Class>,
-    /// Holding it would have on its node.
-    holding: Holding,
-    /// Last observed object, for reclassification.
-    source: Box<Pod>,
-    priority: i32,
-    policy: PreemptionPolicy,
-    generation: i64,
-    /// Order of arrival; unique.
-    seq: u64,
-    arrived: Duration,
-    /// Total number of attempts, for the metrics.
-    attempts: u32,
-    /// Placements tried since it was last queued.
-    tries: u32,
-    /// Consecutive errors.
-    failures: u32,
-    /// Message of its condition, as far as known.
-    told: Option<Arc<str>>,
-    /// Last event of its watch while its bind was in flight.
-    news: Option<Box<Pod>>,
-    /// Set while it waits for its claims.
-    claiming: Option<Box<Claiming>>,
-    /// It has been admitted by its quota.
-    admitted: bool,
-    /// The allocation it is a member of.
-    gang: Option<Membership>,
-    state: State,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-enum State {
-    /// It has scheduling gates.
-    Gated,
-    /// Its spec is invalid or not supported, for this reason.
-    Refused(Arc<str>),
-    Queued(Ticket),
-    /// An agent is placing it; the number identifies this task.
-    Placing(u64),
-    /// It has a node in the ledger, and its claims are being bound.
-    Claiming,
-    /// It has a node in the ledger, and its bind is in flight.
-    Binding,
-    BackingOff(Duration),
-    /// Another replica schedules its class.
-    Elsewhere,
-    /// It has a node in the ledger, because another replica requested its bind there.
-    Held,
-    /// It waits with the other members of its gang.
-    Grouped,
-    /// It waits in the queue of its quota.
-    OverQuota,
-    Parked,
-    /// Woken from its parked class and queued at the agent that has the list.
-    Woken(Ticket),
-}
-
-/// Waiting pods to be reclassified.
-#[derive(Debug, Default)]
-struct Stale {
-    everyone: bool,
-    namespaces: BTreeSet<Arc<str>>,
-    /// All pods with claims.
-    claimants: bool,
-    /// By uid.
-    pods: BTreeSet<Arc<str>>,
-    /// Namespace and name of a controller.
-    owners: BTreeSet<(Arc<str>, Arc<str>)>,
-}
-
-impl Stale {
-    fn is_empty(&self) -> bool {
-        self.only_some() && self.pods.is_empty()
-    }
-
-    /// Returns whether no pods other than those in `pods` are stale.
-    fn only_some(&self) -> bool {
-        !self.everyone && !self.claimants && self.namespaces.is_empty() && self.owners.is_empty()
-    }
-
-    fn concerns(&self, pod: &Pod) -> bool {
-        let namespace = &pod.peer.identity.namespace;
-        let owned = |owner: &Owner| self.owners.contains(&(namespace.clone(), owner.name.clone()));
-        self.everyone
-            || self.claimants && pod.volumes.is_some()
-            || self.namespaces.contains(namespace)
-            || !self.owners.is_empty() && pod.owner.as_ref().is_some_and(owned)
-            || self.pods.contains(&pod.uid)
-    }
-}
-
-/// State that all components read: what is known of the cluster, the waiting pods, and whether this replica leads.
-#[derive(Debug)]
-struct Cluster {
-    config: SchedulerConfig,
-    objects: Objects,
-    ledger: Ledger,
-    /// By uid. Never iterated where order could matter.
-    waiting: HashMap<Arc<str>, Waiting>,
-    leading: bool,
-}
+use stale::Stale;
+use waiting::{State, Waiting};
 
 /// State machine of the scheduler: hands events to its components in order, and carries out what they answer.
 #[derive(Debug)]
@@ -254,9 +92,7 @@ pub struct Scheduler {
     unlisted: BTreeSet<Kind>,
     /// Waiting pods whose class may have changed.
     stale: Stale,
-    /// Uids of the waiting pods that use each claim.
-    pods_by_claim: HashMap<ClaimName, BTreeSet<Arc<str>>>,
-    claimants: Claimants,
+    claims: Claims,
     /// `loosened` revision for which agents were last woken.
     woken_for: Revision,
     /// By agent: whether its last task was a check of a parked class.
@@ -291,8 +127,7 @@ impl Scheduler {
             pods_synced: false,
             nodes_synced: false,
             stale: Stale::default(),
-            pods_by_claim: HashMap::new(),
-            claimants: Claimants::default(),
+            claims: Claims::default(),
             woken_for: 0,
             checked_last: vec![false; agents],
             overcommitted: None,
@@ -307,7 +142,7 @@ impl Scheduler {
     }
 
     pub fn inventory(&self) -> &Inventory {
-        self.cluster.ledger.inventory()
+        self.cluster.inventory()
     }
 
     pub fn ledger(&self) -> &Ledger {
@@ -626,14 +461,7 @@ impl Scheduler {
     fn remove(&mut self, uid: &Arc<str>) -> Option<Waiting> {
         self.end_nomination(uid, false);
         let waiting = self.cluster.waiting.remove(uid)?;
-        for claim in waiting.holding.volumes.iter().flat_map(|held| &held.claims) {
-            if let Some(pods) = self.pods_by_claim.get_mut(claim) {
-                pods.remove(uid);
-                if pods.is_empty() {
-                    self.pods_by_claim.remove(claim);
-                }
-            }
-        }
+        self.claims.remove_user(uid, &waiting.holding);
         Some(waiting)
     }
 
@@ -641,10 +469,6 @@ impl Scheduler {
     fn discharge(&mut self, uid: &str) -> bool {
         self.gangs.lost(uid);
         self.cluster.ledger.discharge(uid)
-    }
-
-    fn is_ours(&self, pod: &Pod) -> bool {
-        self.cluster.config.scheduler_names.contains(&pod.scheduler_name)
     }
 
     /// Counts the waiting pods by state, from the pods themselves; for the invariants.
@@ -670,76 +494,4 @@ pub struct QueueLengths {
     pub over_quota: usize,
     /// Pods that another replica schedules.
     pub elsewhere: usize,
-}
-
-impl Waiting {
-    /// Returns a newly observed pod: not scheduled until its state is set.
-    fn new(pod: Pod, class: Arc<Class>, holding: Holding, seq: u64, now: Duration) -> Self {
-        let told = told_so_far(&pod);
-        Waiting {
-            holding,
-            pod: cluster_events::pod_ref(&pod),
-            class,
-            priority: pod.priority,
-            policy: pod.preemption_policy,
-            generation: pod.generation,
-            seq,
-            arrived: now,
-            attempts: 0,
-            tries: 0,
-            failures: 0,
-            told,
-            news: None,
-            claiming: None,
-            admitted: false,
-            gang: None,
-            state: State::Gated,
-            source: Box::new(pod),
-        }
-    }
-
-    fn place(&self) -> Place {
-        (Reverse(self.priority), self.seq)
-    }
-}
-
-impl State {
-    fn refusal(&self) -> Option<&Arc<str>> {
-        match self {
-            State::Refused(message) => Some(message),
-            _ => None,
-        }
-    }
-
-    fn name(&self) -> &'static str {
-        match self {
-            State::Gated => "gated",
-            State::Refused(_) => "refused",
-            State::Queued(_) | State::Woken(_) => "queued",
-            State::Placing(_) => "placing",
-            State::Claiming => "claiming",
-            State::Binding => "binding",
-            State::BackingOff(_) => "backing off",
-            State::Parked => "parked",
-            State::Elsewhere => "elsewhere",
-            State::Held => "held",
-            State::Grouped => "grouped",
-            State::OverQuota => "over quota",
-        }
-    }
-}
-
-/// Returns the message of a pod's condition if that is `PodScheduled=False`.
-fn told_so_far(pod: &Pod) -> Option<Arc<str>> {
-    let condition = pod.scheduled.as_ref().filter(|condition| !condition.status)?;
-    Some(condition.message.clone())
-}
-
-/// Returns the message for a pod that this version cannot schedule.
-fn unsupported_message(unsupported: &[Unsupported]) -> String {
-    let fields: Vec<_> = unsupported.iter().map(|feature| feature.field()).collect();
-    format!(
-        "berth does not schedule pods with {} yet: remove it from the pod, or set spec.schedulerName to another scheduler",
-        fields.join(", ")
-    )
 }

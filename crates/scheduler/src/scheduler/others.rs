@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use super::{Scheduler, State};
 use crate::class::Class;
-use crate::inventory::{NodeId, Row};
+use crate::inventory::NodeId;
 use crate::placement::{Binding, Outcome, Truth};
-use crate::rules::{self, Key, Reasons, Standing};
+use crate::rules::{self, Reasons, Standing};
 use berth_model::{Holding, Pod};
 
 /// Pods of other schedulers, and holds for binds requested by other clients.
@@ -144,15 +144,15 @@ impl Scheduler {
         let Some(holding) = self.holding_of(uid, pod) else {
             return Review::Unknown;
         };
-        let Some(id) = self.existing(node) else {
+        let Some(id) = self.cluster.existing(node) else {
             return Review::Refused(format!("node {node} is not in berth's cache"));
         };
-        if let Some(why) = self.lacks(id, &holding) {
+        if let Some(why) = self.cluster.lacks(id, &holding) {
             return Review::Refused(format!("the pod no longer fits node {node}: {why}"));
         }
         // Pods placed by other replicas count against quotas; pods of other schedulers do not.
         if self.cluster.waiting.contains_key(uid)
-            && let Some(lack) = self.over_quota(holding.quota.as_ref(), &holding.usage)
+            && let Some(lack) = self.cluster.over_quota(holding.quota.as_ref(), &holding.usage)
         {
             return Review::Refused(lack.message(holding.quota.as_deref().unwrap_or_default()));
         }
@@ -185,40 +185,20 @@ impl Scheduler {
         }
     }
 
-    fn existing(&self, node: &str) -> Option<NodeId> {
-        self.inventory().find(node).filter(|id| self.inventory().row(*id).node.is_some())
-    }
-
-    /// Returns the rank of a node for the pod `uid` of this class by node-local rules: without the reservation of the
-    /// pod itself, and without `victims`.
-    pub(super) fn rank_there(&self, class: &Class, node: NodeId, uid: &str, victims: &[&str]) -> Key {
-        let row = self.inventory().row(node);
-        let own = |row: &Row| row.reserved.as_ref().is_some_and(|all| all.iter().any(|r| *r.uid == *uid));
-        if victims.is_empty() && !own(row) {
-            return rules::rank_uncached(class, row);
-        }
-        let mut row = row.clone();
-        row.unreserve(uid);
-        for victim in victims {
-            if let Some(charge) = self.cluster.ledger.charge_of(victim).filter(|charge| charge.node == node) {
-                row.discharge(&charge.holding);
-            }
-        }
-        rules::rank_uncached(class, &row)
-    }
-
     /// Returns the standing of the node that another scheduler has nominated for this pod, ignoring the pod's own
     /// reservation.
     pub fn nominated(&self, class: &Class, pod: &Pod) -> Option<(NodeId, Result<Standing, Reasons>)> {
-        let id = self.existing(pod.nominated_node.as_ref()?)?;
-        let key = self.rank_there(class, id, &pod.uid, &[]);
+        let id = self.cluster.existing(pod.nominated_node.as_ref()?)?;
+        let key = self.cluster.rank_there(class, id, &pod.uid, &[]);
         Some((id, key.standing(class.placement.layout()).ok_or(key.reasons().unwrap_or(Reasons::NONE))))
     }
 
     /// Returns whether the pod of this class may go to `node` once `victims` (by uid) have left it. Rules about pods of
     /// other nodes are left to the caller.
     pub fn admits_without(&self, class: &Class, pod: &Pod, node: &str, victims: &[&str]) -> bool {
-        self.existing(node).is_some_and(|id| self.rank_there(class, id, &pod.uid, victims).is_valid())
+        self.cluster
+            .existing(node)
+            .is_some_and(|id| self.cluster.rank_there(class, id, &pod.uid, victims).is_valid())
     }
 
     fn holding_of(&mut self, uid: &Arc<str>, pod: Option<&Pod>) -> Option<Holding> {
@@ -228,16 +208,6 @@ impl Scheduler {
         let known = self.others.pods.get(uid);
         let pod = pod.or(known.map(|pod| &**pod))?;
         Some(self.cluster.objects.holding(pod))
-    }
-
-    /// Returns the resources for which the kubelet would reject the pod.
-    fn lacks(&self, node: NodeId, holding: &Holding) -> Option<String> {
-        let row = self.inventory().row(node);
-        // Only holds for binds count, not reservations for nominated pods.
-        let row = row.with_reservations(i32::MAX);
-        let row: &Row = row.as_ref().unwrap_or(self.inventory().row(node));
-        let lacking = rules::lacking(&holding.usage, row);
-        (!lacking.is_empty()).then(|| lacking.join(", "))
     }
 
     fn hold(&mut self, binding: &Binding, holding: Holding, node: NodeId, until: Duration) {
@@ -337,15 +307,15 @@ impl Scheduler {
         };
         let class = self.class_of(&pod);
         let holding = self.cluster.objects.holding(&pod);
-        let Some(id) = self.existing(node) else {
+        let Some(id) = self.cluster.existing(node) else {
             return Asked::Refused(format!("node {node} is not in berth's cache"));
         };
-        if let Some(reasons) = self.rank_there(&class, id, uid, &[]).reasons() {
+        if let Some(reasons) = self.cluster.rank_there(&class, id, uid, &[]).reasons() {
             self.stats.conflicts += 1;
             let why = reasons.texts(&class).join(", ");
             return Asked::Refused(format!("the pod no longer fits node {node}: {why}"));
         }
-        if let Some(lack) = self.over_quota(holding.quota.as_ref(), &holding.usage) {
+        if let Some(lack) = self.cluster.over_quota(holding.quota.as_ref(), &holding.usage) {
             return Asked::Refused(lack.message(holding.quota.as_deref().unwrap_or_default()));
         }
         match self.cluster.ledger.commit(uid, holding, id, |_| true) {

@@ -36,7 +36,7 @@ impl Scheduler {
     /// Marks waiting pods to be reclassified before the next decision; pods with a node stay there.
     fn heed_policies(&mut self, changed: bool) {
         if changed {
-            self.stale.everyone = true;
+            self.stale.mark_all();
             self.wake_all();
         }
     }

@@ -9,8 +9,7 @@ use super::{Action, Scheduler, State};
 use crate::invariants::{Checked, ensure};
 use crate::objects::ObjectName;
 use crate::queue::Place;
-use crate::quota::{Change, Lack, Lines, Quota, QuotaStatus, Standing, Sums, statuses};
-use berth_model::Usage;
+use crate::quota::{Change, Lines, Quota, QuotaStatus, Standing, Sums, statuses};
 
 /// Minimum interval between computations of statuses; each is written when it has changed.
 const STATUS_PACE: Duration = Duration::from_secs(1);
@@ -104,7 +103,7 @@ impl Scheduler {
                     let quota = objects.quotas.find(&holding.peer.identity);
                     (quota != holding.quota.as_ref()).then(|| objects.renewed(holding))
                 });
-                self.stale.everyone = true;
+                self.stale.mark_all();
             }
         }
         self.preemption.hope_again();
@@ -114,24 +113,6 @@ impl Scheduler {
     }
 
     // Waiting.
-
-    /// Returns what a pod with this usage lacks in this quota now.
-    pub(super) fn over_quota(&self, quota: Option<&Arc<str>>, usage: &Usage) -> Option<Lack> {
-        let quota = self.cluster.objects.quotas.get(quota?)?;
-        self.cluster.ledger.accounts().of(&quota.name).lacks_for(&quota.valid()?.maximum, usage)
-    }
-
-    /// Returns what some pods together lack.
-    pub(super) fn together_over_quota(&self, quota: &str, wanted: &Sums) -> Option<Lack> {
-        let quota = self.cluster.objects.quotas.get(quota)?;
-        self.cluster.ledger.accounts().of(&quota.name).lacks(&quota.valid()?.maximum, wanted)
-    }
-
-    /// Returns what the waiting pod `uid` lacks in its quota now.
-    pub(super) fn lacks_quota(&self, uid: &str) -> Option<Lack> {
-        let holding = &self.cluster.waiting.get(uid)?.holding;
-        self.over_quota(holding.quota.as_ref(), &holding.usage)
-    }
 
     /// Queues a pod at its quota if that lacks resources, or if other pods are queued before it. Returns whether it
     /// waits.
@@ -143,7 +124,7 @@ impl Scheduler {
             return false;
         };
         let behind = !waiting.admitted && self.quotas.lines.is_before(quota, waiting.place());
-        if !behind && self.lacks_quota(uid).is_none() {
+        if !behind && self.cluster.lacks_quota(uid).is_none() {
             return false;
         }
         self.wait_for_quota(uid);
@@ -255,7 +236,7 @@ impl Scheduler {
         let Some((quota, wanted)) = self.quotas.lines.standing(uid) else {
             return;
         };
-        let message = match self.together_over_quota(quota, wanted) {
+        let message = match self.cluster.together_over_quota(quota, wanted) {
             Some(lack) => lack.message(quota),
             None => {
                 format!(
@@ -268,7 +249,7 @@ impl Scheduler {
 
     /// Returns the message for a gang's members, which are queued together.
     pub(super) fn gang_quota_message(&self, quota: &str, wanted: &Sums) -> String {
-        match self.together_over_quota(quota, wanted) {
+        match self.cluster.together_over_quota(quota, wanted) {
             Some(lack) => format!("{} (for the pods that must be placed together)", lack.message(quota)),
             None => {
                 format!(
@@ -351,24 +332,6 @@ impl Scheduler {
             QuotaStanding { name, standing, waiting: self.quotas.lines.waiting(&quota.name), reclaimed }
         };
         self.cluster.objects.quotas.iter().take(most).map(of).collect()
-    }
-
-    /// Checks I12: the requests of a newly placed pod are within the maximum of its quota.
-    pub(super) fn within_quota(&self, uid: &str) -> Checked {
-        let Some(holding) = self.cluster.ledger.charge_of(uid).map(|charge| &charge.holding) else {
-            return Ok(());
-        };
-        let Some(quota) = holding.quota.as_ref().and_then(|name| self.cluster.objects.quotas.get(name))
-        else {
-            return Ok(());
-        };
-        let Some(limits) = quota.valid() else { return Ok(()) };
-        crate::invariants::within_maximum(
-            &quota.name,
-            &limits.maximum,
-            self.cluster.ledger.accounts().of(&quota.name),
-            &holding.usage,
-        )
     }
 
     /// Checks that exactly the pods and gangs in the state `OverQuota` are queued at quotas.

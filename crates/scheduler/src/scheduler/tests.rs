@@ -19,7 +19,8 @@ use crate::agent::{Agent, AgentConfig, CacheLimits};
 use crate::objects::{Object, ObjectName, system_defaults};
 use crate::placement::{Binding, Outcome};
 use berth_model::{
-    Amounts, Identity, LabelSelector, Node, Operator, Peer, PodSpec, Requirement, SpecError, Usage,
+    Amounts, Identity, LabelSelector, Node, Operator, Owner, Peer, PodSpec, PreemptionPolicy, Requirement,
+    SpecError, Unsupported, Usage,
 };
 
 const S: Duration = Duration::from_secs(1);

@@ -86,7 +86,7 @@ impl Scheduler {
     fn quota_refusal(&mut self, pod: &Pod) -> Option<Arc<str>> {
         let holding = self.cluster.objects.holding(pod);
         let quota = holding.quota.as_ref()?;
-        Some(self.over_quota(Some(quota), &holding.usage)?.message(quota).into())
+        Some(self.cluster.over_quota(Some(quota), &holding.usage)?.message(quota).into())
     }
 
     /// Returns the current class of the pod.

@@ -300,7 +300,7 @@ impl Scheduler {
         now: Duration,
     ) -> Settled {
         let uid = &request.uid;
-        let claims = self.unbound_claims(uid);
+        let claims = self.cluster.unbound_claims(uid);
         let Some(waiting) = self.cluster.waiting.get(uid) else {
             return Settled::Done;
         };
@@ -311,7 +311,7 @@ impl Scheduler {
             return Settled::Done;
         };
         let class = waiting.class.clone();
-        if self.over_quota(waiting.holding.quota.as_ref(), &waiting.holding.usage).is_some() {
+        if self.cluster.over_quota(waiting.holding.quota.as_ref(), &waiting.holding.usage).is_some() {
             self.wait_for_quota(uid);
             return Settled::Done;
         }
@@ -360,7 +360,7 @@ impl Scheduler {
             self.stats.violations += 1;
             self.overcommitted = Some(violation);
         }
-        if let Err(violation) = self.within_quota(uid) {
+        if let Err(violation) = self.cluster.within_quota(uid) {
             self.stats.violations += 1;
             self.overcommitted = Some(violation);
         }
@@ -379,13 +379,20 @@ impl Scheduler {
         let Some(waiting) = self.cluster.waiting.get_mut(uid) else {
             return;
         };
-        waiting.state = State::Binding;
         // Undelivered reports are withdrawn: if the bind fails, the message must be reported again.
         waiting.told = None;
+        self.begin_bind(uid, node);
+        self.arrived_here(uid);
+    }
+
+    pub(super) fn begin_bind(&mut self, uid: &Arc<str>, node: Arc<str>) {
+        let Some(waiting) = self.cluster.waiting.get_mut(uid) else {
+            return;
+        };
+        waiting.state = State::Binding;
         let (namespace, name) = (waiting.pod.namespace.clone(), waiting.pod.name.clone());
         self.binds += 1;
         self.actions.push(Action::Bind(Binding { uid: uid.clone(), namespace, name, node }));
-        self.arrived_here(uid);
     }
 
     fn arrived_here(&mut self, uid: &Arc<str>) {

@@ -32,7 +32,7 @@ impl Scheduler {
         };
         let lacking = wants.into_iter().find(|(quota, wanted)| {
             !first && self.quotas.lines().is_before(quota, place)
-                || self.together_over_quota(quota, wanted).is_some()
+                || self.cluster.together_over_quota(quota, wanted).is_some()
         });
         let Some((quota, wanted)) = lacking else {
             return false;

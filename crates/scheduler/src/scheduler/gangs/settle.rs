@@ -123,8 +123,8 @@ impl Scheduler {
         planned_on: bool,
     ) -> Result<Vec<ClaimName>, Refusal> {
         let changed = || Refusal::Changed(member.uid.clone());
-        let claims = self.unbound_claims(&member.uid).map_err(|Outdated| changed())?;
-        if self.over_quota(member.holding.quota.as_ref(), &member.holding.usage).is_some() {
+        let claims = self.cluster.unbound_claims(&member.uid).map_err(|Outdated| changed())?;
+        if self.cluster.over_quota(member.holding.quota.as_ref(), &member.holding.usage).is_some() {
             return Err(Refusal::Quota);
         }
         let class = &member.class;

@@ -346,7 +346,7 @@ impl Scheduler {
         let nominations = there.filter_map(|uid| self.preemption.nominations.get(uid));
         let victims: Vec<&str> =
             nominations.flat_map(|nomination| &nomination.victims).map(|victim| &**victim).collect();
-        class.looks_at_pods() || self.rank_there(&class, id, uid, &victims).is_valid()
+        class.looks_at_pods() || self.cluster.rank_there(&class, id, uid, &victims).is_valid()
     }
 
     /// Returns whether some victims of the gang are still there.

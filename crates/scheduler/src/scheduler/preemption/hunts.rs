@@ -135,7 +135,7 @@ impl Scheduler {
             && (reclaims || self.cluster.ledger.lowest_priority().is_some_and(|lowest| lowest < pod.priority))
             && hopeless.is_none_or(|known| known.priority < pod.priority || known.within != reclaims)
             && !self.preemption.has_nominated(&pod.pod.uid)
-            && self.over_quota(pod.holding.quota.as_ref(), &pod.holding.usage).is_none()
+            && self.cluster.over_quota(pod.holding.quota.as_ref(), &pod.holding.usage).is_none()
     }
 
     /// Starts preemption for this parked pod, once it is certain that its class fits nowhere.

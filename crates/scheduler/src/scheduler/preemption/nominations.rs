@@ -211,7 +211,7 @@ impl Scheduler {
             return self.give_up_nomination(uid);
         };
         let plain = !class.looks_at_pods() && class.spec.volumes.is_none();
-        if (plain || victims.is_empty()) && self.rank_there(&class, id, uid, &[]).is_valid() {
+        if (plain || victims.is_empty()) && self.cluster.rank_there(&class, id, uid, &[]).is_valid() {
             return self.place_nominated(uid, id, plain, now);
         }
         // Victims of other pods nominated here also free resources for this one.
@@ -224,7 +224,7 @@ impl Scheduler {
         if self.is_kept_for_aged(uid, id) {
             return;
         }
-        if victims.is_empty() || !self.rank_there(&class, id, uid, &victims).is_valid() {
+        if victims.is_empty() || !self.cluster.rank_there(&class, id, uid, &victims).is_valid() {
             self.give_up_nomination(uid);
         }
     }
@@ -295,7 +295,7 @@ impl Scheduler {
             }
             return;
         }
-        if self.lacks_quota(uid).is_some() {
+        if self.cluster.lacks_quota(uid).is_some() {
             return self.wait_for_quota(uid);
         }
         self.end_nomination(uid, false);

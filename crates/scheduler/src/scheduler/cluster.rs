@@ -1,0 +1,111 @@
+//! State that all components of the scheduler read.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::claims::Outdated;
+use super::{SchedulerConfig, Waiting};
+use crate::class::Class;
+use crate::invariants::{Checked, within_maximum};
+use crate::inventory::{Inventory, Ledger, NodeId, Row};
+use crate::objects::Objects;
+use crate::quota::{Lack, Sums};
+use crate::rules::{self, Key};
+use berth_model::{ClaimName, Holding, Pod, Usage};
+
+/// State that all components read: what is known of the cluster, the waiting pods, and whether this replica leads.
+#[derive(Debug)]
+pub(super) struct Cluster {
+    pub(super) config: SchedulerConfig,
+    pub(super) objects: Objects,
+    pub(super) ledger: Ledger,
+    /// By uid. Never iterated where order could matter.
+    pub(super) waiting: HashMap<Arc<str>, Waiting>,
+    pub(super) leading: bool,
+}
+
+impl Cluster {
+    pub(super) fn inventory(&self) -> &Inventory {
+        self.ledger.inventory()
+    }
+
+    pub(super) fn is_ours(&self, pod: &Pod) -> bool {
+        self.config.scheduler_names.contains(&pod.scheduler_name)
+    }
+
+    pub(super) fn existing(&self, node: &str) -> Option<NodeId> {
+        self.inventory().find(node).filter(|id| self.inventory().row(*id).node.is_some())
+    }
+
+    /// Returns the rank of a node for the pod `uid` of this class by node-local rules: without the reservation of the
+    /// pod itself, and without `victims`.
+    pub(super) fn rank_there(&self, class: &Class, node: NodeId, uid: &str, victims: &[&str]) -> Key {
+        let row = self.inventory().row(node);
+        let own = |row: &Row| row.reserved.as_ref().is_some_and(|all| all.iter().any(|r| *r.uid == *uid));
+        if victims.is_empty() && !own(row) {
+            return rules::rank_uncached(class, row);
+        }
+        let mut row = row.clone();
+        row.unreserve(uid);
+        for victim in victims {
+            if let Some(charge) = self.ledger.charge_of(victim).filter(|charge| charge.node == node) {
+                row.discharge(&charge.holding);
+            }
+        }
+        rules::rank_uncached(class, &row)
+    }
+
+    /// Returns the resources for which the kubelet would reject the pod.
+    pub(super) fn lacks(&self, node: NodeId, holding: &Holding) -> Option<String> {
+        let row = self.inventory().row(node);
+        // Only holds for binds count, not reservations for nominated pods.
+        let row = row.with_reservations(i32::MAX);
+        let row: &Row = row.as_ref().unwrap_or(self.inventory().row(node));
+        let lacking = rules::lacking(&holding.usage, row);
+        (!lacking.is_empty()).then(|| lacking.join(", "))
+    }
+
+    /// Returns the pod's claims that need a volume, in the order of its class.
+    pub(super) fn unbound_claims(&mut self, uid: &str) -> Result<Vec<ClaimName>, Outdated> {
+        let waiting = self.waiting.get(uid).ok_or(Outdated)?;
+        let Some(volumes) = &waiting.source.volumes else {
+            return Ok(Vec::new());
+        };
+        let used = |claim: &ClaimName| self.ledger.is_used(claim);
+        let resolved = self.objects.volumes.resolve(&waiting.source, volumes, &used);
+        match waiting.class.spec.volumes.as_deref() == Some(&resolved.needs) {
+            true => Ok(resolved.unbound),
+            false => Err(Outdated),
+        }
+    }
+
+    /// Returns what a pod with this usage lacks in this quota now.
+    pub(super) fn over_quota(&self, quota: Option<&Arc<str>>, usage: &Usage) -> Option<Lack> {
+        let quota = self.objects.quotas.get(quota?)?;
+        self.ledger.accounts().of(&quota.name).lacks_for(&quota.valid()?.maximum, usage)
+    }
+
+    /// Returns what some pods together lack.
+    pub(super) fn together_over_quota(&self, quota: &str, wanted: &Sums) -> Option<Lack> {
+        let quota = self.objects.quotas.get(quota)?;
+        self.ledger.accounts().of(&quota.name).lacks(&quota.valid()?.maximum, wanted)
+    }
+
+    /// Returns what the waiting pod `uid` lacks in its quota now.
+    pub(super) fn lacks_quota(&self, uid: &str) -> Option<Lack> {
+        let holding = &self.waiting.get(uid)?.holding;
+        self.over_quota(holding.quota.as_ref(), &holding.usage)
+    }
+
+    /// Checks I12: the requests of a newly placed pod are within the maximum of its quota.
+    pub(super) fn within_quota(&self, uid: &str) -> Checked {
+        let Some(holding) = self.ledger.charge_of(uid).map(|charge| &charge.holding) else {
+            return Ok(());
+        };
+        let Some(quota) = holding.quota.as_ref().and_then(|name| self.objects.quotas.get(name)) else {
+            return Ok(());
+        };
+        let Some(limits) = quota.valid() else { return Ok(()) };
+        within_maximum(&quota.name, &limits.maximum, self.ledger.accounts().of(&quota.name), &holding.usage)
+    }
+}

@@ -1,0 +1,147 @@
+//! Pods of this scheduler that have no node yet, and their states.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::cluster_events;
+use crate::class::Class;
+use crate::dispatch::Ticket;
+use crate::gang::Membership;
+use crate::queue::Place;
+use berth_model::{Holding, Pod, PodRef, PreemptionPolicy, Unsupported};
+
+/// A pod of this scheduler that has no node yet, or whose bind is in flight.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) pod: PodRef,
+    pub(super) class: Arc<Class>,
+    /// Holding it would have on its node.
+    pub(super) holding: Holding,
+    /// Last observed object, for reclassification.
+    pub(super) source: Box<Pod>,
+    pub(super) priority: i32,
+    pub(super) policy: PreemptionPolicy,
+    pub(super) generation: i64,
+    /// Order of arrival; unique.
+    pub(super) seq: u64,
+    pub(super) arrived: Duration,
+    /// Total number of attempts, for the metrics.
+    pub(super) attempts: u32,
+    /// Placements tried since it was last queued.
+    pub(super) tries: u32,
+    /// Consecutive errors.
+    pub(super) failures: u32,
+    /// Message of its condition, as far as known.
+    pub(super) told: Option<Arc<str>>,
+    /// Last event of its watch while its bind was in flight.
+    pub(super) news: Option<Box<Pod>>,
+    /// It has been admitted by its quota.
+    pub(super) admitted: bool,
+    /// The allocation it is a member of.
+    pub(super) gang: Option<Membership>,
+    pub(super) state: State,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum State {
+    /// It has scheduling gates.
+    Gated,
+    /// Its spec is invalid or not supported, for this reason.
+    Refused(Arc<str>),
+    Queued(Ticket),
+    /// An agent is placing it; the number identifies this task.
+    Placing(u64),
+    /// It has a node in the ledger, and its claims are being bound.
+    Claiming,
+    /// It has a node in the ledger, and its bind is in flight.
+    Binding,
+    BackingOff(Duration),
+    /// Another replica schedules its class.
+    Elsewhere,
+    /// It has a node in the ledger, because another replica requested its bind there.
+    Held,
+    /// It waits with the other members of its gang.
+    Grouped,
+    /// It waits in the queue of its quota.
+    OverQuota,
+    Parked,
+    /// Woken from its parked class and queued at the agent that has the list.
+    Woken(Ticket),
+}
+
+impl Waiting {
+    /// Returns a newly observed pod: not scheduled until its state is set.
+    pub(super) fn new(pod: Pod, class: Arc<Class>, holding: Holding, seq: u64, now: Duration) -> Self {
+        let told = told_so_far(&pod);
+        Waiting {
+            holding,
+            pod: cluster_events::pod_ref(&pod),
+            class,
+            priority: pod.priority,
+            policy: pod.preemption_policy,
+            generation: pod.generation,
+            seq,
+            arrived: now,
+            attempts: 0,
+            tries: 0,
+            failures: 0,
+            told,
+            news: None,
+            admitted: false,
+            gang: None,
+            state: State::Gated,
+            source: Box::new(pod),
+        }
+    }
+
+    pub(super) fn place(&self) -> Place {
+        (Reverse(self.priority), self.seq)
+    }
+}
+
+impl State {
+    /// Returns whether the pod has a node in the ledger.
+    pub(super) fn has_node(&self) -> bool {
+        matches!(self, State::Claiming | State::Binding | State::Held)
+    }
+
+    pub(super) fn refusal(&self) -> Option<&Arc<str>> {
+        match self {
+            State::Refused(message) => Some(message),
+            _ => None,
+        }
+    }
+
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            State::Gated => "gated",
+            State::Refused(_) => "refused",
+            State::Queued(_) | State::Woken(_) => "queued",
+            State::Placing(_) => "placing",
+            State::Claiming => "claiming",
+            State::Binding => "binding",
+            State::BackingOff(_) => "backing off",
+            State::Parked => "parked",
+            State::Elsewhere => "elsewhere",
+            State::Held => "held",
+            State::Grouped => "grouped",
+            State::OverQuota => "over quota",
+        }
+    }
+}
+
+/// Returns the message of a pod's condition if that is `PodScheduled=False`.
+pub(super) fn told_so_far(pod: &Pod) -> Option<Arc<str>> {
+    let condition = pod.scheduled.as_ref().filter(|condition| !condition.status)?;
+    Some(condition.message.clone())
+}
+
+/// Returns the message for a pod that this version cannot schedule.
+pub(super) fn unsupported_message(unsupported: &[Unsupported]) -> String {
+    let fields: Vec<_> = unsupported.iter().map(|feature| feature.field()).collect();
+    format!(
+        "berth does not schedule pods with {} yet: remove it from the pod, or set spec.schedulerName to another scheduler",
+        fields.join(", ")
+    )
+}
