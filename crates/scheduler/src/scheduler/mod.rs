@@ -195,7 +195,7 @@ impl Scheduler {
             uids.iter().for_each(|(_, uid)| self.tell_why(uid, true));
             self.begin_preemption();
             self.policies.tell_again();
-            self.quotas.tell_again();
+            self.quotas.rewrite_all();
             self.wake_all();
         }
     }
