@@ -276,7 +276,7 @@ impl Scheduler {
             return;
         }
         (self.quotas.news, self.quotas.version, self.quotas.looked_at) = (false, version, Some(now));
-        self.hunt_for_quotas();
+        self.preemption.hunt_for_quotas(&self.cluster, &self.parked, &mut self.actions);
         let mut namespaces: Vec<_> = self.cluster.objects.namespaces().collect();
         namespaces.sort_unstable_by_key(|(name, _)| *name);
         let mut news = statuses(
