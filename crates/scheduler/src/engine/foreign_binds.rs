@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use super::Engine;
 use crate::placement::{Binding, Outcome, Truth};
-use crate::scheduler::{Asked, Review};
+use crate::scheduler::{BindReview, ExtenderBind};
 use berth_model::Pod;
 
 impl Engine {
     /// Reviews a binding that a client requests from the API server, and if it fits reserves its room for `hold`, in which the request
     /// can take effect (`None`: never, and nothing is reserved). `pod`: the pod, if the caller has just read it.
-    pub fn review(&self, binding: &Binding, pod: Option<&Pod>, hold: Option<Duration>) -> Review {
+    pub fn review(&self, binding: &Binding, pod: Option<&Pod>, hold: Option<Duration>) -> BindReview {
         self.with(|scheduler, now| scheduler.review(binding, pod, hold.map(|hold| now + hold)))
     }
 
@@ -28,13 +28,13 @@ impl Engine {
     }
 
     /// Charges a pod of another scheduler to the wanted node if it fits; the caller then binds it and calls
-    /// [`Engine::asked_bind_finished`]. `pod`: the pod, if the caller has just read it.
-    pub fn asked_to_bind(&self, wanted: &Binding, pod: Option<&Pod>) -> Asked {
-        self.with(|scheduler, _| scheduler.asked_to_bind(wanted, pod))
+    /// [`Engine::extender_bind_finished`]. `pod`: the pod, if the caller has just read it.
+    pub fn begin_extender_bind(&self, wanted: &Binding, pod: Option<&Pod>) -> ExtenderBind {
+        self.with(|scheduler, _| scheduler.begin_extender_bind(wanted, pod))
     }
 
-    /// Settles a bind of [`Asked::Bind`]: confirms the charge or releases it. To be called exactly once for each.
-    pub fn asked_bind_finished(&self, binding: &Binding, outcome: &Outcome) {
-        self.with(|scheduler, _| scheduler.asked_bind_finished(binding, outcome));
+    /// Settles a bind of [`ExtenderBind::Begin`]: confirms the charge or releases it. To be called exactly once for each.
+    pub fn extender_bind_finished(&self, binding: &Binding, outcome: &Outcome) {
+        self.with(|scheduler, _| scheduler.extender_bind_finished(binding, outcome));
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Engine;
 use crate::dispatch::Estimator;
-use crate::scheduler::{OthersCounts, QueueLengths, QuotaStanding, Stats};
+use crate::scheduler::{ForeignCounts, QueueLengths, QuotaStanding, Stats};
 use berth_model::{Amounts, Node};
 
 /// Counters and sizes of the scheduler at one time.
@@ -12,7 +12,7 @@ use berth_model::{Amounts, Node};
 pub struct Statistics {
     pub counters: Stats,
     pub queues: QueueLengths,
-    pub others: OthersCounts,
+    pub others: ForeignCounts,
     pub nodes: usize,
     /// Charged pods, and those of them that are not yet seen bound.
     pub pods: usize,
@@ -32,7 +32,7 @@ impl Engine {
             Statistics {
                 counters: scheduler.stats().clone(),
                 queues: scheduler.queue_lengths(),
-                others: scheduler.others(),
+                others: scheduler.foreign_counts(),
                 nodes: scheduler.inventory().node_count(),
                 pods,
                 assumed,

@@ -27,10 +27,7 @@ impl Scheduler {
                 }
             }
             Outcome::BoundElsewhere(node) => {
-                if let Some(charge) = self.cluster.ledger.charge_of(uid) {
-                    let holding = charge.holding.clone();
-                    self.cluster.ledger.bound(uid, &node, holding);
-                }
+                self.move_charge(uid, &node);
                 self.remove(uid);
             }
             Outcome::Vanished => {

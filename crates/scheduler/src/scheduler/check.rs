@@ -24,7 +24,7 @@ impl Scheduler {
             State::Gated | State::Refused(_) | State::Placing(_) => true,
             State::Queued(ticket) | State::Woken(ticket) => self.dispatcher.waits(*ticket) == Some(uid),
             State::Binding => self.cluster.ledger.charge_of(uid).is_some(),
-            State::Held => self.others.holds(uid),
+            State::Held => self.foreign.holds(uid),
             State::Elsewhere => !self.owns_pod(pod),
             State::Grouped => {
                 pod.gang.as_ref().is_some_and(|gang| self.gangs.has_waiting(&gang.name, pod.place(), uid))
@@ -76,10 +76,10 @@ impl Scheduler {
         ensure(1, claiming == self.claims.waiting(), || {
             format!("{claiming} pods are claiming, but that queue has {}", self.claims.waiting())
         })?;
-        let others = self.others.assumed();
-        ensure(1, binding <= self.binds && assumed <= self.binds + claiming + others, || {
+        let foreign = self.foreign.assumed();
+        ensure(1, binding <= self.binds && assumed <= self.binds + claiming + foreign, || {
             format!(
-                "{binding} pods binding, {claiming} claiming, {assumed} assumed, {} binds, {others} for other schedulers",
+                "{binding} pods binding, {claiming} claiming, {assumed} assumed, {} binds, {foreign} for other clients",
                 self.binds
             )
         })

@@ -72,12 +72,14 @@ impl Scheduler {
             if self.cluster.waiting.get(&pod.uid).is_some_and(|waiting| waiting.state != State::Binding) {
                 self.forget(&pod.uid);
             }
-            self.others.forget(&pod.uid);
+            self.foreign.remove(&pod.uid);
             self.wake_for_parked();
             return;
         }
         if !self.cluster.is_ours(&pod) {
-            self.note_other(pod);
+            if self.cluster.config.knows_others && !pod.deleting {
+                self.foreign.insert(pod);
+            }
             return;
         }
         if self.cluster.ledger.charge_of(&pod.uid).is_some() {
@@ -87,7 +89,7 @@ impl Scheduler {
             if let Some(binding) = self.cluster.waiting.get_mut(&pod.uid) {
                 binding.news = Some(Box::new(pod));
                 self.claims.mark_due(&uid);
-            } else if self.others.holds(&uid) && !pod.deleting {
+            } else if self.foreign.holds(&uid) && !pod.deleting {
                 // Another replica requested its bind before the watch reported the pod.
                 self.wait(pod, now);
                 self.wait_held(&uid);
@@ -104,7 +106,7 @@ impl Scheduler {
     /// Deletes a pod.
     pub fn delete_pod(&mut self, uid: &Arc<str>) {
         self.forget(uid);
-        self.others.forget(uid);
+        self.foreign.remove(uid);
         self.keep_room(uid, None);
         self.preemption.victim_left(uid, &self.cluster.ledger);
         self.forget_resident(uid);
@@ -117,8 +119,9 @@ impl Scheduler {
     pub fn retain_pods(&mut self, uids: &HashSet<Arc<str>>) {
         let mut gone: Vec<Arc<str>> =
             self.cluster.ledger.charged().filter(|uid| !uids.contains(*uid)).cloned().collect();
-        let reserved = self.cluster.ledger.reserved().filter(|uid| !self.others.is_former(uid));
-        let waiting = self.cluster.waiting.keys().chain(self.others.waiting()).chain(reserved);
+        let reserved = self.cluster.ledger.reserved().filter(|uid| !self.foreign.is_former(uid));
+        let waiting =
+            self.cluster.waiting.keys().chain(self.foreign.pods().map(|pod| &pod.uid)).chain(reserved);
         gone.extend(waiting.filter(|uid| !uids.contains(*uid)).cloned());
         gone.sort();
         gone.dedup();

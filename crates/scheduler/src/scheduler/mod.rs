@@ -13,10 +13,10 @@ mod claims;
 mod cluster;
 mod cluster_events;
 mod config;
+mod foreign_binds;
 mod gangs;
 mod growth;
 mod hints;
-mod others;
 mod policies;
 mod preemption;
 mod quotas;
@@ -36,9 +36,9 @@ use std::time::Duration;
 pub use action::{Action, AttemptResult, Sample, Stats};
 pub use audit::Difference;
 pub use config::SchedulerConfig;
+pub use foreign_binds::{BindRefusal, BindReview, ExtenderBind, ForeignCounts};
 pub use gangs::{GangCase, GangTask};
 pub use growth::Growth;
-pub use others::{Asked, OthersCounts, Review};
 pub use preemption::{Attempt, Eviction, Found, GangAttempt, GangFound};
 pub use quotas::QuotaStanding;
 pub use share::Share;
@@ -54,11 +54,11 @@ use crate::objects::{Budgets, Kind, Objects};
 use crate::policy::Policies;
 use crate::queue::{Backoff, Parked};
 use advice::Advised;
-use berth_model::{Pod, Report};
+use berth_model::Report;
 use claims::Claims;
 use cluster::Cluster;
+use foreign_binds::ForeignBinds;
 use gangs::Gangs;
-use others::Others;
 use preemption::Preemption;
 use quotas::Quotas;
 use stale::Stale;
@@ -71,7 +71,7 @@ pub struct Scheduler {
     classifier: Classifier,
     policies: Policies,
     hints: Hints,
-    others: Others,
+    foreign: ForeignBinds,
     gangs: Gangs,
     preemption: Preemption,
     quotas: Quotas,
@@ -109,7 +109,7 @@ impl Scheduler {
             classifier: Classifier::new(config.placement.clone()),
             policies: Policies::new(config.placement.clone()),
             hints: Hints::default(),
-            others: Others::default(),
+            foreign: ForeignBinds::default(),
             gangs: Gangs::default(),
             preemption: Preemption::default(),
             quotas: Quotas::default(),
@@ -195,7 +195,7 @@ impl Scheduler {
             uids.iter().for_each(|(_, uid)| self.tell_why(uid, true));
             self.begin_preemption();
             self.policies.tell_again();
-            self.quotas.tell_again();
+            self.quotas.rewrite_all();
             self.wake_all();
         }
     }

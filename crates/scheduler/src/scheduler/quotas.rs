@@ -1,20 +1,24 @@
 //! Quota queues: pods that exceed their quota wait in its queue, report why, and are admitted in order when resources
 //! are freed.
+//!
+//! [`Quotas`] reads the cluster and changes only itself; the scheduler moves the pods and gangs that it releases.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::cluster::Cluster;
 use super::{Action, Scheduler, State};
 use crate::invariants::{Checked, ensure};
+use crate::inventory::Inventory;
 use crate::objects::ObjectName;
 use crate::queue::Place;
-use crate::quota::{Change, Lines, Quota, QuotaStatus, Standing, Sums, statuses};
+use crate::quota::{Change, Limit, Lines, Quota, QuotaStatus, Resource, Standing, Sums, statuses};
 
 /// Minimum interval between computations of statuses; each is written when it has changed.
-const STATUS_PACE: Duration = Duration::from_secs(1);
+const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 /// Autoscalers add nodes for pods that are `Unschedulable`; a new node would not help these.
-const REASON: &str = "QuotaExceeded";
+pub(super) const REASON: &str = "QuotaExceeded";
 
 /// Queues and statuses of quotas. Their definitions are with the other objects; their usage is counted by the ledger.
 #[derive(Debug, Default)]
@@ -26,8 +30,10 @@ pub(super) struct Quotas {
     fresh: BTreeSet<Arc<str>>,
     /// Number of pods preempted for a guarantee since the start, by their quota.
     reclaimed: BTreeMap<Arc<str>, u64>,
-    told: BTreeMap<Arc<str>, QuotaStatus>,
-    looked_at: Option<Duration>,
+    /// Statuses last written.
+    written: BTreeMap<Arc<str>, QuotaStatus>,
+    /// Time when statuses were last computed.
+    computed_at: Option<Duration>,
     /// Time when the conditions of all waiting pods were last refreshed.
     refreshed_at: Duration,
     /// Statuses may have changed.
@@ -55,8 +61,8 @@ impl Quotas {
         self.news = true;
     }
 
-    pub(super) fn tell_again(&mut self) {
-        self.told.clear();
+    pub(super) fn rewrite_all(&mut self) {
+        self.written.clear();
         self.news = true;
     }
 
@@ -69,6 +75,136 @@ impl Quotas {
     pub(super) fn is_fresh(&self, uid: &str) -> bool {
         self.fresh.contains(uid)
     }
+
+    fn changed(&mut self, quota: &Arc<str>) {
+        self.news = true;
+        self.due.insert(quota.clone());
+    }
+
+    fn deleted(&mut self, quota: &str) {
+        self.written.remove(quota);
+        self.reclaimed.remove(quota);
+    }
+
+    /// Marks the queue to be checked. Returns whether it was not.
+    fn line_changed(&mut self, quota: &Arc<str>) -> bool {
+        self.news = true;
+        self.due.insert(quota.clone())
+    }
+
+    /// Queues a pod or a gang for this much at once. Returns whether an agent must be woken for it.
+    fn join(&mut self, quota: &Arc<str>, key: &Arc<str>, wanted: Sums, place: Place) -> bool {
+        self.lines.join(quota, key, wanted, place);
+        self.line_changed(quota)
+    }
+
+    /// Removes a pod or a gang from its queue. Returns whether an agent must be woken.
+    fn leave(&mut self, key: &str) -> bool {
+        self.fresh.remove(key);
+        let Some(quota) = self.lines.standing(key).map(|(quota, _)| quota.clone()) else {
+            return false;
+        };
+        // The resources set aside for it are free.
+        self.lines.leave(key);
+        self.line_changed(&quota)
+    }
+
+    /// Takes the pods and gangs that fit their quota now out of its queue, in order.
+    fn release(&mut self, name: &Arc<str>, cluster: &Cluster) -> Vec<Arc<str>> {
+        if self.lines.waiting(name) == 0 {
+            return Vec::new();
+        }
+        let nothing = Limit::default();
+        // Without a quota, or with an invalid one, there is no limit.
+        let quota = cluster.objects.quotas.get(name).and_then(|quota| quota.valid());
+        let maximum = quota.map_or(&nothing, |limits| &limits.maximum);
+        let released = self.lines.release(name, maximum, cluster.ledger.accounts().of(name));
+        self.news |= !released.is_empty();
+        released.iter().for_each(|key| {
+            self.fresh.remove(key);
+        });
+        released
+    }
+
+    /// Returns why the pod waits for its quota.
+    fn message(&self, uid: &str, cluster: &Cluster) -> Option<String> {
+        let (quota, wanted) = self.lines.standing(uid)?;
+        Some(match cluster.together_over_quota(quota, wanted) {
+            Some(lack) => lack.message(quota),
+            None => behind_others(quota),
+        })
+    }
+
+    /// Takes the waiting pods whose conditions are to be refreshed, once per refresh interval. Gangs report to their
+    /// members themselves.
+    fn take_refresh(&mut self, cluster: &Cluster, now: Duration) -> Vec<Arc<str>> {
+        if now.saturating_sub(self.refreshed_at) < cluster.config.refresh {
+            return Vec::new();
+        }
+        self.refreshed_at = now;
+        let is_pod =
+            |key: &&Arc<str>| cluster.waiting.get(*key).is_some_and(|pod| pod.state == State::OverQuota);
+        self.lines.quotas().flat_map(|quota| self.lines.all(quota).filter(is_pod)).cloned().collect()
+    }
+
+    /// Returns whether statuses are to be computed: something changed, and the last time is long enough ago.
+    fn take_news(&mut self, cluster: &Cluster, now: Duration) -> bool {
+        let early = self.computed_at.is_some_and(|at| now.saturating_sub(at) < STATUS_INTERVAL);
+        let version = cluster.ledger.accounts().version();
+        if early || !self.news && self.version == version {
+            return false;
+        }
+        (self.news, self.version, self.computed_at) = (false, version, Some(now));
+        true
+    }
+
+    /// Returns the statuses that have changed since they were last written.
+    fn changed_statuses(&mut self, cluster: &Cluster) -> Vec<QuotaStatus> {
+        let objects = &cluster.objects;
+        let mut namespaces: Vec<_> = objects.namespaces().collect();
+        namespaces.sort_unstable_by_key(|(name, _)| *name);
+        let accounts = cluster.ledger.accounts();
+        let total = total_allocatable(cluster.inventory());
+        let mut news = statuses(&objects.quotas, accounts, &self.lines, &self.reclaimed, &namespaces, &total);
+        news.retain(|status| self.written.get(&status.name) != Some(status));
+        for status in &news {
+            self.written.insert(status.name.clone(), status.clone());
+        }
+        news
+    }
+
+    fn standing(&self, quota: &Quota, cluster: &Cluster) -> QuotaStanding {
+        QuotaStanding {
+            name: quota.name.clone(),
+            standing: Standing::of(quota, cluster.ledger.accounts()),
+            waiting: self.lines.waiting(&quota.name),
+            reclaimed: self.reclaimed.get(&quota.name).copied().unwrap_or(0),
+        }
+    }
+}
+
+fn behind_others(quota: &str) -> String {
+    format!("quota {quota}: there is free capacity, but it is reserved for pods queued before this one")
+}
+
+/// Returns the message for a gang's members, which are queued together.
+pub(super) fn gang_message(quota: &str, wanted: &Sums, cluster: &Cluster) -> String {
+    match cluster.together_over_quota(quota, wanted) {
+        Some(lack) => format!("{} (for the pods that must be placed together)", lack.message(quota)),
+        None => behind_others(quota),
+    }
+}
+
+fn total_allocatable(inventory: &Inventory) -> Sums {
+    let mut sums = Sums::default();
+    for row in inventory.rows() {
+        let Some(node) = &row.node else { continue };
+        sums.add_amounts(&row.allocatable);
+        for (name, amount) in node.extended.iter() {
+            sums.change(Resource::Extended(name.clone()), amount.into());
+        }
+    }
+    sums
 }
 
 impl Scheduler {
@@ -77,14 +213,13 @@ impl Scheduler {
     pub(super) fn apply_quota(&mut self, quota: Quota) {
         let name = quota.name.clone();
         let change = self.cluster.objects.quotas.apply(quota);
-        self.heed_quota(&name, change);
+        self.quota_changed(&name, change);
     }
 
     pub(super) fn delete_quota(&mut self, name: &Arc<str>) {
         let change = self.cluster.objects.quotas.delete(name);
-        self.quotas.told.remove(name);
-        self.quotas.reclaimed.remove(name);
-        self.heed_quota(name, change);
+        self.quotas.deleted(name);
+        self.quota_changed(name, change);
     }
 
     pub(super) fn retain_quotas(&mut self, listed: &HashSet<ObjectName>) {
@@ -93,13 +228,13 @@ impl Scheduler {
         }
     }
 
-    fn heed_quota(&mut self, name: &Arc<str>, change: Change) {
+    fn quota_changed(&mut self, name: &Arc<str>, change: Change) {
         match change {
             Change::Nothing => return,
             Change::Limits => {}
             Change::Pods => {
-                let objects = &mut self.cluster.objects;
-                self.cluster.ledger.rehold(|holding| {
+                let Cluster { objects, ledger, .. } = &mut self.cluster;
+                ledger.rehold(|holding| {
                     let quota = objects.quotas.find(&holding.peer.identity);
                     (quota != holding.quota.as_ref()).then(|| objects.renewed(holding))
                 });
@@ -107,8 +242,7 @@ impl Scheduler {
             }
         }
         self.preemption.hope_again();
-        self.quotas.news = true;
-        self.quotas.due.insert(name.clone());
+        self.quotas.changed(name);
         self.wake_all();
     }
 
@@ -144,38 +278,21 @@ impl Scheduler {
         waiting.state = State::OverQuota;
         waiting.admitted = false;
         let (wanted, place) = (Sums::from(&*waiting.holding.usage), waiting.place());
-        self.quotas.lines.join(&quota, uid, wanted, place);
         self.quotas.fresh.insert(uid.clone());
-        self.line_due(&quota);
+        self.join_line(&quota, uid, wanted, place);
         // A pod that may not be placed keeps no reservation.
         self.end_nomination(uid, true);
     }
 
-    /// Queues a gang at this quota, for this much at once.
-    pub(super) fn gang_waits_for_quota(
-        &mut self,
-        key: &Arc<str>,
-        quota: &Arc<str>,
-        wanted: Sums,
-        place: Place,
-    ) {
-        self.quotas.lines.join(quota, key, wanted, place);
-        self.line_due(quota);
-    }
-
-    pub(super) fn leave_line(&mut self, key: &str) {
-        self.quotas.fresh.remove(key);
-        if let Some((quota, _)) = self.quotas.lines.standing(key) {
-            // The resources set aside for it are free.
-            let quota = quota.clone();
-            self.quotas.lines.leave(key);
-            self.line_due(&quota);
+    /// Queues a pod or a gang at this quota, for this much at once.
+    pub(super) fn join_line(&mut self, quota: &Arc<str>, key: &Arc<str>, wanted: Sums, place: Place) {
+        if self.quotas.join(quota, key, wanted, place) {
+            self.actions.push(Action::WakeAgent(0));
         }
     }
 
-    fn line_due(&mut self, quota: &Arc<str>) {
-        self.quotas.news = true;
-        if self.quotas.due.insert(quota.clone()) {
+    pub(super) fn leave_line(&mut self, key: &str) {
+        if self.quotas.leave(key) {
             self.actions.push(Action::WakeAgent(0));
         }
     }
@@ -197,7 +314,16 @@ impl Scheduler {
             return;
         }
         for quota in std::mem::take(&mut self.quotas.due) {
-            self.release_from(&quota, now);
+            for key in self.quotas.release(&quota, &self.cluster) {
+                match self.cluster.waiting.get_mut(&key) {
+                    Some(waiting) => {
+                        // If it fits nowhere, that must be reported instead of this.
+                        (waiting.told, waiting.admitted) = (None, true);
+                        self.enter(&key, now);
+                    }
+                    None => self.gang_has_quota(&key, now),
+                }
+            }
         }
         if self.cluster.leading {
             for uid in std::mem::take(&mut self.quotas.fresh) {
@@ -206,61 +332,11 @@ impl Scheduler {
         }
     }
 
-    fn release_from(&mut self, name: &Arc<str>, now: Duration) {
-        if self.quotas.lines.waiting(name) == 0 {
-            return;
-        }
-        let quota = self.cluster.objects.quotas.get(name).cloned();
-        let nothing = crate::quota::Limit::default();
-        // Without a quota, or with an invalid one, there is no limit.
-        let maximum =
-            quota.as_ref().and_then(|quota| quota.valid()).map_or(&nothing, |limits| &limits.maximum);
-        let released = self.quotas.lines.release(name, maximum, self.cluster.ledger.accounts().of(name));
-        if !released.is_empty() {
-            self.quotas.news = true;
-        }
-        for key in released {
-            self.quotas.fresh.remove(&key);
-            if let Some(waiting) = self.cluster.waiting.get_mut(&key) {
-                // If it fits nowhere, that must be reported instead of this.
-                (waiting.told, waiting.admitted) = (None, true);
-                self.enter(&key, now);
-            } else {
-                self.gang_has_quota(&key, now);
-            }
-        }
-    }
-
     /// Reports to a pod why it waits for its quota.
     pub(super) fn tell_quota(&mut self, uid: &Arc<str>, event: bool) {
-        let Some((quota, wanted)) = self.quotas.lines.standing(uid) else {
-            return;
-        };
-        let message = match self.cluster.together_over_quota(quota, wanted) {
-            Some(lack) => lack.message(quota),
-            None => {
-                format!(
-                    "quota {quota}: there is free capacity, but it is reserved for pods queued before this one"
-                )
-            }
-        };
-        self.tell(uid, REASON, message.into(), event);
-    }
-
-    /// Returns the message for a gang's members, which are queued together.
-    pub(super) fn gang_quota_message(&self, quota: &str, wanted: &Sums) -> String {
-        match self.cluster.together_over_quota(quota, wanted) {
-            Some(lack) => format!("{} (for the pods that must be placed together)", lack.message(quota)),
-            None => {
-                format!(
-                    "quota {quota}: there is free capacity, but it is reserved for pods queued before this one"
-                )
-            }
+        if let Some(message) = self.quotas.message(uid, &self.cluster) {
+            self.tell(uid, REASON, message.into(), event);
         }
-    }
-
-    pub(super) fn tell_quota_reason(&mut self, uid: &Arc<str>, message: Arc<str>) {
-        self.tell(uid, REASON, message, true);
     }
 
     // Statuses.
@@ -269,69 +345,20 @@ impl Scheduler {
         if !self.synced() || self.cluster.objects.quotas.is_empty() {
             return;
         }
-        self.refresh_lines(now);
-        let early = self.quotas.looked_at.is_some_and(|at| now.saturating_sub(at) < STATUS_PACE);
-        let version = self.cluster.ledger.accounts().version();
-        if early || !self.quotas.news && self.quotas.version == version {
-            return;
+        for uid in self.quotas.take_refresh(&self.cluster, now) {
+            self.tell_quota(&uid, false);
         }
-        (self.quotas.news, self.quotas.version, self.quotas.looked_at) = (false, version, Some(now));
-        self.preemption.hunt_for_quotas(&self.cluster, &self.parked, &mut self.actions);
-        let mut namespaces: Vec<_> = self.cluster.objects.namespaces().collect();
-        namespaces.sort_unstable_by_key(|(name, _)| *name);
-        let mut news = statuses(
-            &self.cluster.objects.quotas,
-            self.cluster.ledger.accounts(),
-            &self.quotas.lines,
-            &self.quotas.reclaimed,
-            &namespaces,
-            &self.cluster_has(),
-        );
-        news.retain(|status| self.quotas.told.get(&status.name) != Some(status));
-        for status in news {
-            self.quotas.told.insert(status.name.clone(), status.clone());
-            self.actions.push(Action::TellQuota(Box::new(status)));
-        }
-    }
-
-    /// Returns the allocatable resources of all nodes.
-    fn cluster_has(&self) -> Sums {
-        let mut sums = Sums::default();
-        for row in self.inventory().rows() {
-            let Some(node) = &row.node else { continue };
-            sums.add_amounts(&row.allocatable);
-            for (name, amount) in node.extended.iter() {
-                sums.change(crate::quota::Resource::Extended(name.clone()), amount.into());
-            }
-        }
-        sums
-    }
-
-    /// Refreshes the conditions of waiting pods once per refresh interval.
-    fn refresh_lines(&mut self, now: Duration) {
-        if now.saturating_sub(self.quotas.refreshed_at) < self.cluster.config.refresh {
-            return;
-        }
-        self.quotas.refreshed_at = now;
-        let quotas: Vec<_> = self.quotas.lines.quotas().cloned().collect();
-        for quota in quotas {
-            let is_pod = |key: &&Arc<str>| {
-                self.cluster.waiting.get(*key).is_some_and(|pod| pod.state == State::OverQuota)
-            };
-            // Gangs report to their members themselves.
-            let pods: Vec<_> = self.quotas.lines.all(&quota).filter(is_pod).cloned().collect();
-            pods.iter().for_each(|uid| self.tell_quota(uid, false));
+        if self.quotas.take_news(&self.cluster, now) {
+            self.preemption.hunt_for_quotas(&self.cluster, &self.parked, &mut self.actions);
+            let statuses = self.quotas.changed_statuses(&self.cluster);
+            self.actions.extend(statuses.into_iter().map(|status| Action::TellQuota(Box::new(status))));
         }
     }
 
     /// Returns usage and queue length of each quota, for metrics. By name, at most `most`.
     pub fn quota_standings(&self, most: usize) -> Vec<QuotaStanding> {
-        let of = |quota: &Arc<Quota>| {
-            let (name, standing) = (quota.name.clone(), Standing::of(quota, self.cluster.ledger.accounts()));
-            let reclaimed = self.quotas.reclaimed.get(&quota.name).copied().unwrap_or(0);
-            QuotaStanding { name, standing, waiting: self.quotas.lines.waiting(&quota.name), reclaimed }
-        };
-        self.cluster.objects.quotas.iter().take(most).map(of).collect()
+        let quotas = self.cluster.objects.quotas.iter().take(most);
+        quotas.map(|quota| self.quotas.standing(quota, &self.cluster)).collect()
     }
 
     /// Checks that exactly the pods and gangs in the state `OverQuota` are queued at quotas.

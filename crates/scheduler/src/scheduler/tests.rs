@@ -2,11 +2,11 @@ mod aging;
 mod between_pods;
 mod claims;
 mod contention;
+mod foreign_binds;
 mod gang_preemption;
 mod gangs;
 mod growth;
 mod hints;
-mod others;
 mod policies;
 mod preemption;
 mod quotas;
@@ -19,8 +19,8 @@ use crate::agent::{Agent, AgentConfig, CacheLimits};
 use crate::objects::{Object, ObjectName, system_defaults};
 use crate::placement::{Binding, Outcome};
 use berth_model::{
-    Amounts, Identity, LabelSelector, Node, Operator, Owner, Peer, PodSpec, PreemptionPolicy, Requirement,
-    SpecError, Unsupported, Usage,
+    Amounts, Identity, LabelSelector, Node, Operator, Owner, Peer, Pod, PodSpec, PreemptionPolicy,
+    Requirement, SpecError, Unsupported, Usage,
 };
 
 const S: Duration = Duration::from_secs(1);

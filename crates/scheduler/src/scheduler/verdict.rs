@@ -72,7 +72,7 @@ impl Scheduler {
         let named = |pod: &Pod| *pod.namespace == *namespace && *pod.name == *name;
         let ours = self.cluster.waiting.values().find(|waiting| named(&waiting.source));
         ours.map(|waiting| (Pod::clone(&waiting.source), waiting.state.name())).or_else(|| {
-            let theirs = self.others.pods().find(|pod| named(pod))?;
+            let theirs = self.foreign.pods().find(|pod| named(pod))?;
             Some((theirs.clone(), "of another scheduler"))
         })
     }

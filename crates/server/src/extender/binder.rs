@@ -13,7 +13,7 @@ use berth_kube_io::PodReader;
 use berth_kube_io::placement::{BindCounters, KubeStore, drive};
 use berth_scheduler::engine::Engine;
 use berth_scheduler::placement::{Binding, Outcome};
-use berth_scheduler::scheduler::Asked;
+use berth_scheduler::scheduler::ExtenderBind;
 
 /// Binds pods for kube-scheduler. A repeated request joins the bind that is in flight, and succeeds if the pod is on that node
 /// already.
@@ -93,15 +93,15 @@ impl Binder {
     ) -> Option<Result<Option<Ended>, String>> {
         // Held across the check, so that a caller that learns of a bind in flight finds it in this map.
         let mut under_way = self.under_way.lock();
-        let binding = match self.engine.asked_to_bind(wanted, pod) {
-            Asked::Unknown => return None,
-            Asked::Done => return Some(Ok(None)),
-            Asked::Refused(why) => return Some(Err(why)),
-            Asked::UnderWay => {
+        let binding = match self.engine.begin_extender_bind(wanted, pod) {
+            ExtenderBind::Unknown => return None,
+            ExtenderBind::Done => return Some(Ok(None)),
+            ExtenderBind::Refused(why) => return Some(Err(why.to_string())),
+            ExtenderBind::InFlight => {
                 let ended = under_way.get(&wanted.uid).cloned();
                 return Some(ended.map(Some).ok_or_else(|| "the bind has just ended; retry".to_owned()));
             }
-            Asked::Bind(binding) => binding,
+            ExtenderBind::Begin(binding) => binding,
         };
         let (tell, ended) = watch::channel(None);
         under_way.insert(binding.uid.clone(), ended.clone());
@@ -114,7 +114,7 @@ impl Binder {
             tracing::debug!(pod = %binding.name, node = %binding.node, ?outcome, "bind for the extender");
             {
                 let mut all = all.lock();
-                engine.asked_bind_finished(&binding, &outcome);
+                engine.extender_bind_finished(&binding, &outcome);
                 all.remove(&binding.uid);
             }
             tell.send_replace(Some(outcome));

@@ -28,7 +28,7 @@ use berth_kube_io::placement::KubeStore;
 use berth_model::Pod;
 use berth_scheduler::engine::Engine;
 use berth_scheduler::placement::{Binding, LATE_EFFECT, PlacementStore};
-use berth_scheduler::scheduler::Review;
+use berth_scheduler::scheduler::BindReview;
 use subject::{Subject, subject};
 
 /// The API server accepts no larger objects, and a review contains at most two.
@@ -119,8 +119,8 @@ impl Guard {
         loop {
             let pod = pod.or(read.as_ref());
             match self.engine.review(binding, pod, hold) {
-                Review::Allowed => return Ok(None),
-                Review::Unknown if pod.is_none() => {
+                BindReview::Allowed => return Ok(None),
+                BindReview::Unknown if pod.is_none() => {
                     let found = self.reader.read(&binding.namespace, &binding.name).await?;
                     read = found.filter(|pod| pod.uid == binding.uid);
                     if read.is_none() {
@@ -128,10 +128,12 @@ impl Guard {
                         return Ok(None);
                     }
                 }
-                Review::Unknown => return Err("the pod cannot be counted".to_owned()),
-                Review::Refused(why) if began.elapsed() >= self.patience => return Ok(Some(why)),
+                BindReview::Unknown => return Err("the pod cannot be counted".to_owned()),
+                BindReview::Refused(why) if began.elapsed() >= self.patience => {
+                    return Ok(Some(why.to_string()));
+                }
                 // The event that frees the room may be on its way.
-                Review::Refused(_) => tokio::time::sleep(LOOK_AGAIN).await,
+                BindReview::Refused(_) => tokio::time::sleep(LOOK_AGAIN).await,
             }
         }
     }

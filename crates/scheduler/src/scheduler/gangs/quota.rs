@@ -9,7 +9,7 @@ use super::{GangState, Gangs};
 use crate::gang::{AllocationName, Candidate};
 use crate::queue::Place;
 use crate::quota::{Account, Sums};
-use crate::scheduler::Scheduler;
+use crate::scheduler::{Scheduler, quotas};
 
 impl Gangs {
     /// Returns the number of gangs waiting for a quota.
@@ -37,7 +37,7 @@ impl Scheduler {
         let Some((quota, wanted)) = lacking else {
             return false;
         };
-        let why: Arc<str> = self.gang_quota_message(&quota, &wanted).into();
+        let why: Arc<str> = quotas::gang_message(&quota, &wanted, &self.cluster).into();
         let refresh = self.cluster.config.refresh;
         let Some(gang) = self.gangs.all.get_mut(name) else {
             return false;
@@ -52,10 +52,10 @@ impl Scheduler {
         let (key, members) =
             (gang.key.clone(), gang.waiting.values().map(|(uid, _)| uid.clone()).collect::<Vec<_>>());
         self.gangs.untold.insert(name.clone());
-        self.gang_waits_for_quota(&key, &quota, wanted, place);
+        self.join_line(&quota, &key, wanted, place);
         for uid in members {
             if due || self.cluster.waiting.get(&uid).is_some_and(|waiting| waiting.told.is_none()) {
-                self.tell_quota_reason(&uid, why.clone());
+                self.tell(&uid, quotas::REASON, why.clone(), true);
             }
         }
         true

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::placement::Truth;
-use crate::scheduler::{Asked, OthersCounts, Review, Share};
+use crate::scheduler::{BindReview, ExtenderBind, ForeignCounts, Share};
 
 /// Returns a scheduler that tracks pods of other schedulers, with nodes of 1000 milli-CPU.
 fn guard(nodes: &[&str]) -> Bench {
@@ -20,14 +20,14 @@ fn to(uid: &str, node: &str) -> Binding {
 }
 
 impl Bench {
-    fn review(&mut self, uid: &str, node: &str) -> Review {
+    fn review(&mut self, uid: &str, node: &str) -> BindReview {
         let review = self.scheduler.review(&to(uid, node), None, Some(self.now + 60 * S));
         self.collect();
         review
     }
 
-    fn asked(&mut self, uid: &str, node: &str) -> Asked {
-        let asked = self.scheduler.asked_to_bind(&to(uid, node), None);
+    fn asked(&mut self, uid: &str, node: &str) -> ExtenderBind {
+        let asked = self.scheduler.begin_extender_bind(&to(uid, node), None);
         self.collect();
         asked
     }
@@ -38,7 +38,7 @@ impl Bench {
     }
 
     fn counts(&self) -> (usize, usize, usize) {
-        let OthersCounts { pods, holds, binds } = self.scheduler.others();
+        let ForeignCounts { pods, holds, binds } = self.scheduler.foreign_counts();
         (pods, holds, binds)
     }
 }
@@ -48,29 +48,29 @@ fn room_that_was_granted_is_taken_until_the_pod_is_seen() {
     let mut bench = guard(&["a"]);
     bench.apply(foreign("p", 600));
     bench.apply(foreign("q", 600));
-    assert_eq!(bench.review("p", "a"), Review::Allowed);
-    assert_eq!(bench.review("p", "a"), Review::Allowed, "the same again");
-    let Review::Refused(why) = bench.review("q", "a") else { panic!("there is no room") };
-    assert_eq!(why, "the pod no longer fits node a: Insufficient cpu");
+    assert_eq!(bench.review("p", "a"), BindReview::Allowed);
+    assert_eq!(bench.review("p", "a"), BindReview::Allowed, "the same again");
+    let BindReview::Refused(why) = bench.review("q", "a") else { panic!("there is no room") };
+    assert_eq!(why.to_string(), "the pod no longer fits node a: Insufficient cpu");
     assert_eq!((bench.counts(), bench.cpu_taken("a")), ((2, 1, 0), 600));
     bench.apply(on("a", foreign("p", 600)));
     assert_eq!((bench.counts(), bench.cpu_taken("a")), ((1, 0, 0), 600));
     bench.scheduler.delete_pod(&Arc::from("p"));
-    assert_eq!(bench.review("q", "a"), Review::Allowed);
+    assert_eq!(bench.review("q", "a"), BindReview::Allowed);
 }
 
 #[test]
 fn a_dry_run_holds_nothing_and_an_unknown_pod_is_asked_for() {
     let mut bench = guard(&["a"]);
     bench.apply(foreign("p", 600));
-    assert_eq!(bench.scheduler.review(&to("p", "a"), None, None), Review::Allowed);
+    assert_eq!(bench.scheduler.review(&to("p", "a"), None, None), BindReview::Allowed);
     assert_eq!(bench.counts(), (1, 0, 0));
-    assert_eq!(bench.review("stranger", "a"), Review::Unknown);
+    assert_eq!(bench.review("stranger", "a"), BindReview::Unknown);
     let read = foreign("stranger", 600);
-    assert_eq!(bench.scheduler.review(&to("stranger", "a"), Some(&read), Some(S)), Review::Allowed);
+    assert_eq!(bench.scheduler.review(&to("stranger", "a"), Some(&read), Some(S)), BindReview::Allowed);
     assert_eq!(bench.cpu_taken("a"), 600);
     assert!(
-        matches!(bench.review("p", "nowhere"), Review::Refused(why) if why.contains("node nowhere is not in"))
+        matches!(bench.review("p", "nowhere"), BindReview::Refused(why) if why.to_string().contains("node nowhere is not in"))
     );
 }
 
@@ -78,14 +78,14 @@ fn a_dry_run_holds_nothing_and_an_unknown_pod_is_asked_for() {
 fn room_is_given_back_only_when_the_pod_is_read_without_a_node() {
     let mut bench = guard(&["a"]);
     bench.apply(foreign("p", 600));
-    assert_eq!(bench.review("p", "a"), Review::Allowed);
+    assert_eq!(bench.review("p", "a"), BindReview::Allowed);
     assert_eq!(bench.scheduler.holds_due(59 * S), []);
     assert_eq!(bench.scheduler.holds_due(60 * S), [to("p", "a")]);
     bench.read("p", "a", Truth::Unreadable("no answer".into()));
     assert_eq!(bench.cpu_taken("a"), 600, "nothing is known");
     bench.read("p", "a", Truth::Unbound { bindable: true });
     assert_eq!((bench.cpu_taken("a"), bench.counts()), (0, (1, 0, 0)));
-    assert_eq!(bench.review("p", "a"), Review::Allowed, "and asked again");
+    assert_eq!(bench.review("p", "a"), BindReview::Allowed, "and asked again");
     bench.read("p", "a", Truth::Gone);
     assert_eq!((bench.cpu_taken("a"), bench.counts()), (0, (0, 0, 0)));
 }
@@ -95,28 +95,28 @@ fn a_binding_to_another_node_leaves_room_on_both_until_the_truth_is_known() {
     let mut bench = guard(&["a", "b"]);
     bench.apply(foreign("p", 600));
     bench.apply(foreign("q", 600));
-    assert_eq!(bench.review("p", "a"), Review::Allowed);
-    assert_eq!(bench.review("p", "b"), Review::Allowed);
+    assert_eq!(bench.review("p", "a"), BindReview::Allowed);
+    assert_eq!(bench.review("p", "b"), BindReview::Allowed);
     assert!(
-        matches!(bench.review("q", "a"), Review::Refused(_)),
+        matches!(bench.review("q", "a"), BindReview::Refused(_)),
         "the first request may still be carried out"
     );
-    assert!(matches!(bench.review("q", "b"), Review::Refused(_)));
+    assert!(matches!(bench.review("q", "b"), BindReview::Refused(_)));
     // A new list of all pods does not contain the name of the former hold.
     bench.scheduler.retain_pods(&[Arc::from("p"), Arc::from("q")].into());
-    assert!(matches!(bench.review("q", "a"), Review::Refused(_)));
+    assert!(matches!(bench.review("q", "a"), BindReview::Refused(_)));
     bench.apply(on("b", foreign("p", 600)));
     bench.read("p", "a", Truth::BoundTo("b".into()));
     assert_eq!((bench.cpu_taken("a"), bench.cpu_taken("b")), (0, 600));
-    assert_eq!(bench.review("q", "a"), Review::Allowed);
+    assert_eq!(bench.review("q", "a"), BindReview::Allowed);
 }
 
 #[test]
 fn the_first_request_may_win_after_all() {
     let mut bench = guard(&["a", "b"]);
     bench.apply(foreign("p", 600));
-    assert_eq!(bench.review("p", "a"), Review::Allowed);
-    assert_eq!(bench.review("p", "b"), Review::Allowed);
+    assert_eq!(bench.review("p", "a"), BindReview::Allowed);
+    assert_eq!(bench.review("p", "b"), BindReview::Allowed);
     bench.read("p", "b", Truth::BoundTo("a".into()));
     assert_eq!((bench.cpu_taken("a"), bench.cpu_taken("b")), (600, 0));
 }
@@ -130,13 +130,13 @@ fn our_own_binds_are_allowed_where_we_send_them_and_refused_elsewhere() {
         "a" => ("a", "b"),
         _ => ("b", "a"),
     };
-    assert_eq!(bench.review("p", ours), Review::Allowed);
+    assert_eq!(bench.review("p", ours), BindReview::Allowed);
     assert!(
-        matches!(bench.review("p", other), Review::Refused(why) if why.contains("berth is binding the pod"))
+        matches!(bench.review("p", other), BindReview::Refused(why) if why.to_string().contains("berth is binding the pod"))
     );
     let binding = bench.binds[0].clone();
     bench.finish(&binding, Outcome::Bound);
-    assert_eq!(bench.review("p", other), Review::Allowed, "the API server rejects it itself");
+    assert_eq!(bench.review("p", other), BindReview::Allowed, "the API server rejects it itself");
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn a_pod_of_ours_that_another_replica_binds_waits_for_what_comes_of_it() {
     let mut bench = guard(&["a"]);
     bench.apply(pod("p", 600));
     bench.collect();
-    assert_eq!(bench.review("p", "a"), Review::Allowed);
+    assert_eq!(bench.review("p", "a"), BindReview::Allowed);
     bench.work();
     assert_eq!((bench.binds.len(), bench.cpu_taken("a")), (0, 600), "it is not placed here, too");
     // Its labels change in the meantime, and it is not bound in the end: it is queued again.
@@ -162,14 +162,14 @@ fn an_extenders_bind_goes_through_the_ledger_and_is_asked_for_once() {
     let mut bench = guard(&["a"]);
     bench.apply(foreign("p", 600));
     bench.apply(foreign("q", 600));
-    assert_eq!(bench.asked("p", "a"), Asked::Bind(to("p", "a")));
-    assert_eq!(bench.asked("p", "a"), Asked::UnderWay);
-    let Asked::Refused(why) = bench.asked("q", "a") else { panic!("there is no room") };
-    assert_eq!(why, "the pod no longer fits node a: Insufficient cpu");
-    assert_eq!(bench.review("p", "a"), Review::Allowed, "the guard knows it");
-    bench.scheduler.asked_bind_finished(&to("p", "a"), &Outcome::Bound);
+    assert_eq!(bench.asked("p", "a"), ExtenderBind::Begin(to("p", "a")));
+    assert_eq!(bench.asked("p", "a"), ExtenderBind::InFlight);
+    let ExtenderBind::Refused(why) = bench.asked("q", "a") else { panic!("there is no room") };
+    assert_eq!(why.to_string(), "the pod no longer fits node a: Insufficient cpu");
+    assert_eq!(bench.review("p", "a"), BindReview::Allowed, "the guard knows it");
+    bench.scheduler.extender_bind_finished(&to("p", "a"), &Outcome::Bound);
     bench.collect();
-    assert_eq!(bench.asked("p", "a"), Asked::Done);
+    assert_eq!(bench.asked("p", "a"), ExtenderBind::Done);
     assert_eq!((bench.counts(), bench.cpu_taken("a")), ((1, 0, 0), 600));
     // Pods of berth see the reduced resources, too.
     bench.apply(pod("ours", 600));
@@ -182,17 +182,21 @@ fn an_extenders_bind_that_fails_leaves_nothing_behind() {
     let mut bench = guard(&["a"]);
     bench.apply(foreign("p", 600));
     for outcome in [Outcome::Refused("gates".into()), Outcome::Vanished] {
-        assert_eq!(bench.asked("p", "a"), Asked::Bind(to("p", "a")));
-        bench.scheduler.asked_bind_finished(&to("p", "a"), &outcome);
+        assert_eq!(bench.asked("p", "a"), ExtenderBind::Begin(to("p", "a")));
+        bench.scheduler.extender_bind_finished(&to("p", "a"), &outcome);
         bench.collect();
         assert_eq!((bench.cpu_taken("a"), bench.counts().2), (0, 0));
     }
-    assert_eq!(bench.asked("p", "a"), Asked::Bind(to("p", "a")));
-    bench.scheduler.asked_bind_finished(&to("p", "a"), &Outcome::BoundElsewhere("b".into()));
+    assert_eq!(bench.asked("p", "a"), ExtenderBind::Begin(to("p", "a")));
+    bench.scheduler.extender_bind_finished(&to("p", "a"), &Outcome::BoundElsewhere("b".into()));
     bench.collect();
-    assert!(matches!(bench.asked("p", "a"), Asked::Refused(why) if why.contains("bound to node b")));
+    assert!(
+        matches!(bench.asked("p", "a"), ExtenderBind::Refused(why) if why.to_string().contains("bound to node b"))
+    );
     bench.scheduler.set_leading(false);
-    assert!(matches!(bench.asked("q", "a"), Asked::Refused(why) if why.contains("is not the leader")));
+    assert!(
+        matches!(bench.asked("q", "a"), ExtenderBind::Refused(why) if why.to_string().contains("is not the leader"))
+    );
 }
 
 #[test]
@@ -204,8 +208,8 @@ fn room_that_is_kept_for_a_preemptor_does_not_keep_itself_out() {
     let (_, standing) = bench.scheduler.nominated(&class, &preemptor).expect("there is such a node");
     assert!(standing.is_ok());
     bench.apply(foreign("q", 600));
-    assert!(matches!(bench.asked("q", "a"), Asked::Refused(_)), "it is of a lower priority");
-    assert!(matches!(bench.asked("p", "a"), Asked::Bind(_)));
+    assert!(matches!(bench.asked("q", "a"), ExtenderBind::Refused(_)), "it is of a lower priority");
+    assert!(matches!(bench.asked("p", "a"), ExtenderBind::Begin(_)));
 }
 
 #[test]
@@ -249,9 +253,9 @@ fn a_replica_places_its_share_and_takes_over_what_falls_to_it() {
 fn a_second_request_holds_the_room_until_it_can_have_no_effect_either() {
     let mut bench = guard(&["a"]);
     bench.apply(foreign("p", 600));
-    assert_eq!(bench.review("p", "a"), Review::Allowed);
+    assert_eq!(bench.review("p", "a"), BindReview::Allowed);
     bench.now = 30 * S;
-    assert_eq!(bench.review("p", "a"), Review::Allowed);
+    assert_eq!(bench.review("p", "a"), BindReview::Allowed);
     assert_eq!(bench.scheduler.holds_due(89 * S), []);
     assert_eq!(bench.scheduler.holds_due(90 * S), [to("p", "a")]);
 }
@@ -261,11 +265,11 @@ fn what_we_assumed_before_we_were_the_guard_is_looked_at_again() {
     let mut bench = guard(&["a"]);
     bench.apply(pod("ours", 600));
     bench.work();
-    assert_eq!(bench.review("ours", "a"), Review::Allowed);
+    assert_eq!(bench.review("ours", "a"), BindReview::Allowed);
     // The previous guard granted the resources to another pod; the watch reports it now.
     bench.apply(on("a", foreign("theirs", 600)));
     assert!(
-        matches!(bench.review("ours", "a"), Review::Refused(why) if why.contains("granted to other pods"))
+        matches!(bench.review("ours", "a"), BindReview::Refused(why) if why.to_string().contains("granted to other pods"))
     );
 }
 
@@ -273,7 +277,7 @@ fn what_we_assumed_before_we_were_the_guard_is_looked_at_again() {
 fn a_pod_that_was_held_before_we_heard_of_it_is_ours_to_place_when_the_bind_never_comes() {
     let mut bench = guard(&["a"]);
     let read = pod("ours", 600);
-    assert_eq!(bench.scheduler.review(&to("ours", "a"), Some(&read), Some(60 * S)), Review::Allowed);
+    assert_eq!(bench.scheduler.review(&to("ours", "a"), Some(&read), Some(60 * S)), BindReview::Allowed);
     bench.apply(read);
     assert_eq!((bench.counts(), bench.cpu_taken("a")), ((0, 1, 0), 600));
     assert_eq!(bench.scheduler.check(), []);

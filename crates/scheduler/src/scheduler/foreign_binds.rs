@@ -1,0 +1,454 @@
+//! Binds requested by other clients: other schedulers and other replicas, whose bindings the guard reviews, and
+//! kube-scheduler, whose extender berth is. Granted resources are *held* in the ledger, like an assumption, until the
+//! pod is seen bound or deleted, or is read without a node after the request can no longer take effect.
+//!
+//! [`ForeignBinds`] reads the cluster and changes only itself; the scheduler charges the ledger.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::cluster::Cluster;
+use super::{Scheduler, State};
+use crate::class::Class;
+use crate::inventory::NodeId;
+use crate::placement::{Binding, Outcome, Truth};
+use crate::quota::Lack;
+use crate::rules::{self, Reasons, Standing};
+use berth_model::{Holding, Pod};
+
+/// Pods of other schedulers, and binds requested by other clients.
+#[derive(Debug, Default)]
+pub(super) struct ForeignBinds {
+    /// Pods of other schedulers without a node, by uid. Empty unless they are tracked.
+    pods: HashMap<Arc<str>, Box<Pod>>,
+    /// By uid.
+    holds: BTreeMap<Arc<str>, Hold>,
+    /// Holds on the previous node of a pod whose bind was then requested to another node. Keyed by a name made of uid
+    /// and node, under which the ledger has the reservation.
+    former: BTreeMap<Arc<str>, Hold>,
+    /// Uids of the pods that kube-scheduler binds through the extender now.
+    binds: BTreeSet<Arc<str>>,
+}
+
+#[derive(Debug, Clone)]
+struct Hold {
+    binding: Binding,
+    /// Time from which the request can no longer take effect.
+    until: Duration,
+}
+
+/// Answer of the guard to a binding.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BindReview {
+    /// It fits, or was granted before, or the API server will reject it itself.
+    Allowed,
+    /// The pod is not cached: the caller must retry with the pod.
+    Unknown,
+    Refused(BindRefusal),
+}
+
+/// Answer to a bind request of kube-scheduler to its extender.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExtenderBind {
+    /// Its resources are assumed: bind it, and report to [`Scheduler::extender_bind_finished`].
+    Begin(Binding),
+    /// The same bind is in flight: wait for it.
+    InFlight,
+    /// The pod is on that node.
+    Done,
+    /// The pod is not cached: the caller must retry with the pod.
+    Unknown,
+    Refused(BindRefusal),
+}
+
+/// Reason why a bind requested by another client is refused now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BindRefusal {
+    /// This scheduler binds the pod to another node.
+    OwnBind {
+        node: Arc<str>,
+    },
+    /// The resources that the pod was assumed to have were granted to other pods.
+    GrantedToOthers {
+        lacking: String,
+    },
+    UnknownNode {
+        node: Arc<str>,
+    },
+    /// The reasons why it does not fit, if they are known.
+    NoLongerFits {
+        node: Arc<str>,
+        why: Option<String>,
+    },
+    OverQuota {
+        quota: Arc<str>,
+        lack: Lack,
+    },
+    NotLeader,
+    /// Another client binds the pod to this node.
+    OtherBindInFlight,
+    Binding {
+        node: Arc<str>,
+    },
+    Bound {
+        node: Arc<str>,
+    },
+    /// This scheduler schedules the pod.
+    OwnPod,
+}
+
+impl fmt::Display for BindRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BindRefusal::OwnBind { node } => write!(f, "berth is binding the pod to node {node}"),
+            BindRefusal::GrantedToOthers { lacking } => {
+                write!(f, "its resources were granted to other pods: {lacking}")
+            }
+            BindRefusal::UnknownNode { node } => write!(f, "node {node} is not in berth's cache"),
+            BindRefusal::NoLongerFits { node, why: None } => write!(f, "the pod no longer fits node {node}"),
+            BindRefusal::NoLongerFits { node, why: Some(why) } => {
+                write!(f, "the pod no longer fits node {node}: {why}")
+            }
+            BindRefusal::OverQuota { quota, lack } => f.write_str(&lack.message(quota)),
+            BindRefusal::NotLeader => f.write_str("this replica is not the leader; retry"),
+            BindRefusal::OtherBindInFlight => {
+                f.write_str("another binding of the pod to this node is in flight")
+            }
+            BindRefusal::Binding { node } => write!(f, "the pod is being bound to node {node}"),
+            BindRefusal::Bound { node } => write!(f, "the pod is bound to node {node}"),
+            BindRefusal::OwnPod => {
+                f.write_str("berth schedules this pod itself because of its schedulerName")
+            }
+        }
+    }
+}
+
+impl std::error::Error for BindRefusal {}
+
+/// Numbers of pods of other schedulers and of their binds, for metrics.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ForeignCounts {
+    pub pods: usize,
+    pub holds: usize,
+    pub binds: usize,
+}
+
+impl ForeignBinds {
+    pub(super) fn counts(&self) -> ForeignCounts {
+        ForeignCounts {
+            pods: self.pods.len(),
+            holds: self.holds.len() + self.former.len(),
+            binds: self.binds.len(),
+        }
+    }
+
+    /// Returns the number of assumptions in the ledger that belong to other clients.
+    pub(super) fn assumed(&self) -> usize {
+        self.holds.len() + self.binds.len()
+    }
+
+    pub(super) fn holds(&self, uid: &str) -> bool {
+        self.holds.contains_key(uid)
+    }
+
+    /// Returns whether the reservation of this name is a hold on a former node, not one of a pod in the API server.
+    pub(super) fn is_former(&self, name: &str) -> bool {
+        self.former.contains_key(name)
+    }
+
+    /// Records a pod of another scheduler without a node.
+    pub(super) fn insert(&mut self, pod: Pod) {
+        self.pods.insert(pod.uid.clone(), Box::new(pod));
+    }
+
+    /// Removes a pod and its hold.
+    pub(super) fn remove(&mut self, uid: &str) {
+        self.pods.remove(uid);
+        self.holds.remove(uid);
+    }
+
+    pub(super) fn pods(&self) -> impl Iterator<Item = &Pod> {
+        self.pods.values().map(|pod| &**pod)
+    }
+
+    /// Returns what the ledger is to be charged with if the binding fits, or the final answer. `until`: as for
+    /// [`Scheduler::review`]; extends a hold for the same binding.
+    fn assess(
+        &mut self,
+        cluster: &mut Cluster,
+        binding: &Binding,
+        pod: Option<&Pod>,
+        until: Option<Duration>,
+    ) -> Result<(Holding, NodeId), BindReview> {
+        let (uid, node) = (&binding.uid, &binding.node);
+        let refused = |refusal| Err(BindReview::Refused(refusal));
+        if let Some(charge) = cluster.ledger.charge_of(uid) {
+            let host = cluster.inventory().name(charge.node);
+            if !charge.assumed {
+                // It is bound: the API server decides.
+                return Err(BindReview::Allowed);
+            }
+            if host == node {
+                return Err(self.assess_again(cluster, uid, until));
+            }
+            if !self.holds(uid) {
+                return refused(BindRefusal::OwnBind { node: host.clone() });
+            }
+        }
+        let holding = match cluster.waiting.get(uid) {
+            Some(waiting) => waiting.holding.clone(),
+            None => match pod.or(self.pods.get(uid).map(|pod| &**pod)) {
+                Some(pod) => cluster.objects.holding(pod),
+                None => return Err(BindReview::Unknown),
+            },
+        };
+        let Some(id) = cluster.existing(node) else {
+            return refused(BindRefusal::UnknownNode { node: node.clone() });
+        };
+        if let Some(why) = cluster.lacks(id, &holding) {
+            return refused(BindRefusal::NoLongerFits { node: node.clone(), why: Some(why) });
+        }
+        // Pods placed by other replicas count against quotas; pods of other schedulers do not.
+        match cluster.waiting.contains_key(uid).then(|| over_quota(cluster, &holding)).flatten() {
+            Some(refusal) => refused(refusal),
+            None => Ok((holding, id)),
+        }
+    }
+
+    /// Reviews a binding whose node is charged already.
+    fn assess_again(&mut self, cluster: &Cluster, uid: &str, until: Option<Duration>) -> BindReview {
+        if let Some(hold) = self.holds.get_mut(uid) {
+            // This request may take effect later than the one before.
+            hold.until = until.map_or(hold.until, |until| until.max(hold.until));
+            return BindReview::Allowed;
+        }
+        let Some(charge) = cluster.ledger.charge_of(uid) else {
+            return BindReview::Unknown;
+        };
+        // We assumed it ourselves, maybe before this replica was the guard; the previous guard may have granted the
+        // resources to another pod.
+        let mut row = cluster.inventory().row(charge.node).clone();
+        row.discharge(&charge.holding);
+        let lacking = rules::lacking(&charge.holding.usage, &row);
+        match lacking.is_empty() {
+            true => BindReview::Allowed,
+            false => BindReview::Refused(BindRefusal::GrantedToOthers { lacking: lacking.join(", ") }),
+        }
+    }
+
+    /// Makes the pod's hold that of a former node. Returns the name and the node of its new reservation.
+    fn retire_hold(&mut self, uid: &str) -> Option<(Arc<str>, Arc<str>)> {
+        let hold = self.holds.remove(uid)?;
+        let node = hold.binding.node.clone();
+        let name: Arc<str> = former_name(uid, &node);
+        self.former.insert(name.clone(), hold);
+        Some((name, node))
+    }
+
+    /// Ends the pod's hold if it is on this node.
+    fn end_hold(&mut self, uid: &str, node: &str) -> bool {
+        let is_held = self.holds.get(uid).is_some_and(|hold| *hold.binding.node == *node);
+        if is_held {
+            self.holds.remove(uid);
+        }
+        is_held
+    }
+}
+
+fn former_name(uid: &str, node: &str) -> Arc<str> {
+    format!("{uid} on {node}").into()
+}
+
+fn over_quota(cluster: &Cluster, holding: &Holding) -> Option<BindRefusal> {
+    let quota = holding.quota.as_ref();
+    let lack = cluster.over_quota(quota, &holding.usage)?;
+    Some(BindRefusal::OverQuota { quota: quota.cloned().unwrap_or_default(), lack })
+}
+
+impl Scheduler {
+    pub fn foreign_counts(&self) -> ForeignCounts {
+        self.foreign.counts()
+    }
+
+    /// Returns the number of binds, of this and other schedulers, that are charged and whose outcome is unknown.
+    pub fn binds_under_way(&self) -> usize {
+        let foreign = self.foreign.counts();
+        self.binds() + foreign.binds + foreign.holds
+    }
+
+    /// Checks whether `binding`, requested from the API server by any client, fits; if so, holds its resources. `until`
+    /// is the time from which the request can no longer take effect; `None`: it never takes effect (dry run), and
+    /// nothing is held. `pod` is the pod if the caller has just read it.
+    pub fn review(&mut self, binding: &Binding, pod: Option<&Pod>, until: Option<Duration>) -> BindReview {
+        match self.foreign.assess(&mut self.cluster, binding, pod, until) {
+            Err(review) => review,
+            Ok((holding, node)) => {
+                if let Some(until) = until {
+                    self.hold(binding, holding, node, until);
+                }
+                BindReview::Allowed
+            }
+        }
+    }
+
+    fn hold(&mut self, binding: &Binding, holding: Holding, node: NodeId, until: Duration) {
+        let uid = &binding.uid;
+        if let Some((name, former)) = self.foreign.retire_hold(uid) {
+            // The earlier request may still be carried out; the first one to take effect wins.
+            self.discharge(uid);
+            self.cluster.ledger.reserve(&name, Some((&former, i32::MAX, &holding.usage)));
+            self.note_reservations();
+        }
+        if self.cluster.ledger.commit(uid, holding, node, |_| true).is_ok() {
+            self.foreign.holds.insert(uid.clone(), Hold { binding: binding.clone(), until });
+            self.wait_held(uid);
+        }
+    }
+
+    /// Lets a pod of this scheduler wait for the outcome of another replica's bind.
+    pub(super) fn wait_held(&mut self, uid: &Arc<str>) {
+        self.withdraw(uid);
+        if let Some(waiting) = self.cluster.waiting.get_mut(uid) {
+            waiting.state = State::Held;
+        }
+    }
+
+    /// Returns the holds whose request can no longer take effect: read each pod, and report to
+    /// [`Scheduler::held_pod_read`].
+    pub fn holds_due(&self, now: Duration) -> Vec<Binding> {
+        let all = self.foreign.holds.values().chain(self.foreign.former.values());
+        all.filter(|hold| hold.until <= now).map(|hold| hold.binding.clone()).collect()
+    }
+
+    /// Applies the pod as read from the store for a hold that is due: its request can no longer take effect.
+    pub fn held_pod_read(&mut self, binding: &Binding, truth: &Truth, now: Duration) {
+        let (uid, node) = (&binding.uid, &binding.node);
+        if matches!(truth, Truth::Unreadable(_)) {
+            return;
+        }
+        let former = former_name(uid, node);
+        if self.foreign.former.remove(&former).is_some() {
+            self.cluster.ledger.reserve(&former, None);
+            self.note_reservations();
+        }
+        if let Truth::BoundTo(host) = truth {
+            if self.move_charge(uid, host) {
+                self.foreign.remove(uid);
+            }
+        } else if self.foreign.end_hold(uid, node) {
+            self.discharge(uid);
+            match truth {
+                Truth::Gone => self.delete_pod(uid),
+                _ => self.requeue_held(uid, now),
+            }
+        }
+        self.wake_for_parked();
+    }
+
+    /// Charges the pod's current charge, if any, to the node it is bound to.
+    pub(super) fn move_charge(&mut self, uid: &Arc<str>, node: &Arc<str>) -> bool {
+        let Some(charge) = self.cluster.ledger.charge_of(uid) else {
+            return false;
+        };
+        let holding = charge.holding.clone();
+        self.cluster.ledger.bound(uid, node, holding);
+        true
+    }
+
+    /// Queues a pod of this scheduler that another replica did not bind after all.
+    fn requeue_held(&mut self, uid: &Arc<str>, now: Duration) {
+        let Some(waiting) = self.cluster.waiting.get_mut(uid).filter(|waiting| waiting.state == State::Held)
+        else {
+            return;
+        };
+        waiting.state = State::Gated;
+        let pod = waiting.news.take().unwrap_or_else(|| waiting.source.clone());
+        self.remove(uid);
+        self.apply_pod(*pod, now);
+    }
+
+    /// Handles a bind request of kube-scheduler to its extender.
+    pub fn begin_extender_bind(&mut self, wanted: &Binding, pod: Option<&Pod>) -> ExtenderBind {
+        let (uid, node) = (&wanted.uid, &wanted.node);
+        let refused = ExtenderBind::Refused;
+        if !self.synced() || !self.cluster.leading {
+            return refused(BindRefusal::NotLeader);
+        }
+        if let Some(charge) = self.cluster.ledger.charge_of(uid) {
+            let (host, assumed) = (self.inventory().name(charge.node).clone(), charge.assumed);
+            return match (host == *node, assumed) {
+                (true, false) => ExtenderBind::Done,
+                (true, true) if self.foreign.binds.contains(uid) => ExtenderBind::InFlight,
+                (true, true) => refused(BindRefusal::OtherBindInFlight),
+                (false, true) => refused(BindRefusal::Binding { node: host }),
+                (false, false) => refused(BindRefusal::Bound { node: host }),
+            };
+        }
+        if self.cluster.waiting.contains_key(uid) {
+            return refused(BindRefusal::OwnPod);
+        }
+        let Some(pod) = self.foreign.pods.get(uid).map(|pod| &**pod).or(pod).cloned() else {
+            return ExtenderBind::Unknown;
+        };
+        let class = self.class_of(&pod);
+        let holding = self.cluster.objects.holding(&pod);
+        let Some(id) = self.cluster.existing(node) else {
+            return refused(BindRefusal::UnknownNode { node: node.clone() });
+        };
+        if let Some(reasons) = self.cluster.rank_there(&class, id, uid, &[]).reasons() {
+            self.stats.conflicts += 1;
+            let why = Some(reasons.texts(&class).join(", "));
+            return refused(BindRefusal::NoLongerFits { node: node.clone(), why });
+        }
+        if let Some(refusal) = over_quota(&self.cluster, &holding) {
+            return refused(refusal);
+        }
+        match self.cluster.ledger.commit(uid, holding, id, |_| true) {
+            Ok(host) => {
+                self.foreign.binds.insert(uid.clone());
+                self.arrived(&pod.peer.identity);
+                ExtenderBind::Begin(Binding { node: host, ..wanted.clone() })
+            }
+            Err(_) => refused(BindRefusal::NoLongerFits { node: node.clone(), why: None }),
+        }
+    }
+
+    /// Settles the bind requested by [`ExtenderBind::Begin`]. Must be called exactly once per request.
+    pub fn extender_bind_finished(&mut self, binding: &Binding, outcome: &Outcome) {
+        let uid = &binding.uid;
+        self.foreign.binds.remove(uid);
+        match outcome {
+            Outcome::Bound => {
+                self.cluster.ledger.confirm(uid);
+                self.foreign.pods.remove(uid);
+            }
+            Outcome::BoundElsewhere(node) => {
+                self.move_charge(uid, node);
+            }
+            // Unless a watch has seen it bound in the meantime.
+            Outcome::Vanished | Outcome::Refused(_) => {
+                if self.cluster.ledger.charge_of(uid).is_some_and(|charge| charge.assumed) {
+                    self.discharge(uid);
+                }
+            }
+        }
+        self.wake_for_parked();
+    }
+
+    /// Returns the standing of the node that another scheduler has nominated for this pod, ignoring the pod's own
+    /// reservation.
+    pub fn nominated(&self, class: &Class, pod: &Pod) -> Option<(NodeId, Result<Standing, Reasons>)> {
+        let id = self.cluster.existing(pod.nominated_node.as_ref()?)?;
+        let key = self.cluster.rank_there(class, id, &pod.uid, &[]);
+        Some((id, key.standing(class.placement.layout()).ok_or(key.reasons().unwrap_or(Reasons::NONE))))
+    }
+
+    /// Returns whether the pod of this class may go to `node` once `victims` (by uid) have left it. Rules about pods of
+    /// other nodes are left to the caller.
+    pub fn admits_without(&self, class: &Class, pod: &Pod, node: &str, victims: &[&str]) -> bool {
+        let id = self.cluster.existing(node);
+        id.is_some_and(|id| self.cluster.rank_there(class, id, &pod.uid, victims).is_valid())
+    }
+}
