@@ -108,7 +108,7 @@ impl Scheduler {
         self.forget(uid);
         self.foreign.remove(uid);
         self.keep_room(uid, None);
-        self.victim_left(uid);
+        self.preemption.victim_left(uid, &self.cluster.ledger);
         self.forget_resident(uid);
         if self.discharge(uid) {
             self.wake_for_parked();

@@ -581,7 +581,7 @@ impl Scheduler {
         let allocation = allocation.filter(|allocation| gang.is_ready(allocation))?;
         let gang = self.gangs.all.get(&name)?;
         let mut wanted = self.wanted(gang, &allocation)?;
-        let awaits_victims = self.gang_awaits_victims(&name);
+        let awaits_victims = self.preemption.gang_awaits_victims(&name, &self.gangs);
         let Some(members) = self.members_within_quotas(std::mem::take(&mut wanted.members), &wanted.need)
         else {
             self.gangs.due.insert(name);

@@ -272,7 +272,9 @@ impl Scheduler {
         if !self.cluster.leading {
             return;
         }
-        self.hunt_again(now);
+        let agents = self.dispatcher.agents();
+        let (cluster, actions) = (&self.cluster, &mut self.actions);
+        self.preemption.hunt_again(cluster, &self.parked, &self.gangs, agents, now, actions);
         self.look_after_aged(now);
         self.tell_policies();
         self.tell_quotas(now);

@@ -349,7 +349,7 @@ impl Scheduler {
             self.tell_quota(&uid, false);
         }
         if self.quotas.take_news(&self.cluster, now) {
-            self.hunt_for_quotas();
+            self.preemption.hunt_for_quotas(&self.cluster, &self.parked, &mut self.actions);
             let statuses = self.quotas.changed_statuses(&self.cluster);
             self.actions.extend(statuses.into_iter().map(|status| Action::TellQuota(Box::new(status))));
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::preemption::{self, Attempt, Found, GangAttempt, GangFound, Step};
+use super::preemption::{self, Attempt, Found, GangAttempt, GangFound};
 use super::{Action, AttemptResult, GangTask, Sample, Scheduler, State};
 use crate::agent::{Agent, CacheChange, Choice, Part};
 use crate::class::Class;
@@ -114,13 +114,6 @@ impl Scheduler {
         Some(Task::Check { class })
     }
 
-    fn next_preemption(&mut self, agent: usize, now: Duration) -> Option<Task> {
-        Some(match self.next_step(agent, now)? {
-            Step::Survey(class, priority, rights) => Task::Survey { class, priority, rights },
-            Step::Attempt(attempt) => Task::Preempt(attempt),
-        })
-    }
-
     fn next_placement(&mut self, agent: usize, now: Duration) -> Option<Task> {
         while self.binds < self.cluster.config.max_waiting_binds {
             let request = self.dispatcher.start(agent, now)?;
@@ -213,7 +206,7 @@ impl Scheduler {
             Choice::Nowhere(diagnosis) => {
                 if self.parked.get(class.id).is_some() {
                     self.parked.found_nowhere(class, agent, seen, diagnosis);
-                    self.hunt_on(class.id);
+                    self.preemption.hunt_on(class.id, &self.parked, &mut self.actions);
                     self.tell_untold(class.id);
                 }
             }

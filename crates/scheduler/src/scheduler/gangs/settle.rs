@@ -88,7 +88,7 @@ impl Scheduler {
     ) -> Result<Vec<Vec<ClaimName>>, Refusal> {
         let planned_on = self.inventory().revision() == seen;
         // The plan ignores the reservations of its own members.
-        self.free_nominated(&task.wanted);
+        self.preemption.lift(&task.wanted, &mut self.cluster.ledger);
         let mut claims = Vec::with_capacity(plan.places.len());
         let mut charged: Vec<&Arc<str>> = Vec::with_capacity(plan.places.len());
         let mut refused = None;
@@ -109,7 +109,7 @@ impl Scheduler {
         for uid in charged {
             self.cluster.ledger.take_back(uid);
         }
-        self.keep_nominated_again(&task.wanted);
+        self.preemption.restore(&task.wanted, &self.cluster.waiting, &mut self.cluster.ledger);
         Err(refusal)
     }
 
@@ -156,7 +156,7 @@ impl Scheduler {
             self.gangs.gained(&member.uid, name, member.role);
             self.has_node(&member.uid, claims, *node, now);
         }
-        self.keep_nominated_again(&task.wanted);
+        self.preemption.restore(&task.wanted, &self.cluster.waiting, &mut self.cluster.ledger);
         if let Some(gang) = self.gangs.all.get_mut(name) {
             (gang.failures, gang.lacking, gang.complete_since) = (0, None, None);
             gang.state = GangState::Idle;
@@ -189,15 +189,16 @@ impl Scheduler {
         let name = &task.name;
         let why: Arc<str> = lacking_message(task, plan).into();
         self.gang_state(name, GangState::Parked(seen));
-        if self.has_gang_nominations(name) {
-            match (task.awaits_victims, self.gang_awaits_victims(name)) {
+        if self.preemption.has_nominated_gang(name, &self.gangs) {
+            match (task.awaits_victims, self.preemption.gang_awaits_victims(name, &self.gangs)) {
                 (_, true) => return,
                 // The last victim left while the agent planned.
                 (true, false) => return self.enqueue_gang(name, now),
                 (false, false) => self.end_gang_nominations(name),
             }
         }
-        if !self.hunt_together(agent, name, &why) {
+        let (cluster, actions) = (&self.cluster, &mut self.actions);
+        if !self.preemption.hunt_together(agent, (name, &why), cluster, &self.gangs, actions) {
             self.gang_lacks(name, why, now);
         }
     }

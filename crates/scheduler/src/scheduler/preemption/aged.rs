@@ -4,16 +4,21 @@
 //! It is a nomination without victims that is not written to the API server. Few pods have one at a time, those that
 //! have waited longest. A pod that is still not placed after the same time again loses it, and gets one on another node
 //! in its next turn.
+//!
+//! [`Aged`] reads the cluster, the parked pods and the nominations, and changes only itself: its caller keeps and ends
+//! the nominations.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::nominations::Nominations;
 use crate::class::Class;
 use crate::inventory::{NodeId, Row};
+use crate::queue::Parked;
 use crate::rules;
-use crate::scheduler::{Scheduler, State};
+use crate::scheduler::{Cluster, State};
 
 /// Number of nodes per additional reservation; there is always one.
 const NODES_EACH: usize = 100;
@@ -22,8 +27,9 @@ const MOST_OF_CLASS: usize = 16;
 /// Minimum interval between searches for aged pods.
 const PACE: Duration = Duration::from_secs(1);
 
+/// Reservations due to aging.
 #[derive(Debug, Default)]
-pub(in crate::scheduler) struct Aged {
+pub(super) struct Aged {
     /// By uid: time of the reservation.
     kept: BTreeMap<Arc<str>, Duration>,
     /// Parked pods whose reservation did not help, by uid: its end, and its node.
@@ -31,84 +37,86 @@ pub(in crate::scheduler) struct Aged {
     next_look: Duration,
 }
 
-impl Scheduler {
+impl Aged {
     /// Returns the number of pods with a reservation due to aging.
-    pub fn aged(&self) -> usize {
-        self.preemption.aged.kept.len()
+    pub(super) fn len(&self) -> usize {
+        self.kept.len()
     }
 
-    /// Gives reservations to pods that have waited long, and drops those that did not help in time.
-    pub(in crate::scheduler) fn look_after_aged(&mut self, now: Duration) {
-        let after = self.cluster.config.reserve_after;
-        let aged = &mut self.preemption.aged;
-        if after.is_zero() || !self.cluster.leading || now < aged.next_look {
-            return;
+    /// Begins a search for aged pods, if it is time. Returns the pods whose reservation did not help in time.
+    pub(super) fn begin(
+        &mut self,
+        cluster: &Cluster,
+        nominations: &Nominations,
+        now: Duration,
+    ) -> Option<Vec<Arc<str>>> {
+        let after = cluster.config.reserve_after;
+        if after.is_zero() || !cluster.leading || now < self.next_look {
+            return None;
         }
-        aged.next_look = now + PACE;
-        let nominations = &self.preemption.nominations;
-        aged.kept.retain(|uid, _| nominations.contains_key(uid));
-        let waiting = &self.cluster.waiting;
-        aged.in_vain.retain(|uid, _| waiting.get(uid).is_some_and(|pod| pod.state == State::Parked));
-        let over = aged.kept.iter().filter(|(_, since)| now.saturating_sub(**since) >= after);
-        for uid in over.map(|(uid, _)| uid.clone()).collect::<Vec<_>>() {
-            self.end_aged(&uid, now);
+        self.next_look = now + PACE;
+        self.kept.retain(|uid, _| nominations.has(uid));
+        let parked = |uid: &str| cluster.waiting.get(uid).is_some_and(|pod| pod.state == State::Parked);
+        self.in_vain.retain(|uid, _| parked(uid));
+        let over = self.kept.extract_if(.., |_, since| now.saturating_sub(*since) >= after);
+        let over: Vec<_> = over.map(|(uid, _)| uid).collect();
+        for uid in &over {
+            if let Some(node) = nominations.node_of(uid) {
+                self.in_vain.insert(uid.clone(), (now, node.clone()));
+            }
         }
-        let most = 1 + self.inventory().node_count() / NODES_EACH;
-        while self.preemption.aged.kept.len() < most
-            && let Some(uid) = self.next_aged(after, now)
-        {
-            self.keep_for_aged(&uid, now);
-        }
+        Some(over)
     }
 
-    fn end_aged(&mut self, uid: &Arc<str>, now: Duration) {
-        if let Some(node) = self.preemption.node_of(uid).cloned() {
-            self.preemption.aged.in_vain.insert(uid.clone(), (now, node));
+    /// Returns the next pod that is to get a reservation, and its node.
+    pub(super) fn next(
+        &mut self,
+        cluster: &Cluster,
+        parked: &Parked,
+        nominations: &Nominations,
+        now: Duration,
+    ) -> Option<(Arc<str>, Arc<str>)> {
+        let most = 1 + cluster.inventory().node_count() / NODES_EACH;
+        while self.kept.len() < most {
+            let uid = self.longest_waiting(cluster, parked, nominations, now)?;
+            if let Some(node) = self.node_for(&uid, cluster, nominations) {
+                self.kept.insert(uid.clone(), now);
+                return Some((uid, node));
+            }
+            // No node would fit even if it were empty: retried after a while.
+            self.in_vain.insert(uid, (now, Arc::from("")));
         }
-        self.preemption.aged.kept.remove(uid);
-        self.end_nomination(uid, false);
-        self.hunt(uid);
+        None
     }
 
     /// Returns the pod, of the first ones of each class, that has waited longest since its arrival or its last
     /// reservation.
-    fn next_aged(&self, after: Duration, now: Duration) -> Option<Arc<str>> {
-        let aged = &self.preemption.aged;
+    fn longest_waiting(
+        &self,
+        cluster: &Cluster,
+        parked: &Parked,
+        nominations: &Nominations,
+        now: Duration,
+    ) -> Option<Arc<str>> {
         let candidate = |uid: &Arc<str>| {
-            let pod = self.cluster.waiting.get(uid).filter(|_| !self.preemption.has_nominated(uid))?;
-            let since = aged.in_vain.get(uid).map_or(pod.arrived, |(since, _)| *since);
-            (now.saturating_sub(since) >= after).then(|| (since, pod.seq, uid.clone()))
+            let pod = cluster.waiting.get(uid).filter(|_| !nominations.has(uid))?;
+            let since = self.in_vain.get(uid).map_or(pod.arrived, |(since, _)| *since);
+            let aged = now.saturating_sub(since) >= cluster.config.reserve_after;
+            aged.then(|| (since, pod.seq, uid.clone()))
         };
-        let found = (self.parked.groups())
-            .filter_map(|group| group.pods.values().take(MOST_OF_CLASS).find_map(candidate));
+        let found =
+            (parked.groups()).filter_map(|group| group.pods.values().take(MOST_OF_CLASS).find_map(candidate));
         found.min().map(|(_, _, uid)| uid)
-    }
-
-    fn keep_for_aged(&mut self, uid: &Arc<str>, now: Duration) {
-        let node = self.node_for_aged(uid);
-        match node {
-            Some(node) => {
-                self.keep_nominated(uid, &node, (false, true));
-                self.preemption.aged.kept.insert(uid.clone(), now);
-                self.preemption.due.insert(uid.clone());
-                self.actions.push(crate::scheduler::Action::WakeAgent(0));
-            }
-            // No node would fit even if it were empty: retried after a while.
-            None => {
-                self.preemption.aged.in_vain.insert(uid.clone(), (now, Arc::from("")));
-            }
-        }
     }
 
     /// Returns the node with the smallest shortage among those that would fit the pod if enough of their pods ended.
     /// Avoids the pod's last reserved node if there is another, and nodes reserved for other aged pods.
-    fn node_for_aged(&self, uid: &str) -> Option<Arc<str>> {
-        let class = &self.cluster.waiting.get(uid)?.class;
-        let aged = &self.preemption.aged;
+    fn node_for(&self, uid: &str, cluster: &Cluster, nominations: &Nominations) -> Option<Arc<str>> {
+        let class = &cluster.waiting.get(uid)?.class;
         let taken: BTreeSet<&Arc<str>> =
-            aged.kept.keys().filter_map(|uid| self.preemption.node_of(uid)).collect();
-        let last = aged.in_vain.get(uid).map(|(_, node)| node);
-        let inventory = self.inventory();
+            self.kept.keys().filter_map(|uid| nominations.node_of(uid)).collect();
+        let last = self.in_vain.get(uid).map(|(_, node)| node);
+        let inventory = cluster.inventory();
         let rows = (0..inventory.len()).map(|at| (at, inventory.row(NodeId(at as u32))));
         let fitting = rows.filter(|(_, row)| could_take(class, row)).filter_map(|(at, row)| {
             let name = inventory.name(NodeId(at as u32));
@@ -125,10 +133,10 @@ impl Scheduler {
     }
 
     /// Returns whether this pod has a reservation due to aging on a node that could still take it.
-    pub(super) fn is_kept_for_aged(&self, uid: &str, node: NodeId) -> bool {
-        let class = self.cluster.waiting.get(uid).map(|pod| &pod.class);
-        self.preemption.aged.kept.contains_key(uid)
-            && class.is_some_and(|class| could_take(class, self.inventory().row(node)))
+    pub(super) fn is_kept(&self, uid: &str, node: NodeId, cluster: &Cluster) -> bool {
+        let class = cluster.waiting.get(uid).map(|pod| &pod.class);
+        self.kept.contains_key(uid)
+            && class.is_some_and(|class| could_take(class, cluster.inventory().row(node)))
     }
 }
 

@@ -1,28 +1,42 @@
 //! Preemption under quota guarantees: which pods may reclaim what their quota has lent, and from which pods.
+//!
+//! [`Guarantees`] reads the quotas, their accounts, and what is promised to nominated pods. It changes nothing.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::nominations::Nominations;
+use crate::gang::Wanted;
 use crate::inventory::Occupant;
-use crate::preempt::{Victims, importance};
-use crate::quota::{Account, Claim, Quota, Reclaim, Rights, Sums, Toll};
-use crate::scheduler::{Scheduler, Waiting};
-use berth_model::{PreemptionPolicy, Usage};
+use crate::preempt::importance;
+use crate::quota::{Account, Claim, Limits, Quota, Reclaim, Rights, Sums, Toll};
+use crate::scheduler::{Cluster, Waiting};
 
 /// What each quota loses by requested evictions that no watch has reported yet.
-pub(in crate::scheduler) type Leaving = BTreeMap<Arc<str>, Sums>;
+pub(super) type Leaving = BTreeMap<Arc<str>, Sums>;
 
-impl Scheduler {
+/// Priority and rights of a preemptor.
+pub(super) type By<'a> = (i32, &'a Rights);
+
+/// What quotas allow at this moment.
+#[derive(Clone, Copy)]
+pub(super) struct Guarantees<'a> {
+    cluster: &'a Cluster,
+    nominations: &'a Nominations,
+}
+
+impl<'a> Guarantees<'a> {
+    pub(super) fn of(cluster: &'a Cluster, nominations: &'a Nominations) -> Self {
+        Guarantees { cluster, nominations }
+    }
+
     /// Returns what quotas allow this waiting pod to preempt.
-    pub(in crate::scheduler) fn rights_of(&self, pod: &Waiting) -> Rights {
-        let none = Rights::default();
-        let Some(quota) = pod.holding.quota.as_ref().and_then(|name| self.cluster.objects.quotas.get(name))
-        else {
-            return none;
+    pub(super) fn rights_of(&self, pod: &Waiting) -> Rights {
+        let quotas = &self.cluster.objects.quotas;
+        let Some(quota) = self.quota_of(pod).filter(|quota| quota.valid().is_some()) else {
+            return Rights::default();
         };
-        if quota.valid().is_none() {
-            return none;
-        }
         let within = self.is_guaranteed(pod);
         let mut lenders = Vec::new();
         if within && quota.reclaim == Reclaim::Any {
@@ -30,61 +44,78 @@ impl Scheduler {
                 let account = self.cluster.ledger.accounts().of(&other.name);
                 other.name != quota.name && other.valid().is_some_and(|limits| account.borrows(limits))
             };
-            lenders =
-                self.cluster.objects.quotas.iter().filter(borrows).map(|other| other.name.clone()).collect();
+            lenders = quotas.iter().filter(borrows).map(|other| other.name.clone()).collect();
         }
         Rights { quota: Some(quota.name.clone()), within, reclaim: quota.reclaim, lenders }
+    }
+
+    /// Returns what quotas allow these members to preempt: members of one quota that fit into its guarantee together
+    /// may reclaim what it lent.
+    pub(super) fn rights_together(&self, wanted: &Wanted) -> Rights {
+        let first = wanted.members.first().and_then(|member| self.cluster.waiting.get(&member.uid));
+        let rights = first.map(|pod| self.rights_of(pod)).unwrap_or_default();
+        let mut need = wanted.need.to_vec();
+        let mut usage = Sums::default();
+        for member in &wanted.members {
+            if let Some(open) = need.get_mut(member.role).filter(|open| **open > 0) {
+                *open -= 1;
+                if member.holding.quota != rights.quota {
+                    return Rights { within: false, lenders: Vec::new(), ..rights };
+                }
+                usage.charge(&member.holding.usage);
+            }
+        }
+        match rights.quota.as_ref().is_none_or(|quota| self.guarantees_together(quota, &usage)) {
+            true => rights,
+            false => Rights { within: false, lenders: Vec::new(), ..rights },
+        }
+    }
+
+    /// Returns whether this pod may reclaim resources that other quotas borrow.
+    pub(super) fn may_reclaim(&self, pod: &Waiting) -> bool {
+        self.quota_of(pod).is_some_and(|quota| quota.reclaim == Reclaim::Any) && self.is_guaranteed(pod)
+    }
+
+    fn quota_of(&self, pod: &Waiting) -> Option<&'a Arc<Quota>> {
+        self.cluster.objects.quotas.get(pod.holding.quota.as_ref()?)
     }
 
     /// Returns whether the pod fits into the guarantee of its quota, in addition to the quota's placed and nominated
     /// pods.
     fn is_guaranteed(&self, pod: &Waiting) -> bool {
-        let Some(quota) = pod.holding.quota.as_ref().and_then(|name| self.cluster.objects.quotas.get(name))
-        else {
-            return false;
-        };
-        let Some(limits) = quota.valid().filter(|limits| !limits.guaranteed.is_empty()) else {
+        let Some((quota, limits)) = self.quota_of(pod).and_then(guarantee) else {
             return false;
         };
         let account = self.cluster.ledger.accounts().of(&quota.name);
-        let usage: &Usage = &pod.holding.usage;
-        match self.preemption.promised.get(&quota.name) {
-            None => account.guarantees(limits, usage),
+        match self.nominations.promised(&quota.name) {
+            None => account.guarantees(limits, &pod.holding.usage),
             Some(promised) => {
                 let mut account = account.clone();
                 account.used.add(promised);
-                account.guarantees(limits, usage)
+                account.guarantees(limits, &pod.holding.usage)
             }
         }
     }
 
     /// Returns whether the pods' total fits into the guarantee of their quota, in addition to its placed and nominated
     /// pods.
-    pub(super) fn guarantees_together(&self, quota: &Arc<str>, wanted: &Sums) -> bool {
-        let Some(quota) = self.cluster.objects.quotas.get(quota) else {
-            return false;
-        };
-        let Some(limits) = quota.valid().filter(|limits| !limits.guaranteed.is_empty()) else {
+    fn guarantees_together(&self, quota: &Arc<str>, wanted: &Sums) -> bool {
+        let Some((quota, limits)) = self.cluster.objects.quotas.get(quota).and_then(guarantee) else {
             return false;
         };
         let mut account = self.cluster.ledger.accounts().of(&quota.name).clone();
-        self.preemption.promised.get(&quota.name).into_iter().for_each(|promised| account.used.add(promised));
+        self.nominations.promised(&quota.name).into_iter().for_each(|promised| account.used.add(promised));
         account.guarantees_all(limits, wanted)
     }
 
-    /// Returns whether this pod may reclaim resources that other quotas borrow.
-    pub(in crate::scheduler) fn may_reclaim(&self, pod: &Waiting) -> bool {
-        let quota = pod.holding.quota.as_ref().and_then(|name| self.cluster.objects.quotas.get(name));
-        quota.is_some_and(|quota| quota.reclaim == Reclaim::Any) && self.is_guaranteed(pod)
-    }
-
-    pub(in crate::scheduler) fn leaving(&self) -> Leaving {
+    pub(super) fn leaving(&self) -> Leaving {
         let mut leaving = Leaving::new();
         if self.cluster.objects.quotas.is_empty() {
             return leaving;
         }
-        for holding in self.preemption.evicting.iter().filter_map(|uid| self.cluster.ledger.charge_of(uid)) {
-            let holding = &holding.holding;
+        let evicting = self.nominations.evicting();
+        for charge in evicting.filter_map(|uid| self.cluster.ledger.charge_of(uid)) {
+            let holding = &charge.holding;
             if let Some(quota) = holding.quota.as_ref().filter(|_| !holding.peer.terminating) {
                 leaving.entry(quota.clone()).or_default().charge(&holding.usage);
             }
@@ -92,18 +123,17 @@ impl Scheduler {
         leaving
     }
 
-    /// Returns how this pod may become a victim of a preemptor with this priority and these rights, after the victims
-    /// counted in `toll`.
-    pub(in crate::scheduler) fn claim_on(
+    /// Returns how this pod may become a victim of a preemptor, after the victims counted in `toll`.
+    pub(super) fn claim_on(
         &self,
         victim: &Occupant,
-        (priority, rights): (i32, &Rights),
+        (priority, rights): By,
         leaving: &Leaving,
         toll: &mut Toll,
     ) -> Claim {
         let holding = &victim.holding;
         let lower = holding.priority < priority;
-        let leaves = holding.peer.terminating || self.preemption.evicting.contains(&victim.pod.uid);
+        let leaves = holding.peer.terminating || self.nominations.is_evicting(&victim.pod.uid);
         rights.claim(toll, holding, lower, leaves, |name| self.account_left(name, leaving))
     }
 
@@ -119,40 +149,24 @@ impl Scheduler {
         Some((quota, account))
     }
 
-    /// Returns whether all of these may still be preempted: other pods of their quotas and gangs may have left in the
+    /// Returns whether quotas still allow to preempt all of these: other pods of their quotas may have left in the
     /// meantime.
-    pub(in crate::scheduler) fn still_claims(&self, preemptor: &Waiting, victims: &Victims) -> bool {
-        if !self.gangs_bear(victims.pods.iter()) {
-            return false;
-        }
+    pub(super) fn still_allow<'v>(
+        &self,
+        by: By,
+        victims: impl IntoIterator<Item = &'v Arc<Occupant>>,
+    ) -> bool {
         if self.cluster.objects.quotas.is_empty() {
             return true;
         }
-        let (rights, leaving, mut toll) = (self.rights_of(preemptor), self.leaving(), Toll::default());
-        let mut pods: Vec<_> = victims.pods.iter().collect();
-        pods.sort_by_cached_key(|pod| std::cmp::Reverse(importance(pod)));
-        let by = (preemptor.priority, &rights);
+        let (leaving, mut toll) = (self.leaving(), Toll::default());
+        let mut pods: Vec<_> = victims.into_iter().collect();
+        pods.sort_by_cached_key(|pod| Reverse(importance(pod)));
         pods.into_iter().all(|pod| self.claim_on(pod, by, &leaving, &mut toll) != Claim::No)
     }
+}
 
-    /// Retries preemption for pods that may be able to reclaim after quotas changed.
-    pub(in crate::scheduler) fn hunt_for_quotas(&mut self) {
-        if !self.cluster.config.preemption || self.cluster.objects.quotas.is_empty() {
-            return;
-        }
-        let mut found = Vec::new();
-        for group in self.parked.groups() {
-            let eligible = |uid: &&Arc<str>| {
-                let pod = self.cluster.waiting.get(*uid);
-                pod.is_some_and(|pod| {
-                    pod.policy == PreemptionPolicy::PreemptLowerPriority
-                        && pod.holding.quota.is_some()
-                        && self.may_preempt(pod)
-                        && self.may_reclaim(pod)
-                })
-            };
-            found.extend(group.pods.values().find(eligible).cloned());
-        }
-        found.iter().for_each(|uid| self.hunt(uid));
-    }
+/// Returns the quota with its limits if it is valid and guarantees something.
+fn guarantee(quota: &Arc<Quota>) -> Option<(&Arc<Quota>, &Limits)> {
+    Some((quota, quota.valid().filter(|limits| !limits.guaranteed.is_empty())?))
 }

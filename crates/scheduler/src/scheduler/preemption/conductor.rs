@@ -1,0 +1,486 @@
+//! Entry points of preemption: they carry out what its components decide.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::gangs::{self, GangAttempt, GangChosen, GangFound};
+use super::guarantees::{By, Guarantees};
+use super::hunts::{Attempt, Chosen, Next};
+use super::nominations::{Outlook, is_plain};
+use super::{Eviction, Preemption};
+use crate::agent::Choice;
+use crate::class::{Class, ClassId};
+use crate::gang::AllocationName;
+use crate::inventory::{NodeId, Occupant, Revision};
+use crate::preempt::{Fruitless, Prospect, Site, Survey, Takeover, Together, Victims};
+use crate::quota::{Rights, Toll};
+use crate::scheduler::{Action, Cluster, Sample, Scheduler, State, Task};
+
+impl Scheduler {
+    // Queries.
+
+    /// Returns the nominated pods, each with its node.
+    pub fn nominated_pods(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<str>)> {
+        self.preemption.nominations.iter()
+    }
+
+    /// Returns whether its eviction was requested and it is still there.
+    pub fn is_evicting(&self, uid: &str) -> bool {
+        self.preemption.is_evicting(uid)
+    }
+
+    /// Returns the number of pods with a reservation due to aging.
+    pub fn aged(&self) -> usize {
+        self.preemption.aged.len()
+    }
+
+    fn guarantees(&self) -> Guarantees<'_> {
+        Guarantees::of(&self.cluster, &self.preemption.nominations)
+    }
+
+    // Leadership.
+
+    /// Adopts the nominations of the previous leader, and tries preemption for the remaining parked pods.
+    pub(in crate::scheduler) fn begin_preemption(&mut self) {
+        let mut pods: Vec<_> =
+            self.cluster.waiting.values().map(|pod| (pod.seq, pod.pod.uid.clone())).collect();
+        pods.sort();
+        for (_, uid) in pods {
+            self.adopt_nomination(&uid);
+            self.hunt(&uid);
+        }
+    }
+
+    /// Drops all reservations: only the leader keeps them, and publishes them in the pods' status.
+    pub(in crate::scheduler) fn end_preemption(&mut self) {
+        let uids: Vec<_> = self.nominated_pods().map(|(uid, _)| uid.clone()).collect();
+        uids.iter().for_each(|uid| self.end_nomination(uid, false));
+        let Preemption { nominations, .. } = std::mem::take(&mut self.preemption);
+        nominations.evicting().for_each(|uid| self.stays(uid));
+    }
+
+    // Nominations.
+
+    /// Nominates the pod for the node and evicts its victims. `lent`: quotas that lose what they had borrowed.
+    fn nominate(&mut self, uid: &Arc<str>, node: &Arc<str>, victims: &[Arc<Occupant>], lent: &[Arc<str>]) {
+        let Some(preemptor) = self.cluster.waiting.get(uid).map(|waiting| waiting.pod.clone()) else {
+            return;
+        };
+        // Reclaimed resources are reserved against pods of any priority, or the borrowers would take them again.
+        self.keep_nominated(uid, node, !lent.is_empty());
+        for pod in self.preemption.nominations.evict(uid, victims) {
+            let (victim, preemptor) = (pod.pod.clone(), preemptor.clone());
+            let eviction = Eviction { victim, preemptor, node: node.clone(), generation: pod.generation };
+            self.actions.push(Action::Evict(Box::new(eviction)));
+            if let Some(quota) = pod.holding.quota.as_ref().filter(|quota| lent.contains(quota)) {
+                self.quotas.reclaimed(quota);
+            }
+        }
+        self.gangs_lose(victims);
+        self.actions.push(Action::Nominate { pod: preemptor, node: Some(node.clone()) });
+    }
+
+    fn keep_nominated(&mut self, uid: &Arc<str>, node: &Arc<str>, from_all: bool) {
+        let Cluster { waiting, ledger, .. } = &mut self.cluster;
+        if let Some(pod) = waiting.get(uid) {
+            self.preemption.nominations.keep(pod, node, from_all, ledger);
+            self.note_reservations();
+        }
+    }
+
+    /// Adopts the nomination in the pod's status, which another process wrote, or this one before a restart.
+    pub(in crate::scheduler) fn adopt_nomination(&mut self, uid: &Arc<str>) {
+        let known = self.preemption.has_nominated(uid) || self.cluster.ledger.charge_of(uid).is_some();
+        if !self.cluster.leading || !self.cluster.config.preemption || known {
+            return;
+        }
+        let Some(pod) = self.cluster.waiting.get(uid) else {
+            return;
+        };
+        if let Some(node) = pod.source.nominated_node.clone() {
+            let reclaims = pod.gang.is_none() && self.guarantees().may_reclaim(pod);
+            self.keep_nominated(uid, &node, reclaims);
+            self.preemption.nominations.adopted(uid);
+        }
+    }
+
+    /// Drops the pod's nomination and reservation. `told`: the pod's status still has it and must be cleared.
+    pub(in crate::scheduler) fn end_nomination(&mut self, uid: &Arc<str>, told: bool) {
+        let Some(node) = self.preemption.nominations.end(uid, &mut self.cluster.ledger) else {
+            return;
+        };
+        self.note_reservations();
+        self.preemption.node_changed(&node);
+        if told && let Some(pod) = self.cluster.waiting.get(uid) {
+            self.actions.push(Action::Nominate { pod: pod.pod.clone(), node: None });
+        }
+    }
+
+    /// Drops the nominations of the gang's members.
+    pub(in crate::scheduler) fn end_gang_nominations(&mut self, name: &AllocationName) {
+        for uid in self.gangs.waiting_uids(name) {
+            self.end_nomination(&uid, true);
+        }
+    }
+
+    /// Handles a watch event of a waiting pod: its status may have our nomination, an outdated one, or one of the
+    /// replica that schedules its class.
+    pub(in crate::scheduler) fn follow_nomination(&mut self, uid: &Arc<str>) {
+        let Some(pod) = self.cluster.waiting.get(uid) else {
+            return;
+        };
+        let nominations = &self.preemption.nominations;
+        match pod.state {
+            State::Parked | State::Grouped => {
+                nominations.clear_outdated(uid, &self.cluster, &mut self.actions);
+            }
+            State::Elsewhere if nominations.node_of(uid) != pod.source.nominated_node.as_ref() => {
+                self.end_nomination(uid, false);
+                self.adopt_nomination(uid);
+            }
+            _ => {}
+        }
+    }
+
+    /// Settles an [`Action::Evict`]: the victim is terminating or gone, or could not be evicted for this reason.
+    pub fn eviction_finished(&mut self, eviction: &Eviction, ended: Result<(), String>, now: Duration) {
+        let Err(why) = ended else {
+            return;
+        };
+        let victim = &eviction.victim;
+        if self.preemption.nominations.not_evicted(&victim.uid) {
+            self.stays(&victim.uid);
+        }
+        for uid in self.preemption.nominations.preemptors_of(&victim.uid) {
+            let (namespace, name) = (&victim.namespace, &victim.name);
+            let message = format!("preemption: the pod {namespace}/{name} could not be evicted: {why}");
+            if let Some(gang) = self.gang_of_waiting(&uid) {
+                self.end_gang_nominations(&gang);
+                self.gang_backs_off(&gang, message.into(), now);
+                continue;
+            }
+            self.end_nomination(&uid, true);
+            if self.cluster.waiting.get(&uid).is_some_and(|pod| pod.state == State::Parked) {
+                self.withdraw(&uid);
+                self.back_off(&uid, message, now);
+            }
+        }
+    }
+
+    /// Places the nominated pods that now fit their node, and drops nominations that can no longer succeed.
+    pub(in crate::scheduler) fn look_at_nominated(&mut self, now: Duration) {
+        while self.binds < self.cluster.config.max_waiting_binds
+            && let Some(uid) = self.preemption.nominations.next_due()
+        {
+            match self.cluster.waiting.get(&uid).map(|pod| &pod.state) {
+                Some(State::Parked) => self.look_at(&uid, now),
+                Some(State::Grouped) => self.look_at_member(&uid, now),
+                // It is being placed; when it parks again, it is checked again.
+                _ => {}
+            }
+        }
+    }
+
+    fn look_at(&mut self, uid: &Arc<str>, now: Duration) {
+        let Some(class) = self.cluster.waiting.get(uid).map(|pod| pod.class.clone()) else {
+            return;
+        };
+        let Preemption { nominations, aged, .. } = &mut self.preemption;
+        let waits = |node| aged.is_kept(uid, node, &self.cluster);
+        match nominations.outlook(uid, &class, &self.cluster, waits) {
+            Outlook::Fits(node) => self.place_nominated(uid, &class, node, now),
+            Outlook::Waits => {}
+            Outlook::Hopeless => {
+                self.end_nomination(uid, true);
+                if let Some(group) = self.parked.get_mut(class.id) {
+                    // Its message differs from that of its group.
+                    group.told = false;
+                }
+                self.hunt(uid);
+            }
+        }
+    }
+
+    /// Places a nominated pod that fits its node.
+    fn place_nominated(&mut self, uid: &Arc<str>, class: &Arc<Class>, node: NodeId, now: Duration) {
+        if is_plain(class) && self.cluster.lacks_quota(uid).is_some() {
+            return self.wait_for_quota(uid);
+        }
+        self.end_nomination(uid, false);
+        if !is_plain(class) {
+            // Without the reservation the list of its class has the node again, and this pod is tried first.
+            let place = self.cluster.waiting.get(uid).map(|pod| pod.place());
+            if let Some(agent) = place.and_then(|place| self.parked.wake_this(class.id, place)) {
+                self.awake(uid, class, agent);
+            }
+            return;
+        }
+        self.withdraw(uid);
+        let Some(waiting) = self.cluster.waiting.get_mut(uid) else {
+            return;
+        };
+        (waiting.tries, waiting.attempts) = (1, waiting.attempts + 1);
+        match self.cluster.ledger.commit(uid, waiting.holding.clone(), node, |_| true) {
+            Ok(host) => self.bind(uid, host),
+            Err(_) => self.admit(uid, now),
+        }
+    }
+
+    /// Checks a nominated member of a gang after its node changed.
+    fn look_at_member(&mut self, uid: &Arc<str>, now: Duration) {
+        let Some(name) = self.gang_of_waiting(uid).filter(|_| self.preemption.has_nominated(uid)) else {
+            return;
+        };
+        if !self.preemption.nominations.can_still_come(uid, &self.cluster) {
+            self.end_gang_nominations(&name);
+            self.try_gang_again(&name, now);
+        } else if !self.preemption.gang_awaits_victims(&name, &self.gangs) {
+            self.try_gang_again(&name, now);
+        }
+    }
+
+    /// Gives reservations to pods that have waited long, and drops those that did not help in time.
+    pub(in crate::scheduler) fn look_after_aged(&mut self, now: Duration) {
+        let Preemption { aged, nominations, .. } = &mut self.preemption;
+        let Some(over) = aged.begin(&self.cluster, nominations, now) else {
+            return;
+        };
+        for uid in over {
+            self.end_nomination(&uid, false);
+            self.hunt(&uid);
+        }
+        loop {
+            let Preemption { aged, nominations, .. } = &mut self.preemption;
+            let Some((uid, node)) = aged.next(&self.cluster, &self.parked, nominations, now) else {
+                return;
+            };
+            self.keep_nominated(&uid, &node, true);
+            self.preemption.nominations.mark_due(&uid);
+            self.actions.push(Action::WakeAgent(0));
+        }
+    }
+
+    // Hunts of classes.
+
+    /// Starts preemption for a pod that was just parked. Returns whether it is still unknown if preemption helps its
+    /// class.
+    pub(in crate::scheduler) fn parked_pod_hunts(&mut self, uid: &Arc<str>) -> bool {
+        self.preemption.nominations.mark_due(uid);
+        self.preemption.nominations.clear_outdated(uid, &self.cluster, &mut self.actions);
+        self.hunt(uid);
+        self.cluster.waiting.get(uid).is_some_and(|pod| self.preemption.hunts(pod.class.id))
+    }
+
+    fn hunt(&mut self, uid: &Arc<str>) {
+        self.preemption.hunt(uid, &self.cluster, &self.parked, &mut self.actions);
+    }
+
+    /// Returns this agent's next step of a hunt.
+    pub(in crate::scheduler) fn next_preemption(&mut self, agent: usize, now: Duration) -> Option<Task> {
+        loop {
+            let (hunts, actions) = (&mut self.preemption.hunts, &mut self.actions);
+            let class = hunts.next_class(agent, &self.cluster, &self.parked, actions)?;
+            loop {
+                let Preemption { hunts, nominations, .. } = &mut self.preemption;
+                match hunts.step(class, &self.cluster, &self.parked, nominations, now) {
+                    Some(Next::Survey(class, priority, rights)) => {
+                        return Some(Task::Survey { class, priority, rights });
+                    }
+                    Some(Next::DryRuns(mut attempt, nodes)) => {
+                        attempt.sites = self.sites(nodes, (attempt.priority, &attempt.rights), false);
+                        return Some(Task::Preempt(attempt));
+                    }
+                    Some(Next::Chosen(chosen)) => self.settle_hunt(class, chosen),
+                    None => break,
+                }
+            }
+            self.tell_untold(class);
+        }
+    }
+
+    /// Returns the pods that a pod with this priority and these rights may preempt on each of these nodes. `together`:
+    /// the victims of all nodes must leave quotas their guarantees, not only those of each node.
+    fn sites(&self, nodes: Vec<NodeId>, by: By, together: bool) -> Vec<Site> {
+        let (guarantees, ledger) = (self.guarantees(), &self.cluster.ledger);
+        let (known, leaving, mut toll) = (Default::default(), guarantees.leaving(), Toll::default());
+        let group_of = |uid: &str| self.victim_group(uid, &known);
+        let site = |node| {
+            if !together {
+                toll = Toll::default();
+            }
+            let claim = |pod: &_| guarantees.claim_on(pod, by, &leaving, &mut toll);
+            Site::claimed(ledger, node, by.1.reclaims(), claim, &group_of)
+        };
+        nodes.into_iter().map(site).collect()
+    }
+
+    /// Nominates a pod for the chosen victims if they may still be preempted, or records that there are none.
+    fn settle_hunt(&mut self, class: ClassId, chosen: Chosen) {
+        match chosen {
+            Chosen::Victims(uid, victims) if !self.still_claims(&uid, &victims) => {
+                self.preemption.hunts.leave_out(class, victims.node);
+            }
+            Chosen::Victims(uid, victims) => {
+                let node = self.inventory().name(victims.node).clone();
+                self.nominate(&uid, &node, &victims.pods, &victims.lent);
+                self.preemption.hunts.succeeded(class);
+                self.stats.preemption_attempts += 1;
+                self.actions.push(Action::Observe(Sample::Victims { pods: victims.pods.len() }));
+                self.tell_why(&uid, true);
+            }
+            Chosen::Failed(unhelped) => {
+                self.stats.preemption_attempts += 1;
+                unhelped.into_iter().for_each(|unhelped| self.parked.preemption_failed(class, unhelped));
+            }
+        }
+    }
+
+    /// Returns whether the pod may still preempt all of these: other pods of their quotas and gangs may have left in
+    /// the meantime.
+    fn still_claims(&self, uid: &str, victims: &Victims) -> bool {
+        self.cluster.waiting.get(uid).is_some_and(|pod| {
+            let rights = self.guarantees().rights_of(pod);
+            self.gangs_bear(victims.pods.iter())
+                && self.guarantees().still_allow((pod.priority, &rights), &victims.pods)
+        })
+    }
+
+    /// Settles a survey of the nodes for a class.
+    pub(in crate::scheduler) fn settle_survey(
+        &mut self,
+        agent: usize,
+        class: &Arc<Class>,
+        by: (i32, &Arc<Rights>),
+        found: Result<Survey, Choice>,
+        seen: Revision,
+        now: Duration,
+    ) {
+        if !self.preemption.hunts.step_ended(class.id) {
+            return;
+        }
+        match found {
+            Ok(survey) => self.preemption.hunts.surveyed(class.id, by, survey, seen, now),
+            // There is a valid node by now.
+            Err(choice) if self.parked.get(class.id).is_some() => {
+                self.settle_check(agent, class, choice, seen);
+            }
+            Err(_) => {}
+        }
+        self.preemption.hunt_on(class.id, &self.parked, &mut self.actions);
+    }
+
+    /// Settles the dry runs on some nodes.
+    pub(in crate::scheduler) fn settle_attempt(
+        &mut self,
+        attempt: &Attempt,
+        found: Vec<Result<Victims, Fruitless>>,
+        seen: Revision,
+        now: Duration,
+    ) {
+        let class = attempt.class.id;
+        let Preemption { hunts, nominations, .. } = &mut self.preemption;
+        if !hunts.step_ended(class) {
+            return;
+        }
+        hunts.evaluated(attempt, found, seen);
+        if let Some(chosen) = hunts.choose(attempt, &self.cluster, nominations, now) {
+            self.settle_hunt(class, chosen);
+        }
+        self.preemption.hunt_on(class, &self.parked, &mut self.actions);
+        self.tell_untold(class);
+    }
+
+    // Hunts of gangs.
+
+    /// Returns this agent's next step for gangs that preempt.
+    pub(in crate::scheduler) fn next_gang_step(&mut self, agent: usize) -> Option<Box<GangAttempt>> {
+        loop {
+            let Preemption { gangs, nominations, .. } = &self.preemption;
+            let name = gangs.next(agent, &self.cluster, &self.gangs, nominations)?;
+            match self.gang_step(&name) {
+                Some(step) => return Some(Box::new(step)),
+                None => self.preemption.gangs.end(&name),
+            }
+        }
+    }
+
+    fn gang_step(&mut self, name: &AllocationName) -> Option<GangAttempt> {
+        let nominations = &self.preemption.nominations;
+        let priority = gangs::priority_of(name, &self.cluster, &self.gangs, nominations)?;
+        let (version, wanted) = self.gang_that_preempts(name)?;
+        let rights = self.guarantees().rights_together(&wanted);
+        let prospects = self.preemption.gangs.begin(name, &self.cluster.ledger);
+        let by = (priority, &rights);
+        let sites = |mut prospect: Prospect<NodeId>| {
+            prospect.nodes.retain(|id| self.inventory().row(*id).node.is_some());
+            let mut nodes = self.sites(prospect.nodes, by, true);
+            for site in &mut nodes {
+                site.pods.retain(|known| !self.gangs.is_placed_member(&known.pod.pod.uid, name));
+            }
+            Prospect { domain: prospect.domain, nodes }
+        };
+        let together = prospects.map(|prospects| Together {
+            prospects: prospects.into_iter().map(sites).collect(),
+            budgets: self.cluster.objects.budgets.clone(),
+        });
+        Some(GangAttempt { name: name.clone(), version, priority, rights, wanted, together })
+    }
+
+    pub(in crate::scheduler) fn settle_gang_step(
+        &mut self,
+        agent: usize,
+        attempt: &GangAttempt,
+        found: GangFound,
+        now: Duration,
+    ) {
+        let (name, nominations) = (&attempt.name, &self.preemption.nominations);
+        let priority = gangs::priority_of(name, &self.cluster, &self.gangs, nominations);
+        let current = self.gangs.is_parked_at(name, attempt.version) && priority.is_some();
+        let changed = match &found {
+            GangFound::Takeovers(Some(takeovers)) => {
+                !attempt.is_current(takeovers, &self.cluster, nominations)
+                    || !self.gangs_bear(gangs::victims_of(takeovers))
+            }
+            _ => false,
+        };
+        let (hunts, actions) = (&mut self.preemption.gangs, &mut self.actions);
+        match hunts.settle((agent, name), found, (current, changed), now, actions) {
+            Some(GangChosen::Takeovers(takeovers)) => self.nominate_gang(attempt, &takeovers, now),
+            Some(GangChosen::Failed(lacking)) => {
+                self.stats.preemption_attempts += 1;
+                self.gang_lacks(name, lacking, now);
+            }
+            None => {}
+        }
+    }
+
+    /// Nominates all needed members, and evicts all victims.
+    fn nominate_gang(&mut self, attempt: &GangAttempt, takeovers: &[Takeover], now: Duration) {
+        let name = &attempt.name;
+        self.stats.preemption_attempts += 1;
+        for takeover in takeovers {
+            let uid = &attempt.wanted.members[takeover.member].uid;
+            let node = self.inventory().name(takeover.node).clone();
+            self.nominate(uid, &node, &takeover.victims, &takeover.lent);
+        }
+        let victims = gangs::victims_of(takeovers).count();
+        self.actions.push(Action::Observe(Sample::Victims { pods: victims }));
+        if !self.preemption.gang_awaits_victims(name, &self.gangs)
+            && let Some(first) = takeovers.first()
+        {
+            self.preemption.nominations.mark_due(&attempt.wanted.members[first.member].uid);
+        }
+        let with_victims = takeovers.iter().filter(|takeover| !takeover.victims.is_empty());
+        let nodes: BTreeSet<_> = with_victims.map(|takeover| takeover.node).collect();
+        if let Some(lacking) = self.preemption.gangs.succeeded(name, victims, nodes.len()) {
+            self.gang_lacks(name, lacking, now);
+        }
+    }
+
+    /// Returns the allocation this waiting member belongs to.
+    pub fn gang_of_waiting(&self, uid: &str) -> Option<AllocationName> {
+        let pod = self.cluster.waiting.get(uid).filter(|pod| pod.state == State::Grouped)?;
+        Some(pod.gang.as_ref()?.name.clone())
+    }
+}
