@@ -30,6 +30,12 @@ struct Known {
     pinned: Option<Pinned>,
 }
 
+impl Advised {
+    pub(super) fn help_for(&self, name: &AllocationName) -> Option<&Arc<str>> {
+        self.help.get(name)
+    }
+}
+
 /// An unschedulable class or gang.
 enum Stuck<'a> {
     Class(ClassId),
@@ -61,7 +67,7 @@ impl Scheduler {
         let same = self.cluster.ledger.inventory().row(node).revision == revision;
         let resident = |pod: Occupant| Resident {
             fixed: self.fixed(&pod),
-            gang: self.gang_of(&pod.pod.uid),
+            gang: self.gangs.of_placed(&pod.pod.uid),
             pod: pod.pod,
             holding: pod.holding,
         };
@@ -110,13 +116,13 @@ impl Scheduler {
     /// Returns at most `most` unschedulable cases in queue order, and the number of further ones.
     pub fn stuck(&self, most: usize) -> (Vec<Case>, usize) {
         let of_class = |group: &Group| Some((*group.pods.first_key_value()?.0, Stuck::Class(group.class.id)));
-        let gangs = self.stuck_gangs().map(|(place, name)| (place, Stuck::Gang(name)));
+        let gangs = self.gangs.stuck(&self.cluster).map(|(place, name)| (place, Stuck::Gang(name)));
         let mut stuck: Vec<(Place, Stuck)> = self.parked.groups().filter_map(of_class).chain(gangs).collect();
         stuck.sort_unstable_by_key(|(place, _)| *place);
         let more = stuck.len().saturating_sub(most);
         let case = |(_, stuck): &(Place, Stuck)| match stuck {
             Stuck::Class(class) => self.case_of_class(*class),
-            Stuck::Gang(name) => Some(self.case_of_gang(name)?.1),
+            Stuck::Gang(name) => Some(self.gangs.case(name, &self.cluster, &self.preemption)?.1),
         };
         (stuck.iter().take(most).filter_map(case).collect(), more)
     }
@@ -137,7 +143,7 @@ impl Scheduler {
         }
         let mut cases: Vec<_> =
             classes.values().filter_map(|pods| self.case_of_pods(pods.values())).collect();
-        cases.extend(self.unplaced_gangs());
+        cases.extend(self.gangs.unplaced(&self.cluster, &self.preemption));
         cases.sort_by_key(|(place, _)| *place);
         cases.into_iter().map(|(_, case)| case).collect()
     }
@@ -176,12 +182,8 @@ impl Scheduler {
         let mut changed: Vec<_> = before.iter().filter(news).map(|(name, _)| name.clone()).collect();
         changed.extend(self.advised.help.keys().filter(|name| !before.contains_key(*name)).cloned());
         for name in changed {
-            self.gang_is_untold(&name);
+            self.gangs.mark_untold(&name);
         }
-    }
-
-    pub(super) fn help_for(&self, name: &AllocationName) -> Option<Arc<str>> {
-        self.advised.help.get(name).cloned()
     }
 }
 

@@ -21,7 +21,7 @@ impl Scheduler {
         match outcome {
             Outcome::Bound => {
                 self.cluster.ledger.confirm(uid);
-                self.member_bound(uid);
+                self.gangs.member_bound(uid);
                 if ours {
                     self.scheduled(binding, now);
                 }

@@ -25,7 +25,7 @@ impl Scheduler {
             State::Queued(ticket) | State::Woken(ticket) => self.dispatcher.waits(*ticket) == Some(uid),
             State::Binding => self.cluster.ledger.charge_of(uid).is_some(),
             State::Held => self.foreign.holds(uid),
-            State::Elsewhere => !self.owns_pod(pod),
+            State::Elsewhere => !self.cluster.owns_pod(pod),
             State::Grouped => {
                 pod.gang.as_ref().is_some_and(|gang| self.gangs.has_waiting(&gang.name, pod.place(), uid))
             }

@@ -1,11 +1,13 @@
 //! State that all components of the scheduler read.
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use super::claims::Outdated;
-use super::{SchedulerConfig, Waiting};
+use super::{SchedulerConfig, Share, Waiting};
 use crate::class::Class;
+use crate::gang::AllocationName;
 use crate::invariants::{Checked, within_maximum};
 use crate::inventory::{Inventory, Ledger, NodeId, Row};
 use crate::objects::Objects;
@@ -22,6 +24,8 @@ pub(super) struct Cluster {
     /// By uid. Never iterated where order could matter.
     pub(super) waiting: HashMap<Arc<str>, Waiting>,
     pub(super) leading: bool,
+    /// Classes and gangs that this replica schedules; `None`: all.
+    pub(super) share: Option<Share>,
 }
 
 impl Cluster {
@@ -107,5 +111,25 @@ impl Cluster {
         };
         let Some(limits) = quota.valid() else { return Ok(()) };
         within_maximum(&quota.name, &limits.maximum, self.ledger.accounts().of(&quota.name), &holding.usage)
+    }
+
+    /// Returns whether this replica owns the pod. Members of a gang have the same owner.
+    pub(super) fn owns_pod(&self, pod: &Waiting) -> bool {
+        match &pod.gang {
+            Some(gang) => self.owns_gang(&gang.name),
+            None => self.owns(&pod.class),
+        }
+    }
+
+    pub(super) fn owns(&self, class: &Class) -> bool {
+        self.share.as_ref().is_none_or(|share| share.owns(class.fingerprint()))
+    }
+
+    pub(super) fn owns_gang(&self, name: &AllocationName) -> bool {
+        self.share.as_ref().is_none_or(|share| {
+            let mut hasher = DefaultHasher::new();
+            name.hash(&mut hasher);
+            share.owns(hasher.finish())
+        })
     }
 }

@@ -61,7 +61,8 @@ impl Scheduler {
             let holding = self.cluster.objects.holding(&pod);
             let before = self.inventory().revision();
             self.cluster.ledger.bound(&pod.uid, node, &holding);
-            self.note_placed(&pod, &holding.peer);
+            let leaves = pod.deleting || self.preemption.is_evicting(&pod.uid);
+            self.gangs.note_placed(&pod.uid, &holding.peer, leaves);
             self.note_resident(&pod);
             self.cluster.ledger.note_seen(pod_ref(&pod), pod.generation, pod.started_s);
             if self.inventory().revision() != before {

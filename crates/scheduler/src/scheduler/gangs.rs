@@ -12,21 +12,21 @@ mod tell;
 mod victims;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use advice::GangCase;
+use quota::members_within_quotas;
 
-use super::{Action, Scheduler, State};
+use super::{Action, Cluster, Preemption, Scheduler, State};
 use crate::dispatch::{Request, Ticket};
 use crate::gang::{
     Allocation, AllocationKind, AllocationName, AllocationStatus, Allocations, Membership, Wanted,
 };
-use crate::inventory::Revision;
+use crate::inventory::{Ledger, Revision};
 use crate::objects::{Kind, ObjectName};
 use crate::queue::Place;
-use berth_model::{Peer, Pod};
+use berth_model::Peer;
 
 /// Minimum interval between attempts of a parked gang, however often nodes change.
 const PACE: Duration = Duration::from_secs(1);
@@ -274,6 +274,62 @@ impl Gangs {
     pub(super) fn largest(&self) -> usize {
         self.largest
     }
+
+    /// Records a pod with a node, which may be a member. `leaves`: it is deleted or being evicted.
+    pub(super) fn note_placed(&mut self, uid: &Arc<str>, peer: &Peer, leaves: bool) {
+        match self.find(peer).filter(|_| !leaves) {
+            Some(membership) => self.gained(uid, &membership.name, membership.role),
+            None => self.lost(uid),
+        }
+    }
+
+    /// Records that a victim stays on its node after all: it counts as a member of its gang again.
+    pub(super) fn stays(&mut self, uid: &Arc<str>, ledger: &Ledger) {
+        let peer = ledger.charge_of(uid).map(|charge| &charge.holding.peer).filter(|peer| !peer.terminating);
+        if let Some(membership) = peer.and_then(|peer| self.find(peer)) {
+            self.gained(uid, &membership.name, membership.role);
+        }
+    }
+
+    /// Records the successful bind of a member.
+    pub(super) fn member_bound(&mut self, uid: &str) {
+        if let Some((name, _)) = self.placed.get(uid) {
+            self.due.insert(name.clone());
+            self.untold.insert(name.clone());
+        }
+    }
+
+    /// Finds the members among the pods with a node, if they are not known.
+    fn recount(&mut self, now: Duration, cluster: &Cluster, preemption: &Preemption) {
+        let early = self.recounted_at.is_some_and(|at| now.saturating_sub(at) < RECOUNT_EVERY);
+        if !self.recount || early {
+            return;
+        }
+        self.recount = false;
+        self.recounted_at = Some(now);
+        let mut found: Vec<(Arc<str>, Option<Membership>)> = Vec::new();
+        for (uid, charge) in cluster.ledger.charges() {
+            let peer = &charge.holding.peer;
+            let leaves = peer.terminating || preemption.is_evicting(uid);
+            let membership = if leaves { None } else { self.find(peer) };
+            if membership.is_some() || self.placed.contains_key(uid) {
+                found.push((uid.clone(), membership));
+            }
+        }
+        found.sort_by(|a, b| a.0.cmp(&b.0));
+        for (uid, membership) in found {
+            match membership {
+                Some(membership) => self.gained(&uid, &membership.name, membership.role),
+                None => self.lost(&uid),
+            }
+        }
+    }
+
+    fn set_state(&mut self, name: &AllocationName, state: GangState) {
+        if let Some(gang) = self.all.get_mut(name) {
+            gang.state = state;
+        }
+    }
 }
 
 impl Scheduler {
@@ -357,60 +413,6 @@ impl Scheduler {
 
     // Members.
 
-    /// Records a pod with a node, which may be a member of a gang.
-    pub(super) fn note_placed(&mut self, pod: &Pod, peer: &Peer) {
-        let leaves = pod.deleting || self.preemption.is_evicting(&pod.uid);
-        match self.gangs.find(peer).filter(|_| !leaves) {
-            Some(membership) => self.gangs.gained(&pod.uid, &membership.name, membership.role),
-            None => self.gangs.lost(&pod.uid),
-        }
-    }
-
-    /// Records that a victim stays on its node after all: it counts as a member of its gang again.
-    pub(super) fn stays(&mut self, uid: &Arc<str>) {
-        let peer = self.cluster.ledger.charge_of(uid).map(|charge| charge.holding.peer.clone());
-        let Some(peer) = peer.filter(|peer| !peer.terminating) else {
-            return;
-        };
-        if let Some(membership) = self.gangs.find(&peer) {
-            self.gangs.gained(uid, &membership.name, membership.role);
-        }
-    }
-
-    /// Records the successful bind of a member.
-    pub(super) fn member_bound(&mut self, uid: &str) {
-        if let Some((name, _)) = self.gangs.placed.get(uid) {
-            self.gangs.due.insert(name.clone());
-            self.gangs.untold.insert(name.clone());
-        }
-    }
-
-    /// Finds the members among the pods with a node, if they are not known.
-    fn recount_members(&mut self, now: Duration) {
-        let early = self.gangs.recounted_at.is_some_and(|at| now.saturating_sub(at) < RECOUNT_EVERY);
-        if !self.gangs.recount || early {
-            return;
-        }
-        self.gangs.recount = false;
-        self.gangs.recounted_at = Some(now);
-        let mut found: Vec<(Arc<str>, Option<Membership>)> = Vec::new();
-        for (uid, charge) in self.cluster.ledger.charges() {
-            let peer = &charge.holding.peer;
-            let leaves = peer.terminating || self.preemption.is_evicting(uid);
-            let membership = if leaves { None } else { self.gangs.find(peer) };
-            if membership.is_some() || self.gangs.placed.contains_key(uid) {
-                found.push((uid.clone(), membership));
-            }
-        }
-        found.sort_by(|a, b| a.0.cmp(&b.0));
-        for (uid, membership) in found {
-            match membership {
-                Some(membership) => self.gangs.gained(&uid, &membership.name, membership.role),
-                None => self.gangs.lost(&uid),
-            }
-        }
-    }
-
     /// Adds a waiting pod to its gang; `false`: it has none.
     pub(super) fn join_gang(&mut self, uid: &Arc<str>, now: Duration) -> bool {
         let Some(waiting) = self.cluster.waiting.get_mut(uid) else {
@@ -420,7 +422,7 @@ impl Scheduler {
             return false;
         };
         let place = waiting.place();
-        if !self.owns_gang(&membership.name) {
+        if !self.cluster.owns_gang(&membership.name) {
             if let Some(waiting) = self.cluster.waiting.get_mut(uid) {
                 waiting.state = State::Elsewhere;
             }
@@ -453,14 +455,6 @@ impl Scheduler {
         self.gangs.concede(uid, &membership.losers);
     }
 
-    pub(super) fn owns_gang(&self, name: &AllocationName) -> bool {
-        self.share.as_ref().is_none_or(|share| {
-            let mut hasher = DefaultHasher::new();
-            name.hash(&mut hasher);
-            share.owns(hasher.finish())
-        })
-    }
-
     // Time.
 
     /// Decides about gangs that are marked due or whose time has come.
@@ -469,7 +463,7 @@ impl Scheduler {
             return;
         }
         if self.synced() {
-            self.recount_members(now);
+            self.gangs.recount(now, &self.cluster, &self.preemption);
         }
         for name in std::mem::take(&mut self.gangs.due) {
             self.decide_gang(&name, now);
@@ -580,9 +574,10 @@ impl Scheduler {
         gang.state = GangState::Idle;
         let allocation = allocation.filter(|allocation| gang.is_ready(allocation))?;
         let gang = self.gangs.all.get(&name)?;
-        let mut wanted = self.wanted(gang, &allocation)?;
+        let mut wanted = self.gangs.wanted(gang, &allocation, &self.cluster, &self.preemption)?;
         let awaits_victims = self.preemption.gang_awaits_victims(&name, &self.gangs);
-        let Some(members) = self.members_within_quotas(std::mem::take(&mut wanted.members), &wanted.need)
+        let Some(members) =
+            members_within_quotas(std::mem::take(&mut wanted.members), &wanted.need, &self.cluster)
         else {
             self.gangs.due.insert(name);
             return None;

@@ -77,7 +77,6 @@ pub struct Scheduler {
     preemption: Preemption,
     quotas: Quotas,
     advised: Advised,
-    share: Option<Share>,
     dispatcher: Dispatcher,
     parked: Parked,
     backoff: Backoff,
@@ -115,7 +114,6 @@ impl Scheduler {
             preemption: Preemption::default(),
             quotas: Quotas::default(),
             advised: Advised::default(),
-            share: None,
             dispatcher: Dispatcher::new(config.dispatcher, agents, estimator, config.seed),
             parked: Parked::new(agents),
             backoff: Backoff::default(),
@@ -137,6 +135,7 @@ impl Scheduler {
                 ledger: Ledger::default(),
                 waiting: HashMap::new(),
                 leading: false,
+                share: None,
                 config,
             },
         }
@@ -303,7 +302,7 @@ impl Scheduler {
         };
         waiting.tries = 0;
         let class = waiting.class.clone();
-        if self.join_gang(uid, now) || self.owns(&class) && self.queue_for_quota(uid) {
+        if self.join_gang(uid, now) || self.cluster.owns(&class) && self.queue_for_quota(uid) {
             return;
         }
         self.enter(uid, now);
@@ -316,7 +315,7 @@ impl Scheduler {
         };
         let (class, place) = (waiting.class.clone(), waiting.place());
         self.adopt_nomination(uid);
-        if !self.owns(&class) {
+        if !self.cluster.owns(&class) {
             if let Some(waiting) = self.cluster.waiting.get_mut(uid) {
                 waiting.state = State::Elsewhere;
             }
@@ -405,7 +404,7 @@ impl Scheduler {
     }
 
     fn tell(&mut self, uid: &Arc<str>, reason: &'static str, message: Arc<str>, event: bool) {
-        if !self.cluster.waiting.get(uid).is_some_and(|waiting| self.owns_pod(waiting)) {
+        if !self.cluster.waiting.get(uid).is_some_and(|waiting| self.cluster.owns_pod(waiting)) {
             // The replica that schedules it writes its condition.
             return;
         }

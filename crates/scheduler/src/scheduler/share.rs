@@ -4,8 +4,7 @@
 
 use std::time::Duration;
 
-use super::{Scheduler, State, Waiting};
-use crate::class::Class;
+use super::{Scheduler, State};
 use crate::rules::{hash_of, mix};
 
 /// The replicas that schedule, and this replica.
@@ -33,10 +32,10 @@ impl Share {
 impl Scheduler {
     /// Restricts this replica to the classes of this share; `None`: all classes.
     pub fn set_share(&mut self, share: Option<Share>, now: Duration) {
-        if self.share == share {
+        if self.cluster.share == share {
             return;
         }
-        self.share = share;
+        self.cluster.share = share;
         let movable = |state: &State| {
             matches!(
                 state,
@@ -51,7 +50,7 @@ impl Scheduler {
         };
         let mut moved: Vec<_> = (self.cluster.waiting.iter())
             .filter(|(_, pod)| movable(&pod.state))
-            .filter(|(_, pod)| self.owns_pod(pod) == (pod.state == State::Elsewhere))
+            .filter(|(_, pod)| self.cluster.owns_pod(pod) == (pod.state == State::Elsewhere))
             .map(|(uid, pod)| (pod.seq, uid.clone()))
             .collect();
         moved.sort();
@@ -59,18 +58,6 @@ impl Scheduler {
             self.withdraw(&uid);
             self.admit(&uid, now);
         }
-    }
-
-    /// Returns whether this replica owns the pod. Members of a gang have the same owner.
-    pub(super) fn owns_pod(&self, pod: &Waiting) -> bool {
-        match &pod.gang {
-            Some(gang) => self.owns_gang(&gang.name),
-            None => self.owns(&pod.class),
-        }
-    }
-
-    pub(super) fn owns(&self, class: &Class) -> bool {
-        self.share.as_ref().is_none_or(|share| share.owns(class.fingerprint()))
     }
 }
 

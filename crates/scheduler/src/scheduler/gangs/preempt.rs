@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::quota::members_within_quotas;
 use super::{Gang, GangState, Gangs};
 use crate::gang::{Allocation, AllocationName, Candidate, Wanted};
-use crate::scheduler::Scheduler;
+use crate::scheduler::{Cluster, Preemption, Scheduler};
 
 impl Gangs {
     /// Returns the members without a node, in queue order.
@@ -28,26 +29,29 @@ impl Gangs {
         let parked = |gang: &Gang| matches!(gang.state, GangState::Parked(_)) && gang.version == version;
         self.all.get(name).is_some_and(parked)
     }
-}
 
-impl Scheduler {
     /// Returns what is to be placed of a gang: all its waiting members.
-    pub(super) fn wanted(&self, gang: &Gang, allocation: &Allocation) -> Option<Wanted> {
+    pub(super) fn wanted(
+        &self,
+        gang: &Gang,
+        allocation: &Allocation,
+        cluster: &Cluster,
+        preemption: &Preemption,
+    ) -> Option<Wanted> {
         let mut members = Vec::with_capacity(gang.waiting.len());
         let mut reserved = Vec::new();
         for (uid, role) in gang.waiting.values() {
-            let waiting = self.cluster.waiting.get(uid)?;
+            let waiting = cluster.waiting.get(uid)?;
             members.push(Candidate {
                 uid: uid.clone(),
                 class: waiting.class.clone(),
                 holding: waiting.holding.clone(),
                 role: *role,
             });
-            let node =
-                self.preemption.node_of(uid).and_then(|node| self.cluster.ledger.inventory().find(node));
+            let node = preemption.node_of(uid).and_then(|node| cluster.ledger.inventory().find(node));
             reserved.extend(node.map(|node| (node, uid.clone())));
         }
-        let node_of = |uid: &Arc<str>| Some(self.cluster.ledger.charge_of(uid)?.node);
+        let node_of = |uid: &Arc<str>| Some(cluster.ledger.charge_of(uid)?.node);
         Some(Wanted {
             members,
             need: gang.need(allocation),
@@ -59,22 +63,29 @@ impl Scheduler {
 
     /// Returns the version of a parked gang and the members it may preempt for: those its roles need, or one more
     /// member if all minimums are met.
-    pub(in crate::scheduler) fn gang_that_preempts(&self, name: &AllocationName) -> Option<(u64, Wanted)> {
-        let gang = self.gangs.all.get(name)?;
-        let allocation = self.gangs.allocations.get(name)?;
+    pub(in crate::scheduler) fn preempting(
+        &self,
+        name: &AllocationName,
+        cluster: &Cluster,
+        preemption: &Preemption,
+    ) -> Option<(u64, Wanted)> {
+        let gang = self.all.get(name)?;
+        let allocation = self.allocations.get(name)?;
         if !matches!(gang.state, GangState::Parked(_)) {
             return None;
         }
-        let mut wanted = self.wanted(gang, allocation)?;
-        wanted.members = self.members_within_quotas(wanted.members, &wanted.need)?;
+        let mut wanted = self.wanted(gang, allocation, cluster, preemption)?;
+        wanted.members = members_within_quotas(wanted.members, &wanted.need, cluster)?;
         if wanted.need.iter().all(|need| *need == 0) {
             *wanted.need.get_mut(wanted.members.first()?.role)? = 1;
         }
         // Preempts nothing for members beyond their quotas.
-        wanted.members = self.members_within_quotas(wanted.members, &wanted.need)?;
+        wanted.members = members_within_quotas(wanted.members, &wanted.need, cluster)?;
         Some((gang.version, wanted))
     }
+}
 
+impl Scheduler {
     /// Retries a parked gang after a change it has waited for.
     pub(in crate::scheduler) fn try_gang_again(&mut self, name: &AllocationName, now: Duration) {
         let gang = self.gangs.all.get(name);

@@ -9,12 +9,42 @@ use super::{GangState, Gangs};
 use crate::gang::{AllocationName, Candidate};
 use crate::queue::Place;
 use crate::quota::{Account, Sums};
-use crate::scheduler::{Scheduler, quotas};
+use crate::scheduler::{Cluster, Scheduler, quotas};
 
 impl Gangs {
     /// Returns the number of gangs waiting for a quota.
     pub(in crate::scheduler) fn over_quota(&self) -> usize {
         self.all.values().filter(|gang| gang.state == GangState::OverQuota).count()
+    }
+
+    /// Returns the gang's place and its needs of each quota at once. Once its minimum is placed, the needs are those of
+    /// its first waiting member.
+    fn quota_wants(
+        &self,
+        name: &AllocationName,
+        cluster: &Cluster,
+    ) -> Option<(Place, BTreeMap<Arc<str>, Sums>)> {
+        let allocation = self.allocations.get(name)?;
+        let gang = self.all.get(name)?;
+        let place = *gang.waiting.first_key_value()?.0;
+        let mut need = gang.need(allocation);
+        let scheduled = need.iter().all(|need| *need == 0);
+        let mut wants: BTreeMap<Arc<str>, Sums> = BTreeMap::new();
+        for (uid, role) in gang.waiting.values() {
+            let needed = need.get_mut(*role).filter(|need| **need > 0);
+            if needed.is_none() && !scheduled {
+                continue;
+            }
+            needed.into_iter().for_each(|need| *need -= 1);
+            let holding = &cluster.waiting.get(uid)?.holding;
+            if let Some(quota) = &holding.quota {
+                wants.entry(quota.clone()).or_default().charge(&holding.usage);
+            }
+            if scheduled {
+                break;
+            }
+        }
+        Some((place, wants))
     }
 }
 
@@ -27,7 +57,7 @@ impl Scheduler {
         first: bool,
         now: Duration,
     ) -> bool {
-        let Some((place, wants)) = self.gang_wants(name) else {
+        let Some((place, wants)) = self.gangs.quota_wants(name, &self.cluster) else {
             return false;
         };
         let lacking = wants.into_iter().find(|(quota, wanted)| {
@@ -90,86 +120,57 @@ impl Scheduler {
         let key = gang.key.clone();
         self.leave_line(&key);
     }
+}
 
-    /// Returns the gang's place and its needs of each quota at once. Once its minimum is placed, the needs are those of
-    /// its first waiting member.
-    fn gang_wants(&self, name: &AllocationName) -> Option<(Place, BTreeMap<Arc<str>, Sums>)> {
-        let allocation = self.gangs.allocations.get(name)?;
-        let gang = self.gangs.all.get(name)?;
-        let place = *gang.waiting.first_key_value()?.0;
-        let mut need = gang.need(allocation);
-        let scheduled = need.iter().all(|need| *need == 0);
-        let mut wants: BTreeMap<Arc<str>, Sums> = BTreeMap::new();
-        for (uid, role) in gang.waiting.values() {
-            let needed = need.get_mut(*role).filter(|need| **need > 0);
-            if needed.is_none() && !scheduled {
-                continue;
+/// Returns the members that quotas have resources for: needed ones first, then the rest in order. `None`: not
+/// enough.
+pub(super) fn members_within_quotas(
+    members: Vec<Candidate>,
+    need: &[u32],
+    cluster: &Cluster,
+) -> Option<Vec<Candidate>> {
+    if members.iter().all(|member| member.holding.quota.is_none()) {
+        return Some(members);
+    }
+    let mut need = need.to_vec();
+    let mut taken: BTreeMap<Arc<str>, Account> = BTreeMap::new();
+    let mut kept = vec![false; members.len()];
+    let is_needed: Vec<bool> = members
+        .iter()
+        .map(|member| match need.get_mut(member.role).filter(|need| **need > 0) {
+            Some(need) => {
+                *need -= 1;
+                true
             }
-            needed.into_iter().for_each(|need| *need -= 1);
-            let holding = &self.cluster.waiting.get(uid)?.holding;
-            if let Some(quota) = &holding.quota {
-                wants.entry(quota.clone()).or_default().charge(&holding.usage);
-            }
-            if scheduled {
-                break;
+            None => false,
+        })
+        .collect();
+    for needed in [true, false] {
+        for (at, member) in members.iter().enumerate().filter(|(at, _)| is_needed[*at] == needed) {
+            kept[at] = takes_quota(&mut taken, member, cluster);
+            if needed && !kept[at] {
+                return None;
             }
         }
-        Some((place, wants))
     }
+    let kept: Vec<_> =
+        members.into_iter().zip(kept).filter(|(_, kept)| *kept).map(|(member, _)| member).collect();
+    (!kept.is_empty()).then_some(kept)
+}
 
-    /// Returns the members that quotas have resources for: needed ones first, then the rest in order. `None`: not
-    /// enough.
-    pub(super) fn members_within_quotas(
-        &self,
-        members: Vec<Candidate>,
-        need: &[u32],
-    ) -> Option<Vec<Candidate>> {
-        if members.iter().all(|member| member.holding.quota.is_none()) {
-            return Some(members);
-        }
-        let mut need = need.to_vec();
-        let mut taken: BTreeMap<Arc<str>, Account> = BTreeMap::new();
-        let mut kept = vec![false; members.len()];
-        let is_needed: Vec<bool> = members
-            .iter()
-            .map(|member| match need.get_mut(member.role).filter(|need| **need > 0) {
-                Some(need) => {
-                    *need -= 1;
-                    true
-                }
-                None => false,
-            })
-            .collect();
-        for needed in [true, false] {
-            for (at, member) in members.iter().enumerate().filter(|(at, _)| is_needed[*at] == needed) {
-                kept[at] = self.takes_quota(&mut taken, member);
-                if needed && !kept[at] {
-                    return None;
-                }
-            }
-        }
-        let kept: Vec<_> =
-            members.into_iter().zip(kept).filter(|(_, kept)| *kept).map(|(member, _)| member).collect();
-        (!kept.is_empty()).then_some(kept)
+/// Charges this member to `taken` if its quota has enough left. Returns whether it did.
+fn takes_quota(taken: &mut BTreeMap<Arc<str>, Account>, member: &Candidate, cluster: &Cluster) -> bool {
+    let Some(quota) = member.holding.quota.as_ref().and_then(|name| cluster.objects.quotas.get(name)) else {
+        return true;
+    };
+    let Some(limits) = quota.valid() else {
+        return true;
+    };
+    let account =
+        taken.entry(quota.name.clone()).or_insert_with(|| cluster.ledger.accounts().of(&quota.name).clone());
+    let fits = account.lacks_for(&limits.maximum, &member.holding.usage).is_none();
+    if fits {
+        account.used.charge(&member.holding.usage);
     }
-
-    /// Charges this member to `taken` if its quota has enough left. Returns whether it did.
-    fn takes_quota(&self, taken: &mut BTreeMap<Arc<str>, Account>, member: &Candidate) -> bool {
-        let Some(quota) =
-            member.holding.quota.as_ref().and_then(|name| self.cluster.objects.quotas.get(name))
-        else {
-            return true;
-        };
-        let Some(limits) = quota.valid() else {
-            return true;
-        };
-        let account = taken
-            .entry(quota.name.clone())
-            .or_insert_with(|| self.cluster.ledger.accounts().of(&quota.name).clone());
-        let fits = account.lacks_for(&limits.maximum, &member.holding.usage).is_none();
-        if fits {
-            account.used.charge(&member.holding.usage);
-        }
-        fits
-    }
+    fits
 }

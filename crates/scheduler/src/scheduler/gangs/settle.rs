@@ -56,7 +56,7 @@ impl Scheduler {
                 Settled::Done
             }
             Err(Refusal::Changed(uid)) => {
-                self.gang_state(name, GangState::Idle);
+                self.gangs.set_state(name, GangState::Idle);
                 if let Some(pod) = self.cluster.waiting.get(&uid).map(|waiting| waiting.source.clone()) {
                     self.wait(*pod, now);
                 }
@@ -64,17 +64,11 @@ impl Scheduler {
                 Settled::Done
             }
             Err(Refusal::Quota) => {
-                self.gang_state(name, GangState::Idle);
+                self.gangs.set_state(name, GangState::Idle);
                 self.decide_gang(name, now);
                 Settled::Done
             }
             Err(Refusal::Conflict) => self.gang_conflict(name, now),
-        }
-    }
-
-    fn gang_state(&mut self, name: &AllocationName, state: GangState) {
-        if let Some(gang) = self.gangs.all.get_mut(name) {
-            gang.state = state;
         }
     }
 
@@ -188,7 +182,7 @@ impl Scheduler {
     fn park_gang(&mut self, agent: usize, task: &GangTask, plan: &Plan, seen: Revision, now: Duration) {
         let name = &task.name;
         let why: Arc<str> = lacking_message(task, plan).into();
-        self.gang_state(name, GangState::Parked(seen));
+        self.gangs.set_state(name, GangState::Parked(seen));
         if self.preemption.has_nominated_gang(name, &self.gangs) {
             match (task.awaits_victims, self.preemption.gang_awaits_victims(name, &self.gangs)) {
                 (_, true) => return,

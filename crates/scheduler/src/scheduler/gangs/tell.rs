@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{Gang, GangState};
 use crate::gang::{Allocation, AllocationKind, AllocationName, AllocationStatus, Phase, RoleStatus};
-use crate::scheduler::{Action, Scheduler};
+use crate::scheduler::{Action, Cluster, Scheduler};
 
 /// Minimum interval between status writes of one allocation, except when its phase changes.
 const STATUS_PACE: Duration = Duration::from_secs(1);
@@ -78,14 +78,15 @@ impl Scheduler {
     /// Returns whether everything is reported.
     fn tell_gang(&mut self, name: &AllocationName, now: Duration) -> bool {
         let members_know = self.tell_waiting_members(name, now);
-        let Some(allocation) = self.gangs.allocations.get(name).filter(|_| self.owns_gang(name)) else {
+        let Some(allocation) = self.gangs.allocations.get(name).filter(|_| self.cluster.owns_gang(name))
+        else {
             return members_know;
         };
         let Some(gang) = self.gangs.all.get(name) else {
             return true;
         };
         let early = now.saturating_sub(gang.told_at) < STATUS_PACE;
-        let status = self.gang_status(allocation, gang);
+        let status = status(allocation, gang, &self.cluster, self.advised.help_for(name));
         match &gang.told {
             Some(told) if *told == status => return members_know,
             Some(told) if told.phase == status.phase && early => return false,
@@ -130,81 +131,86 @@ impl Scheduler {
         }
         true
     }
+}
 
-    pub(super) fn gang_status(&self, allocation: &Allocation, gang: &Gang) -> AllocationStatus {
-        let count = allocation.roles.len();
-        let waiting = Gang::count(count, gang.waiting.values().map(|(_, role)| role));
-        let placed = Gang::count(count, gang.placed.values());
-        let bound_members = gang
-            .placed
-            .iter()
-            .filter(|(uid, _)| self.cluster.ledger.charge_of(uid).is_some_and(|charge| !charge.assumed));
-        let bound = Gang::count(count, bound_members.map(|(_, role)| role));
-        let roles = allocation.roles.iter().enumerate().map(|(at, role)| RoleStatus {
-            name: role.name.clone(),
-            minimum: role.minimum,
-            members: waiting[at] + placed[at],
-            bound: bound[at],
-        });
-        let (phase, message) = self.phase(allocation, gang, &bound);
-        let waits = matches!(phase, Phase::Unschedulable | Phase::TimedOut);
-        let help = if waits { self.help_for(&allocation.name) } else { None };
-        AllocationStatus {
-            name: allocation.name.clone(),
-            uid: allocation.uid.clone(),
-            observed_generation: allocation.generation,
-            phase,
-            message,
-            help,
-            roles: roles.collect(),
-            placement: self.placement(allocation, gang),
-            claimed_by_others: gang.contested.len() as u32,
-        }
+pub(super) fn status(
+    allocation: &Allocation,
+    gang: &Gang,
+    cluster: &Cluster,
+    help: Option<&Arc<str>>,
+) -> AllocationStatus {
+    let count = allocation.roles.len();
+    let waiting = Gang::count(count, gang.waiting.values().map(|(_, role)| role));
+    let placed = Gang::count(count, gang.placed.values());
+    let bound_members = gang
+        .placed
+        .iter()
+        .filter(|(uid, _)| cluster.ledger.charge_of(uid).is_some_and(|charge| !charge.assumed));
+    let bound = Gang::count(count, bound_members.map(|(_, role)| role));
+    let roles = allocation.roles.iter().enumerate().map(|(at, role)| RoleStatus {
+        name: role.name.clone(),
+        minimum: role.minimum,
+        members: waiting[at] + placed[at],
+        bound: bound[at],
+    });
+    let (phase, message) = phase(allocation, gang, &bound);
+    let waits = matches!(phase, Phase::Unschedulable | Phase::TimedOut);
+    let help = help.filter(|_| waits).cloned();
+    AllocationStatus {
+        name: allocation.name.clone(),
+        uid: allocation.uid.clone(),
+        observed_generation: allocation.generation,
+        phase,
+        message,
+        help,
+        roles: roles.collect(),
+        placement: placement(allocation, gang, cluster),
+        claimed_by_others: gang.contested.len() as u32,
     }
+}
 
-    fn phase(&self, allocation: &Allocation, gang: &Gang, bound: &[u32]) -> (Phase, Arc<str>) {
-        if let Some(problem) = &allocation.problem {
-            return (Phase::Invalid, problem.clone());
-        }
-        let lacking = gang.lacking.clone().unwrap_or_default();
-        if gang.state == GangState::TimedOut {
-            return (Phase::TimedOut, lacking);
-        }
-        if gang.state == GangState::OverQuota && !gang.scheduled {
-            return (Phase::Pending, lacking);
-        }
-        let enough = allocation.roles.iter().zip(bound).all(|(role, bound)| *bound >= role.minimum);
-        if gang.scheduled || enough {
-            return (Phase::Scheduled, lacking);
-        }
-        if gang.need(allocation).iter().all(|need| *need == 0) {
-            return (Phase::Scheduling, lacking);
-        }
-        if !gang.is_ready(allocation) {
-            return (Phase::Pending, not_ready_message(allocation, gang).into());
-        }
-        match gang.lacking {
-            Some(_) => (Phase::Unschedulable, lacking),
-            None => (Phase::Scheduling, lacking),
-        }
+fn phase(allocation: &Allocation, gang: &Gang, bound: &[u32]) -> (Phase, Arc<str>) {
+    if let Some(problem) = &allocation.problem {
+        return (Phase::Invalid, problem.clone());
     }
+    let lacking = gang.lacking.clone().unwrap_or_default();
+    if gang.state == GangState::TimedOut {
+        return (Phase::TimedOut, lacking);
+    }
+    if gang.state == GangState::OverQuota && !gang.scheduled {
+        return (Phase::Pending, lacking);
+    }
+    let enough = allocation.roles.iter().zip(bound).all(|(role, bound)| *bound >= role.minimum);
+    if gang.scheduled || enough {
+        return (Phase::Scheduled, lacking);
+    }
+    if gang.need(allocation).iter().all(|need| *need == 0) {
+        return (Phase::Scheduling, lacking);
+    }
+    if !gang.is_ready(allocation) {
+        return (Phase::Pending, not_ready_message(allocation, gang).into());
+    }
+    match gang.lacking {
+        Some(_) => (Phase::Unschedulable, lacking),
+        None => (Phase::Scheduling, lacking),
+    }
+}
 
-    fn placement(&self, allocation: &Allocation, gang: &Gang) -> Box<[(Arc<str>, u32)]> {
-        let mut domains: BTreeMap<Arc<str>, u32> = BTreeMap::new();
-        for charge in gang.placed.keys().filter_map(|uid| self.cluster.ledger.charge_of(uid)) {
-            let inventory = self.inventory();
-            let node = inventory.row(charge.node).node.as_ref();
-            let domain = match &allocation.topology {
-                Some(topology) => node.and_then(|node| node.labels.get(&topology.key)).map(Arc::from),
-                None => Some(inventory.name(charge.node).clone()),
-            };
-            *domains.entry(domain.unwrap_or_default()).or_default() += 1;
-        }
-        let mut domains: Vec<_> = domains.into_iter().collect();
-        domains.sort_by(|a, b| (b.1, &a.0).cmp(&(a.1, &b.0)));
-        domains.truncate(MOST_DOMAINS);
-        domains.into()
+fn placement(allocation: &Allocation, gang: &Gang, cluster: &Cluster) -> Box<[(Arc<str>, u32)]> {
+    let mut domains: BTreeMap<Arc<str>, u32> = BTreeMap::new();
+    for charge in gang.placed.keys().filter_map(|uid| cluster.ledger.charge_of(uid)) {
+        let inventory = cluster.inventory();
+        let node = inventory.row(charge.node).node.as_ref();
+        let domain = match &allocation.topology {
+            Some(topology) => node.and_then(|node| node.labels.get(&topology.key)).map(Arc::from),
+            None => Some(inventory.name(charge.node).clone()),
+        };
+        *domains.entry(domain.unwrap_or_default()).or_default() += 1;
     }
+    let mut domains: Vec<_> = domains.into_iter().collect();
+    domains.sort_by(|a, b| (b.1, &a.0).cmp(&(a.1, &b.0)));
+    domains.truncate(MOST_DOMAINS);
+    domains.into()
 }
 
 fn kind_name(kind: AllocationKind) -> &'static str {

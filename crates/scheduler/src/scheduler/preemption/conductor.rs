@@ -57,7 +57,7 @@ impl Scheduler {
         let uids: Vec<_> = self.nominated_pods().map(|(uid, _)| uid.clone()).collect();
         uids.iter().for_each(|uid| self.end_nomination(uid, false));
         let Preemption { nominations, .. } = std::mem::take(&mut self.preemption);
-        nominations.evicting().for_each(|uid| self.stays(uid));
+        nominations.evicting().for_each(|uid| self.gangs.stays(uid, &self.cluster.ledger));
     }
 
     // Nominations.
@@ -77,7 +77,7 @@ impl Scheduler {
                 self.quotas.reclaimed(quota);
             }
         }
-        self.gangs_lose(victims);
+        self.gangs.lose(victims);
         self.actions.push(Action::Nominate { pod: preemptor, node: Some(node.clone()) });
     }
 
@@ -150,7 +150,7 @@ impl Scheduler {
         };
         let victim = &eviction.victim;
         if self.preemption.nominations.not_evicted(&victim.uid) {
-            self.stays(&victim.uid);
+            self.gangs.stays(&victim.uid, &self.cluster.ledger);
         }
         for uid in self.preemption.nominations.preemptors_of(&victim.uid) {
             let (namespace, name) = (&victim.namespace, &victim.name);
@@ -304,7 +304,7 @@ impl Scheduler {
     fn sites(&self, nodes: Vec<NodeId>, by: By, together: bool) -> Vec<Site> {
         let (guarantees, ledger) = (self.guarantees(), &self.cluster.ledger);
         let (known, leaving, mut toll) = (Default::default(), guarantees.leaving(), Toll::default());
-        let group_of = |uid: &str| self.victim_group(uid, &known);
+        let group_of = |uid: &str| self.gangs.victim_group(uid, &known, &self.cluster, &self.preemption);
         let site = |node| {
             if !together {
                 toll = Toll::default();
@@ -341,7 +341,7 @@ impl Scheduler {
     fn still_claims(&self, uid: &str, victims: &Victims) -> bool {
         self.cluster.waiting.get(uid).is_some_and(|pod| {
             let rights = self.guarantees().rights_of(pod);
-            self.gangs_bear(victims.pods.iter())
+            self.gangs.bear(victims.pods.iter(), &self.cluster, &self.preemption)
                 && self.guarantees().still_allow((pod.priority, &rights), &victims.pods)
         })
     }
@@ -408,7 +408,7 @@ impl Scheduler {
     fn gang_step(&mut self, name: &AllocationName) -> Option<GangAttempt> {
         let nominations = &self.preemption.nominations;
         let priority = gangs::priority_of(name, &self.cluster, &self.gangs, nominations)?;
-        let (version, wanted) = self.gang_that_preempts(name)?;
+        let (version, wanted) = self.gangs.preempting(name, &self.cluster, &self.preemption)?;
         let rights = self.guarantees().rights_together(&wanted);
         let prospects = self.preemption.gangs.begin(name, &self.cluster.ledger);
         let by = (priority, &rights);
@@ -440,7 +440,7 @@ impl Scheduler {
         let changed = match &found {
             GangFound::Takeovers(Some(takeovers)) => {
                 !attempt.is_current(takeovers, &self.cluster, nominations)
-                    || !self.gangs_bear(gangs::victims_of(takeovers))
+                    || !self.gangs.bear(gangs::victims_of(takeovers), &self.cluster, &self.preemption)
             }
             _ => false,
         };
