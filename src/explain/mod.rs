@@ -14,7 +14,6 @@ mod what_if;
 mod world;
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 pub use change::{Change, Resource};
 pub use remedy::Remedy;
@@ -22,7 +21,7 @@ pub use what_if::{Subject, Unanswerable, what_if};
 pub use world::{Settings, World};
 
 use berth_model::Pod;
-use berth_scheduler::scheduler::Verdict;
+use berth_scheduler::scheduler::{PodRefusal, Verdict};
 
 /// Selection of pods to explain.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,13 +64,13 @@ pub fn explain(world: &mut World, which: &Which) -> Vec<Group> {
         *waiting.entry(world.class_of(&pod).id).or_default() += 1;
     }
     let mut groups: Vec<Group> = Vec::new();
-    let mut known: HashMap<(_, Option<Arc<str>>), usize> = HashMap::new();
+    let mut known: HashMap<_, usize> = HashMap::new();
     let mut searches = 0;
     for pod in pods {
         let class = world.class_of(&pod);
         // A pod that uses resources is judged on the cluster without it.
         let alone = world::holds(&pod);
-        let key = (class.id, world.refusal(&pod));
+        let key = (class.id, PodRefusal::of(&pod).map(|refusal| refusal.to_string()));
         if !alone && let Some(at) = known.get(&key) {
             groups[*at].pods.push(pod);
             continue;

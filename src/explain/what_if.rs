@@ -8,7 +8,7 @@ use berth_scheduler::class::Class;
 use berth_scheduler::gang::{AllocationKind, AllocationName};
 use berth_scheduler::inventory::{NodeId, Revision};
 use berth_scheduler::repack::{Case, Entry, Repacker, Report, Resident, Residents};
-use berth_scheduler::scheduler::{GangCase, Scheduler};
+use berth_scheduler::scheduler::{GangCase, PodRefusal, Scheduler};
 
 /// Pods to make room for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -121,7 +121,7 @@ fn of_pod(world: &mut World, namespace: &str, name: &str) -> Result<Vec<Case>, U
     if !world.schedules(&found.scheduler_name) {
         return Err(Unanswerable::Others { pod, scheduler: found.scheduler_name });
     }
-    let why = match world.refusal(&found) {
+    let why = match PodRefusal::of(&found) {
         Some(why) => Some(why.to_string()),
         None if found.deleting => Some("it is being deleted".to_owned()),
         None if !found.gates.is_empty() => Some(format!("it has gates: {}", found.gates.join(", "))),

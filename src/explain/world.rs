@@ -94,11 +94,6 @@ impl World {
         self.scheduler.class_of(pod)
     }
 
-    /// Returns the reason why the pod cannot be scheduled at all.
-    pub fn refusal(&self, pod: &Pod) -> Option<Arc<str>> {
-        self.scheduler.refusal(pod)
-    }
-
     pub fn verdict(&mut self, pod: &Pod) -> Verdict {
         self.scheduler.verdict(&mut self.agent, pod)
     }

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 pub use advice::AdviceInput;
-pub use evaluation::{Evaluation, NodeNames};
+pub use evaluation::{Evaluation, EvaluationError, NodeNames};
 pub use snapshots::Statistics;
 
 use crate::agent::{Agent, AgentConfig, CacheStats, Part};

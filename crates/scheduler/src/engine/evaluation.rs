@@ -11,7 +11,7 @@ use crate::agent::Agent;
 use crate::class::Class;
 use crate::inventory::NodeId;
 use crate::rules::{Reasons, Standing};
-use crate::scheduler::Verdict;
+use crate::scheduler::{PodRefusal, Verdict};
 use berth_model::Pod;
 
 /// What an agent needs to evaluate nodes for a pod, as of the rows that it has just copied.
@@ -22,6 +22,15 @@ pub struct Evaluation {
     pub now: Duration,
     /// `None`: the names are those of the caller's version.
     pub names: Option<NodeNames>,
+}
+
+/// Reason why no node can be evaluated for a pod.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EvaluationError {
+    #[error("berth has not listed all nodes and pods yet")]
+    NotSynced,
+    #[error(transparent)]
+    Refused(#[from] PodRefusal),
 }
 
 /// The names of all nodes that have an id.
@@ -41,13 +50,13 @@ impl Engine {
         agent: &mut Agent,
         pod: &Pod,
         named: Option<u64>,
-    ) -> Result<Evaluation, Arc<str>> {
+    ) -> Result<Evaluation, EvaluationError> {
         self.with(|scheduler, now| {
             if !scheduler.synced() {
-                return Err(Arc::from("berth has not listed all nodes and pods yet"));
+                return Err(EvaluationError::NotSynced);
             }
-            if let Some(why) = scheduler.refusal(pod) {
-                return Err(why);
+            if let Some(refusal) = PodRefusal::of(pod) {
+                return Err(refusal.into());
             }
             let class = scheduler.class_of(pod);
             let nominated = scheduler.nominated(&class, pod);
@@ -67,10 +76,14 @@ impl Engine {
     ///
     /// # Errors
     /// Why the pod is not scheduled at all.
-    pub fn admits_without(&self, pod: &Pod, candidates: &[(&str, Vec<&str>)]) -> Result<Vec<bool>, Arc<str>> {
+    pub fn admits_without(
+        &self,
+        pod: &Pod,
+        candidates: &[(&str, Vec<&str>)],
+    ) -> Result<Vec<bool>, EvaluationError> {
         self.with(|scheduler, _| {
-            if let Some(why) = scheduler.refusal(pod) {
-                return Err(why);
+            if let Some(refusal) = PodRefusal::of(pod) {
+                return Err(refusal.into());
             }
             let class = scheduler.class_of(pod);
             let admits =

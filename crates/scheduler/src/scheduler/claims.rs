@@ -9,7 +9,6 @@
 //! [`Claims`] reads the cluster and changes only itself; the scheduler carries out what it finds.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +22,9 @@ use berth_model::{ClaimName, Holding, VolumeNeeds};
 
 /// Interval at which all pods waiting for claims are checked: the node may be deleted, or the deadline passed.
 const CHECK_ALL_EVERY: Duration = Duration::from_secs(1);
+
+/// Prefix of upstream's error message.
+const PRE_BIND: &str = "running PreBind plugin \"VolumeBinding\"";
 
 /// Claims of waiting pods, by pod and by claim.
 #[derive(Debug, Default)]
@@ -46,31 +48,19 @@ struct Claiming {
 }
 
 /// Reason why the claims of a pod cannot be bound on its node, in upstream's words.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 enum ClaimError {
     /// The API server did not accept a claim or a volume, for this reason.
+    #[error("{PRE_BIND}: {0}")]
     Write(String),
+    #[error("{PRE_BIND}: binding volumes: failed to get node {0:?}: node {0:?} not found")]
     NodeGone(Arc<str>),
     /// The volume controller or the provisioner gave up, for this reason.
+    #[error("{PRE_BIND}: binding volumes: {0}")]
     Failed(String),
+    #[error("{PRE_BIND}: binding volumes: context deadline exceeded")]
     DeadlineExceeded,
 }
-
-impl fmt::Display for ClaimError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("running PreBind plugin \"VolumeBinding\": ")?;
-        match self {
-            ClaimError::Write(why) => f.write_str(why),
-            ClaimError::NodeGone(node) => {
-                write!(f, "binding volumes: failed to get node {node:?}: node {node:?} not found")
-            }
-            ClaimError::Failed(why) => write!(f, "binding volumes: {why}"),
-            ClaimError::DeadlineExceeded => f.write_str("binding volumes: context deadline exceeded"),
-        }
-    }
-}
-
-impl std::error::Error for ClaimError {}
 
 /// The pod's volumes no longer match its class.
 pub(super) struct Outdated;

@@ -4,12 +4,12 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::waiting::{told_so_far, unsupported_message};
-use super::{Action, Scheduler, State, Waiting};
+use super::waiting::told_so_far;
+use super::{Action, PodRefusal, Scheduler, State, Waiting};
 use crate::gang::AllocationName;
 use crate::inventory::Discrepancy;
 use crate::objects::{Affected, Kind, Object, ObjectName};
-use berth_model::{ClaimName, Identity, Node, Pod, PodAffinity, PodRef, PodSpec, SpecError};
+use berth_model::{ClaimName, Identity, Node, Pod, PodAffinity, PodRef};
 
 impl Scheduler {
     /// Upserts a node. Returns whether anything changed.
@@ -276,7 +276,7 @@ impl Scheduler {
         let spec = self.cluster.objects.wishes(&pod.spec.clone().unwrap_or_default(), &pod, &used);
         let holding = self.cluster.objects.holding(&pod);
         let class = self.classify(&pod, &spec, &holding);
-        let refusal = refusal(&pod.spec);
+        let refusal = PodRefusal::of(&pod);
         let gang = self.gangs.find(&holding.peer);
         if let Some(known) = self.cluster.waiting.get_mut(&pod.uid) {
             known.generation = pod.generation;
@@ -321,12 +321,12 @@ impl Scheduler {
         }
         match refusal {
             None => self.admit(&uid, now),
-            Some(message) => {
+            Some(refusal) => {
                 self.stats.bad_pods += u64::from(pod.spec.is_err());
                 if let Some(waiting) = self.cluster.waiting.get_mut(&uid) {
-                    waiting.state = State::Refused(message.clone());
+                    waiting.state = State::Refused(Box::new(refusal));
                 }
-                self.tell(&uid, "SchedulerError", message, true);
+                self.tell_why(&uid, true);
             }
         }
     }
@@ -364,14 +364,5 @@ pub(super) fn pod_ref(pod: &Pod) -> PodRef {
         name: pod.name.clone(),
         uid: pod.uid.clone(),
         scheduler_name: pod.scheduler_name.clone(),
-    }
-}
-
-/// Returns the message for a pod that cannot be scheduled because its spec is invalid or not supported.
-pub(super) fn refusal(spec: &Result<Arc<PodSpec>, SpecError>) -> Option<Arc<str>> {
-    match spec {
-        Err(error) => Some(format!("the pod's spec is invalid: {error}").into()),
-        Ok(spec) if !spec.unsupported.is_empty() => Some(unsupported_message(&spec.unsupported).into()),
-        Ok(_) => None,
     }
 }

@@ -5,7 +5,6 @@
 //! [`ForeignBinds`] reads the cluster and changes only itself; the scheduler charges the ledger.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -64,68 +63,31 @@ pub enum ExtenderBind {
 }
 
 /// Reason why a bind requested by another client is refused now.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BindRefusal {
-    /// This scheduler binds the pod to another node.
-    OwnBind {
-        node: Arc<str>,
-    },
-    /// The resources that the pod was assumed to have were granted to other pods.
-    GrantedToOthers {
-        lacking: String,
-    },
-    UnknownNode {
-        node: Arc<str>,
-    },
-    /// The reasons why it does not fit, if they are known.
-    NoLongerFits {
-        node: Arc<str>,
-        why: Option<String>,
-    },
-    OverQuota {
-        quota: Arc<str>,
-        lack: Lack,
-    },
+    #[error("berth is binding the pod to node {0}")]
+    OwnBind(Arc<str>),
+    #[error("its resources were granted to other pods: {0}")]
+    GrantedToOthers(String),
+    #[error("node {0} is not in berth's cache")]
+    UnknownNode(Arc<str>),
+    #[error("the pod no longer fits node {node}: {why}")]
+    NoLongerFits { node: Arc<str>, why: String },
+    #[error("the pod no longer fits node {0}")]
+    Conflict(Arc<str>),
+    #[error("{}", .lack.message(.quota))]
+    OverQuota { quota: Arc<str>, lack: Lack },
+    #[error("this replica is not the leader; retry")]
     NotLeader,
-    /// Another client binds the pod to this node.
+    #[error("another binding of the pod to this node is in flight")]
     OtherBindInFlight,
-    Binding {
-        node: Arc<str>,
-    },
-    Bound {
-        node: Arc<str>,
-    },
-    /// This scheduler schedules the pod.
+    #[error("the pod is being bound to node {0}")]
+    Binding(Arc<str>),
+    #[error("the pod is bound to node {0}")]
+    Bound(Arc<str>),
+    #[error("berth schedules this pod itself because of its schedulerName")]
     OwnPod,
 }
-
-impl fmt::Display for BindRefusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            BindRefusal::OwnBind { node } => write!(f, "berth is binding the pod to node {node}"),
-            BindRefusal::GrantedToOthers { lacking } => {
-                write!(f, "its resources were granted to other pods: {lacking}")
-            }
-            BindRefusal::UnknownNode { node } => write!(f, "node {node} is not in berth's cache"),
-            BindRefusal::NoLongerFits { node, why: None } => write!(f, "the pod no longer fits node {node}"),
-            BindRefusal::NoLongerFits { node, why: Some(why) } => {
-                write!(f, "the pod no longer fits node {node}: {why}")
-            }
-            BindRefusal::OverQuota { quota, lack } => f.write_str(&lack.message(quota)),
-            BindRefusal::NotLeader => f.write_str("this replica is not the leader; retry"),
-            BindRefusal::OtherBindInFlight => {
-                f.write_str("another binding of the pod to this node is in flight")
-            }
-            BindRefusal::Binding { node } => write!(f, "the pod is being bound to node {node}"),
-            BindRefusal::Bound { node } => write!(f, "the pod is bound to node {node}"),
-            BindRefusal::OwnPod => {
-                f.write_str("berth schedules this pod itself because of its schedulerName")
-            }
-        }
-    }
-}
-
-impl std::error::Error for BindRefusal {}
 
 /// Numbers of pods of other schedulers and of their binds, for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -194,7 +156,7 @@ impl ForeignBinds {
                 return Err(self.assess_again(cluster, uid, until));
             }
             if !self.holds(uid) {
-                return refused(BindRefusal::OwnBind { node: host.clone() });
+                return refused(BindRefusal::OwnBind(host.clone()));
             }
         }
         let holding = match cluster.waiting.get(uid) {
@@ -205,10 +167,10 @@ impl ForeignBinds {
             },
         };
         let Some(id) = cluster.existing(node) else {
-            return refused(BindRefusal::UnknownNode { node: node.clone() });
+            return refused(BindRefusal::UnknownNode(node.clone()));
         };
         if let Some(why) = cluster.lacks(id, &holding) {
-            return refused(BindRefusal::NoLongerFits { node: node.clone(), why: Some(why) });
+            return refused(BindRefusal::NoLongerFits { node: node.clone(), why });
         }
         // Pods placed by other replicas count against quotas; pods of other schedulers do not.
         match cluster.waiting.contains_key(uid).then(|| over_quota(cluster, &holding)).flatten() {
@@ -234,7 +196,7 @@ impl ForeignBinds {
         let lacking = rules::lacking(&charge.holding.usage, &row);
         match lacking.is_empty() {
             true => BindReview::Allowed,
-            false => BindReview::Refused(BindRefusal::GrantedToOthers { lacking: lacking.join(", ") }),
+            false => BindReview::Refused(BindRefusal::GrantedToOthers(lacking.join(", "))),
         }
     }
 
@@ -382,8 +344,8 @@ impl Scheduler {
                 (true, false) => ExtenderBind::Done,
                 (true, true) if self.foreign.binds.contains(uid) => ExtenderBind::InFlight,
                 (true, true) => refused(BindRefusal::OtherBindInFlight),
-                (false, true) => refused(BindRefusal::Binding { node: host }),
-                (false, false) => refused(BindRefusal::Bound { node: host }),
+                (false, true) => refused(BindRefusal::Binding(host)),
+                (false, false) => refused(BindRefusal::Bound(host)),
             };
         }
         if self.cluster.waiting.contains_key(uid) {
@@ -395,11 +357,11 @@ impl Scheduler {
         let class = self.class_of(&pod);
         let holding = self.cluster.objects.holding(&pod);
         let Some(id) = self.cluster.existing(node) else {
-            return refused(BindRefusal::UnknownNode { node: node.clone() });
+            return refused(BindRefusal::UnknownNode(node.clone()));
         };
         if let Some(reasons) = self.cluster.rank_there(&class, id, uid, &[]).reasons() {
             self.stats.conflicts += 1;
-            let why = Some(reasons.texts(&class).join(", "));
+            let why = reasons.texts(&class).join(", ");
             return refused(BindRefusal::NoLongerFits { node: node.clone(), why });
         }
         if let Some(refusal) = over_quota(&self.cluster, &holding) {
@@ -411,7 +373,7 @@ impl Scheduler {
                 self.arrived(&pod.peer.identity);
                 ExtenderBind::Begin(Binding { node: host, ..wanted.clone() })
             }
-            Err(_) => refused(BindRefusal::NoLongerFits { node: node.clone(), why: None }),
+            Err(_) => refused(BindRefusal::Conflict(node.clone())),
         }
     }
 

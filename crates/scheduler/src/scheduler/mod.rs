@@ -43,6 +43,7 @@ pub use preemption::{Attempt, Eviction, Found, GangAttempt, GangFound};
 pub use quotas::QuotaStanding;
 pub use share::Share;
 pub use verdict::{Candidate, Standings, Verdict};
+pub use waiting::PodRefusal;
 pub use work::{Answer, Settled, Task};
 
 use crate::class::{ClassId, Classifier};
@@ -388,7 +389,7 @@ impl Scheduler {
             return;
         };
         if let State::Refused(why) = &waiting.state {
-            let why = why.clone();
+            let why = why.to_string().into();
             return self.tell(uid, "SchedulerError", why, event);
         }
         if waiting.state == State::OverQuota {

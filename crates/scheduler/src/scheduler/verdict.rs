@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Scheduler;
-use super::cluster_events::refusal;
+use super::{PodRefusal, Scheduler};
 use crate::agent::{Agent, Choice};
 use crate::class::{Class, ClassId};
 use crate::inventory::NodeId;
@@ -63,7 +62,8 @@ impl Scheduler {
     pub(crate) fn inquire(&mut self, agent: &mut Agent, pod: &Pod) -> Inquiry {
         let class = self.class_of(pod);
         agent.catch_up(self.cluster.ledger.inventory());
-        let refused = self.refusal(pod).or_else(|| self.quota_refusal(pod));
+        let refused =
+            PodRefusal::of(pod).map(|refusal| refusal.to_string().into()).or_else(|| self.quota_refusal(pod));
         Inquiry { class, policy: self.policy_of(pod), refused, preemption: pod.preemption_policy }
     }
 
@@ -75,11 +75,6 @@ impl Scheduler {
             let theirs = self.foreign.pods().find(|pod| named(pod))?;
             Some((theirs.clone(), "of another scheduler"))
         })
-    }
-
-    /// Returns the reason why the pod is not scheduled on any node.
-    pub fn refusal(&self, pod: &Pod) -> Option<Arc<str>> {
-        refusal(&pod.spec)
     }
 
     /// Returns the reason why its quota does not admit it.

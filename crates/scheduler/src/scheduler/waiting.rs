@@ -9,7 +9,7 @@ use crate::class::Class;
 use crate::dispatch::Ticket;
 use crate::gang::Membership;
 use crate::queue::Place;
-use berth_model::{Holding, Pod, PodRef, PreemptionPolicy, Unsupported};
+use berth_model::{Holding, Pod, PodRef, PreemptionPolicy, SpecError, Unsupported};
 
 /// A pod of this scheduler that has no node yet, or whose bind is in flight.
 #[derive(Debug)]
@@ -47,8 +47,7 @@ pub(super) struct Waiting {
 pub(super) enum State {
     /// It has scheduling gates.
     Gated,
-    /// Its spec is invalid or not supported, for this reason.
-    Refused(Arc<str>),
+    Refused(Box<PodRefusal>),
     Queued(Ticket),
     /// An agent is placing it; the number identifies this task.
     Placing(u64),
@@ -68,6 +67,31 @@ pub(super) enum State {
     Parked,
     /// Woken from its parked class and queued at the agent that has the list.
     Woken(Ticket),
+}
+
+/// Reason why a pod is not scheduled on any node.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PodRefusal {
+    #[error("the pod's spec is invalid: {0}")]
+    Invalid(SpecError),
+    #[error(
+        "berth does not schedule pods with {} yet: remove it from the pod, or set spec.schedulerName to another scheduler",
+        .0.iter().map(|feature| feature.field()).collect::<Vec<_>>().join(", ")
+    )]
+    Unsupported(Box<[Unsupported]>),
+}
+
+impl PodRefusal {
+    /// Returns the reason why the pod is refused, if it is.
+    pub fn of(pod: &Pod) -> Option<PodRefusal> {
+        match &pod.spec {
+            Err(error) => Some(PodRefusal::Invalid(error.clone())),
+            Ok(spec) if !spec.unsupported.is_empty() => {
+                Some(PodRefusal::Unsupported(spec.unsupported.clone()))
+            }
+            Ok(_) => None,
+        }
+    }
 }
 
 impl Waiting {
@@ -106,9 +130,9 @@ impl State {
         matches!(self, State::Claiming | State::Binding | State::Held)
     }
 
-    pub(super) fn refusal(&self) -> Option<&Arc<str>> {
+    pub(super) fn refusal(&self) -> Option<&PodRefusal> {
         match self {
-            State::Refused(message) => Some(message),
+            State::Refused(refusal) => Some(refusal),
             _ => None,
         }
     }
@@ -135,13 +159,4 @@ impl State {
 pub(super) fn told_so_far(pod: &Pod) -> Option<Arc<str>> {
     let condition = pod.scheduled.as_ref().filter(|condition| !condition.status)?;
     Some(condition.message.clone())
-}
-
-/// Returns the message for a pod that this version cannot schedule.
-pub(super) fn unsupported_message(unsupported: &[Unsupported]) -> String {
-    let fields: Vec<_> = unsupported.iter().map(|feature| feature.field()).collect();
-    format!(
-        "berth does not schedule pods with {} yet: remove it from the pod, or set spec.schedulerName to another scheduler",
-        fields.join(", ")
-    )
 }

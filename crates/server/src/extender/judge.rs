@@ -12,7 +12,7 @@ use super::wire::{self, FilterResult, NodeList, Nodes, PreemptionArgs, Victims};
 use berth_model::Pod;
 use berth_scheduler::agent::{Agent, AgentConfig};
 use berth_scheduler::class::Class;
-use berth_scheduler::engine::{Engine, Evaluation, NodeNames};
+use berth_scheduler::engine::{Engine, Evaluation, EvaluationError, NodeNames};
 use berth_scheduler::rules::{Reasons, Standing};
 use berth_scheduler::scheduler::Verdict;
 
@@ -49,11 +49,11 @@ impl Judge {
 
     /// Returns which of the nodes are feasible for the pod, and why the rest are not.
     pub fn filter<'a>(&self, pod: &Pod, nodes: &'a Nodes) -> FilterOutcome<'a> {
-        FilterOutcome { nodes, judged: self.judge(pod, nodes) }
+        FilterOutcome { nodes, judged: self.judge(pod, nodes).map_err(|error| error.to_string()) }
     }
 
     /// Scores the nodes for the pod: 10 for the best one, the rest by rank. Returns JSON.
-    pub fn prioritize(&self, pod: &Pod, nodes: &Nodes) -> Result<Vec<u8>, Arc<str>> {
+    pub fn prioritize(&self, pod: &Pod, nodes: &Nodes) -> Result<Vec<u8>, EvaluationError> {
         let judged = self.judge(pod, nodes)?;
         let valid = judged.standings.iter().filter_map(|standing| standing.as_ref()?.as_ref().ok().copied());
         let places = Places::new(valid.collect());
@@ -65,7 +65,7 @@ impl Judge {
     }
 
     /// Returns the nodes that would be feasible for the pod without their victims.
-    pub fn preempt(&self, args: PreemptionArgs) -> Result<BTreeMap<String, Victims>, Arc<str>> {
+    pub fn preempt(&self, args: PreemptionArgs) -> Result<BTreeMap<String, Victims>, EvaluationError> {
         let PreemptionArgs { pod, mut victims } = args;
         let uids = victims.values().map(|of| of.pods.iter().map(|victim| victim.uid.as_str()).collect());
         let candidates: Vec<_> = victims.keys().map(String::as_str).zip(uids).collect();
@@ -79,7 +79,7 @@ impl Judge {
         self.engine.explain(&mut self.inner.lock().agent, namespace, name)
     }
 
-    fn judge(&self, pod: &Pod, nodes: &Nodes) -> Result<Judged, Arc<str>> {
+    fn judge(&self, pod: &Pod, nodes: &Nodes) -> Result<Judged, EvaluationError> {
         let mut inner = self.inner.lock();
         let Inner { agent, names, named } = &mut *inner;
         let Evaluation { class, nominated, now, names: renamed } =
@@ -103,7 +103,7 @@ impl Judge {
 /// Result of `filter`, from which the response is encoded.
 pub struct FilterOutcome<'a> {
     nodes: &'a Nodes<'a>,
-    judged: Result<Judged, Arc<str>>,
+    judged: Result<Judged, String>,
 }
 
 impl FilterOutcome<'_> {
@@ -125,9 +125,9 @@ impl FilterOutcome<'_> {
             return self;
         }
         if self.any(Option::is_none) {
-            self.judged = Err(Arc::from(UNKNOWN_NODES));
+            self.judged = Err(UNKNOWN_NODES.to_owned());
         } else if self.may_change() && judge.engine.binds_under_way() > 0 {
-            self.judged = Err(Arc::from(ROOM_IN_DOUBT));
+            self.judged = Err(ROOM_IN_DOUBT.to_owned());
         }
         self
     }
@@ -137,10 +137,7 @@ impl FilterOutcome<'_> {
         let judged = match &self.judged {
             Ok(judged) => judged,
             Err(why) => {
-                return serde_json::to_vec(&FilterResult {
-                    error: why.to_string(),
-                    ..FilterResult::default()
-                });
+                return serde_json::to_vec(&FilterResult { error: why.clone(), ..FilterResult::default() });
             }
         };
         let mut texts: BTreeMap<Reasons, String> = BTreeMap::new();
