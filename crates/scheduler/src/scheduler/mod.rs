@@ -349,7 +349,8 @@ impl Scheduler {
         }
         let certain = group.is_certain(loosened);
         // The message depends on whether it can preempt.
-        if self.parked_pod_hunts(uid) || !certain {
+        let (cluster, actions) = (&self.cluster, &mut self.actions);
+        if self.preemption.pod_parked(uid, cluster, &self.parked, actions) || !certain {
             if let Some(group) = self.parked.get_mut(class) {
                 group.untold = true;
             }

@@ -14,6 +14,7 @@ mod gangs;
 mod guarantees;
 mod hunts;
 mod nominations;
+mod surveyed;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use aged::Aged;
 use berth_model::PodRef;
 use gangs::GangHunts;
 pub use gangs::{GangAttempt, GangFound};
+use guarantees::Guarantees;
 use hunts::Hunts;
 pub(super) use hunts::survey;
 pub use hunts::{Attempt, Found};
@@ -66,6 +68,10 @@ impl Preemption {
     /// Returns whether its eviction was requested and it is still there.
     pub(super) fn is_evicting(&self, uid: &str) -> bool {
         self.nominations.is_evicting(uid)
+    }
+
+    fn guarantees<'a>(&'a self, cluster: &'a Cluster) -> Guarantees<'a> {
+        Guarantees::of(cluster, &self.nominations)
     }
 
     /// Returns whether a nominated pod is to be checked.
@@ -107,8 +113,23 @@ impl Preemption {
         self.hunts.hunts(class)
     }
 
+    /// Starts preemption for a pod that was just parked. Returns whether it is still unknown if preemption helps its
+    /// class.
+    pub(super) fn pod_parked(
+        &mut self,
+        uid: &Arc<str>,
+        cluster: &Cluster,
+        parked: &Parked,
+        actions: &mut Vec<Action>,
+    ) -> bool {
+        self.nominations.mark_due(uid);
+        self.nominations.clear_outdated(uid, cluster, actions);
+        self.hunt(uid, cluster, parked, actions);
+        cluster.waiting.get(uid).is_some_and(|pod| self.hunts(pod.class.id))
+    }
+
     /// Starts preemption for this parked pod, once it is certain that its class fits nowhere.
-    pub(super) fn hunt(&mut self, uid: &str, cluster: &Cluster, parked: &Parked, actions: &mut Vec<Action>) {
+    fn hunt(&mut self, uid: &str, cluster: &Cluster, parked: &Parked, actions: &mut Vec<Action>) {
         self.hunts.start(uid, cluster, parked, &self.nominations, actions);
     }
 

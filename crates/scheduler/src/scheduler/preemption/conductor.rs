@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::gangs::{self, GangAttempt, GangChosen, GangFound};
-use super::guarantees::{By, Guarantees};
+use super::guarantees::By;
 use super::hunts::{Attempt, Chosen, Next};
 use super::nominations::{Outlook, is_plain};
 use super::{Eviction, Preemption};
@@ -35,10 +35,6 @@ impl Scheduler {
         self.preemption.aged.len()
     }
 
-    fn guarantees(&self) -> Guarantees<'_> {
-        Guarantees::of(&self.cluster, &self.preemption.nominations)
-    }
-
     // Leadership.
 
     /// Adopts the nominations of the previous leader, and tries preemption for the remaining parked pods.
@@ -48,7 +44,7 @@ impl Scheduler {
         pods.sort();
         for (_, uid) in pods {
             self.adopt_nomination(&uid);
-            self.hunt(&uid);
+            self.preemption.hunt(&uid, &self.cluster, &self.parked, &mut self.actions);
         }
     }
 
@@ -99,7 +95,7 @@ impl Scheduler {
             return;
         };
         if let Some(node) = pod.source.nominated_node.clone() {
-            let reclaims = pod.gang.is_none() && self.guarantees().may_reclaim(pod);
+            let reclaims = pod.gang.is_none() && self.preemption.guarantees(&self.cluster).may_reclaim(pod);
             self.keep_nominated(uid, &node, reclaims);
             self.preemption.nominations.adopted(uid);
         }
@@ -197,7 +193,7 @@ impl Scheduler {
                     // Its message differs from that of its group.
                     group.told = false;
                 }
-                self.hunt(uid);
+                self.preemption.hunt(uid, &self.cluster, &self.parked, &mut self.actions);
             }
         }
     }
@@ -248,7 +244,7 @@ impl Scheduler {
         };
         for uid in over {
             self.end_nomination(&uid, false);
-            self.hunt(&uid);
+            self.preemption.hunt(&uid, &self.cluster, &self.parked, &mut self.actions);
         }
         loop {
             let Preemption { aged, nominations, .. } = &mut self.preemption;
@@ -262,19 +258,6 @@ impl Scheduler {
     }
 
     // Hunts of classes.
-
-    /// Starts preemption for a pod that was just parked. Returns whether it is still unknown if preemption helps its
-    /// class.
-    pub(in crate::scheduler) fn parked_pod_hunts(&mut self, uid: &Arc<str>) -> bool {
-        self.preemption.nominations.mark_due(uid);
-        self.preemption.nominations.clear_outdated(uid, &self.cluster, &mut self.actions);
-        self.hunt(uid);
-        self.cluster.waiting.get(uid).is_some_and(|pod| self.preemption.hunts(pod.class.id))
-    }
-
-    fn hunt(&mut self, uid: &Arc<str>) {
-        self.preemption.hunt(uid, &self.cluster, &self.parked, &mut self.actions);
-    }
 
     /// Returns this agent's next step of a hunt.
     pub(in crate::scheduler) fn next_preemption(&mut self, agent: usize, now: Duration) -> Option<Task> {
@@ -302,7 +285,7 @@ impl Scheduler {
     /// Returns the pods that a pod with this priority and these rights may preempt on each of these nodes. `together`:
     /// the victims of all nodes must leave quotas their guarantees, not only those of each node.
     fn sites(&self, nodes: Vec<NodeId>, by: By, together: bool) -> Vec<Site> {
-        let (guarantees, ledger) = (self.guarantees(), &self.cluster.ledger);
+        let (guarantees, ledger) = (self.preemption.guarantees(&self.cluster), &self.cluster.ledger);
         let (known, leaving, mut toll) = (Default::default(), guarantees.leaving(), Toll::default());
         let group_of = |uid: &str| self.gangs.victim_group(uid, &known, &self.cluster, &self.preemption);
         let site = |node| {
@@ -339,10 +322,11 @@ impl Scheduler {
     /// Returns whether the pod may still preempt all of these: other pods of their quotas and gangs may have left in
     /// the meantime.
     fn still_claims(&self, uid: &str, victims: &Victims) -> bool {
+        let guarantees = self.preemption.guarantees(&self.cluster);
         self.cluster.waiting.get(uid).is_some_and(|pod| {
-            let rights = self.guarantees().rights_of(pod);
+            let rights = guarantees.rights_of(pod);
             self.gangs.bear(victims.pods.iter(), &self.cluster, &self.preemption)
-                && self.guarantees().still_allow((pod.priority, &rights), &victims.pods)
+                && guarantees.still_allow((pod.priority, &rights), &victims.pods)
         })
     }
 
@@ -409,7 +393,7 @@ impl Scheduler {
         let nominations = &self.preemption.nominations;
         let priority = gangs::priority_of(name, &self.cluster, &self.gangs, nominations)?;
         let (version, wanted) = self.gangs.preempting(name, &self.cluster, &self.preemption)?;
-        let rights = self.guarantees().rights_together(&wanted);
+        let rights = self.preemption.guarantees(&self.cluster).rights_together(&wanted);
         let prospects = self.preemption.gangs.begin(name, &self.cluster.ledger);
         let by = (priority, &rights);
         let sites = |mut prospect: Prospect<NodeId>| {

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use super::guarantees::Guarantees;
 use super::nominations::Nominations;
+use super::surveyed::SurveyedNodes;
 use crate::agent::{Agent, Choice, Part};
 use crate::class::{Class, ClassId};
 use crate::inventory::{Ledger, NodeId, Revision};
@@ -22,11 +23,6 @@ use crate::rules::Unhelped;
 use crate::scheduler::{Action, Cluster, State, Waiting};
 use berth_model::PreemptionPolicy;
 
-/// Number of dry runs to choose from. Upstream takes 100 or a tenth of the nodes, in no order; ours are the cheapest
-/// first.
-const WINDOW: usize = 16;
-/// Maximum age of a survey of a cluster that has changed since.
-const SURVEY_AGE: Duration = Duration::from_secs(1);
 /// Initial interval before a class whose preemption failed is retried, if anything changed; doubled each time.
 pub(super) const FIRST_PAUSE: Duration = Duration::from_secs(1);
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(8);
@@ -72,37 +68,13 @@ struct Hunt {
     under_way: bool,
     /// Pods before this place have been tried.
     from: Option<Place>,
-    surveyed: Option<Surveyed>,
+    surveyed: Option<SurveyedNodes>,
     /// Occupancy revision when the latest survey was requested.
     began: Revision,
     /// Failures, by quota of the pods.
     hopeless: BTreeMap<Option<Arc<str>>, Hopeless>,
     /// Consecutive failures.
     failures: u32,
-}
-
-#[derive(Debug)]
-struct Surveyed {
-    priority: i32,
-    rights: Arc<Rights>,
-    revision: Revision,
-    at: Duration,
-    /// Uid of the pod it serves now; kept until that pod is done, however long that takes.
-    serves: Option<Arc<str>>,
-    /// Nodes to evaluate; the cheapest last.
-    candidates: Vec<NodeId>,
-    asked: Vec<Asked>,
-    unhelped: Unhelped,
-}
-
-/// A dry run that found victims.
-#[derive(Debug)]
-struct Asked {
-    victims: Victims,
-    /// Revisions of the node's row, the inventory, and the budgets at that time.
-    row: Revision,
-    seen: Revision,
-    budgets: u64,
 }
 
 /// Preemption failed for all pods of the class up to this priority, as of this occupancy revision.
@@ -263,20 +235,16 @@ impl Hunts {
         let (class, priority, rights) = (pod.class.clone(), pod.priority, guarantees.rights_of(pod));
         let reclaims = guarantees.may_reclaim(pod);
         let revision = cluster.inventory().revision();
-        let fresh = |s: &Surveyed| {
-            let young = s.revision == revision || now.saturating_sub(s.at) < SURVEY_AGE;
-            s.priority == priority && *s.rights == rights && (young || s.serves.as_ref() == Some(&uid))
-        };
+        let suits = |nodes: &&mut SurveyedNodes| nodes.suits(&uid, (priority, &rights), revision, now);
         let hunt = self.by_class.get_mut(&class.id)?;
         hunt.from = Some(place);
-        let Some(surveyed) = hunt.surveyed.as_mut().filter(|surveyed| fresh(surveyed)) else {
+        let Some(surveyed) = hunt.surveyed.as_mut().filter(suits) else {
             hunt.began = cluster.ledger.occupancy();
             hunt.under_way = true;
             return Some(Next::Survey(class, priority, rights.into()));
         };
-        let rights = surveyed.rights.clone();
-        surveyed.serves = Some(uid.clone());
-        let nodes = surveyed.nodes_to_ask(&class, cluster);
+        let rights = surveyed.serve(&uid);
+        let nodes = surveyed.nodes_to_evaluate(&class, cluster);
         if !nodes.is_empty() {
             hunt.under_way = true;
             let (sites, budgets) = (Vec::new(), cluster.objects.budgets.clone());
@@ -323,7 +291,7 @@ impl Hunts {
     pub(super) fn leave_out(&mut self, class: ClassId, node: NodeId) {
         let hunt = self.by_class.get_mut(&class);
         if let Some(surveyed) = hunt.and_then(|hunt| hunt.surveyed.as_mut()) {
-            surveyed.candidates.retain(|candidate| *candidate != node);
+            surveyed.leave_out(node);
         }
     }
 
@@ -336,22 +304,13 @@ impl Hunts {
     pub(super) fn surveyed(
         &mut self,
         class: ClassId,
-        (priority, rights): (i32, &Arc<Rights>),
-        Survey { candidates, unhelped }: Survey,
+        by: (i32, &Arc<Rights>),
+        survey: Survey,
         seen: Revision,
         now: Duration,
     ) {
         if let Some(hunt) = self.by_class.get_mut(&class) {
-            hunt.surveyed = Some(Surveyed {
-                priority,
-                rights: rights.clone(),
-                revision: seen,
-                at: now,
-                serves: None,
-                candidates,
-                asked: Vec::new(),
-                unhelped,
-            });
+            hunt.surveyed = Some(SurveyedNodes::new(by, survey, seen, now));
         }
     }
 
@@ -363,19 +322,8 @@ impl Hunts {
         seen: Revision,
     ) {
         let hunt = self.by_class.get_mut(&attempt.class.id);
-        let Some(surveyed) = hunt.and_then(|hunt| hunt.surveyed.as_mut()) else {
-            return;
-        };
-        for (site, found) in attempt.sites.iter().zip(found) {
-            match found {
-                Ok(victims) => surveyed.asked.push(Asked {
-                    victims,
-                    row: site.revision,
-                    seen,
-                    budgets: attempt.budgets.revision(),
-                }),
-                Err(why) => surveyed.unhelped.add(why.reasons()),
-            }
+        if let Some(surveyed) = hunt.and_then(|hunt| hunt.surveyed.as_mut()) {
+            surveyed.add(attempt, found, seen);
         }
     }
 
@@ -401,13 +349,8 @@ impl Hunts {
         let reclaims = guarantees.may_reclaim(pod);
         let hunt = self.by_class.get_mut(&class)?;
         let surveyed = hunt.surveyed.as_mut()?;
-        let inventory = cluster.inventory();
-        let changed = |asked: &Asked| inventory.row(asked.victims.node).revision != asked.row;
-        let (overtaken, kept): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut surveyed.asked).into_iter().partition(changed);
-        surveyed.asked = kept;
-        surveyed.candidates.extend(overtaken.iter().map(|asked| asked.victims.node));
-        let more = !surveyed.candidates.is_empty();
+        surveyed.drop_changed(cluster);
+        let more = surveyed.has_candidates();
         match surveyed.take_cheapest() {
             Some(victims) => Some(Chosen::Victims(attempt.uid.clone(), victims)),
             None if more => None,
@@ -500,38 +443,6 @@ impl Hunt {
         let pause = FIRST_PAUSE.saturating_mul(1 << self.failures.min(8)).min(LONGEST_PAUSE);
         self.failures += 1;
         self.hopeless.insert(quota, Hopeless { priority, within, revision: self.began, until: now + pause });
-        Some(self.surveyed.take()?.unhelped)
-    }
-}
-
-impl Surveyed {
-    /// Returns the nodes to evaluate before the hunt can choose from a window of dry runs. Drops outdated dry runs.
-    fn nodes_to_ask(&mut self, class: &Class, cluster: &Cluster) -> Vec<NodeId> {
-        let (inventory, budgets) = (cluster.inventory(), cluster.objects.budgets.revision());
-        let valid = |asked: &Asked| {
-            inventory.row(asked.victims.node).revision == asked.row
-                && asked.budgets == budgets
-                && (!class.looks_at_pods() || asked.seen == inventory.revision())
-        };
-        let (kept, old) = std::mem::take(&mut self.asked).into_iter().partition(valid);
-        self.asked = kept;
-        let mut nodes: Vec<NodeId> = old.into_iter().map(|asked: Asked| asked.victims.node).collect();
-        while self.asked.len() + nodes.len() < WINDOW
-            && let Some(node) = self.candidates.pop()
-        {
-            if inventory.row(node).node.is_some() {
-                nodes.push(node);
-            }
-        }
-        nodes
-    }
-
-    /// Takes the cheapest valid dry run. Its node is evaluated again before another pod preempts there.
-    fn take_cheapest(&mut self) -> Option<Victims> {
-        let costs = self.asked.iter().enumerate().map(|(at, asked)| (asked.victims.cost(), at));
-        let (_, cheapest) = costs.min()?;
-        let victims = self.asked.swap_remove(cheapest).victims;
-        self.candidates.push(victims.node);
-        Some(victims)
+        Some(self.surveyed.take()?.into_unhelped())
     }
 }
