@@ -1,6 +1,6 @@
 //! State that all components of the scheduler read.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::class::Class;
 use crate::gang::AllocationName;
 use crate::invariants::{Checked, within_maximum};
 use crate::inventory::{Inventory, Ledger, NodeId, Row};
-use crate::objects::Objects;
+use crate::objects::{Kind, Objects};
 use crate::quota::{Lack, Sums};
 use crate::rules::{self, Key};
 use berth_model::{ClaimName, Holding, Pod, Usage};
@@ -26,11 +26,20 @@ pub(super) struct Cluster {
     pub(super) leading: bool,
     /// Classes and gangs that this replica schedules; `None`: all.
     pub(super) share: Option<Share>,
+    pub(super) pods_listed: bool,
+    pub(super) nodes_listed: bool,
+    /// Kinds of other objects that have not been listed yet.
+    pub(super) unlisted: BTreeSet<Kind>,
 }
 
 impl Cluster {
     pub(super) fn inventory(&self) -> &Inventory {
         self.ledger.inventory()
+    }
+
+    /// Returns whether all nodes, pods and other objects have been listed once.
+    pub(super) fn synced(&self) -> bool {
+        self.pods_listed && self.nodes_listed && self.unlisted.is_empty()
     }
 
     pub(super) fn is_ours(&self, pod: &Pod) -> bool {

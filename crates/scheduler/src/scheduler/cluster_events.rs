@@ -42,7 +42,7 @@ impl Scheduler {
         for name in gone {
             self.delete_node(&name);
         }
-        self.nodes_synced = true;
+        self.cluster.nodes_listed = true;
         self.wake_all();
     }
 
@@ -129,7 +129,7 @@ impl Scheduler {
         for uid in gone {
             self.delete_pod(&uid);
         }
-        self.pods_synced = true;
+        self.cluster.pods_listed = true;
         self.wake_all();
     }
 
@@ -185,7 +185,7 @@ impl Scheduler {
         for affected in self.cluster.objects.retain(kind, listed) {
             self.heed(affected);
         }
-        self.unlisted.remove(&kind);
+        self.cluster.unlisted.remove(&kind);
         self.wake_all();
     }
 

@@ -29,7 +29,7 @@ mod work;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -86,10 +86,6 @@ pub struct Scheduler {
     next_work: u64,
     binds: usize,
     term: u64,
-    pods_synced: bool,
-    nodes_synced: bool,
-    /// Kinds that have not been listed yet.
-    unlisted: BTreeSet<Kind>,
     /// Waiting pods whose class may have changed.
     stale: Stale,
     claims: Claims,
@@ -105,7 +101,6 @@ impl Scheduler {
     pub fn new(config: SchedulerConfig, estimator: Estimator) -> Self {
         let agents = config.agents.max(1);
         Scheduler {
-            unlisted: config.objects.clone(),
             classifier: Classifier::new(config.placement.clone()),
             policies: Policies::new(config.placement.clone()),
             hints: Hints::default(),
@@ -123,8 +118,6 @@ impl Scheduler {
             next_work: 0,
             binds: 0,
             term: 0,
-            pods_synced: false,
-            nodes_synced: false,
             stale: Stale::default(),
             claims: Claims::default(),
             woken_for: 0,
@@ -136,6 +129,9 @@ impl Scheduler {
                 waiting: HashMap::new(),
                 leading: false,
                 share: None,
+                pods_listed: false,
+                nodes_listed: false,
+                unlisted: config.objects.clone(),
                 config,
             },
         }
@@ -168,7 +164,7 @@ impl Scheduler {
 
     /// Returns whether all nodes, pods and other objects have been listed once. Nothing is scheduled before.
     pub fn synced(&self) -> bool {
-        self.pods_synced && self.nodes_synced && self.unlisted.is_empty()
+        self.cluster.synced()
     }
 
     /// Starts or stops leading. Only a leader places pods and writes conditions. Binds in flight when leadership is
