@@ -1,4 +1,4 @@
-//! Scheduler of a replica: `scheduler/cluster_events.rs`, `binds.rs` and `others.rs` as far as they change the
+//! Scheduler of a replica: `scheduler/cluster_events.rs`, `binds.rs` and `foreign_binds.rs` as far as they change the
 //! ledger. Decisions about one bind are made by the production `BindAttempt`.
 
 use std::time::Duration;
