@@ -24,13 +24,15 @@ use super::gangs::Gangs;
 use super::{Action, Cluster, Waiting};
 use crate::class::ClassId;
 use crate::gang::{AllocationName, Wanted};
-use crate::inventory::Ledger;
+use crate::inventory::{Ledger, NodeId};
+use crate::preempt::{Prospect, Site, Together, Victims};
 use crate::queue::Parked;
+use crate::quota::Toll;
 use aged::Aged;
 use berth_model::PodRef;
 use gangs::GangHunts;
 pub use gangs::{GangAttempt, GangFound};
-use guarantees::Guarantees;
+use guarantees::{By, Guarantees};
 use hunts::Hunts;
 pub(super) use hunts::survey;
 pub use hunts::{Attempt, Found};
@@ -176,5 +178,75 @@ impl Preemption {
     ) -> bool {
         let may = gangs::priority_of(name, cluster, gangs, &self.nominations).is_some();
         self.gangs.start(agent, name, lacking, may, actions)
+    }
+
+    /// Returns this agent's next step for gangs that preempt.
+    pub(super) fn next_gang_step(
+        &mut self,
+        agent: usize,
+        cluster: &Cluster,
+        gangs: &Gangs,
+    ) -> Option<Box<GangAttempt>> {
+        loop {
+            let name = self.gangs.next(agent, cluster, gangs, &self.nominations)?;
+            match self.gang_step(&name, cluster, gangs) {
+                Some(step) => return Some(Box::new(step)),
+                None => self.gangs.end(&name),
+            }
+        }
+    }
+
+    fn gang_step(&mut self, name: &AllocationName, cluster: &Cluster, gangs: &Gangs) -> Option<GangAttempt> {
+        let priority = gangs::priority_of(name, cluster, gangs, &self.nominations)?;
+        let (version, wanted) = gangs.preempting(name, cluster, self)?;
+        let rights = self.guarantees(cluster).rights_together(&wanted);
+        let prospects = self.gangs.begin(name, &cluster.ledger);
+        let by = (priority, &rights);
+        let sites = |mut prospect: Prospect<NodeId>| {
+            prospect.nodes.retain(|id| cluster.inventory().row(*id).node.is_some());
+            let mut nodes = self.sites(prospect.nodes, by, true, cluster, gangs);
+            for site in &mut nodes {
+                site.pods.retain(|known| !gangs.is_placed_member(&known.pod.pod.uid, name));
+            }
+            Prospect { domain: prospect.domain, nodes }
+        };
+        let together = prospects.map(|prospects| Together {
+            prospects: prospects.into_iter().map(sites).collect(),
+            budgets: cluster.objects.budgets.clone(),
+        });
+        Some(GangAttempt { name: name.clone(), version, priority, rights, wanted, together })
+    }
+
+    /// Returns the pods that a pod with this priority and these rights may preempt on each of these nodes. `together`:
+    /// the victims of all nodes must leave quotas their guarantees, not only those of each node.
+    fn sites(
+        &self,
+        nodes: Vec<NodeId>,
+        by: By,
+        together: bool,
+        cluster: &Cluster,
+        gangs: &Gangs,
+    ) -> Vec<Site> {
+        let guarantees = self.guarantees(cluster);
+        let (known, leaving, mut toll) = (Default::default(), guarantees.leaving(), Toll::default());
+        let group_of = |uid: &str| gangs.victim_group(uid, &known, cluster, self);
+        let site = |node| {
+            if !together {
+                toll = Toll::default();
+            }
+            let claim = |pod: &_| guarantees.claim_on(pod, by, &leaving, &mut toll);
+            Site::claimed(&cluster.ledger, node, by.1.reclaims(), claim, &group_of)
+        };
+        nodes.into_iter().map(site).collect()
+    }
+
+    /// Returns whether the pod may still preempt all of these: other pods of their quotas and gangs may have left in
+    /// the meantime.
+    fn still_claims(&self, uid: &str, victims: &Victims, cluster: &Cluster, gangs: &Gangs) -> bool {
+        let guarantees = self.guarantees(cluster);
+        cluster.waiting.get(uid).is_some_and(|pod| {
+            let by = (pod.priority, &guarantees.rights_of(pod));
+            gangs.bear(victims.pods.iter(), cluster, self) && guarantees.still_allow(by, &victims.pods)
+        })
     }
 }

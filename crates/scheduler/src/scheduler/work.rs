@@ -101,7 +101,10 @@ impl Scheduler {
         self.look_at_nominated(now);
         let mut next = if checked { self.next_placement(agent, now) } else { None };
         next = next.or_else(|| self.next_check(agent)).or_else(|| self.next_preemption(agent, now));
-        next = next.or_else(|| self.next_gang_step(agent).map(Task::PreemptTogether));
+        if next.is_none() {
+            let step = self.preemption.next_gang_step(agent, &self.cluster, &self.gangs);
+            next = step.map(Task::PreemptTogether);
+        }
         if !matches!(next, None | Some(Task::Place { .. } | Task::Gang { .. })) {
             self.checked_last[agent] = true;
         }

@@ -1,11 +1,12 @@
 //! Entry points of preemption: they carry out what its components decide.
+//!
+//! Requests evictions, notes reservations, parks, wakes and places pods, and writes their conditions.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::gangs::{self, GangAttempt, GangChosen, GangFound};
-use super::guarantees::By;
 use super::hunts::{Attempt, Chosen, Next};
 use super::nominations::{Outlook, is_plain};
 use super::{Eviction, Preemption};
@@ -13,8 +14,8 @@ use crate::agent::Choice;
 use crate::class::{Class, ClassId};
 use crate::gang::AllocationName;
 use crate::inventory::{NodeId, Occupant, Revision};
-use crate::preempt::{Fruitless, Prospect, Site, Survey, Takeover, Together, Victims};
-use crate::quota::{Rights, Toll};
+use crate::preempt::{Fruitless, Survey, Takeover, Victims};
+use crate::quota::Rights;
 use crate::scheduler::{Action, Cluster, Sample, Scheduler, State, Task};
 
 impl Scheduler {
@@ -271,7 +272,8 @@ impl Scheduler {
                         return Some(Task::Survey { class, priority, rights });
                     }
                     Some(Next::DryRuns(mut attempt, nodes)) => {
-                        attempt.sites = self.sites(nodes, (attempt.priority, &attempt.rights), false);
+                        let by = (attempt.priority, &*attempt.rights);
+                        attempt.sites = self.preemption.sites(nodes, by, false, &self.cluster, &self.gangs);
                         return Some(Task::Preempt(attempt));
                     }
                     Some(Next::Chosen(chosen)) => self.settle_hunt(class, chosen),
@@ -282,26 +284,13 @@ impl Scheduler {
         }
     }
 
-    /// Returns the pods that a pod with this priority and these rights may preempt on each of these nodes. `together`:
-    /// the victims of all nodes must leave quotas their guarantees, not only those of each node.
-    fn sites(&self, nodes: Vec<NodeId>, by: By, together: bool) -> Vec<Site> {
-        let (guarantees, ledger) = (self.preemption.guarantees(&self.cluster), &self.cluster.ledger);
-        let (known, leaving, mut toll) = (Default::default(), guarantees.leaving(), Toll::default());
-        let group_of = |uid: &str| self.gangs.victim_group(uid, &known, &self.cluster, &self.preemption);
-        let site = |node| {
-            if !together {
-                toll = Toll::default();
-            }
-            let claim = |pod: &_| guarantees.claim_on(pod, by, &leaving, &mut toll);
-            Site::claimed(ledger, node, by.1.reclaims(), claim, &group_of)
-        };
-        nodes.into_iter().map(site).collect()
-    }
-
     /// Nominates a pod for the chosen victims if they may still be preempted, or records that there are none.
     fn settle_hunt(&mut self, class: ClassId, chosen: Chosen) {
+        let still_claims = |uid: &str, victims: &Victims| {
+            self.preemption.still_claims(uid, victims, &self.cluster, &self.gangs)
+        };
         match chosen {
-            Chosen::Victims(uid, victims) if !self.still_claims(&uid, &victims) => {
+            Chosen::Victims(uid, victims) if !still_claims(&uid, &victims) => {
                 self.preemption.hunts.leave_out(class, victims.node);
             }
             Chosen::Victims(uid, victims) => {
@@ -317,17 +306,6 @@ impl Scheduler {
                 unhelped.into_iter().for_each(|unhelped| self.parked.preemption_failed(class, unhelped));
             }
         }
-    }
-
-    /// Returns whether the pod may still preempt all of these: other pods of their quotas and gangs may have left in
-    /// the meantime.
-    fn still_claims(&self, uid: &str, victims: &Victims) -> bool {
-        let guarantees = self.preemption.guarantees(&self.cluster);
-        self.cluster.waiting.get(uid).is_some_and(|pod| {
-            let rights = guarantees.rights_of(pod);
-            self.gangs.bear(victims.pods.iter(), &self.cluster, &self.preemption)
-                && guarantees.still_allow((pod.priority, &rights), &victims.pods)
-        })
     }
 
     /// Settles a survey of the nodes for a class.
@@ -377,40 +355,7 @@ impl Scheduler {
 
     // Hunts of gangs.
 
-    /// Returns this agent's next step for gangs that preempt.
-    pub(in crate::scheduler) fn next_gang_step(&mut self, agent: usize) -> Option<Box<GangAttempt>> {
-        loop {
-            let Preemption { gangs, nominations, .. } = &self.preemption;
-            let name = gangs.next(agent, &self.cluster, &self.gangs, nominations)?;
-            match self.gang_step(&name) {
-                Some(step) => return Some(Box::new(step)),
-                None => self.preemption.gangs.end(&name),
-            }
-        }
-    }
-
-    fn gang_step(&mut self, name: &AllocationName) -> Option<GangAttempt> {
-        let nominations = &self.preemption.nominations;
-        let priority = gangs::priority_of(name, &self.cluster, &self.gangs, nominations)?;
-        let (version, wanted) = self.gangs.preempting(name, &self.cluster, &self.preemption)?;
-        let rights = self.preemption.guarantees(&self.cluster).rights_together(&wanted);
-        let prospects = self.preemption.gangs.begin(name, &self.cluster.ledger);
-        let by = (priority, &rights);
-        let sites = |mut prospect: Prospect<NodeId>| {
-            prospect.nodes.retain(|id| self.inventory().row(*id).node.is_some());
-            let mut nodes = self.sites(prospect.nodes, by, true);
-            for site in &mut nodes {
-                site.pods.retain(|known| !self.gangs.is_placed_member(&known.pod.pod.uid, name));
-            }
-            Prospect { domain: prospect.domain, nodes }
-        };
-        let together = prospects.map(|prospects| Together {
-            prospects: prospects.into_iter().map(sites).collect(),
-            budgets: self.cluster.objects.budgets.clone(),
-        });
-        Some(GangAttempt { name: name.clone(), version, priority, rights, wanted, together })
-    }
-
+    /// Settles a step of a gang at this agent.
     pub(in crate::scheduler) fn settle_gang_step(
         &mut self,
         agent: usize,
