@@ -21,7 +21,7 @@ impl Bench {
 }
 
 #[test]
-fn a_pod_grows_into_what_is_free_and_nobody_is_placed_there_meanwhile() {
+fn an_in_place_resize_reserves_free_resources_before_it_is_observed() {
     let mut bench = Bench::new(1, &["n"]);
     bench.apply(on("n", pod("a", 300)));
     bench.apply(on("n", pod("b", 300)));
