@@ -16,7 +16,7 @@ use super::*;
 use std::collections::HashSet;
 
 use crate::agent::{Agent, AgentConfig, CacheLimits};
-use crate::objects::{Object, ObjectName, system_defaults};
+use crate::objects::{Kind, Object, ObjectName, system_defaults};
 use crate::placement::{Binding, Outcome};
 use berth_model::{
     Amounts, Identity, LabelSelector, Node, Operator, Owner, Peer, Pod, PodSpec, PreemptionPolicy,
