@@ -193,7 +193,7 @@ async fn two_schedulers_that_fill_all_nodes_at_once_overcommit_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_sends_a_binding_is_told_what_the_node_lacks() {
+async fn a_denied_binding_names_what_the_node_lacks() {
     let cluster = start_control_plane().await;
     let client = cluster.client();
     create_nodes(&client, &Nodes { count: 2, ..Nodes::default() }).await;

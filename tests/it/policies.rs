@@ -89,7 +89,7 @@ async fn place(client: &Client, prefix: &'static str, count: usize) -> BTreeSet<
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_next_pods_of_a_namespace_are_packed_once_its_policy_says_so_and_its_status_tells() {
+async fn a_new_policy_packs_the_next_pods_of_its_namespace_and_reports_it() {
     let cluster = start_control_plane().await;
     let client = cluster.client();
     install_crds(&client).await;

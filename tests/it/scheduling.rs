@@ -23,7 +23,7 @@ use crate::support::*;
 const SOON: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_of_several_classes_are_bound_and_told_as_kube_scheduler_tells_it() {
+async fn pods_of_several_classes_are_bound_and_reported_as_kube_scheduler_does() {
     let cluster = start_control_plane().await;
     let client = cluster.client();
     create_nodes(&client, &Nodes { prefix: "small", count: 5, cpu: "2", ..Nodes::default() }).await;

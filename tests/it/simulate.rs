@@ -115,7 +115,7 @@ fn json_has_every_figure_of_every_dispatcher() {
 }
 
 #[test]
-fn repeated_runs_tell_how_certain_their_means_are() {
+fn repeated_runs_report_confidence_intervals_of_their_means() {
     let arguments = ["--requests", "1000", "--types", "40", "--dispatcher", "random,latcache-priced"];
     let all = figures(arguments.into_iter().chain(["--repeat", "4"]));
     for (name, one) in &all {

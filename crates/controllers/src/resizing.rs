@@ -12,7 +12,7 @@ use berth_rightsizing::apply::change::growth;
 use berth_rightsizing::apply::pod::Change;
 use berth_rightsizing::apply::{Pod, Resources, patch};
 use berth_scheduler::engine::Engine;
-use berth_scheduler::scheduler::Growth;
+use berth_scheduler::scheduler::{Growth, GrowthError};
 
 /// Result of a resize.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,7 +61,7 @@ impl Resizer {
     pub async fn resize(&self, pod: &Pod, changes: &[Change]) -> Resized {
         let grown = match self.grow(pod, growth(pod, changes)) {
             Ok(grown) => grown,
-            Err(why) => return Resized::NoRoom(why),
+            Err(error) => return Resized::NoRoom(error.to_string()),
         };
         let id = PodId { namespace: &pod.namespace, name: &pod.name, uid: &pod.uid };
         let resized = match self.writer.resize_pod(id, &patch::in_place(pod, changes)).await {
@@ -82,7 +82,7 @@ impl Resizer {
         resized
     }
 
-    fn grow(&self, pod: &Pod, more: NodeSize) -> Result<Growth, String> {
+    fn grow(&self, pod: &Pod, more: NodeSize) -> Result<Growth, GrowthError> {
         let unsettled = self.unsettled.lock().remove(&pod.uid);
         // If its requests have changed meanwhile, the charge is correct.
         let undone = unsettled.filter(|unsettled| unsettled.before == asked(pod));

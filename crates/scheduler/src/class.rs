@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn only_labels_that_some_pods_term_names_tell_classes_apart() {
+    fn only_labels_named_by_a_pods_term_separate_classes() {
         let mut classifier = Classifier::default();
         let spec = Arc::new(PodSpec::default());
         let one = pod("x", &[("app", "db"), ("pod-name", "db-0")]);
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_its_own_affinity_asks_for_is_told_from_one_that_it_does_not() {
+    fn classes_differ_by_whether_a_pod_matches_its_own_affinity() {
         let mut classifier = Classifier::default();
         let affinity = PodAffinity { required: [term("app")].into(), ..PodAffinity::default() };
         let spec = Arc::new(PodSpec { pod_affinity: Arc::new(affinity), ..PodSpec::default() });

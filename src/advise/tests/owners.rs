@@ -58,7 +58,7 @@ fn the_top_of_the_chain_of_owners_is_the_workload() {
 }
 
 #[test]
-fn what_is_above_a_known_owner_is_guessed_when_it_is_not_told() {
+fn unknown_top_owners_are_guessed_from_known_owners() {
     let owners = owners(&[
         (Fact::PodOwner, "web-59f9fb6b8-x2x4z", "ReplicaSet/web-59f9fb6b8"),
         (Fact::PodOwner, "mine-x2x4z", "ReplicaSet/mine"),

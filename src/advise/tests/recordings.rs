@@ -65,7 +65,7 @@ fn several_columns_of_a_compressed_file_are_several_series() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_its_line() {
+fn errors_name_the_line() {
     for (text, problem) in [
         ("", "FILE:1: the file is empty"),
         ("ts,value\n", "FILE:1: there is nothing after the header"),

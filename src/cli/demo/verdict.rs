@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn every_broken_promise_is_told() {
+    fn every_invariant_violation_is_reported() {
         assert!(only_problem(|pods| drop(pods.pop())).contains("there are 99 pods, not 100"));
         assert!(only_problem(|pods| first(pods, "web").node_name = None).contains("is not bound"));
         assert!(
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overcommitted_node_and_a_port_twice_are_told() {
+    fn overcommitted_nodes_and_duplicate_ports_are_reported() {
         let mut pods = pods();
         for pod in pods.iter_mut().filter(
             |pod| matches!(class_of(pod), Some(class) if class.name == "batch" || class.name == "hostport"),

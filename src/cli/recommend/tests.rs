@@ -174,7 +174,7 @@ async fn without_kube_state_metrics_workloads_are_guessed_and_requests_unknown()
 }
 
 #[tokio::test]
-async fn facts_that_cannot_be_read_are_told_and_done_without() {
+async fn unreadable_facts_are_reported_and_left_out() {
     let fake = Fake::start(|_, asked| respond(asked, |_| error(422, "execution", "no such function"))).await;
     let Answer { text, complete } = answer(&fake.url, &["-o", "json"]).await.ok().expect("an answer");
     assert!(!complete, "the exit code says so");
@@ -182,7 +182,7 @@ async fn facts_that_cannot_be_read_are_told_and_done_without() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_an_address_or_its_answers_is_told_in_the_words_of_the_options() {
+async fn errors_of_an_address_or_its_responses_name_the_command_line_options() {
     let fake = Fake::start(|_, _| StatusCode::UNAUTHORIZED).await;
     let (code, said) = refusal(answer(&fake.url, &[]).await);
     assert!(
@@ -219,7 +219,7 @@ async fn without_usage(has: fn(&str) -> bool, more: &[&str]) -> String {
 }
 
 #[tokio::test]
-async fn no_usage_is_told_with_what_to_do() {
+async fn missing_usage_is_reported_with_a_remedy() {
     let said = without_usage(|_| false, &[]).await;
     assert!(
         said.contains("no container_memory_working_set_bytes") && said.contains("/metrics/cadvisor"),

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn hints_follow_the_statuses_and_only_a_difference_is_told() {
+    fn hints_follow_the_statuses_and_only_changes_are_passed_on() {
         let mut known = Known::default();
         let web = || {
             let hints = [hint("shop/db", "app=db", "Apart", 80), hint("bank/api", "app=api", "Together", 40)];

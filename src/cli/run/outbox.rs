@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_full_queue_blocks_nobody_and_keeps_all_orders_in_order() {
+    async fn a_full_queue_never_blocks_the_sender_and_keeps_the_order() {
         let (outbox, mut inbox) = queue(2);
         for order in 0..5 {
             outbox.send(order);

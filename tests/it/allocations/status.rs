@@ -56,7 +56,7 @@ fn line<'a>(table: &'a str, name: &str) -> Vec<&'a str> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn kubectl_shows_where_an_allocation_stands_and_what_is_told_twice_is_written_once() {
+async fn kubectl_shows_the_status_of_an_allocation_and_equal_statuses_are_written_once() {
     let control_plane = start_control_plane().await;
     let (kubectl, client) = (Kubectl::new(&control_plane).await, control_plane.client());
     kubectl.install_kinds().await;
@@ -111,7 +111,7 @@ fn reason_and_note(event: &Event) -> (&str, &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_allocation_that_is_gone_or_made_anew_settles_its_status() {
+async fn statuses_of_deleted_or_recreated_allocations_are_settled() {
     let control_plane = start_control_plane().await;
     let (kubectl, client) = (Kubectl::new(&control_plane).await, control_plane.client());
     kubectl.install_kinds().await;

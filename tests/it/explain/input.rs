@@ -89,7 +89,7 @@ fn lists_of_one_kind_single_objects_and_several_of_them_are_read_too() {
 }
 
 #[test]
-fn of_two_states_of_one_pod_the_later_counts_and_pods_without_uid_are_told_apart() {
+fn the_later_state_of_a_pod_counts_and_pods_without_uid_are_distinct() {
     let mut cluster =
         Cluster::default().node("n", json!({})).bound("web", "n", requests(json!({"cpu": "4"})));
     cluster = cluster.pod("web", requests(json!({"cpu": "3"}))).pod("db", requests(json!({"cpu": "4"})));

@@ -54,7 +54,7 @@ async fn dump(client: &Client) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_reasons_shown_are_those_the_pod_was_told_and_a_dump_says_the_same() {
+async fn explained_reasons_equal_the_condition_of_the_pod_also_from_a_dump() {
     let cluster = start_control_plane().await;
     let client = cluster.client();
     let taints = vec![json!({"key": "team", "value": "a", "effect": "NoSchedule"})];

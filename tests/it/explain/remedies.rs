@@ -20,7 +20,7 @@ fn taints(key: &str, value: &str) -> Value {
 }
 
 #[test]
-fn what_is_more_than_enough_is_not_told() {
+fn sufficient_resources_are_not_reported() {
     let cluster = Cluster::default()
         .node("a", json!({}))
         .node("b", taints("team", "b"))
@@ -34,7 +34,7 @@ fn a_pod_that_fits_needs_no_change() {
 }
 
 #[test]
-fn a_taint_is_tolerated_or_taken_off_and_it_is_told_where_the_pod_fits_then() {
+fn remedies_for_taints_name_the_nodes_that_then_fit() {
     let cluster = Cluster::default()
         .node("a", taints("team", "a"))
         .node("b", taints("team", "a"))
@@ -52,7 +52,7 @@ fn a_taint_is_tolerated_or_taken_off_and_it_is_told_where_the_pod_fits_then() {
 }
 
 #[test]
-fn nobody_is_told_to_tolerate_a_node_that_is_not_ready() {
+fn no_remedy_tolerates_a_node_that_is_not_ready() {
     let cluster =
         Cluster::default().node("n", taints("node.kubernetes.io/not-ready", "")).pod("new", json!({}));
     assert_eq!(
@@ -179,7 +179,7 @@ fn anti_affinity(app: &str) -> Value {
 }
 
 #[test]
-fn pods_that_refuse_each_other_are_parted_whoever_says_so() {
+fn anti_affinity_separates_pods_whichever_side_declares_it() {
     let ours =
         Cluster::default().node("n", json!({})).bound("old", "n", json!({})).pod("new", anti_affinity("old"));
     assert_eq!(
@@ -224,7 +224,7 @@ fn a_hard_spread_is_loosened_as_little_as_helps() {
 }
 
 #[test]
-fn the_nodes_that_need_least_are_told_first_and_different_ways_before_more_of_the_same() {
+fn remedies_list_nodes_with_the_smallest_changes_first() {
     let mut cluster = Cluster::default();
     for at in 0..20 {
         cluster = cluster.node(&format!("cordoned-{at}"), json!({"spec": {"unschedulable": true}}));

@@ -77,7 +77,7 @@ fn an_allocation_is_helped_as_a_whole_by_its_name_and_by_that_of_a_member() {
 }
 
 #[test]
-fn what_protects_the_pods_is_told_when_nothing_helps() {
+fn protections_of_pods_are_named_when_no_move_helps() {
     let budget = json!({
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -115,7 +115,7 @@ fn what_protects_the_pods_is_told_when_nothing_helps() {
 }
 
 #[test]
-fn what_fits_as_it_is_needs_no_moves_and_nothing_is_told_when_nothing_waits() {
+fn a_fitting_pod_needs_no_moves_and_without_waiting_pods_nothing_is_advised() {
     let cluster = fragmented().pod("small", requests(json!({"cpu": "1"})));
     let entry = &what_if(&cluster, &[])["waiting"][0];
     assert_eq!((&entry["fits"], &entry["moves"]), (&json!(true), &json!([])));

@@ -81,7 +81,7 @@ async fn measure_all(client: &Client, time: Timestamp) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn however_often_it_is_killed_no_checkpoint_ever_knows_less() {
+async fn no_checkpoint_ever_loses_samples_across_kills() {
     let control_plane = start_control_plane().await;
     let client = control_plane.client();
     prepare(&client).await;

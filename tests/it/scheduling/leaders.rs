@@ -120,7 +120,7 @@ async fn when_the_leader_is_killed_or_frozen_in_a_burst_another_one_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_is_told_to_end_settles_its_binds_and_hands_the_lease_over() {
+async fn a_terminating_leader_settles_its_binds_and_releases_the_lease() {
     let audit = Audit::new();
     let cluster = start_cluster(&audit, &["a", "b"]).await;
     let client = cluster.client();

@@ -35,7 +35,7 @@ async fn fill(client: &Client, prefix: &'static str, pool: &'static str, priorit
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_important_pod_preempts_what_no_budget_keeps_and_all_is_told_as_kube_scheduler_tells_it() {
+async fn preemption_respects_budgets_and_reports_as_kube_scheduler_does() {
     let cluster = start_control_plane().await;
     let client = cluster.client();
     let room = json!({"cpu": "4", "memory": "8Gi", "pods": "110"});

@@ -269,7 +269,7 @@ pub(super) async fn compare(client: &Client, zoo: &[(&'static str, Value)]) -> V
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_that_fit_nowhere_are_told_in_the_words_of_kube_scheduler() {
+async fn unschedulable_pods_are_reported_in_kube_schedulers_words() {
     let cluster = start_control_plane().await;
     let client = cluster.client();
     let class = json!({"metadata": {"name": "never"}, "value": 0, "preemptionPolicy": "Never"});

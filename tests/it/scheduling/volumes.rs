@@ -227,7 +227,7 @@ async fn a_volume_is_made_for_the_chosen_node_and_a_provisioner_that_cannot_make
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_that_nobody_provisions_or_that_vanishes_takes_the_node_from_its_pod_again() {
+async fn an_unprovisioned_or_deleted_claim_releases_the_node_of_its_pod() {
     let cluster = start_control_plane().await;
     let client = cluster.client();
     create_class(&client, "made", "maker.example.com", "WaitForFirstConsumer").await;
@@ -261,7 +261,7 @@ async fn a_claim_that_nobody_provisions_or_that_vanishes_takes_the_node_from_its
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_that_cannot_have_their_volumes_are_told_in_the_words_of_kube_scheduler() {
+async fn unavailable_volumes_are_reported_in_kube_schedulers_words() {
     let cluster = start_control_plane().await;
     let client = cluster.client();
     for (zone, name) in [("a", "zone-a"), ("b", "zone-b")] {

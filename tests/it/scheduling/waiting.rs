@@ -88,7 +88,7 @@ async fn a_class_that_fits_nowhere_is_bound_as_soon_as_a_change_lets_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_that_cannot_go_on_say_why_and_stop_nobody_else() {
+async fn stuck_pods_report_why_and_block_no_other_pods() {
     let cluster = start_control_plane().await;
     let client = cluster.client();
     create_node(&client, "node", room("4"), json!({})).await;

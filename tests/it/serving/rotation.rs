@@ -105,7 +105,7 @@ async fn replicas_share_certificates_and_mend_what_becomes_of_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_webhooks_are_told_the_authority_and_the_log_says_when_they_are_missing() {
+async fn webhook_configurations_get_the_ca_and_missing_ones_are_logged() {
     let cluster = start_control_plane().await;
     let client = cluster.client();
     let config = "serving: {address: '127.0.0.1:0', secret: berth-tls, webhookConfiguration: guard, \

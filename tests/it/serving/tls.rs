@@ -84,7 +84,7 @@ fn files(folder: &Path, pair: &Pair, clients: &str) -> Serving {
 }
 
 #[tokio::test]
-async fn both_versions_of_http_are_served_and_a_request_tells_who_its_client_is() {
+async fn both_versions_of_http_are_served_with_the_clients_certificate_name() {
     let (servers, clients) = (Ca::new("servers"), Ca::new("clients"));
     let folder = tempfile::tempdir().expect("a folder");
     let server =

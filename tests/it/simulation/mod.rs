@@ -26,7 +26,7 @@ const SEEDS: u64 = 2_000;
 const TRACE_LINES: usize = 400;
 
 #[test]
-fn whatever_goes_wrong_every_pod_is_bound_once_where_it_fits_or_told_why_not() {
+fn under_faults_every_pod_is_bound_once_or_reported() {
     if let Some(seed) = number("BERTH_SIM_SEED") {
         let (result, trace) = Sim::new(seed, true).run();
         println!("{}", trace.join("\n"));

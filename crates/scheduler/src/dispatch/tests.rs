@@ -426,7 +426,7 @@ fn limited(most: u8) -> Vec<Arc<Class>> {
 }
 
 #[test]
-fn pods_whose_policy_limits_the_agents_go_to_these_and_nobody_takes_them_from_there() {
+fn pods_limited_to_some_agents_are_never_stolen_by_others() {
     for kind in DispatcherKind::ALL {
         for most in [1, 2, 9] {
             let classes = limited(most);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::Engine;
-use crate::scheduler::Growth;
+use crate::scheduler::{Growth, GrowthError};
 use berth_model::NodeSize;
 
 impl Engine {
@@ -18,7 +18,7 @@ impl Engine {
         uid: &Arc<str>,
         unsettled: Option<&Growth>,
         more: NodeSize,
-    ) -> Result<Growth, String> {
+    ) -> Result<Growth, GrowthError> {
         self.with(|scheduler, _| match unsettled {
             Some(unsettled) => scheduler.grow_instead(uid, unsettled, more),
             None => scheduler.grow_in_place(uid, more),

@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_charged_once_however_often_it_is_committed() {
+    fn repeated_commits_charge_a_pod_once() {
         let mut ledger = ledger_with(&["a"]);
         let uid = Arc::from("u");
         assert!(ledger.commit(&uid, &usage(100, None), NodeId(0), |_| true).is_ok());

@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 pub use budgets::{Budgets, DisruptionBudget, Spending};
 pub use volumes::{
-    Attachment, Capacity, Claim, ClaimRef, ClaimRequest, Progress, Resolved, StorageClass, Volume,
-    VolumeNews, Volumes, Wanted,
+    Attachment, BindingError, Capacity, Claim, ClaimRef, ClaimRequest, Progress, Resolved, StorageClass,
+    Volume, VolumeNews, Volumes, Wanted,
 };
 
 pub use spreading::{default_constraint, system_defaults};

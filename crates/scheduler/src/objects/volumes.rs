@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 pub use needs::Resolved;
-pub use progress::{ClaimRequest, Progress, Wanted};
+pub use progress::{BindingError, ClaimRequest, Progress, Wanted};
 
 use super::{Kind, ObjectName};
 use berth_model::{

@@ -200,7 +200,7 @@ fn a_group_goes_as_a_whole_or_stays_and_stays_if_one_of_it_is_too_important() {
 /// hopeless_survey`.
 #[test]
 #[ignore = "a measurement"]
-fn the_time_of_a_hopeless_survey_of_5000_nodes_with_150000_pods() {
+fn the_time_of_a_failing_survey_of_5000_nodes_with_150000_pods() {
     let mut ledger = Ledger::default();
     let allocatable = Amounts { cpu_milli: 3000, pods: 110, ..Amounts::default() };
     for at in 0..5000 {

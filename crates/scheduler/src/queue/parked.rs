@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_low_priority_wakes_within_sixteen_turns_however_many_more_important_ones_come() {
+    fn a_low_priority_group_wakes_within_sixteen_turns() {
         let (mut parked, class) = group_of(&[("low", 0)]);
         let mut turns = 0;
         loop {

@@ -64,7 +64,7 @@ fn a_pod_falls_to_its_queue_before_its_namespace_and_to_the_older_of_two_alike()
 }
 
 #[test]
-fn a_change_tells_whether_pods_move_and_an_invalid_quota_has_none() {
+fn a_change_says_whether_pods_move_and_an_invalid_quota_has_none() {
     let mut index = Index::default();
     let first = quota("q", 1, scope(None, &["a"]));
     assert_eq!(index.apply(first.clone()), Change::Pods);
@@ -77,7 +77,7 @@ fn a_change_tells_whether_pods_move_and_an_invalid_quota_has_none() {
 }
 
 #[test]
-fn what_is_lacking_is_told_with_its_numbers() {
+fn shortages_are_reported_with_their_amounts() {
     let mut account = Account::default();
     account.used.charge(&usage(800, 1));
     let maximum = limit(&[("cpu", 1000), ("x/gpu", 1)]);
@@ -122,7 +122,7 @@ fn place(priority: i32, seq: u64) -> Place {
 }
 
 #[test]
-fn those_who_wait_come_in_order_and_a_large_one_keeps_its_room() {
+fn a_quota_queue_is_first_in_first_out_and_a_large_pod_is_not_overtaken() {
     let mut lines = Lines::default();
     join(&mut lines, "large", 800, 0, place(0, 1));
     join(&mut lines, "small", 100, 0, place(0, 2));
@@ -136,7 +136,7 @@ fn those_who_wait_come_in_order_and_a_large_one_keeps_its_room() {
 }
 
 #[test]
-fn who_waits_for_devices_does_not_hold_up_those_that_need_none() {
+fn pods_waiting_for_devices_do_not_block_pods_without() {
     let mut lines = Lines::default();
     join(&mut lines, "gpu", 100, 1, place(0, 1));
     join(&mut lines, "plain", 100, 0, place(0, 2));
@@ -146,7 +146,7 @@ fn who_waits_for_devices_does_not_hold_up_those_that_need_none() {
 }
 
 #[test]
-fn what_never_fits_holds_up_nobody() {
+fn a_pod_that_never_fits_its_quota_blocks_no_other_pods() {
     let mut lines = Lines::default();
     join(&mut lines, "huge", 1001, 0, place(9, 1));
     join(&mut lines, "fits", 1000, 0, place(0, 2));
@@ -155,7 +155,7 @@ fn what_never_fits_holds_up_nobody() {
 }
 
 #[test]
-fn one_who_waits_longest_gets_every_sixteenth_turn_whatever_comes_before_it() {
+fn every_sixteenth_turn_goes_to_the_longest_waiting_request() {
     let mut lines = Lines::default();
     join(&mut lines, "low", 100, 0, place(0, 0));
     let maximum = limit(&[("cpu", 1000)]);
@@ -191,7 +191,7 @@ fn the_longest_keeps_its_room_until_it_is_enough() {
 
 proptest! {
     #[test]
-    fn nobody_is_released_beyond_the_maximum_or_lost_and_who_has_no_rival_gets_in(
+    fn releases_never_exceed_the_maximum_or_lose_a_pod(
         pods in prop::collection::vec((0i64..5, 0i64..3, -1i32..2), 0..60),
         rooms in prop::collection::vec((0i64..8, 0i64..4), 1..20),
     ) {
@@ -280,7 +280,7 @@ fn within_its_guarantee_a_pod_takes_back_what_is_lent_and_not_one_pod_more() {
 }
 
 #[test]
-fn beyond_its_guarantee_a_pod_takes_nothing_that_is_covered_however_important_it_is() {
+fn guaranteed_usage_is_never_preempted_by_pods_beyond_their_guarantee() {
     let beyond = rights(false, Reclaim::Any);
     assert_eq!(claims(&beyond, &[true; 3], 200, 300), [Claim::Lower, Claim::No, Claim::No]);
     assert_eq!(claims(&beyond, &[false; 2], 0, 300), [Claim::No, Claim::No]);
@@ -326,7 +326,7 @@ fn nothing_is_taken_back_and_forth() {
 }
 
 #[test]
-fn quotas_that_contest_each_other_are_told_which_goes_first_and_shortfalls_are_told_all() {
+fn statuses_name_contested_quotas_and_all_shortfalls() {
     let mut index = Index::default();
     let guaranteed = |quota: Quota, cpu| Quota {
         limits: Ok(Limits { guaranteed: limit(&[("cpu", cpu)]), maximum: Limit::default() }),

@@ -345,7 +345,7 @@ fn two_pods_move_when_no_single_one_is_enough_and_each_has_its_own_place() {
 }
 
 #[test]
-fn what_is_in_the_way_is_told_when_nothing_helps() {
+fn obstacles_are_named_when_no_move_helps() {
     let fixed = |node: usize| Small { controlled: false, ..plain(node, 600) };
     let budgeted = |node: usize| Small { app: 0, ..plain(node, 600) };
     let mut world = World::new(&[0, 0, 0], &[fixed(0), budgeted(1), plain(2, 600)], &[0]);
@@ -383,7 +383,7 @@ fn members_that_a_gang_cannot_do_without_stay_and_those_it_can_spare_move_one_by
 }
 
 #[test]
-fn the_number_of_proofs_is_bounded_however_many_nodes_look_promising() {
+fn the_number_of_proofs_is_bounded() {
     // Each pod may be moved but fits no other node; with anti-affinity this is found only by trying.
     let alone = |node: usize| Small { alone: true, ..plain(node, 600) };
     let nodes = 2 * MOST_PROOFS;

@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_lacks_two_resources_counts_for_both_and_is_hopeless_if_too_small() {
+    fn a_node_lacking_two_resources_counts_for_both_and_is_unresolvable_if_too_small() {
         let both = Reasons::CPU | Reasons::extended(1) | Reasons::UNRESOLVABLE;
         let diagnosis: Diagnosis = std::iter::repeat_n(both, 10).chain([Reasons::MEMORY; 9]).collect();
         assert_eq!(
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_exclude_each_other_are_told_as_upstream_tells_them() {
+    fn exclusive_label_names_are_rejected_with_upstreams_message() {
         let name = |name: &str| FieldRequirement::NameIs(name.into());
         let term = NodeSelectorTerm { expressions: [].into(), fields: [name("a"), name("b")].into() };
         let node_affinity = NodeAffinity { required: Some([term].into()), preferred: [].into() };

@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::cluster::Cluster;
 use super::{Action, Scheduler, Stale, State};
 use crate::inventory::NodeId;
-use crate::objects::{Progress, VolumeNews, Wanted};
+use crate::objects::{BindingError, Progress, VolumeNews, Wanted};
 use crate::placement::ClaimOrder;
 use crate::rules::{VolumeChoice, plan_volumes};
 use berth_model::{ClaimName, Holding, VolumeNeeds};
@@ -55,9 +55,9 @@ enum ClaimError {
     Write(String),
     #[error("{PRE_BIND}: binding volumes: failed to get node {0:?}: node {0:?} not found")]
     NodeGone(Arc<str>),
-    /// The volume controller or the provisioner gave up, for this reason.
+    /// The volume controller or the provisioner gave up.
     #[error("{PRE_BIND}: binding volumes: {0}")]
-    Failed(String),
+    Failed(BindingError),
     #[error("{PRE_BIND}: binding volumes: context deadline exceeded")]
     DeadlineExceeded,
 }

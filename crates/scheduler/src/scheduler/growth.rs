@@ -13,34 +13,47 @@ pub struct Growth {
     after: Arc<Usage>,
 }
 
+/// Reason why a pod cannot grow on its node now.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum GrowthError {
+    #[error("berth has not observed the pod on its node yet")]
+    UnknownPod,
+    #[error("the pod's node is not in berth's cache")]
+    UnknownNode,
+    #[error("it would request {more} more {unit}, but only {free} are free on node {node}")]
+    Insufficient { more: i64, unit: &'static str, free: i64, node: Arc<str> },
+}
+
 impl Scheduler {
     /// Charges a pod for an increase on its node if it fits beside all charges and reservations there. The next watch
     /// event of the pod replaces the charge; [`Scheduler::take_growth_back`] reverts it if the resize fails.
     ///
     /// # Errors
     /// The reason why the increase does not fit: the pod must keep its size.
-    pub fn grow_in_place(&mut self, uid: &Arc<str>, more: NodeSize) -> Result<Growth, String> {
-        let charge =
-            self.cluster.ledger.charge_of(uid).ok_or("berth has not observed the pod on its node yet")?;
+    pub fn grow_in_place(&mut self, uid: &Arc<str>, more: NodeSize) -> Result<Growth, GrowthError> {
+        let charge = self.cluster.ledger.charge_of(uid).ok_or(GrowthError::UnknownPod)?;
         let (node, priority, before) = (charge.node, charge.holding.priority, charge.holding.usage.clone());
         let row = self.inventory().row(node);
         if row.node.is_none() {
-            return Err("the pod's node is not in berth's cache".to_owned());
+            return Err(GrowthError::UnknownNode);
         }
         let with_reservations = row.with_reservations(priority);
         let row = with_reservations.as_ref().unwrap_or(row);
-        let lacks = |what: &str, has: i64, requested: i64, more: i64| {
+        let host = self.inventory().name(node);
+        let lacks = |unit, has: i64, requested: i64, more: i64| {
             let free = has.saturating_sub(requested);
-            (more > 0 && more > free)
-                .then(|| format!("{more} more {what}, but only {} are free", free.max(0)))
+            (more > 0 && more > free).then(|| {
+                let (free, node) = (free.max(0), host.clone());
+                GrowthError::Insufficient { more, unit, free, node }
+            })
         };
         let (has, requested) = (&row.allocatable, &row.requested);
         let lacking = [
             lacks("millicores of CPU", has.cpu_milli, requested.cpu_milli, more.cpu),
             lacks("bytes of memory", has.memory, requested.memory, more.memory),
         ];
-        if let Some(why) = lacking.into_iter().flatten().next() {
-            return Err(format!("it would request {why} on node {}", self.inventory().name(node)));
+        if let Some(error) = lacking.into_iter().flatten().next() {
+            return Err(error);
         }
         let mut after = (*before).clone();
         let add = |sum: &mut i64, more: i64| *sum = sum.saturating_add(more.max(0));
@@ -63,7 +76,7 @@ impl Scheduler {
         uid: &Arc<str>,
         unsettled: &Growth,
         more: NodeSize,
-    ) -> Result<Growth, String> {
+    ) -> Result<Growth, GrowthError> {
         self.take_growth_back(uid, unsettled);
         self.grow_in_place(uid, more)
     }

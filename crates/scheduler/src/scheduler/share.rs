@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_alone_owns_everything_though_no_list_names_it() {
+    fn a_single_replica_owns_every_class_even_if_unlisted() {
         assert!((0..100).all(|class| Share::new("a", []).owns(mix(class))));
     }
 }

@@ -16,7 +16,7 @@ use super::*;
 use std::collections::HashSet;
 
 use crate::agent::{Agent, AgentConfig, CacheLimits};
-use crate::objects::{Object, ObjectName, system_defaults};
+use crate::objects::{Kind, Object, ObjectName, system_defaults};
 use crate::placement::{Binding, Outcome};
 use berth_model::{
     Amounts, Identity, LabelSelector, Node, Operator, Owner, Peer, Pod, PodSpec, PreemptionPolicy,
@@ -233,7 +233,7 @@ fn what_an_agent_chose_before_leadership_was_lost_is_not_bound_after_it() {
 }
 
 #[test]
-fn a_standby_tells_pods_nothing_and_the_new_leader_tells_what_is_not_known() {
+fn a_standby_writes_no_conditions_and_a_new_leader_writes_missing_ones() {
     let mut bench = Bench::new(1, &["n"]);
     bench.scheduler.set_leading(false);
     let unreadable = |uid: &str| Pod {
@@ -277,7 +277,7 @@ fn what_changes_while_a_bind_is_under_way_counts_once_the_bind_is_refused() {
 }
 
 #[test]
-fn ten_thousand_unschedulable_pods_of_one_class_cost_one_evaluation_and_each_is_told() {
+fn ten_thousand_unschedulable_pods_of_one_class_cost_one_evaluation() {
     let mut bench = Bench::new(1, &["n"]);
     for at in 0..10_000 {
         bench.scheduler.apply_pod(pod(&format!("p{at}"), 5000), bench.now);
@@ -410,7 +410,7 @@ fn a_deleted_pod_leaves_nothing_behind_wherever_it_was() {
 }
 
 #[test]
-fn after_the_most_conflicts_in_a_row_a_pod_is_told_and_waits_a_second() {
+fn a_pod_backs_off_after_the_maximum_of_conflicts_in_a_row() {
     let mut bench = Bench::new(1, &["n"]);
     bench.apply(pod("a", 600));
     let task = bench.take(0).unwrap();
@@ -434,7 +434,7 @@ fn after_the_most_conflicts_in_a_row_a_pod_is_told_and_waits_a_second() {
 }
 
 #[test]
-fn a_pod_whose_spec_is_refused_is_told_once() {
+fn a_pod_with_an_unsupported_spec_is_reported_once() {
     let mut bench = Bench::new(1, &["n"]);
     let volumes = Arc::new(PodSpec { unsupported: [Unsupported::Volumes].into(), ..PodSpec::default() });
     for generation in 1..4 {
@@ -447,7 +447,7 @@ fn a_pod_whose_spec_is_refused_is_told_once() {
 }
 
 #[test]
-fn a_changed_diagnosis_is_told_after_a_minute_without_another_event() {
+fn a_changed_diagnosis_updates_the_condition_after_a_minute_without_an_event() {
     let mut bench = Bench::new(1, &["n"]);
     bench.apply(pod("a", 5000));
     bench.work();

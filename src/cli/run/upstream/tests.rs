@@ -195,7 +195,7 @@ fn a_wrong_value_is_refused_with_the_name_of_its_flag() {
 }
 
 #[test]
-fn what_can_be_left_out_is_told_and_nothing_else_happens() {
+fn unneeded_flags_are_noted_and_change_nothing() {
     let (config, notes) = applied(&[
         "--kube-api-qps=100",
         "--memory-saver",
@@ -212,7 +212,7 @@ fn what_can_be_left_out_is_told_and_nothing_else_happens() {
 }
 
 #[test]
-fn no_flag_switches_the_recommender_on_but_its_absence_is_told() {
+fn upstream_flags_do_not_enable_the_recommender_but_warn_that_it_is_off() {
     let mut config = Config::default();
     let notes = apply_to(&mut config, &["--recommender-name=default"]).unwrap();
     assert!(!config.recommender.enabled && notes[0].contains("--recommender"), "{notes:?}");

@@ -27,8 +27,23 @@ pub enum Wanted {
 pub enum Progress {
     Waiting,
     Done,
-    /// They can no longer be bound as requested, for this reason.
-    Failed(String),
+    /// They can no longer be bound as requested.
+    Failed(BindingError),
+}
+
+/// Reason why a claim can no longer be bound as requested, in upstream's words.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BindingError {
+    #[error("persistentvolumeclaim {0:?} not found")]
+    ClaimGone(Arc<str>),
+    #[error("persistentvolume {0:?} not found")]
+    VolumeGone(Arc<str>),
+    #[error("ClaimRef got reset for pv {0:?}")]
+    ClaimRefReset(Arc<str>),
+    #[error("provisioning failed for PVC {0:?}")]
+    ProvisioningFailed(Arc<str>),
+    #[error("pv {volume:?} node affinity doesn't match node {node:?}: no matching NodeSelectorTerms")]
+    WrongNode { volume: Arc<str>, node: Arc<str> },
 }
 
 impl Volumes {
@@ -91,19 +106,19 @@ impl Volumes {
         Progress::Done
     }
 
-    fn progress_of(&self, request: &ClaimRequest, written: u64, node: &Node) -> Result<bool, String> {
+    fn progress_of(&self, request: &ClaimRequest, written: u64, node: &Node) -> Result<bool, BindingError> {
         let name = &request.claim.name;
         let claim = self.claims.get(&request.claim).filter(|claim| claim.uid == request.uid);
-        let claim = claim.ok_or_else(|| format!("persistentvolumeclaim {name:?} not found"))?;
+        let claim = claim.ok_or_else(|| BindingError::ClaimGone(name.clone()))?;
         let volume = match &request.wanted {
             Wanted::Volume(volume) => {
                 let known = self.volumes.get(volume);
-                let known = known.ok_or_else(|| format!("persistentvolume {volume:?} not found"))?;
+                let known = known.ok_or_else(|| BindingError::VolumeGone(volume.clone()))?;
                 if known.version < written {
                     return Ok(false);
                 }
                 if known.claim.as_ref().is_none_or(|reference| reference.uid != claim.uid) {
-                    return Err(format!("ClaimRef got reset for pv {volume:?}"));
+                    return Err(BindingError::ClaimRefReset(volume.clone()));
                 }
                 Some(known)
             }
@@ -112,7 +127,7 @@ impl Volumes {
                     return Ok(false);
                 }
                 if claim.selected_node.as_ref() != Some(&node.name) {
-                    return Err(format!("provisioning failed for PVC {name:?}"));
+                    return Err(BindingError::ProvisioningFailed(name.clone()));
                 }
                 match &claim.volume {
                     None => None,
@@ -127,11 +142,8 @@ impl Volumes {
         if let Some(volume) = volume
             && (volume.spec.affinity.as_ref()).is_some_and(|terms| !admits(terms, &node.labels))
         {
-            let volume = &volume.spec.name;
-            return Err(format!(
-                "pv {volume:?} node affinity doesn't match node {:?}: no matching NodeSelectorTerms",
-                node.name
-            ));
+            let (volume, node) = (volume.spec.name.clone(), node.name.clone());
+            return Err(BindingError::WrongNode { volume, node });
         }
         Ok(claim.bound_to().is_some())
     }

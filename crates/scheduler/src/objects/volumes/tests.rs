@@ -229,7 +229,7 @@ fn csi(handle: &str) -> Option<CsiVolume> {
 }
 
 #[test]
-fn volumes_that_nobody_else_has_are_counted_and_the_others_named() {
+fn volumes_used_by_one_pod_are_counted_and_shared_ones_named() {
     let mut volumes = Volumes::default();
     volumes.apply_class(class(CSI, true));
     volumes.apply_volume(Volume { csi: csi("h"), ..volume("pv") });
@@ -285,7 +285,7 @@ fn capacity(object: &str, node: &str, bytes: i64) -> Capacity {
 }
 
 #[test]
-fn room_for_a_claim_is_where_its_driver_says_so_and_only_such_changes_are_told() {
+fn storage_capacity_decides_where_claims_fit_and_only_its_changes_are_passed_on() {
     let mut volumes = Volumes::default();
     volumes.apply_class(class(CSI, true));
     volumes.apply_claim(claim("c"));

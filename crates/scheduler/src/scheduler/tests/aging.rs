@@ -39,7 +39,7 @@ fn starved(nodes: &[&str], after: Duration, seconds: u32) -> (Bench, Option<u32>
 }
 
 #[test]
-fn a_large_pod_gets_a_node_however_many_more_important_ones_come_and_without_aging_it_does_not() {
+fn aging_places_a_large_pod_despite_a_stream_of_higher_priorities() {
     assert_eq!(starved(&["a", "b"], Duration::ZERO, 600).1, None);
     let (bench, bound) = starved(&["a", "b"], AFTER, 600);
     let bound = bound.expect("its turn comes");

@@ -124,7 +124,7 @@ fn two_agents_that_choose_at_once_do_not_put_pods_together_that_refuse_each_othe
 }
 
 #[test]
-fn a_pod_that_is_there_refuses_those_that_come_later_whoever_bound_it() {
+fn anti_affinity_of_any_bound_pod_rejects_later_pods() {
     let mut bench = two_zones();
     bench.apply(of_app("early", "web", PodAffinity::default()));
     let hermit = PodAffinity { required_anti: [near("web")].into(), ..PodAffinity::default() };

@@ -162,7 +162,7 @@ fn two_pods_never_get_one_volume_and_the_second_wakes_when_there_is_another() {
 }
 
 #[test]
-fn pods_of_a_stateful_set_are_one_class_though_each_has_its_own_claim() {
+fn pods_of_a_stateful_set_with_own_claims_are_one_class() {
     let claims = ["c1", "c2", "c3"].map(|name| Object::Claim(claim(name, "local")));
     let mut bench = Bench::with_claims(&["a", "b", "c"], claims);
     for (name, host) in [("pv1", "a"), ("pv2", "b"), ("pv3", "c")] {
@@ -293,7 +293,7 @@ fn a_claim_for_one_pod_keeps_others_out_until_that_pod_is_gone() {
 }
 
 #[test]
-fn a_missing_claim_is_told_and_the_pod_is_placed_when_the_claim_is_there() {
+fn a_missing_claim_is_reported_and_the_pod_is_placed_once_it_exists() {
     let mut bench = Bench::with_claims(&["a"], [Object::Volume(volume("pv", "a"))]);
     bench.apply(uses("data", pod("p", 1)));
     bench.work();

@@ -73,7 +73,7 @@ fn a_gang_evicts_what_all_its_members_need_at_once_and_is_placed_when_the_last_v
 }
 
 #[test]
-fn a_gang_that_waits_for_its_victims_preempts_nobody_else_meanwhile() {
+fn a_gang_waiting_for_its_victims_preempts_no_more_pods() {
     let mut bench = bench(&["a", "b", "c"], 2);
     for (node, uid) in [("a", "x"), ("b", "y"), ("c", "z")] {
         bench.apply(low(node, uid, 900, 1));
@@ -93,7 +93,7 @@ fn a_gang_that_waits_for_its_victims_preempts_nobody_else_meanwhile() {
 }
 
 #[test]
-fn nobody_is_evicted_for_a_gang_of_which_not_all_would_fit_then() {
+fn no_pod_is_evicted_for_a_gang_that_would_still_not_fit() {
     let mut bench = bench(&["a", "b"], 2);
     bench.apply(low("a", "x", 1000, 0));
     bench.apply(low("b", "y", 1000, 5));
@@ -244,7 +244,7 @@ fn whatever_becomes_of_a_gang_or_its_nodes_while_victims_leave_no_room_stays_kep
 }
 
 #[test]
-fn after_a_restart_the_room_is_kept_for_the_gang_and_nobody_is_evicted_twice() {
+fn a_restart_keeps_the_reservations_of_a_gang_and_evicts_no_pod_twice() {
     let mut bench = bench(&["a", "b"], 2);
     let terminating = Arc::new(Peer { terminating: true, ..Peer::default() });
     bench.apply(Pod { peer: terminating.clone(), deleting: true, ..low("a", "x", 1000, 0) });

@@ -483,7 +483,7 @@ fn a_gang_that_waits_longer_than_its_timeout_is_given_up_until_it_changes() {
 }
 
 #[test]
-fn an_invalid_allocation_places_nobody_and_its_object_says_why() {
+fn an_invalid_allocation_places_no_pods_and_its_status_says_why() {
     let mut bench = Bench::new(1, &["a"]);
     bench.allocate(Allocation {
         problem: Some("spec.minimum: must not be negative".into()),
@@ -497,7 +497,7 @@ fn an_invalid_allocation_places_nobody_and_its_object_says_why() {
 }
 
 #[test]
-fn a_parked_gang_is_tried_at_its_pace_however_often_something_loosens() {
+fn a_parked_gang_is_retried_at_most_once_per_interval() {
     let mut bench = Bench::new(1, &["a"]);
     bench.allocate(allocation("g", 3));
     bench.join("g", 3, 600);

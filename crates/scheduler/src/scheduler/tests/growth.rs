@@ -8,7 +8,7 @@ fn more(cpu: i64) -> NodeSize {
 }
 
 impl Bench {
-    fn grow(&mut self, uid: &str, cpu: i64) -> Result<Growth, String> {
+    fn grow(&mut self, uid: &str, cpu: i64) -> Result<Growth, GrowthError> {
         let grown = self.scheduler.grow_in_place(&Arc::from(uid), more(cpu));
         self.collect();
         grown
@@ -21,12 +21,15 @@ impl Bench {
 }
 
 #[test]
-fn a_pod_grows_into_what_is_free_and_nobody_is_placed_there_meanwhile() {
+fn an_in_place_resize_reserves_free_resources_before_it_is_observed() {
     let mut bench = Bench::new(1, &["n"]);
     bench.apply(on("n", pod("a", 300)));
     bench.apply(on("n", pod("b", 300)));
     let why = bench.grow("a", 401).unwrap_err();
-    assert_eq!(why, "it would request 401 more millicores of CPU, but only 400 are free on node n");
+    assert_eq!(
+        why.to_string(),
+        "it would request 401 more millicores of CPU, but only 400 are free on node n"
+    );
     assert!(bench.grow("a", 300).is_ok());
     assert!(bench.grow("b", 300).is_err(), "the first one has it");
     assert_eq!(bench.cpu_taken("n"), 900);

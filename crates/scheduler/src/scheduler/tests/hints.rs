@@ -121,7 +121,7 @@ fn a_choice_made_before_a_hint_came_is_not_bound() {
 }
 
 #[test]
-fn replicas_agree_on_whose_a_pod_is_though_only_one_of_them_knows_the_hints() {
+fn hints_known_to_one_replica_do_not_change_the_owner_of_a_pod() {
     let mut bench = two_hosts();
     let web = of_app("web", "web", 10);
     let before = bench.scheduler.class_of(&web).fingerprint();

@@ -93,7 +93,7 @@ fn a_choice_made_before_the_policy_changed_is_not_bound() {
 }
 
 #[test]
-fn who_leads_tells_policies_and_each_status_once() {
+fn the_leader_writes_each_policy_status_once() {
     let mut bench = Bench::new(1, &["a"]);
     bench.scheduler.apply_object(policy(packed()));
     bench.scheduler.tick(S);

@@ -74,7 +74,7 @@ fn terminating() -> Arc<Peer> {
 }
 
 #[test]
-fn pods_of_the_same_or_a_higher_priority_are_left_alone_and_the_pod_is_told_why() {
+fn pods_of_the_same_or_a_higher_priority_are_never_preempted() {
     let mut bench = bench(&["n", "m"]);
     bench.running("n", "same", 800, 5, 10);
     bench.running("m", "higher", 500, 6, 10);
@@ -91,7 +91,7 @@ fn pods_of_the_same_or_a_higher_priority_are_left_alone_and_the_pod_is_told_why(
 }
 
 #[test]
-fn who_must_not_preempt_does_not() {
+fn pods_with_policy_never_do_not_preempt() {
     let mut bench = bench(&["n"]);
     bench.running("n", "low", 1000, 0, 10);
     let policy = PreemptionPolicy::Never;
@@ -286,7 +286,7 @@ fn a_refused_eviction_ends_the_nomination_and_the_pod_tries_again_after_a_pause(
 }
 
 #[test]
-fn a_new_leader_keeps_the_room_that_the_one_before_kept_and_evicts_nobody_twice() {
+fn a_new_leader_keeps_reservations_and_evicts_no_pod_twice() {
     let mut bench = bench(&["n"]);
     bench.scheduler.set_leading(false);
     let low = Pod { deleting: true, peer: terminating(), ..on("n", important("low", 1000, 0)) };
@@ -301,7 +301,7 @@ fn a_new_leader_keeps_the_room_that_the_one_before_kept_and_evicts_nobody_twice(
 }
 
 #[test]
-fn an_old_nomination_that_leads_nowhere_is_cleared_and_the_pod_preempts_anew() {
+fn an_obsolete_nomination_is_cleared_and_preemption_is_retried() {
     let mut bench = bench(&["n", "m"]);
     bench.running("n", "top", 1000, 9, 10);
     bench.running("m", "low", 1000, 0, 10);
@@ -313,7 +313,7 @@ fn an_old_nomination_that_leads_nowhere_is_cleared_and_the_pod_preempts_anew() {
 }
 
 #[test]
-fn a_hopeless_class_tries_again_only_when_something_changed_and_not_at_once() {
+fn failed_preemption_is_retried_only_after_a_change_and_a_pause() {
     let mut bench = bench(&["n", "m"]);
     bench.running("n", "high", 1000, 9, 10);
     bench.running("m", "tiny", 10, 0, 10);
@@ -358,7 +358,7 @@ fn ports_and_anti_affinity_are_asked_of_the_node_without_its_victims() {
 }
 
 #[test]
-fn who_could_preempt_nobody_since_nobody_had_been_seen_yet_tries_again_when_they_are() {
+fn preemption_is_retried_after_assumed_pods_are_observed() {
     let mut bench = bench(&["n"]);
     bench.apply(important("low", 1000, 0));
     bench.work();
@@ -375,7 +375,7 @@ fn who_could_preempt_nobody_since_nobody_had_been_seen_yet_tries_again_when_they
 }
 
 #[test]
-fn who_found_nobody_less_important_tries_again_when_somebody_is() {
+fn preemption_is_retried_after_a_pod_of_lower_priority_is_placed() {
     let mut bench = bench(&["n"]);
     bench.running("n", "high", 600, 9, 10);
     bench.running("n", "same", 400, 5, 10);

@@ -63,7 +63,7 @@ fn status<'a>(bench: &'a Bench, name: &str) -> &'a QuotaStatus {
 }
 
 #[test]
-fn a_pod_beyond_the_maximum_waits_is_told_so_and_gets_its_turn_in_order() {
+fn a_pod_beyond_the_maximum_waits_with_a_condition_and_is_admitted_in_order() {
     let mut bench = bench(1, &["n"], &[quota("a", None, Some(300))]);
     bench.apply(of("a", "first", 200));
     bench.apply(of("a", "second", 200));
@@ -92,7 +92,7 @@ fn a_pod_beyond_the_maximum_waits_is_told_so_and_gets_its_turn_in_order() {
 }
 
 #[test]
-fn who_has_room_in_its_quota_and_none_on_a_node_is_told_that() {
+fn a_pod_within_its_quota_that_fits_no_node_is_reported_as_unschedulable() {
     let mut bench = bench(1, &["n"], &[quota("a", None, Some(700))]);
     bench.apply(of("a", "first", 600));
     bench.apply(of("a", "second", 700));
@@ -122,7 +122,7 @@ fn agents_that_commit_at_once_never_go_beyond_the_maximum() {
 }
 
 #[test]
-fn what_a_failed_bind_held_is_given_back_to_who_waits() {
+fn a_failed_bind_frees_quota_for_waiting_pods() {
     let mut bench = bench(1, &["n"], &[quota("a", None, Some(100))]);
     bench.apply(of("a", "first", 100));
     bench.apply(of("a", "second", 100));
@@ -152,7 +152,7 @@ fn pods_of_others_count_and_what_is_there_already_is_never_taken_away() {
 }
 
 #[test]
-fn a_quota_that_is_raised_moved_or_deleted_lets_go_who_waits_for_it() {
+fn pods_are_admitted_when_their_quota_is_raised_moved_or_deleted() {
     let with = |maximum, scope: &str| {
         let quota = quota(scope, None, Some(maximum));
         Quota { name: "q".into(), ..quota }
@@ -202,7 +202,7 @@ fn a_parked_pod_does_not_preempt_for_room_that_its_quota_does_not_have() {
 }
 
 #[test]
-fn who_leads_next_tells_those_that_wait_and_statuses_once() {
+fn a_new_leader_writes_conditions_and_statuses_once() {
     let mut bench = bench(1, &["n"], &[quota("a", Some(50), Some(100))]);
     bench.scheduler.set_leading(false);
     bench.apply(of("a", "first", 100));
@@ -336,7 +336,7 @@ fn a_quota_takes_back_what_it_has_lent_up_to_its_guarantee_and_not_one_pod_more(
 }
 
 #[test]
-fn who_has_borrowed_goes_before_who_is_less_important() {
+fn borrowers_are_preempted_before_pods_of_lower_priority() {
     let mut bench = bench(1, &["m", "n"], &[quota("own", Some(500), None), quota("lent", Some(0), None)]);
     run_on(&mut bench, "m", of("none", "low", 1000));
     run_on(&mut bench, "n", important(9, of("lent", "high", 1000)));
@@ -367,7 +367,7 @@ fn a_gang_takes_back_what_all_its_members_need_if_that_fits_into_the_guarantee()
 }
 
 #[test]
-fn nobody_else_gets_the_room_that_is_taken_back() {
+fn reclaimed_resources_go_to_the_quota_that_reclaimed_them() {
     let mut bench = bench(1, &["n"], &[quota("own", Some(1000), None), quota("lent", Some(0), None)]);
     for at in 0..2 {
         run_on(&mut bench, "n", important(9, of("lent", &format!("l{at}"), 500)));
@@ -386,7 +386,7 @@ fn nobody_else_gets_the_room_that_is_taken_back() {
 }
 
 #[test]
-fn a_pod_beyond_its_guarantee_takes_nothing_from_another_quotas_however_important_it_is() {
+fn a_pod_beyond_its_guarantee_cannot_reclaim_from_other_quotas() {
     let quotas = [quota("own", Some(100), None), quota("covered", Some(1000), None)];
     let mut bench = bench(1, &["n"], &quotas);
     run_on(&mut bench, "n", of("covered", "low", 1000));
