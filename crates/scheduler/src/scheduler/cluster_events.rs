@@ -231,10 +231,8 @@ impl Scheduler {
 
     /// Handles a new or dropped reservation.
     pub(super) fn note_reservations(&mut self) {
-        if self.cluster.ledger.reserved().next().is_some() {
-            if self.classifier.note_reservations() {
-                self.stale.mark_all();
-            }
+        if self.cluster.ledger.reserved().next().is_some() && self.classifier.note_reservations() {
+            self.stale.mark_all();
         }
         self.wake_for_parked();
     }
@@ -257,7 +255,7 @@ impl Scheduler {
             return;
         }
         for pod in self.stale.take(&self.cluster.waiting) {
-            self.wait(*pod, now);
+            self.wait(pod, now);
         }
     }
 

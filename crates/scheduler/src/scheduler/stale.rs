@@ -50,9 +50,9 @@ impl Stale {
 
     /// Takes the marked pods that have no node yet, as last observed, in the order of their arrival. A pod with a node
     /// is reclassified if it loses it.
-    pub(super) fn take(&mut self, waiting: &HashMap<Arc<str>, Waiting>) -> Vec<Box<Pod>> {
+    pub(super) fn take(&mut self, waiting: &HashMap<Arc<str>, Waiting>) -> Vec<Pod> {
         let stale = std::mem::take(self);
-        let source = |pod: &Waiting| (!pod.state.has_node()).then(|| (pod.seq, pod.source.clone()));
+        let source = |pod: &Waiting| (!pod.state.has_node()).then(|| (pod.seq, Pod::clone(&pod.source)));
         let mut pods: Vec<_> = if stale.only_some() {
             stale.pods.iter().filter_map(|uid| source(waiting.get(uid)?)).collect()
         } else {
