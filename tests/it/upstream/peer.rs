@@ -8,6 +8,7 @@ use berth_testenv::binaries::go_tool;
 use tempfile::TempDir;
 
 use super::await_seldom;
+use crate::support::http;
 
 /// Ends with its owner.
 pub struct Upstream {
@@ -30,7 +31,8 @@ impl Upstream {
         let mut args = vec![
             format!("--kubeconfig={}", kubeconfig.display()),
             format!("--address={address}"),
-            "--recommender-interval=300ms".to_owned(),
+            // Each round reads and writes hundreds of objects: more rounds would only keep the API server busy.
+            "--recommender-interval=600ms".to_owned(),
             // Every round writes at least some checkpoints, the oldest first.
             "--checkpoints-timeout=1ms".to_owned(),
             "--kube-api-qps=2000".to_owned(),
@@ -49,7 +51,7 @@ impl Upstream {
     /// Returns the number of completed rounds; 0 until it answers.
     async fn count(&self) -> f64 {
         const NAME: &str = r#"vpa_recommender_execution_latency_seconds_count{step="total"}"#;
-        let Ok(answer) = reqwest::get(&self.metrics).await else { return 0.0 };
+        let Ok(answer) = http().get(&self.metrics).send().await else { return 0.0 };
         let text = answer.text().await.unwrap_or_default();
         let value = text.lines().find_map(|line| line.strip_prefix(NAME)?.trim().parse().ok());
         value.unwrap_or(0.0)
