@@ -31,8 +31,7 @@ impl Upstream {
         let mut args = vec![
             format!("--kubeconfig={}", kubeconfig.display()),
             format!("--address={address}"),
-            // Each round reads and writes hundreds of objects: more rounds would only keep the API server busy.
-            "--recommender-interval=600ms".to_owned(),
+            "--recommender-interval=300ms".to_owned(),
             // Every round writes at least some checkpoints, the oldest first.
             "--checkpoints-timeout=1ms".to_owned(),
             "--kube-api-qps=2000".to_owned(),
