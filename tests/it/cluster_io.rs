@@ -23,8 +23,8 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use crate::support::{
-    Nodes, Pods, TestControlPlane, await_until, create_nodes, create_pods, start_control_plane,
-    start_control_plane_with,
+    Nodes, Pods, TestControlPlane, await_closely, await_until, create_nodes, create_pods, quiet_turn,
+    start_control_plane, start_control_plane_with,
 };
 
 const SOON: Duration = Duration::from_secs(20);
@@ -461,14 +461,15 @@ impl Election {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_candidate_leads_at_a_time_through_death_release_and_outage() {
     let mut election = Election::start().await;
+    let _quiet = quiet_turn().await;
     let first = election.candidate("first");
-    await_until(SOON, "the first candidate leads", async || first.leads()).await;
+    await_closely(SOON, "the first candidate leads", async || first.leads()).await;
     let (second, third) = (election.candidate("second"), election.candidate("third"));
     let alone = |candidates: &[&Candidate]| candidates.iter().filter(|it| it.leads()).count() <= 1;
 
     // It leads for longer than an unrenewed lease lasts.
     let started = Instant::now();
-    await_until(SOON, "the lease was renewed", async || {
+    await_closely(SOON, "the lease was renewed", async || {
         assert!(first.leads() && alone(&[&first, &second, &third]));
         started.elapsed() > LEASE_DURATION + Duration::from_secs(1)
     })
@@ -478,7 +479,7 @@ async fn one_candidate_leads_at_a_time_through_death_release_and_outage() {
     // Crash: no release. Both other candidates see the lease expire; one acquires it, not before it can have expired.
     first.task.abort();
     let died = Instant::now();
-    await_until(SOON, "the dead leader is replaced", async || {
+    await_closely(SOON, "the dead leader is replaced", async || {
         assert!(alone(&[&second, &third]));
         second.leads() || third.leads()
     })
@@ -496,7 +497,7 @@ async fn one_candidate_leads_at_a_time_through_death_release_and_outage() {
     let stopped = Instant::now();
     leader.stop.send(()).expect("it listens");
     leader.task.await.expect("no panic");
-    await_until(SOON, "the other one leads", async || other.leads()).await;
+    await_closely(SOON, "the other one leads", async || other.leads()).await;
     assert!(stopped.elapsed() < LEASE_DURATION, "a released lease need not expire: {:?}", stopped.elapsed());
     assert!(!*leader.leading.borrow());
     assert_eq!(election.transitions().await, Some(2));
@@ -504,9 +505,9 @@ async fn one_candidate_leads_at_a_time_through_death_release_and_outage() {
     // Outage: leadership ends before any candidate could acquire the lease, and is regained afterwards.
     election.control_plane.kill_api_server();
     let killed = Instant::now();
-    await_until(SOON, "leadership is given up", async || !other.leads()).await;
+    await_closely(SOON, "leadership is given up", async || !other.leads()).await;
     assert!(killed.elapsed() < LEASE_DURATION, "given up after {:?}", killed.elapsed());
     election.control_plane.restart_api_server().await.expect("up again");
-    await_until(SOON, "leadership is regained", async || other.leads()).await;
+    await_closely(SOON, "leadership is regained", async || other.leads()).await;
     assert_eq!(election.transitions().await, Some(2), "no other candidate held it");
 }

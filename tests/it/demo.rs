@@ -37,7 +37,7 @@ fn is_empty(folder: &Path) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_demo_keeps_its_promises_and_leaves_nothing_behind() {
-    let _place = reserve_control_plane().await;
+    let _turn = control_plane_turn().await;
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut command = demo(folder.path(), &["--nodes", "50", "--pods", "300", "-o", "json"]);
     let output =
@@ -113,7 +113,7 @@ impl Drop for Running {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kept_demo_can_be_played_with_and_ends_with_all_its_processes_at_ctrl_c() {
-    let _place = reserve_control_plane().await;
+    let _turn = control_plane_turn().await;
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut running = Running(
         demo(folder.path(), &["--nodes", "20", "--pods", "100", "--keep"]).spawn().expect("it starts"),
@@ -146,7 +146,7 @@ async fn a_kept_demo_can_be_played_with_and_ends_with_all_its_processes_at_ctrl_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ctrl_c_in_the_middle_ends_everything_and_is_a_failure() {
-    let _place = reserve_control_plane().await;
+    let _turn = control_plane_turn().await;
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut running = Running::start(folder.path(), &["--nodes", "200", "--pods", "2000"]);
     running.await_line("nodes created").await.expect("nodes are created");

@@ -40,7 +40,7 @@ pub async fn url_of(berth: &Berth) -> String {
 /// Posts a body to a verb; returns the status and the answer.
 pub async fn post(berth: &Berth, verb: &str, body: impl Into<reqwest::Body>) -> (u16, String) {
     let url = format!("{}/{verb}", url_of(berth).await);
-    let answer = reqwest::Client::new().post(url).body(body).send().await.expect("berth answers");
+    let answer = http().post(url).body(body).send().await.expect("berth answers");
     (answer.status().as_u16(), answer.text().await.expect("a text"))
 }
 
@@ -54,6 +54,12 @@ async fn requests(berth: &Berth, verb: &str, result: &str) -> f64 {
     let name = format!(r#"berth_request_duration_seconds_count{{verb="{verb}",result="{result}"}}"#);
     let (_, text) = berth.get("/metrics").await;
     text.lines().find_map(|line| line.strip_prefix(&name)?.trim().parse().ok()).unwrap_or(0.0)
+}
+
+/// Waits until at least `count` requests succeeded: the API server knows a bind before its request is counted.
+async fn await_requests(berth: &Berth, verb: &str, count: f64) {
+    let what = format!("{count} requests of {verb} succeeded");
+    await_until(SOON, &what, async || requests(berth, verb, "success").await >= count).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -74,7 +80,7 @@ async fn a_kube_scheduler_places_and_binds_through_berth_beside_pods_of_berth() 
     log.await_len(SOON, 800).await;
     assert_no_overcommit(&client).await;
     log.assert_none_moved();
-    assert!(requests(&berth, "bind", "success").await >= 400.0);
+    await_requests(&berth, "bind", 400.0).await;
     assert!(requests(&berth, "filter", "success").await >= 400.0);
     // If a single node is left, prioritize is not called.
     assert!(requests(&berth, "prioritize", "success").await > 0.0);
@@ -105,6 +111,7 @@ async fn a_kube_scheduler_that_sends_whole_nodes_gets_them_back() {
     create_pods(&client, &pods, |_, _| {}).await;
     await_bound(&client, SOON, 50, |_| true).await;
     assert_no_overcommit(&client).await;
+    await_requests(&berth, "bind", 50.0).await;
     assert_eq!(requests(&berth, "bind", "success").await, 50.0);
     assert_eq!(requests(&berth, "filter", "bad_request").await, 0.0);
 }
@@ -168,6 +175,7 @@ async fn a_kube_scheduler_is_known_by_its_client_certificate() {
     let right = as_client("scheduler", &scheduler);
     let _kube_scheduler = cluster.start_scheduler(&right).await.expect("kube-scheduler starts");
     await_bound(&client, SOON, 20, |_| true).await;
+    await_requests(&berth, "bind", 20.0).await;
     assert_eq!(requests(&berth, "bind", "success").await, 20.0);
     // Plain HTTP does not serve the extender.
     let (found, _) = berth.get("/extender/filter").await;

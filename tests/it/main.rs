@@ -1,4 +1,5 @@
-//! Integration tests of the library and the binary, in one test binary: one link step instead of many.
+//! Integration tests of the library and the binary, in one test binary: one link step instead of many. More of them run
+//! at once than there are cores: `support/turns.rs`.
 
 mod support;
 

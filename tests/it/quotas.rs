@@ -164,16 +164,18 @@ async fn two_teams_share_a_cluster_each_up_to_its_maximum_and_get_back_what_is_g
         status.used.get("cpu").map(String::as_str) == Some("10") && status.waiting == 2 && status.pods == 10
     })
     .await;
-    let reasons: BTreeMap<String, usize> =
-        all_pods(&client).await.iter().filter(|pod| node_of(pod).is_none()).filter_map(waits).fold(
-            BTreeMap::new(),
-            |mut all, (reason, message)| {
-                *all.entry(format!("{reason}: {message}")).or_default() += 1;
-                all
-            },
-        );
+    // Conditions of pods and the status of the quota are written independently.
     let expected = "QuotaExceeded: quota red: requested cpu=1, used cpu=10, maximum cpu=10";
-    assert_eq!(reasons, BTreeMap::from([(expected.to_owned(), 2)]));
+    let expected = BTreeMap::from([(expected.to_owned(), 2)]);
+    await_until(SOON, &format!("the reasons are {expected:?}"), async || {
+        let mut reasons: BTreeMap<String, usize> = BTreeMap::new();
+        let pods = all_pods(&client).await;
+        for (reason, message) in pods.iter().filter(|pod| node_of(pod).is_none()).filter_map(waits) {
+            *reasons.entry(format!("{reason}: {message}")).or_default() += 1;
+        }
+        reasons == expected
+    })
+    .await;
 
     // Changed on the fly.
     patch(&client, "red", json!({"maximum": {"cpu": "12"}})).await;

@@ -10,6 +10,8 @@ use std::time::Instant;
 
 use serde_json::Value;
 
+use crate::support::{busy_turn, wait_for};
+
 pub struct Ran {
     pub code: i32,
     pub out: String,
@@ -162,6 +164,7 @@ fn times_that_a_running_berth_measured_can_be_used() {
 
 #[test]
 fn without_arguments_the_table_comes_soon() {
+    let _busy = wait_for(busy_turn());
     let started = Instant::now();
     let ran = simulate::<&str>([]);
     assert_eq!(ran.code, 0, "{}", ran.err);

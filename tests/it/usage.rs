@@ -16,6 +16,8 @@ use berth_testenv::Process;
 use jiff::Timestamp;
 use tempfile::TempDir;
 
+use crate::support::http;
+
 const NOW: i64 = 1_700_000_000;
 const HOUR: i64 = 3_600;
 const SCRAPE_INTERVAL: i64 = 300;
@@ -149,7 +151,8 @@ async fn serve(folder: TempDir, config: &str, flags: &[&str]) -> Prometheus {
     let mut process =
         Process::start("prometheus", Path::new("prometheus"), args, path("log")).expect("a shell");
     let ready = format!("{url}/-/ready");
-    let is_ready = || async { reqwest::get(&ready).await.is_ok_and(|answer| answer.status().is_success()) };
+    let is_ready =
+        || async { http().get(&ready).send().await.is_ok_and(|answer| answer.status().is_success()) };
     if let Err(error) = process.await_ready(Duration::from_secs(60), is_ready).await {
         panic!("{error:#}");
     }

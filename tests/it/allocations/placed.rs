@@ -61,10 +61,17 @@ async fn a_job_of_32_waits_for_a_zone_with_room_for_all_and_shares_it() {
         kubectl.must(&["get", "allocation", "berth-training", "-o", "jsonpath={.status.message}"], "").await;
     assert!(message.contains("zone-b") && message.contains("28 fit"), "{message}");
     assert!(all_pods(&client).await.iter().all(|pod| node_of(pod).is_none()), "nothing is half placed");
-    let pod = &all_pods(&client).await[0];
-    let (status, reason, told) = scheduled_condition(pod).expect("members have the condition");
-    assert_eq!((&*status, &*reason), ("False", "Unschedulable"));
-    assert!(told.starts_with("0/7 nodes are available: 7 Insufficient cpu."), "{told}");
+    // Conditions of pods and the status of the allocation are written independently.
+    await_until(SOON, "members have the condition", async || {
+        let pods = all_pods(&client).await;
+        pods.first().is_some_and(|pod| {
+            scheduled_condition(pod).is_some_and(|(status, reason, told)| {
+                (&*status, &*reason) == ("False", "Unschedulable")
+                    && told.starts_with("0/7 nodes are available: 7 Insufficient cpu.")
+            })
+        })
+    })
+    .await;
 
     // After a restart it has no state of this, and needs none.
     berth.kill();

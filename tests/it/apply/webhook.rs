@@ -158,6 +158,7 @@ async fn a_certificate_that_has_ended_keeps_no_pod_away_and_new_files_are_enough
     let asked = json!({"requests": {"cpu": "100m", "memory": "100Mi"}});
     let refusals = async || berth.metric("berth_serving_handshake_failures_total").await;
     let mut index = 0;
+    let quiet = quiet_turn().await;
     await_until(SOON, "the API server refuses the certificate", async || {
         let began = std::time::Instant::now();
         let made = create_pod(&client, &pod_of("web", index, &owners, asked.clone())).await;
@@ -167,6 +168,7 @@ async fn a_certificate_that_has_ended_keeps_no_pod_away_and_new_files_are_enough
         refusals().await >= 3.0
     })
     .await;
+    drop(quiet);
     assert_eq!(reviews(&berth, "patched").await, 0.0);
     let expiry = berth.metric("berth_serving_certificate_expiry_timestamp_seconds").await;
     assert!(expiry < in_seconds(-50).as_second() as f64, "{expiry}");
@@ -219,6 +221,7 @@ async fn a_review_takes_a_few_milliseconds_also_among_a_thousand_vpas() {
     let is_patched = |pod: &Value| pod["metadata"]["annotations"][UPDATES].is_string();
     let first = pod_of("web", 5_000, &owners, asked.clone());
     create_until(&client, &first, "pods are patched", is_patched).await;
+    let _quiet = quiet_turn().await;
     // Sequentially: with concurrent requests the API server alone keeps both cores of a small machine busy.
     for index in 0..500 {
         create_pod(&client, &pod_of("web", index, &owners, asked.clone())).await;

@@ -27,6 +27,8 @@ use generator::Features;
 use oracle::Oracle;
 use scenario::Scenario;
 
+use crate::support::{busy_turn, wait_for};
+
 const CLUSTERS: u64 = 2_000;
 const SEED: u64 = 1;
 const FEATURES: Features = Features { domains: true, owners: true, volumes: true, preemption: false };
@@ -83,6 +85,7 @@ fn agree_on_random_clusters(features: Features, usual: u64, must_be_seen: &[&str
 
 /// One thread and one oracle per core. After a difference, no new cluster is started.
 fn check_all(seeds: Range<u64>, features: Features) -> (Seen, Vec<String>) {
+    let _busy = wait_for(busy_turn());
     let program = filter_oracle().expect("the oracle can be built");
     let (next, found) = (AtomicU64::new(seeds.start), AtomicBool::new(false));
     let work = || {

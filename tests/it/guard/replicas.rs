@@ -43,7 +43,8 @@ impl Service {
     }
 }
 
-const ACTIVE_ACTIVE: &str = "leaderElection: {activeActive: true, namespace: default, leaseDuration: 3s, renewDeadline: 2s, \
+/// Longer than the API server of a busy test machine leaves a request unanswered: only kills take leases away.
+const ACTIVE_ACTIVE: &str = "leaderElection: {activeActive: true, namespace: default, leaseDuration: 6s, renewDeadline: 4s, \
                              retryPeriod: 500ms}";
 
 async fn start_replica(cluster: &TestControlPlane, certificates: &Certificates) -> Berth {

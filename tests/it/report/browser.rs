@@ -5,6 +5,8 @@ use std::process::Command;
 
 use serde::Deserialize;
 
+use crate::support::{busy_turn, wait_for};
+
 /// The browser and all its children are killed after this, even if the test hangs.
 const TIME_MAX_S: &str = "90";
 /// Minimum window width of the browser: narrower pages are shown in a frame.
@@ -65,6 +67,7 @@ pub fn visit(page: &str, screen: Screen) -> Visit {
     assert_ne!(measuring, page, "the page has an end");
     let shown = if screen.width < WINDOW_WIDTH_MIN { framed(&measuring, screen) } else { measuring };
     std::fs::write(&html, shown).expect("the page is written");
+    let _busy = wait_for(busy_turn());
     let output = chromium(screen, folder.path())
         .arg(format!("--screenshot={}", picture.display()))
         .arg("--dump-dom")

@@ -117,11 +117,18 @@ async fn what_goes_wrong_leaves_a_service_as_it_is_and_is_said() {
         web_pods(client).await.iter().map(|pod| given_cpu(pod) <= Some(small[0])).collect::<Vec<_>>()
     })
     .await;
-    let told = kubectl.must(&["describe", "servicescaler", "web"], "").await;
-    assert!(told.contains("Limited") && told.contains("(Deferred)"), "{told}");
+    // In the round after such a request, nothing is deferred.
+    await_until(SOON, "kubectl shows what is deferred", async || {
+        let told = kubectl.must(&["describe", "servicescaler", "web"], "").await;
+        told.contains("Limited") && told.contains("(Deferred)")
+    })
+    .await;
     let pod = web_pods(client).await.swap_remove(0);
-    let told = kubectl.must(&["describe", "pod", name_of(&pod)], "").await;
-    assert!(told.contains("PodResizePending") && told.contains("ResizeDeferred"), "{told}");
+    await_until(SOON, "kubectl shows which pod waits", async || {
+        let told = kubectl.must(&["describe", "pod", name_of(&pod)], "").await;
+        told.contains("PodResizePending") && told.contains("ResizeDeferred")
+    })
+    .await;
     say_of_resizes(kubectl, "").await;
     await_until(SOON, "the pods grow again", async || {
         web_pods(client).await.iter().all(|pod| given_cpu(pod) > Some(700))

@@ -61,6 +61,7 @@ async fn lease_expires(client: &Client) -> Timestamp {
 async fn when_the_leader_is_killed_or_frozen_in_a_burst_another_one_goes_on() {
     let audit = Audit::new();
     let cluster = start_cluster(&audit, &["a", "b", "c"]).await;
+    let _quiet = quiet_turn().await;
     let client = cluster.client();
     let log = BindLog::start(&client);
     // One bind at a time makes the burst long, and leaves at most one request in transit before a freeze.
@@ -123,6 +124,7 @@ async fn when_the_leader_is_killed_or_frozen_in_a_burst_another_one_goes_on() {
 async fn a_terminating_leader_settles_its_binds_and_releases_the_lease() {
     let audit = Audit::new();
     let cluster = start_cluster(&audit, &["a", "b"]).await;
+    let quiet = quiet_turn().await;
     let client = cluster.client();
     let log = BindLog::start(&client);
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -143,6 +145,7 @@ async fn a_terminating_leader_settles_its_binds_and_releases_the_lease() {
     assert!(a.log().contains("berth stopped"), "{}", a.log());
     assert!(!a.log().contains("result is unknown"), "every bind was settled:\n{}", a.log());
     await_leader(&b, Duration::from_secs(5)).await;
+    drop(quiet);
     log.await_len(SOON, PODS).await;
     b.await_settled(SOON, PODS).await;
     assert_eq!(audit.binds_of("a"), at_the_end, "a bound after its end");

@@ -21,6 +21,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use sim::{Sim, Tally};
 
+use crate::support::{busy_turn, wait_for};
+
 const SEEDS: u64 = 2_000;
 /// Of a long trace, only the end is printed.
 const TRACE_LINES: usize = 400;
@@ -34,6 +36,7 @@ fn under_faults_every_pod_is_bound_once_or_reported() {
         return;
     }
     let seeds = number("BERTH_SIM_SEEDS").unwrap_or(SEEDS);
+    let _busy = wait_for(busy_turn());
     let next = AtomicU64::new(0);
     let (tally, failed) = (Mutex::new(Tally::default()), Mutex::new(None::<u64>));
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());

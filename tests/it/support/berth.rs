@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::await_until;
+use super::{await_until, http};
 
 /// A running `berth run`. Killed when dropped; its log is printed if the test panics.
 pub struct Berth {
@@ -72,7 +72,7 @@ impl Berth {
     /// The body of a GET, and whether it was answered with 200.
     pub async fn get(&self, path: &str) -> (bool, String) {
         let url = format!("http://{}{path}", self.address().await);
-        match reqwest::get(&url).await {
+        match http().get(&url).send().await {
             Ok(answer) => (answer.status().is_success(), answer.text().await.unwrap_or_default()),
             Err(error) => (false, error.to_string()),
         }
@@ -98,7 +98,7 @@ impl Berth {
     /// yet.
     async fn try_metric(&self, name: &str) -> Option<f64> {
         let url = format!("http://{}/metrics", self.find_address()?);
-        let scrape = async { reqwest::get(url).await.ok()?.text().await.ok() };
+        let scrape = async { http().get(url).send().await.ok()?.text().await.ok() };
         let text = tokio::time::timeout(Duration::from_secs(2), scrape).await.ok()??;
         value_in(&text, name)
     }

@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 
 use berth_model::Quantity;
 
-use super::await_until;
+use super::{await_closely, await_until};
 
 pub async fn all_pods(client: &Client) -> Vec<Pod> {
     let api: Api<Pod> = Api::all(client.clone());
@@ -207,7 +207,7 @@ impl BindLog {
 
     /// Waits until at least `count` binds were observed.
     pub async fn await_len(&self, limit: Duration, count: usize) {
-        await_until(limit, &format!("{count} binds are seen"), async || self.len() >= count).await;
+        await_closely(limit, &format!("{count} binds are seen"), async || self.len() >= count).await;
     }
 
     /// Panics if a pod was ever observed on a second node.

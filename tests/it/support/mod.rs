@@ -3,14 +3,17 @@
 mod berth;
 mod cluster;
 mod flaky;
+mod turns;
 
 pub use self::berth::Berth;
 pub use self::cluster::*;
 pub use self::flaky::{Fate, Flaky};
+pub use self::turns::*;
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::ops::{Deref, DerefMut};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use berth_testenv::{ControlPlane, Options, Process};
@@ -21,18 +24,26 @@ use kube::{Api, Client, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// A control plane uses half a gigabyte and, while it starts, a core.
-static CONTROL_PLANES: Semaphore = Semaphore::const_new(2);
 const CREATIONS_IN_FLIGHT: usize = 32;
+/// The first interval between two polls, and the longest.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
+const POLL_INTERVAL_MAX: Duration = Duration::from_millis(100);
 
-/// The control plane of one test, and its permit: at most two exist at once.
+/// Returns the HTTP client of all tests: a new one parses the certificates of all public authorities. It keeps no
+/// connection, so that none outlives the runtime of its test.
+pub fn http() -> &'static reqwest::Client {
+    static HTTP: LazyLock<reqwest::Client> = LazyLock::new(|| {
+        reqwest::Client::builder().pool_max_idle_per_host(0).build().expect("a client with defaults")
+    });
+    &HTTP
+}
+
+/// The control plane of one test, and its turn.
 pub struct TestControlPlane {
-    // In this order: the permit is released when the control plane has ended.
+    // In this order: the turn ends when the control plane has ended.
     control_plane: ControlPlane,
-    _permit: SemaphorePermit<'static>,
+    _turn: Turn,
 }
 
 impl Deref for TestControlPlane {
@@ -48,20 +59,16 @@ impl DerefMut for TestControlPlane {
     }
 }
 
-/// Starts a control plane, after waiting for a permit.
+/// Starts a control plane, after waiting for a turn.
 pub async fn start_control_plane() -> TestControlPlane {
     start_control_plane_with(Options::default()).await
 }
 
-/// Returns the permit for one control plane, for a test whose child process starts it. Waits until one is free.
-pub async fn reserve_control_plane() -> SemaphorePermit<'static> {
-    CONTROL_PLANES.acquire().await.expect("the semaphore is never closed")
-}
-
 pub async fn start_control_plane_with(options: Options) -> TestControlPlane {
-    let permit = reserve_control_plane().await;
+    let turn = control_plane_turn().await;
+    let _busy = busy_turn().await;
     match ControlPlane::start(options).await {
-        Ok(control_plane) => TestControlPlane { control_plane, _permit: permit },
+        Ok(control_plane) => TestControlPlane { control_plane, _turn: turn },
         Err(error) => panic!("{error:#}"),
     }
 }
@@ -178,11 +185,21 @@ where
         .expect("the API server creates it")
 }
 
-/// Polls `condition` until it holds; panics with `what` when it does not within `limit`.
-pub async fn await_until(limit: Duration, what: &str, mut condition: impl AsyncFnMut() -> bool) {
+/// Polls `condition` until it holds; panics with `what` when it does not within `limit`. Polls less often the longer it
+/// waits: a poll of the API server costs CPU that the awaited processes need.
+pub async fn await_until(limit: Duration, what: &str, condition: impl AsyncFnMut() -> bool) {
+    poll(limit, what, POLL_INTERVAL_MAX, condition).await;
+}
+
+/// Same as [`await_until`], but always polls often: for a condition that costs nothing, and moments that matter.
+pub async fn await_closely(limit: Duration, what: &str, condition: impl AsyncFnMut() -> bool) {
+    poll(limit, what, POLL_INTERVAL, condition).await;
+}
+
+async fn poll(limit: Duration, what: &str, interval_max: Duration, mut condition: impl AsyncFnMut() -> bool) {
     let started = Instant::now();
     while !condition().await {
         assert!(started.elapsed() < limit, "after {limit:?} still not true: {what}");
-        tokio::time::sleep(POLL_INTERVAL).await;
+        tokio::time::sleep((started.elapsed() / 10).clamp(POLL_INTERVAL, interval_max)).await;
     }
 }

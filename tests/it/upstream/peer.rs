@@ -8,6 +8,7 @@ use berth_testenv::binaries::go_tool;
 use tempfile::TempDir;
 
 use super::await_seldom;
+use crate::support::http;
 
 /// Ends with its owner.
 pub struct Upstream {
@@ -49,7 +50,7 @@ impl Upstream {
     /// Returns the number of completed rounds; 0 until it answers.
     async fn count(&self) -> f64 {
         const NAME: &str = r#"vpa_recommender_execution_latency_seconds_count{step="total"}"#;
-        let Ok(answer) = reqwest::get(&self.metrics).await else { return 0.0 };
+        let Ok(answer) = http().get(&self.metrics).send().await else { return 0.0 };
         let text = answer.text().await.unwrap_or_default();
         let value = text.lines().find_map(|line| line.strip_prefix(NAME)?.trim().parse().ok());
         value.unwrap_or(0.0)
