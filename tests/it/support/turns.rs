@@ -4,7 +4,7 @@
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// A control plane uses half a gigabyte. With more of them, two cores answer too late for the tests with short leases.
-const CONTROL_PLANES_MAX: usize = 4;
+const CONTROL_PLANES_MAX: usize = 3;
 /// Those of the machine that the tests are for.
 const CORES: usize = 2;
 
