@@ -280,8 +280,10 @@ impl Elector {
     }
 
     fn lead(&mut self, until: Instant) {
-        // The renewal succeeded, but its answer came after the deadline that it granted.
-        if until <= Instant::now() {
+        // The renewal succeeded, but its answer came after the deadline that it granted, or this process did not run
+        // when the previous one passed: receivers must observe the end of the term before the next one begins.
+        let now = Instant::now();
+        if until <= now || self.lead_until.is_some_and(|ended| ended <= now) {
             return self.step_down();
         }
         self.lead_until = Some(until);
@@ -376,6 +378,12 @@ pub(super) fn record_of(lease: &Lease) -> LeaseRecord {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
+    use http::{Request, Response};
+    use kube::client::Body;
+    use tokio::sync::mpsc;
+
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -405,5 +413,59 @@ mod tests {
         deadline.set(None);
         lead();
         assert!(deadline.term() > first.map(|term| term + 1));
+    }
+
+    fn answer(status: u16, body: &impl serde::Serialize) -> Response<Body> {
+        let body = serde_json::to_vec(body).expect("JSON");
+        Response::builder().status(status).body(Body::from(body)).expect("a response")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_renewal_that_is_answered_after_the_term_has_ended_begins_a_term_that_receivers_observe() {
+        let (answers, queue) = mpsc::unbounded_channel::<Response<Body>>();
+        let queue = Arc::new(tokio::sync::Mutex::new(queue));
+        let service = tower::service_fn(move |_: Request<Body>| {
+            let queue = queue.clone();
+            async move { Ok::<_, Infallible>(queue.lock().await.recv().await.expect("an answer")) }
+        });
+        let config = LeaseConfig::new("ns", "berth", "me");
+        let (mut elector, leading) =
+            Elector::new(Client::new(service, "ns"), config.clone()).expect("a good configuration");
+        let missing =
+            serde_json::json!({"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404});
+        let record = LeaseRecord {
+            holder: "me".to_owned(),
+            duration: config.duration,
+            acquired: None,
+            renewed: None,
+            transitions: 0,
+        };
+        let lease = elector.lease_with(None, &record);
+        answers.send(answer(404, &missing)).expect("sent");
+        answers.send(answer(201, &lease)).expect("sent");
+        elector.try_once().await.expect("leads");
+        let term = elector.deadline.term();
+        assert!(*leading.borrow() && term.is_some());
+
+        // The process does not run when the term ends; when it runs again, the answer is there.
+        tokio::time::advance(config.retry_period).await;
+        let deadline = elector.deadline();
+        let mut round = Box::pin(elector.round());
+        for _ in 0..10 {
+            assert!(futures::poll!(&mut round).is_pending());
+            tokio::task::yield_now().await;
+        }
+        tokio::time::advance(config.renew_deadline - config.retry_period + Duration::from_millis(1)).await;
+        answers.send(answer(200, &lease)).expect("sent");
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        assert!(futures::poll!(&mut round).is_pending(), "it pauses");
+        assert!(!*leading.borrow() && deadline.term().is_none(), "receivers still have {term:?}");
+        answers.send(answer(200, &lease)).expect("sent");
+        answers.send(answer(200, &lease)).expect("sent");
+        round.await;
+        elector.try_once().await.expect("leads again");
+        assert!(*leading.borrow() && deadline.term() > term);
     }
 }
