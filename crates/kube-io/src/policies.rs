@@ -16,7 +16,7 @@ use berth_crds::policy::{
 };
 use berth_scheduler::dispatch::MOST_AGENTS;
 use berth_scheduler::objects::{Kind, Object};
-use berth_scheduler::policy::{Governs, Namespaces, Policy, PolicyStatus, Reason, Wishes};
+use berth_scheduler::policy::{Governs, Namespaces, Policy, PolicyStatus, StatusReason, Wishes};
 use berth_scheduler::rules::{Placement, PreferenceOrder, UtilisationLimit};
 
 /// A policy to watch with `Api<LeanAllocationPolicy>`: without its status, which only berth writes.
@@ -168,7 +168,7 @@ fn patch_of(status: &AllocationPolicyStatus) -> Value {
 fn render(status: &PolicyStatus, before: &AllocationPolicyStatus, now: &str) -> AllocationPolicyStatus {
     let contradiction = status.contradiction.as_deref();
     let states = [
-        ("InForce", status.reason == Reason::Applied, status.reason.name(), &*status.message),
+        ("InForce", status.reason == StatusReason::Applied, status.reason.name(), &*status.message),
         (
             "Contradicted",
             contradiction.is_some(),
@@ -274,7 +274,7 @@ mod tests {
             name: "p".into(),
             uid: "u".into(),
             observed_generation: 1,
-            reason: Reason::Applied,
+            reason: StatusReason::Applied,
             message: "the policy is in force".into(),
             contradiction: None,
             governs: "all pods".into(),
@@ -283,7 +283,7 @@ mod tests {
         let first = render(&status, &AllocationPolicyStatus::default(), "T1");
         let again = render(&status, &first, "T2");
         assert_eq!(first, again);
-        let worse = PolicyStatus { reason: Reason::Invalid, effective: None, ..status };
+        let worse = PolicyStatus { reason: StatusReason::Invalid, effective: None, ..status };
         let third = render(&worse, &again, "T3");
         let times: Vec<_> = third.conditions.iter().map(|c| &*c.last_transition_time).collect();
         assert_eq!(times, ["T3", "T1"]);

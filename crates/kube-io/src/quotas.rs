@@ -15,7 +15,8 @@ use super::{Interner, LeanObject, OptionalKind};
 use berth_crds::quota::{self as api, Amount, QuotaSpec, Summary};
 use berth_scheduler::objects::{Kind, Object};
 use berth_scheduler::policy::Namespaces;
-use berth_scheduler::quota::{Limit, Limits, Quota, QuotaStatus, Reason, Reclaim, Resource, Scope, Standing};
+use berth_scheduler::policy::StatusReason;
+use berth_scheduler::quota::{Limit, Limits, Quota, QuotaStatus, Reclaim, Resource, Scope, Standing};
 
 /// A quota to watch with `Api<LeanQuota>`: without its status, which only berth writes.
 #[derive(Debug, Clone, Default, Deserialize, kube::Resource)]
@@ -147,7 +148,7 @@ fn render(status: &QuotaStatus, before: &api::QuotaStatus, now: &str) -> api::Qu
     let shortfall = status.shortfall.as_ref().map(|shortfall| &*shortfall.0);
     let wait = format!("{} wait for room in the quota", status.waiting);
     let states = [
-        ("InForce", status.reason == Reason::Applied, status.reason.name(), &*status.message),
+        ("InForce", status.reason == StatusReason::Applied, status.reason.name(), &*status.message),
         (
             "Contested",
             contested.is_some(),
@@ -257,7 +258,7 @@ mod tests {
             name: "q".into(),
             uid: "u".into(),
             observed_generation: 2,
-            reason: Reason::Applied,
+            reason: StatusReason::Applied,
             message: "holds for pods of namespace a".into(),
             contested: None,
             pods: 3,

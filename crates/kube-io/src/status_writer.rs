@@ -147,7 +147,7 @@ mod tests {
     use http::{Request, Response};
 
     use super::*;
-    use berth_scheduler::policy::{PolicyStatus, Reason};
+    use berth_scheduler::policy::{PolicyStatus, StatusReason};
 
     /// Writes a status to an API server with a policy of uid `u`, which answers with these codes and then with 200. Returns its
     /// requests.
@@ -168,7 +168,7 @@ mod tests {
             name: "p".into(),
             uid: uid.into(),
             observed_generation: 1,
-            reason: Reason::Applied,
+            reason: StatusReason::Applied,
             message: "the policy is in force".into(),
             contradiction: None,
             governs: "all pods".into(),

@@ -14,8 +14,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-pub(crate) use status::names_of;
-pub use status::{PolicyStatus, Reason};
+pub(crate) use status::{MOST_NAMES, names, names_of};
+pub use status::{PolicyStatus, StatusReason};
 
 use crate::objects::ObjectName;
 use crate::rules::{AgentLimit, Placement, PreferenceOrder, UtilisationLimit, hash_of};

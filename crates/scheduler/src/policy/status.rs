@@ -13,7 +13,7 @@ pub struct PolicyStatus {
     pub name: Arc<str>,
     pub uid: Arc<str>,
     pub observed_generation: i64,
-    pub reason: Reason,
+    pub reason: StatusReason,
     /// Human-readable explanation.
     pub message: Arc<str>,
     /// Equally specific policies that take precedence, and for which pods.
@@ -24,26 +24,27 @@ pub struct PolicyStatus {
     pub effective: Option<Arc<Placement>>,
 }
 
+/// Reason of the condition `InForce` of policies and quotas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
+pub enum StatusReason {
     Applied,
-    /// Equally specific policies take precedence for all of its pods.
+    /// Equally specific objects take precedence for all of its pods.
     Overruled,
     Invalid,
 }
 
-impl Reason {
+impl StatusReason {
     pub fn name(self) -> &'static str {
         match self {
-            Reason::Applied => "Applied",
-            Reason::Overruled => "Overruled",
-            Reason::Invalid => "Invalid",
+            StatusReason::Applied => "Applied",
+            StatusReason::Overruled => "Overruled",
+            StatusReason::Invalid => "Invalid",
         }
     }
 }
 
 /// Maximum number of names in a text.
-const MOST_NAMES: usize = 10;
+pub(crate) const MOST_NAMES: usize = 10;
 
 /// A set of pods that a policy selects: a namespace or all, and a scheduler or all.
 type Claim = (Option<Arc<str>>, Option<Arc<str>>);
@@ -74,7 +75,7 @@ pub(super) fn statuses(policies: &Policies, namespaces: &[(&Arc<str>, &Labels)])
         policies.by_name.values().filter_map(|policy| Some((policy, policy.wishes.as_ref().err()?)));
     for (policy, why) in invalid {
         let status = PolicyStatus {
-            reason: Reason::Invalid,
+            reason: StatusReason::Invalid,
             message: format!("the policy is not in force: {why}").into(),
             effective: None,
             contradiction: None,
@@ -90,7 +91,7 @@ fn bare(policy: &Policy, namespaces: &[(&Arc<str>, &Labels)]) -> PolicyStatus {
         name: policy.name.clone(),
         uid: policy.uid.clone(),
         observed_generation: policy.generation,
-        reason: Reason::Applied,
+        reason: StatusReason::Applied,
         message: "the policy is in force".into(),
         contradiction: None,
         governs: describe(&policy.governs, namespaces).into(),
@@ -122,7 +123,7 @@ fn of_ruling(
         return PolicyStatus { message, contradiction, effective: Some(ruling.placement.clone()), ..bare };
     }
     let message = "the policy is not in force: other policies take precedence for all of its pods".into();
-    PolicyStatus { reason: Reason::Overruled, message, contradiction, ..bare }
+    PolicyStatus { reason: StatusReason::Overruled, message, contradiction, ..bare }
 }
 
 fn claims(governs: &Governs, namespaces: &[(&Arc<str>, &Labels)]) -> Vec<Claim> {
@@ -177,7 +178,7 @@ fn describe(governs: &Governs, namespaces: &[(&Arc<str>, &Labels)]) -> String {
 }
 
 /// Formats names as "a, b, and 3 more".
-fn names<T: AsRef<str>>(all: &[T]) -> String {
+pub(crate) fn names<T: AsRef<str>>(all: &[T]) -> String {
     let shown: Vec<_> = all.iter().take(MOST_NAMES).map(AsRef::as_ref).collect();
     match all.len() - shown.len() {
         0 => shown.join(", "),

@@ -108,11 +108,11 @@ fn a_policy_that_others_go_before_says_for_which_pods() {
     let told = tell(&mut policies, &[]);
     let by_name: BTreeMap<&str, &PolicyStatus> = told.iter().map(|status| (&*status.name, status)).collect();
     let reason = |name: &str| (by_name[name].reason, by_name[name].effective.is_some());
-    assert_eq!(reason("older"), (Reason::Applied, true));
-    assert_eq!(reason("part"), (Reason::Applied, true));
-    assert_eq!(reason("whole"), (Reason::Overruled, false));
-    assert_eq!(reason("other"), (Reason::Applied, true));
-    assert_eq!(reason("bad"), (Reason::Invalid, false));
+    assert_eq!(reason("older"), (StatusReason::Applied, true));
+    assert_eq!(reason("part"), (StatusReason::Applied, true));
+    assert_eq!(reason("whole"), (StatusReason::Overruled, false));
+    assert_eq!(reason("other"), (StatusReason::Applied, true));
+    assert_eq!(reason("bad"), (StatusReason::Invalid, false));
     assert_eq!(by_name["other"].contradiction, None, "it is more specific");
     assert_eq!(&*by_name["bad"].message, "the policy is not in force: it is upside down");
     assert_eq!(
@@ -126,7 +126,7 @@ fn a_policy_that_others_go_before_says_for_which_pods() {
     policies.delete("older");
     let told: Vec<_> =
         tell(&mut policies, &[]).into_iter().map(|status| (status.name, status.reason)).collect();
-    assert_eq!(told, [("part".into(), Reason::Applied), ("whole".into(), Reason::Applied)]);
+    assert_eq!(told, [("part".into(), StatusReason::Applied), ("whole".into(), StatusReason::Applied)]);
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn namespaces_selected_by_labels_follow_their_labels() {
     let governs = Governs { namespaces: Namespaces::Selected(selector), ..Governs::default() };
     let mut policies = policies(&[policy("blue", governs, 1)]);
     let told = tell(&mut policies, &[("a", "blue"), ("b", "red")]);
-    assert_eq!((&*told[0].governs, told[0].reason), ("pods of namespace a", Reason::Applied));
+    assert_eq!((&*told[0].governs, told[0].reason), ("pods of namespace a", StatusReason::Applied));
     policies.namespace_changed();
     let told = tell(&mut policies, &[("a", "red"), ("b", "red")]);
     assert_eq!(&*told[0].governs, "no pods: no namespace matches the selector");

@@ -22,7 +22,7 @@ pub use index::{Change, Index};
 pub use lines::Lines;
 pub use resources::{Limit, Resource, Sums};
 pub use rights::{Claim, Rights, Toll};
-pub use status::{QuotaStatus, Reason, Shortfall, Standing, statuses};
+pub use status::{QuotaStatus, Shortfall, Standing, statuses};
 
 use crate::policy::Namespaces;
 use berth_model::Identity;

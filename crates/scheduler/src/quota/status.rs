@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::resources::list;
 use super::{Accounts, Index, Limit, Lines, Quota, Resource, Scope, Sums};
-use crate::policy::{Namespaces, names_of};
+use crate::policy::{MOST_NAMES, Namespaces, StatusReason, names, names_of};
 use berth_model::Labels;
 
 /// Status of one quota.
@@ -14,7 +14,7 @@ pub struct QuotaStatus {
     pub name: Arc<str>,
     pub uid: Arc<str>,
     pub observed_generation: i64,
-    pub reason: Reason,
+    pub reason: StatusReason,
     /// Human-readable explanation.
     pub message: Arc<str>,
     /// Equally specific quotas that take precedence for some of its pods.
@@ -44,27 +44,6 @@ pub struct Standing {
 /// All guarantees together exceed the allocatable resources of all nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shortfall(pub Arc<str>);
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
-    Applied,
-    /// Other quotas take precedence for all of its pods.
-    Overruled,
-    Invalid,
-}
-
-impl Reason {
-    pub fn name(self) -> &'static str {
-        match self {
-            Reason::Applied => "Applied",
-            Reason::Overruled => "Overruled",
-            Reason::Invalid => "Invalid",
-        }
-    }
-}
-
-/// Maximum number of names in a text.
-const MOST_NAMES: usize = 10;
 
 impl Standing {
     /// Returns the usage of all resources that the quota lists, sorted.
@@ -105,7 +84,7 @@ pub fn statuses(
             name: quota.name.clone(),
             uid: quota.uid.clone(),
             observed_generation: quota.generation,
-            reason: Reason::Applied,
+            reason: StatusReason::Applied,
             message: describe(&quota.scope, namespaces).into(),
             contested: None,
             pods: accounts.of(&quota.name).pods,
@@ -116,7 +95,7 @@ pub fn statuses(
         };
         if let Err(why) = &quota.limits {
             let message = format!("the quota is not in force: {why}").into();
-            return QuotaStatus { reason: Reason::Invalid, message, ..bare };
+            return QuotaStatus { reason: StatusReason::Invalid, message, ..bare };
         }
         let guarantees = quota.valid().is_some_and(|limits| !limits.guaranteed.is_empty());
         let shortfall = shortfall.clone().filter(|_| guarantees);
@@ -127,7 +106,7 @@ pub fn statuses(
                 let message =
                     "the quota is not in force: other quotas take precedence for all of its pods".into();
                 let contested = Some(why.clone());
-                QuotaStatus { reason: Reason::Overruled, message, contested, shortfall, ..bare }
+                QuotaStatus { reason: StatusReason::Overruled, message, contested, shortfall, ..bare }
             }
         }
     };
@@ -221,14 +200,5 @@ fn describe(scope: &Scope, namespaces: &[(&Arc<str>, &Labels)]) -> String {
         Some(queue) => format!("applies to pods of queue {queue}{within}"),
         None if within.is_empty() => "applies to all pods that belong to no other quota".to_owned(),
         None => format!("applies to pods{within}"),
-    }
-}
-
-/// Formats names as "a, b, and 3 more".
-fn names<T: AsRef<str>>(all: &[T]) -> String {
-    let shown: Vec<_> = all.iter().take(MOST_NAMES).map(AsRef::as_ref).collect();
-    match all.len() - shown.len() {
-        0 => shown.join(", "),
-        more => format!("{}, and {more} more", shown.join(", ")),
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::*;
+use crate::policy::StatusReason;
 use crate::queue::{AGED_TURN, Place};
 use berth_model::{Amounts, Holding, Labels, Usage};
 
@@ -345,7 +346,10 @@ fn statuses_name_contested_quotas_and_all_shortfalls() {
     let why =
         "quota first takes precedence for namespace b: it is equally specific, and older or first by name";
     assert_eq!(by_name("second").contested.as_deref(), Some(why));
-    assert_eq!((by_name("second").reason, by_name("third").reason), (Reason::Applied, Reason::Overruled));
+    assert_eq!(
+        (by_name("second").reason, by_name("third").reason),
+        (StatusReason::Applied, StatusReason::Overruled)
+    );
     let short = "the guarantees of all quotas exceed the allocatable resources of all nodes: cpu 2500m of 2";
     assert_eq!(by_name("second").shortfall.as_ref().map(|it| &*it.0), Some(short));
     assert_eq!(by_name("queue").shortfall, None, "it has no guarantee");

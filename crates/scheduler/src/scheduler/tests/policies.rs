@@ -1,7 +1,7 @@
 //! Policies apply to waiting pods without a restart.
 
 use super::*;
-use crate::policy::{Governs, Policy, PolicyStatus, Reason, Wishes};
+use crate::policy::{Governs, Policy, PolicyStatus, StatusReason, Wishes};
 use crate::rules::UtilisationLimit;
 use berth_model::Packing;
 
@@ -98,7 +98,7 @@ fn the_leader_writes_each_policy_status_once() {
     bench.scheduler.apply_object(policy(packed()));
     bench.scheduler.tick(S);
     let first = told(&mut bench.scheduler);
-    assert_eq!((first.len(), first[0].reason), (1, Reason::Applied));
+    assert_eq!((first.len(), first[0].reason), (1, StatusReason::Applied));
     bench.scheduler.apply_object(policy(packed()));
     bench.scheduler.tick(2 * S);
     assert_eq!(told(&mut bench.scheduler), []);
