@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::advice::{Advice, Current, Severity, Size, sort};
-use super::workloads::{Found, Owners};
+use super::workloads::{Owners, WorkloadRef};
 use berth_model::PerResource;
-use berth_prometheus::{Fact, Series, Told};
+use berth_prometheus::{Fact, FactRow, Series};
 use berth_rightsizing::recommend::estimate::estimate;
 use berth_rightsizing::recommend::feed::{feed, time};
 use berth_rightsizing::recommend::settings::Settings;
@@ -98,7 +98,7 @@ impl Collector {
     }
 
     /// Adds a request or limit of a known container; others are ignored. Call after all usage is added.
-    pub fn told(&mut self, fact: Fact, told: Told<'_>) {
+    pub fn told(&mut self, fact: Fact, told: FactRow<'_>) {
         let (Fact::Request(kind) | Fact::Limit(kind)) = fact else { return };
         self.has_requests = true;
         let Some(pod) = self.pods.get_mut(&*key(told.namespace, told.object)) else { return };
@@ -214,7 +214,7 @@ impl Collector {
     }
 
     fn add_pod(&mut self, key: &str, namespace: &str, name: &str) {
-        let Found { kind, name: workload, guessed } = self.owners.workload(namespace, name);
+        let WorkloadRef { kind, name: workload, guessed } = self.owners.workload(namespace, name);
         let workload = Workload { namespace: namespace.into(), kind: kind.into(), name: workload.into() };
         let key: Arc<str> = key.into();
         self.store.pod_runs(&key, &workload);

@@ -17,4 +17,4 @@ mod tests;
 pub use advice::{Advice, Current, Report, Severity, Size, WorkloadsFrom};
 pub use collect::{Choice, Collector, Left};
 pub use recorder::Recorder;
-pub use workloads::{Found, Owners, guess};
+pub use workloads::{Owners, WorkloadRef, guess};

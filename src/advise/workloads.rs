@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_prometheus::{Fact, Told};
+use berth_prometheus::{Fact, FactRow};
 
 /// Kind and name.
 type Owner = (String, String);
@@ -19,7 +19,7 @@ pub struct Owners {
 
 /// A workload by kind and name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct WorkloadRef {
     pub kind: String,
     pub name: String,
     /// Guessed from the pod's name; it may be wrong.
@@ -28,7 +28,7 @@ pub struct Found {
 
 impl Owners {
     /// Adds a result of an owner query; results of other queries are ignored.
-    pub fn add(&mut self, fact: Fact, told: Told<'_>) {
+    pub fn add(&mut self, fact: Fact, told: FactRow<'_>) {
         let map = match fact {
             Fact::PodOwner => &mut self.pods,
             Fact::ReplicaSetOwner => &mut self.replica_sets,
@@ -59,12 +59,13 @@ impl Owners {
     }
 
     /// Returns the top of the pod's chain of owners.
-    pub fn workload(&self, namespace: &str, pod: &str) -> Found {
+    pub fn workload(&self, namespace: &str, pod: &str) -> WorkloadRef {
         let Some((kind, name)) = get(&self.pods, namespace, pod) else {
             return self.by_name(namespace, pod);
         };
-        let sure = |kind: &str, name: &str| Found { kind: kind.into(), name: name.into(), guessed: false };
-        let above = |owners: &ByName, own: Found| match get(owners, namespace, name) {
+        let sure =
+            |kind: &str, name: &str| WorkloadRef { kind: kind.into(), name: name.into(), guessed: false };
+        let above = |owners: &ByName, own: WorkloadRef| match get(owners, namespace, name) {
             None => None,
             Some((kind, _)) if kind.is_empty() => Some(own),
             Some((kind, name)) => Some(sure(kind, name)),
@@ -73,12 +74,12 @@ impl Owners {
             "" => sure("Pod", pod),
             "ReplicaSet" => {
                 above(&self.replica_sets, sure(kind, name)).unwrap_or_else(|| match deployment_of(name) {
-                    Some(name) => Found { kind: "Deployment".into(), name: name.into(), guessed: true },
+                    Some(name) => WorkloadRef { kind: "Deployment".into(), name: name.into(), guessed: true },
                     None => sure(kind, name),
                 })
             }
             "Job" => above(&self.jobs, sure(kind, name)).unwrap_or_else(|| match cron_job_of(name) {
-                Some(name) => Found { kind: "CronJob".into(), name: name.into(), guessed: true },
+                Some(name) => WorkloadRef { kind: "CronJob".into(), name: name.into(), guessed: true },
                 None => sure(kind, name),
             }),
             // The mirror of a static pod: the same pod runs on other nodes, with their names as suffix.
@@ -88,12 +89,12 @@ impl Owners {
     }
 
     /// Returns the workload of a pod known only by name. Its ReplicaSet or Job may still be known.
-    fn by_name(&self, namespace: &str, pod: &str) -> Found {
+    fn by_name(&self, namespace: &str, pod: &str) -> WorkloadRef {
         if let Some((controller, _)) = without_random(pod) {
             for (owners, own) in [(&self.replica_sets, "ReplicaSet"), (&self.jobs, "Job")] {
                 if let Some((kind, name)) = get(owners, namespace, controller) {
                     let (kind, name) = if kind.is_empty() { (own, controller) } else { (&**kind, &**name) };
-                    return Found { kind: kind.into(), name: name.into(), guessed: false };
+                    return WorkloadRef { kind: kind.into(), name: name.into(), guessed: false };
                 }
             }
         }
@@ -111,8 +112,8 @@ const RANDOM_SUFFIX: usize = 5;
 
 /// Guesses the workload of a pod from its name. DaemonSet and Job pods have the same name pattern: a DaemonSet is
 /// guessed.
-pub fn guess(pod: &str) -> Found {
-    let found = |kind: &str, name: &str| Found { kind: kind.into(), name: name.into(), guessed: true };
+pub fn guess(pod: &str) -> WorkloadRef {
+    let found = |kind: &str, name: &str| WorkloadRef { kind: kind.into(), name: name.into(), guessed: true };
     if let Some((controller, _)) = without_random(pod) {
         if let Some(name) = cron_job_of(controller) {
             return found("CronJob", name);

@@ -239,10 +239,15 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     let (stop_telling, telling) = watch::channel(true);
     let mut tasks = Tasks::default();
     let secure_address = secure.as_ref().map(|(listener, _)| listener.local_addr()).transpose()?;
-    let place = leadership::Place { cluster: &cluster, config: &config, serving: secure_address };
+    let place = leadership::ElectionContext { cluster: &cluster, config: &config, serving: secure_address };
     let leadership = leadership::lead(&mut tasks, &engine, place, &health, working.clone())?;
     let store = KubeStore::new(cluster.clone(), leadership.fence.as_ref())?;
-    let asked = serving::Asked { engine: &engine, cluster: &cluster, store: &store, leadership: &leadership };
+    let asked = serving::ServingContext {
+        engine: &engine,
+        cluster: &cluster,
+        store: &store,
+        leadership: &leadership,
+    };
     let trust = serving::trust(&config, secure.as_ref().map(|(_, secure)| secure.clone()));
     let hints = Arc::default();
     let (index, mutate) = applying::webhook(&mut tasks, &config, &client, (&histograms, &sources), &hints);

@@ -71,11 +71,11 @@ fn block(entry: &Entry, width: usize, out: &mut impl Write) -> io::Result<()> {
 /// Writing to `out` fails.
 pub fn json(report: &Report, out: &mut impl Write) -> io::Result<()> {
     #[derive(Serialize)]
-    struct Told<'a> {
+    struct Output<'a> {
         nodes: Vec<Arc<str>>,
         #[serde(flatten)]
         report: &'a Report,
     }
-    serde_json::to_writer(&mut *out, &Told { nodes: report.nodes(), report })?;
+    serde_json::to_writer(&mut *out, &Output { nodes: report.nodes(), report })?;
     writeln!(out)
 }

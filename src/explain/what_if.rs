@@ -146,7 +146,7 @@ fn report(scheduler: &mut Scheduler, agent: &mut Agent, cases: &[Case]) -> Repor
     agent.catch_up(scheduler.inventory());
     let budgets = scheduler.budgets().clone();
     let mut go_on = || true;
-    let mut known = Known(scheduler);
+    let mut known = FrozenScheduler(scheduler);
     let mut repacker = Repacker::new(agent, &mut known, &budgets, &mut go_on);
     let findings: Vec<_> = cases.iter().take(MOST_CASES).map(|case| repacker.advise(case)).collect();
     let effort = repacker.effort();
@@ -159,9 +159,9 @@ fn report(scheduler: &mut Scheduler, agent: &mut Agent, cases: &[Case]) -> Repor
 }
 
 /// A scheduler whose state does not change.
-struct Known<'a>(&'a mut Scheduler);
+struct FrozenScheduler<'a>(&'a mut Scheduler);
 
-impl Residents for Known<'_> {
+impl Residents for FrozenScheduler<'_> {
     fn on(&mut self, node: NodeId, revision: Revision) -> Option<Vec<Resident>> {
         self.0.residents(node, revision)
     }

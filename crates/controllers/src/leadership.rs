@@ -97,7 +97,7 @@ fn advertised(serving: Option<SocketAddr>) -> Option<SocketAddr> {
 }
 
 /// Context of the election.
-pub struct Place<'a> {
+pub struct ElectionContext<'a> {
     pub cluster: &'a kube::Config,
     pub config: &'a Config,
     /// Address of HTTPS.
@@ -108,7 +108,7 @@ pub struct Place<'a> {
 pub fn lead(
     tasks: &mut Tasks,
     engine: &Engine,
-    Place { cluster, config, serving }: Place,
+    ElectionContext { cluster, config, serving }: ElectionContext,
     health: &Health,
     working: watch::Receiver<bool>,
 ) -> Result<Leadership> {

@@ -44,7 +44,7 @@ const LAST_SAVE_MAX: Duration = Duration::from_secs(3);
 
 /// Dependencies of the recommender.
 #[derive(Clone)]
-struct Place {
+struct RecommenderContext {
     config: Arc<config::Recommender>,
     api: Recommending,
     source: Option<PrometheusSource>,
@@ -79,7 +79,7 @@ pub fn recommend(
     let source = config.prometheus.clone().map(PrometheusSource::new).transpose()?;
     metrics.follow(source.clone());
     metrics.dimensions.follow(config.dimensions.iter().map(|it| it.name.as_str().into()));
-    let place = Place {
+    let place = RecommenderContext {
         config: Arc::new(config.clone()),
         api: Recommending::new(without_retries(cluster.clone())?),
         source,
@@ -104,7 +104,7 @@ pub fn recommend(
 
 /// State while this process leads.
 struct Recommender {
-    place: Place,
+    place: RecommenderContext,
     term: u64,
     store: Store,
     /// Metrics besides CPU and memory.
@@ -134,7 +134,7 @@ struct Recommender {
 }
 
 impl Recommender {
-    fn new(place: Place, term: u64) -> Result<Self> {
+    fn new(place: RecommenderContext, term: u64) -> Result<Self> {
         Ok(Self {
             owners: Owners::new(place.api.clone(), place.label()),
             store: Store::new(place.config.settings())?,

@@ -42,7 +42,7 @@ const SERVICES_MAX: usize = 2_000;
 
 /// Dependencies of the scaler.
 #[derive(Clone)]
-struct Place {
+struct ScalerContext {
     interval: Duration,
     /// Windows in which services are compared; `None`: disabled.
     hints_window: Option<Duration>,
@@ -70,7 +70,7 @@ pub fn scale(
         Some(fence) => fence.client(cluster.clone())?,
         None => without_retries(cluster.clone())?,
     };
-    let place = Place {
+    let place = ScalerContext {
         interval: config.scaling.interval.get(),
         hints_window: config.scaling.hints.then(|| config.scaling.hints_window.get()),
         api: Recommending::new(client.clone()),
@@ -89,7 +89,7 @@ pub fn scale(
 
 /// State of services while this process leads.
 struct Scaler {
-    place: Place,
+    place: ScalerContext,
     term: u64,
     owners: Owners,
     windows: Windows,
@@ -116,7 +116,7 @@ impl Rounds for Scaler {
 }
 
 impl Scaler {
-    fn new(place: Place, term: u64) -> Self {
+    fn new(place: ScalerContext, term: u64) -> Self {
         let owners = Owners::new(place.api.clone(), None);
         let windows = Windows::new(place.interval);
         let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);

@@ -44,12 +44,12 @@ pub struct Updater {
 struct InTerm<'a> {
     updater: &'a Updater,
     term: u64,
-    known: Known,
+    known: UpdaterState,
 }
 
 /// State while this process leads.
 #[derive(Default)]
-struct Known {
+struct UpdaterState {
     memory: Memory,
     /// Reported reasons why pods stay unchanged; by uid.
     told: BTreeMap<Arc<str>, Hold>,
@@ -95,14 +95,14 @@ impl Rounds for InTerm<'_> {
 impl Updater {
     /// Updates pods while this process leads. Never returns.
     pub async fn run(self) {
-        let begin = |term| Some(InTerm { updater: &self, term, known: Known::default() });
+        let begin = |term| Some(InTerm { updater: &self, term, known: UpdaterState::default() });
         let interval = self.config.apply.interval.get();
         rounds::run(|| self.leadership.decides(), interval, begin, std::future::pending()).await;
     }
 
     /// # Errors
     /// The reason why not all pods were checked.
-    async fn update(&self, term: u64, known: &mut Known, tally: &mut Tally) -> Result<(), String> {
+    async fn update(&self, term: u64, known: &mut UpdaterState, tally: &mut Tally) -> Result<(), String> {
         let rules = self.rules().await?;
         known.memory.without_the_future(now());
         let namespaces = self.namespaces()?;
@@ -189,7 +189,7 @@ impl Updater {
         term: u64,
         group: &Group,
         rules: Rules,
-        known: &mut Known,
+        known: &mut UpdaterState,
         tally: &mut Tally,
     ) {
         let now = now();
@@ -316,7 +316,7 @@ impl Updater {
         pod: &Pod,
         vpa: &Vpa,
         (why, detail): (Hold, Option<String>),
-        known: &mut Known,
+        known: &mut UpdaterState,
         tally: &mut Tally,
     ) {
         *tally.held.entry(why.name()).or_default() += 1;

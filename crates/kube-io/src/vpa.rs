@@ -17,7 +17,7 @@ pub use events::{EVICTIONS_MAX, Eviction};
 pub(crate) use objects::{Quantities, amounts, quantity, read_vpa};
 pub use objects::{USAGE, status_patch};
 pub(crate) use owners::built_in;
-pub use owners::{Found, Owners};
+pub use owners::{Owners, TopOwner};
 pub(crate) use pods::ContainerState;
 pub use pods::{ContainerUsage, OwnedPod, PodContainer, PodUsage};
 pub(crate) use pods::{OwnerReference, controller};

@@ -299,11 +299,11 @@ impl PrometheusClient {
         }
         #[derive(Deserialize)]
         struct Data {
-            result: Found,
+            result: VectorOrScalar,
         }
         #[derive(Deserialize)]
         #[serde(untagged)]
-        enum Found {
+        enum VectorOrScalar {
             Scalar((f64, String)),
             Vector(Vec<Element>),
         }
@@ -318,10 +318,10 @@ impl PrometheusClient {
         let body = self.small_body(&mut response).await?;
         let sample = |(at, value): (f64, String)| Some(Sample { at, value: value.parse().ok()? });
         match serde_json::from_slice(&body) {
-            Ok(Answer { data: Data { result: Found::Scalar(value) } }) => {
+            Ok(Answer { data: Data { result: VectorOrScalar::Scalar(value) } }) => {
                 Ok(Small { found: 1, first: sample(value) })
             }
-            Ok(Answer { data: Data { result: Found::Vector(elements) } }) => {
+            Ok(Answer { data: Data { result: VectorOrScalar::Vector(elements) } }) => {
                 let found = elements.len();
                 Ok(Small { found, first: elements.into_iter().next().and_then(|it| sample(it.value)) })
             }

@@ -5,7 +5,7 @@
 //! with keys in any order. A bad series never affects the rest.
 
 use super::config::LabelNames;
-use super::series::{Found, ResultType, Series, Skip, Skipped};
+use super::series::{ResultType, Series, SeriesBuffers, Skip, Skipped};
 use super::split::{NotJson, Part, Splitter};
 
 /// Summary of a response besides its series.
@@ -85,7 +85,7 @@ struct Reader {
     wrong_type: Option<DecodeError>,
     has_list: bool,
     answer: Answer,
-    found: Found,
+    found: SeriesBuffers,
 }
 
 impl Reader {
@@ -100,7 +100,7 @@ impl Reader {
             wrong_type: None,
             has_list: false,
             answer: Answer::default(),
-            found: Found::default(),
+            found: SeriesBuffers::default(),
         }
     }
 

@@ -30,7 +30,7 @@ pub enum Fact {
 
 /// One result.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Told<'a> {
+pub struct FactRow<'a> {
     pub namespace: &'a str,
     /// Name of the pod, ReplicaSet or Job.
     pub object: &'a str,
@@ -114,7 +114,7 @@ impl PrometheusSource {
         fact: Fact,
         namespaces: Namespaces<'_>,
         now: Timestamp,
-        mut sink: impl FnMut(Told<'_>) + Send,
+        mut sink: impl FnMut(FactRow<'_>) + Send,
     ) -> Result<Summary, SourceError> {
         let client = self.client();
         let mut summary = Summary::default();
@@ -128,7 +128,7 @@ impl PrometheusSource {
             let decoder = Decoder::new(ResultType::Vector, fact.labels());
             let hand_on = |series: Series<'_>| {
                 let Series { namespace, pod: object, container: about, samples } = series;
-                sink(Told { namespace, object, about, value: samples[0].value });
+                sink(FactRow { namespace, object, about, value: samples[0].value });
             };
             summary.add(client.decode(response, &query, decoder, hand_on).await?);
         }

@@ -26,7 +26,7 @@ pub use config::{BasicAuth, LabelNames, PrometheusConfig, Secret};
 pub use counters::{Counters, REQUEST_SECONDS, RequestCount};
 pub use decode::{Answer, DecodeError, Decoder};
 pub use error::SourceError;
-pub use facts::{Fact, Missing, Told};
+pub use facts::{Fact, FactRow, Missing};
 pub use metric::{Matcher, MatcherError, Metric, MetricKind};
 pub use query::{Namespaces, Points};
 pub use series::{ResultType, Series, Skip, Skipped};

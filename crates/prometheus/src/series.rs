@@ -104,7 +104,7 @@ impl Skipped {
 
 /// Reused buffers for one series.
 #[derive(Default)]
-pub(super) struct Found {
+pub(super) struct SeriesBuffers {
     namespace: String,
     pod: String,
     container: String,
@@ -112,7 +112,7 @@ pub(super) struct Found {
     has_samples: bool,
 }
 
-impl Found {
+impl SeriesBuffers {
     /// Decodes one element of a result; `None` if it has no samples, or all of them were skipped.
     ///
     /// # Errors
@@ -137,7 +137,7 @@ impl Found {
         if self.namespace.is_empty() || self.pod.is_empty() || !has_container {
             return Err(Skip::MissingLabel);
         }
-        let Found { namespace, pod, container, samples, .. } = self;
+        let SeriesBuffers { namespace, pod, container, samples, .. } = self;
         Ok((!samples.is_empty()).then_some(Series { namespace, pod, container, samples }))
     }
 }
@@ -150,7 +150,7 @@ struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 struct SeriesSeed<'s> {
     expected: ResultType,
     labels: &'s LabelNames,
-    found: &'s mut Found,
+    found: &'s mut SeriesBuffers,
     skipped: &'s mut Skipped,
 }
 
@@ -195,7 +195,7 @@ impl<'de> Visitor<'de> for SeriesSeed<'_> {
 
 struct Labels<'s> {
     labels: &'s LabelNames,
-    found: &'s mut Found,
+    found: &'s mut SeriesBuffers,
 }
 
 impl<'de> DeserializeSeed<'de> for Labels<'_> {
@@ -230,7 +230,7 @@ impl<'de> Visitor<'de> for Labels<'_> {
 }
 
 struct Samples<'s> {
-    found: &'s mut Found,
+    found: &'s mut SeriesBuffers,
     skipped: &'s mut Skipped,
 }
 
@@ -258,7 +258,7 @@ impl<'de> Visitor<'de> for Samples<'_> {
     }
 }
 
-fn take_sample(found: &mut Found, skipped: &mut Skipped, at: f64, value: &str) {
+fn take_sample(found: &mut SeriesBuffers, skipped: &mut Skipped, at: f64, value: &str) {
     let Ok(value) = value.parse::<f64>() else {
         return skipped.count(Skip::NotANumber);
     };

@@ -95,7 +95,7 @@ enum Credential {
 }
 
 /// The access that a request needs, and its credentials.
-struct Asked {
+struct AccessRequest {
     verb: String,
     path: String,
     credential: Credential,
@@ -136,7 +136,7 @@ impl Access {
         request: &HttpRequest<B>,
     ) -> impl Future<Output = Result<User, Refusal>> + Send + use<B> {
         // The request itself cannot be held across an await: its body is not `Sync`.
-        let asked = Asked::of(request);
+        let asked = AccessRequest::of(request);
         let access = self.clone();
         async move {
             let verdict = match asked {
@@ -155,7 +155,7 @@ impl Access {
         }
     }
 
-    async fn verdict(&self, asked: Asked) -> Verdict {
+    async fn verdict(&self, asked: AccessRequest) -> Verdict {
         let key = asked.key();
         if let Some(verdict) = self.0.cache.lock().get(&key, Instant::now()) {
             return verdict;
@@ -170,7 +170,7 @@ impl Access {
         verdict
     }
 
-    async fn review(&self, asked: Asked) -> Verdict {
+    async fn review(&self, asked: AccessRequest) -> Verdict {
         let Ok(_slot) = self.0.slots.acquire().await else {
             return Err(Refusal::Unavailable("berth is stopping".to_owned()));
         };
@@ -210,8 +210,8 @@ async fn admit_client(
     next.run(request).await
 }
 
-impl Asked {
-    fn of<B>(request: &HttpRequest<B>) -> Result<Asked, Refusal> {
+impl AccessRequest {
+    fn of<B>(request: &HttpRequest<B>) -> Result<AccessRequest, Refusal> {
         let certificate = request.extensions().get::<ClientCertificate>();
         let credential = match (request.headers().get(header::AUTHORIZATION), certificate) {
             // A token wins: it belongs to this request, the certificate to the whole connection.
@@ -228,7 +228,7 @@ impl Asked {
                 ));
             }
         };
-        Ok(Asked {
+        Ok(AccessRequest {
             verb: request.method().as_str().to_ascii_lowercase(),
             path: request.uri().path().to_owned(),
             credential,
@@ -258,7 +258,7 @@ fn token_in(value: &HeaderValue) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn asked(authorization: Option<&str>, certificate: Option<&str>) -> Result<Asked, Refusal> {
+    fn asked(authorization: Option<&str>, certificate: Option<&str>) -> Result<AccessRequest, Refusal> {
         let mut request = HttpRequest::get("/metrics?x=1");
         if let Some(value) = authorization {
             request = request.header(header::AUTHORIZATION, value);
@@ -270,7 +270,7 @@ mod tests {
                 .extensions_mut()
                 .insert(ClientCertificate { common_name: name.to_owned(), organizations });
         }
-        Asked::of(&request)
+        AccessRequest::of(&request)
     }
 
     #[test]
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn a_token_wins_over_a_certificate_and_a_bad_header_over_both() {
-        let token = |it: Result<Asked, Refusal>| match it.ok().map(|it| it.credential) {
+        let token = |it: Result<AccessRequest, Refusal>| match it.ok().map(|it| it.credential) {
             Some(Credential::Token(token)) => Some(token),
             _ => None,
         };
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn what_differs_has_another_key() {
-        let key = |it: Result<Asked, Refusal>| it.ok().unwrap().key();
+        let key = |it: Result<AccessRequest, Refusal>| it.ok().unwrap().key();
         let token = key(asked(Some("Bearer abc"), None));
         assert_eq!(token, key(asked(Some("bearer abc"), Some("me"))));
         assert_ne!(token, key(asked(Some("Bearer abd"), None)));

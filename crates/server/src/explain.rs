@@ -15,7 +15,7 @@ use super::extender::Judge;
 const NODES_NAMED: usize = 20;
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Asked {
+pub(super) struct ExplainQuery {
     #[serde(default = "default_namespace")]
     namespace: String,
     pod: String,
@@ -50,9 +50,9 @@ pub(super) struct Explained {
 
 pub(super) async fn explain(
     State(judge): State<Arc<Judge>>,
-    Query(asked): Query<Asked>,
+    Query(asked): Query<ExplainQuery>,
 ) -> Result<Json<Explained>, (StatusCode, String)> {
-    let Asked { namespace, pod: name } = asked;
+    let ExplainQuery { namespace, pod: name } = asked;
     let (in_, of) = (namespace.clone(), name.clone());
     // A class without a ranked list evaluates every node.
     let found = tokio::task::spawn_blocking(move || judge.explain(&in_, &of));

@@ -40,7 +40,7 @@ impl Latest {
 /// The response.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Told {
+pub(super) struct FragmentationResponse {
     /// Duration of the pass.
     seconds: f64,
     /// Nodes that pods would be moved from.
@@ -51,7 +51,7 @@ pub(super) struct Told {
 
 pub(super) async fn fragmentation(
     State(latest): State<Option<Arc<Latest>>>,
-) -> Result<Json<Told>, (StatusCode, &'static str)> {
+) -> Result<Json<FragmentationResponse>, (StatusCode, &'static str)> {
     let Some(latest) = latest else {
         let why = "the fragmentation report is disabled: set fragmentation.period in the configuration\n";
         return Err((StatusCode::NOT_FOUND, why));
@@ -63,5 +63,5 @@ pub(super) async fn fragmentation(
         ));
     };
     let report = pass.report.clone();
-    Ok(Json(Told { seconds: pass.took.as_secs_f64(), nodes: report.nodes(), report }))
+    Ok(Json(FragmentationResponse { seconds: pass.took.as_secs_f64(), nodes: report.nodes(), report }))
 }

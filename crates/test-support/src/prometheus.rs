@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 
 /// A request as it came.
 #[derive(Debug, Clone)]
-pub struct Asked {
+pub struct RecordedRequest {
     pub path: String,
     pub authorization: Option<String>,
     pub form: BTreeMap<String, String>,
@@ -24,8 +24,8 @@ pub struct Asked {
 
 type Reply = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
 /// Requests in order.
-type Log = Arc<Mutex<Vec<Asked>>>;
-type Script = dyn Fn(usize, Asked) -> Reply + Send + Sync;
+type Log = Arc<Mutex<Vec<RecordedRequest>>>;
+type Script = dyn Fn(usize, RecordedRequest) -> Reply + Send + Sync;
 
 /// Stops when dropped.
 pub struct Fake {
@@ -40,7 +40,7 @@ impl Drop for Fake {
     }
 }
 
-impl Asked {
+impl RecordedRequest {
     pub fn query(&self) -> &str {
         &self.form["query"]
     }
@@ -95,7 +95,9 @@ pub fn error(status: u16, error_type: &str, error: &str) -> Response<Body> {
 
 impl Fake {
     /// Answers at once. `script` gets the number of the request and the request.
-    pub async fn start<R: IntoResponse>(script: impl Fn(usize, &Asked) -> R + Send + Sync + 'static) -> Fake {
+    pub async fn start<R: IntoResponse>(
+        script: impl Fn(usize, &RecordedRequest) -> R + Send + Sync + 'static,
+    ) -> Fake {
         Self::start_async(move |number, asked| {
             let reply = script(number, &asked).into_response();
             async move { reply }
@@ -103,7 +105,7 @@ impl Fake {
         .await
     }
 
-    pub async fn start_async<F>(script: impl Fn(usize, Asked) -> F + Send + Sync + 'static) -> Fake
+    pub async fn start_async<F>(script: impl Fn(usize, RecordedRequest) -> F + Send + Sync + 'static) -> Fake
     where
         F: Future<Output = Response<Body>> + Send + 'static,
     {
@@ -148,7 +150,7 @@ impl Fake {
     }
 
     /// Returns all requests so far.
-    pub fn asked(&self) -> Vec<Asked> {
+    pub fn asked(&self) -> Vec<RecordedRequest> {
         self.asked.lock().clone()
     }
 }
@@ -172,7 +174,7 @@ async fn handle(State((asked, script)): State<(Log, Arc<Script>)>, request: Requ
     let body = axum::body::to_bytes(request.into_body(), 1 << 20).await.expect("a form");
     let form = format!("http://x/?{}", String::from_utf8_lossy(&body));
     let form = reqwest::Url::parse(&form).expect("a form").query_pairs().into_owned().collect();
-    let request = Asked { path, authorization, form };
+    let request = RecordedRequest { path, authorization, form };
     let number = {
         let mut asked = asked.lock();
         asked.push(request.clone());

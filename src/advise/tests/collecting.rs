@@ -1,7 +1,7 @@
 use super::*;
 use crate::advise::advice::{sort, totals};
 use crate::advise::{Choice, Collector, Left, Owners, Recorder};
-use berth_prometheus::{Fact, Series, Told};
+use berth_prometheus::{Fact, FactRow, Series};
 use berth_rightsizing::recommend::Settings;
 use berth_rightsizing::recommend::backtest::Resource;
 use berth_rightsizing::usage::{Sample, UsageKind};
@@ -28,13 +28,13 @@ fn use_up(
 fn collector(told: &[(Fact, &str, &str)]) -> Collector {
     let mut owners = Owners::default();
     for (fact, object, about) in told {
-        owners.add(*fact, Told { namespace: "shop", object, about, value: 1.0 });
+        owners.add(*fact, FactRow { namespace: "shop", object, about, value: 1.0 });
     }
     Collector::new(Settings::default(), owners, NOW_S as i64 * 1_000_000_000).expect("the usual settings")
 }
 
 fn tell(collector: &mut Collector, fact: Fact, object: &str, about: &str, value: f64) {
-    collector.told(fact, Told { namespace: "shop", object, about, value });
+    collector.told(fact, FactRow { namespace: "shop", object, about, value });
 }
 
 #[test]

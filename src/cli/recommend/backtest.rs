@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::anyhow;
 
-use super::prometheus::{Asked, runtime};
+use super::prometheus::{PrometheusQueries, runtime};
 use super::recording::{Column, Recording, VALUE_COLUMN, read};
 use super::values::shown;
 use super::{Answer, Failure, Format, RecommendOptions, note, settings, show};
@@ -92,7 +92,7 @@ fn from_files(options: &RecommendOptions, files: &[PathBuf]) -> Result<Vec<Recor
 }
 
 fn from_prometheus(options: &RecommendOptions) -> Result<(Vec<Recorded>, bool), Failure> {
-    let mut asked = Asked::new(options)?;
+    let mut asked = PrometheusQueries::new(options)?;
     let recorded = runtime()?.block_on(async {
         let owners = asked.owners().await?;
         let mut recorder = Recorder::new(owners);

@@ -12,14 +12,14 @@ use crate::advise::{Choice, Collector, Left, Owners, Report, WorkloadsFrom};
 use crate::cli::progress::{Progress, Stage};
 use berth_model::{ConfigDuration, with_causes};
 use berth_prometheus::{
-    BasicAuth, Fact, LabelNames, Missing, Namespaces, PrometheusConfig, PrometheusSource, Series, Skip,
-    SourceError, Summary, Told,
+    BasicAuth, Fact, FactRow, LabelNames, Missing, Namespaces, PrometheusConfig, PrometheusSource, Series,
+    Skip, SourceError, Summary,
 };
 use berth_rightsizing::recommend::time::nanos;
 use berth_rightsizing::usage::UsageKind;
 
 /// A Prometheus and the queried range.
-pub struct Asked<'a> {
+pub struct PrometheusQueries<'a> {
     options: &'a RecommendOptions,
     source: PrometheusSource,
     now: Timestamp,
@@ -31,7 +31,7 @@ pub struct Asked<'a> {
 
 pub fn answer(options: &RecommendOptions) -> Result<Answer, Failure> {
     let runtime = runtime()?;
-    let mut asked = Asked::new(options)?;
+    let mut asked = PrometheusQueries::new(options)?;
     let report = runtime.block_on(report(&mut asked))?;
     for each in &report.notes {
         note(each);
@@ -57,7 +57,7 @@ fn width() -> usize {
     std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).unwrap_or(DEFAULT)
 }
 
-async fn report(asked: &mut Asked<'_>) -> Result<Report, Failure> {
+async fn report(asked: &mut PrometheusQueries<'_>) -> Result<Report, Failure> {
     let options = asked.options;
     let owners = asked.owners().await?;
     let workloads_from =
@@ -96,7 +96,7 @@ async fn report(asked: &mut Asked<'_>) -> Result<Report, Failure> {
     })
 }
 
-impl<'a> Asked<'a> {
+impl<'a> PrometheusQueries<'a> {
     pub fn new(options: &'a RecommendOptions) -> Result<Self, Failure> {
         let source = PrometheusSource::new(config(options)).map_err(failure)?;
         let now = options.at.unwrap_or_else(Timestamp::now);
@@ -129,7 +129,7 @@ impl<'a> Asked<'a> {
         &mut self,
         fact: Fact,
         into: &mut T,
-        add: impl Fn(&mut T, Told<'_>) + Send + Sync,
+        add: impl Fn(&mut T, FactRow<'_>) + Send + Sync,
     ) {
         let read = self.source.facts(fact, self.namespaces(), self.now, |told| add(into, told)).await;
         match read {

@@ -11,7 +11,7 @@ use super::values::{cpu, duration, memory, shown};
 use super::{Answer, EstimatorKind, Failure, RecommendOptions, backtest, prometheus};
 use crate::cli::{Cli, Command};
 use berth_model::ConfigDuration;
-use berth_test_support::prometheus::{Asked, Fake, error, install_provider, matrix, vector};
+use berth_test_support::prometheus::{Fake, RecordedRequest, error, install_provider, matrix, vector};
 
 const NOW: &str = "2023-11-14T22:13:20Z";
 
@@ -44,7 +44,7 @@ fn refusal(answer: Result<Answer, Failure>) -> (u8, String) {
 }
 
 /// Pod `web-59f9fb6b8-x2x4z` with a container `app` that uses 0.4 cores and 400 MiB.
-fn usage(asked: &Asked) -> String {
+fn usage(asked: &RecordedRequest) -> String {
     let value = if asked.is_cpu() { "0.4" } else { "419430400" };
     let values: Vec<String> = asked.times().iter().map(|time| format!(r#"[{time},"{value}"]"#)).collect();
     matrix(&format!(
@@ -54,7 +54,7 @@ fn usage(asked: &Asked) -> String {
 }
 
 /// Series of kube-state-metrics.
-fn facts(asked: &Asked) -> String {
+fn facts(asked: &RecordedRequest) -> String {
     let query = asked.query();
     let one = |labels: &str, value: f64| {
         vector(&format!(r#"{{"metric":{{"namespace":"shop",{labels}}},"value":[1,"{value}"]}}"#))
@@ -78,11 +78,11 @@ fn facts(asked: &Asked) -> String {
     }
 }
 
-fn is_usage(asked: &Asked) -> bool {
+fn is_usage(asked: &RecordedRequest) -> bool {
     asked.path.ends_with("query_range")
 }
 
-fn respond(asked: &Asked, facts: impl Fn(&Asked) -> Response) -> Response {
+fn respond(asked: &RecordedRequest, facts: impl Fn(&RecordedRequest) -> Response) -> Response {
     match asked {
         _ if is_usage(asked) => usage(asked).into_response(),
         _ if asked.is_count() || asked.query() == "vector(1)" => asked.answer().into_response(),

@@ -25,12 +25,12 @@ type Name = (Arc<str>, Arc<str>);
 
 /// The hints of each ServiceScaler that has any.
 #[derive(Debug, Default)]
-struct Known {
+struct HintsByService {
     of: BTreeMap<Name, Vec<Hint>>,
     listed: Listed<BTreeSet<Name>>,
 }
 
-impl Known {
+impl HintsByService {
     /// Applies a change; returns whether the hints changed.
     fn take(&mut self, change: Change<LeanServiceScaler>) -> bool {
         match change {
@@ -84,7 +84,7 @@ pub(super) fn follow(
     (engine, to_webhook): (&Engine, Arc<RwLock<Hints>>),
 ) {
     let Some(metrics) = sources.scaler.clone().filter(|_| config.scaling.hints) else { return };
-    let (tell, mut told) = watch::channel(Known::default());
+    let (tell, mut told) = watch::channel(HintsByService::default());
     let (client, counters) = (client.clone(), sources.object_watches.clone());
     tasks.spawn("watch of hints", async move {
         let sink = |change| {
@@ -130,13 +130,13 @@ mod tests {
         json!({"service": service, "selector": selector, "placement": placement, "weight": weight, "resource": "CPU"})
     }
 
-    fn weights(known: &Known) -> Vec<i32> {
+    fn weights(known: &HintsByService) -> Vec<i32> {
         known.of.values().flatten().map(|hint| hint.weight).collect()
     }
 
     #[test]
     fn hints_follow_the_statuses_and_only_changes_are_passed_on() {
-        let mut known = Known::default();
+        let mut known = HintsByService::default();
         let web = || {
             let hints = [hint("shop/db", "app=db", "Apart", 80), hint("bank/api", "app=api", "Together", 40)];
             scaler("web", "app=web", json!(hints))
@@ -157,7 +157,7 @@ mod tests {
     fn what_is_gone_or_cannot_be_understood_gives_no_hints() {
         let id = || ObjectId { namespace: "shop".into(), name: "web".into(), ..ObjectId::default() };
         let known = || {
-            let mut known = Known::default();
+            let mut known = HintsByService::default();
             assert!(known.take(scaler("web", "app=web", json!([hint("shop/db", "app=db", "Apart", 80)]))));
             known
         };
@@ -172,7 +172,7 @@ mod tests {
             ("app=web", json!([hint("shop/db", "", "Apart", 80)])),
             ("app=web", json!([hint("db", "app=db", "Apart", 80)])),
         ] {
-            assert!(!Known::default().take(scaler("web", selector, hints)));
+            assert!(!HintsByService::default().take(scaler("web", selector, hints)));
         }
     }
 }

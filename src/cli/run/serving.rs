@@ -22,7 +22,7 @@ use berth_server::{Secure, Served};
 use berth_telemetry::Health;
 
 /// Dependencies of the handlers.
-pub(super) struct Asked<'a> {
+pub(super) struct ServingContext<'a> {
     pub engine: &'a Engine,
     pub cluster: &'a kube::Config,
     pub store: &'a KubeStore,
@@ -41,12 +41,12 @@ const JUDGED_CLASSES: usize = 10_000;
 pub(super) fn routes(
     tasks: &mut Tasks,
     config: &Config,
-    asked: Asked,
+    asked: ServingContext,
     health: &Health,
     (histograms, sources): (&Histograms, &Sources),
     trust: Trust,
 ) -> Result<Served> {
-    let Asked { engine, cluster, store, leadership } = asked;
+    let ServingContext { engine, cluster, store, leadership } = asked;
     let reader = PodReader::new(cluster.clone())?;
     let decides = leadership.clone();
     let forward = Forward::new(move || decides.decides(), leadership.holder.clone(), trust);

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use futures::{StreamExt, stream};
 
 use super::world::World;
-use super::{Place, Recommender};
+use super::{Recommender, RecommenderContext};
 use berth_kube_io::vpa::ApiError;
-use berth_rightsizing::recommend::create::{self, Asked, Candidate, plan};
+use berth_rightsizing::recommend::create::{self, Candidate, CreationRequests, plan};
 use berth_rightsizing::recommend::{Owner, Vpa};
 
 /// Maximum number of VPAs created in one round; the rest follow in the next rounds.
@@ -27,7 +27,7 @@ pub(super) struct Making {
     refused: BTreeMap<(Arc<str>, String), u32>,
 }
 
-impl Place {
+impl RecommenderContext {
     /// Returns the label of namespaces that request VPAs, and of workloads that opt out; `None` if disabled.
     pub(super) fn label(&self) -> Option<String> {
         self.config.auto_create.enabled.then(|| self.config.auto_create.label.clone())
@@ -36,14 +36,14 @@ impl Place {
 
 impl Recommender {
     /// Returns the namespaces that request VPAs; `None` if disabled or currently unknown.
-    pub(super) async fn asking_namespaces(&mut self) -> Option<Asked> {
+    pub(super) async fn asking_namespaces(&mut self) -> Option<CreationRequests> {
         let label = self.place.label()?;
         let found = self.place.api.namespaces_with(&label).await;
         let read = found.as_ref().map(drop).map_err(ToString::to_string);
         self.complaints.say("namespaces", "the labels of namespaces", read);
         let mut namespaces = found.ok()?;
         namespaces.retain(|namespace| self.place.config.covers(namespace));
-        Some(Asked { namespaces, candidates: BTreeMap::new() })
+        Some(CreationRequests { namespaces, candidates: BTreeMap::new() })
     }
 
     /// Records a workload at the top of a pod's owners.
@@ -111,7 +111,7 @@ impl Recommender {
 }
 
 /// Creates a VPA; returns the error, if any.
-async fn write(place: Place, term: u64, candidate: Candidate) -> Option<(Candidate, ApiError)> {
+async fn write(place: RecommenderContext, term: u64, candidate: Candidate) -> Option<(Candidate, ApiError)> {
     if !place.leadership.decides_in(term) {
         return None;
     }

@@ -14,7 +14,7 @@ use jiff::Timestamp;
 
 use super::keep::has_samples;
 use super::world::World;
-use super::{Place, Recommender};
+use super::{Recommender, RecommenderContext};
 use berth_config as config;
 use berth_kube_io::vpa::{ApiError, OwnedPod};
 use berth_model::with_causes;
@@ -299,7 +299,7 @@ impl Recommender {
                 _ => vpa.usage.as_deref(),
             };
             if let Some(text) = report.next(written, self.dimensions.store.dimensions()) {
-                due.push(Told::new(vpa, text, report.left_out));
+                due.push(UsageAnnotation::new(vpa, text, report.left_out));
             }
         }
         let uids: BTreeSet<&str> = world.targets.iter().map(|target| target.vpa.uid.as_str()).collect();
@@ -316,8 +316,8 @@ impl Recommender {
         self.dimensions.written = written.into_iter().flatten().collect();
     }
 
-    fn complain_of_truncation(&mut self, told: &Told) {
-        let Told { namespace, name, uid, left_out, .. } = told;
+    fn complain_of_truncation(&mut self, told: &UsageAnnotation) {
+        let UsageAnnotation { namespace, name, uid, left_out, .. } = told;
         if *left_out == 0 {
             self.dimensions.truncated.remove(uid);
         } else if self.dimensions.truncated.insert(uid.clone()) {
@@ -330,7 +330,7 @@ impl Recommender {
 }
 
 /// An annotation to write.
-struct Told {
+struct UsageAnnotation {
     namespace: Arc<str>,
     name: Arc<str>,
     uid: String,
@@ -339,7 +339,7 @@ struct Told {
     left_out: usize,
 }
 
-impl Told {
+impl UsageAnnotation {
     fn new(vpa: &Vpa, text: String, left_out: usize) -> Self {
         Self {
             namespace: vpa.namespace.clone(),
@@ -355,11 +355,11 @@ impl Told {
 /// A write: the uid of the VPA, the annotation that was read, and the written one.
 type Write = (String, (Option<Box<str>>, Box<str>));
 
-async fn write(place: Place, term: u64, told: Told) -> Option<Write> {
+async fn write(place: RecommenderContext, term: u64, told: UsageAnnotation) -> Option<Write> {
     if !place.leadership.decides_in(term) {
         return None;
     }
-    let Told { namespace, name, uid, before, text, left_out } = told;
+    let UsageAnnotation { namespace, name, uid, before, text, left_out } = told;
     let written = place.api.write_usage((&namespace, &name), &uid, &text).await;
     place.metrics.dimensions.usage_written(written.is_ok(), left_out == 0);
     match written {

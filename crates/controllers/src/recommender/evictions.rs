@@ -7,7 +7,7 @@ use super::Recommender;
 use super::quality::Judge;
 use super::samples::SEEN_LATE_NS;
 use super::world::World;
-use berth_kube_io::vpa::{ApiError, Eviction, Found};
+use berth_kube_io::vpa::{ApiError, Eviction, TopOwner};
 use berth_rightsizing::recommend::assign::by_pod_name;
 use berth_rightsizing::recommend::saved;
 use berth_rightsizing::recommend::store::Workload;
@@ -114,7 +114,7 @@ impl Recommender {
             Ok(None) => by_name,
             Ok(Some(owner)) => match self.owners.top(namespace, &owner).await {
                 Err(_) => return Whose::Later,
-                Ok(Found::Top(top)) => Some(top.workload(namespace)),
+                Ok(TopOwner::Top(top)) => Some(top.workload(namespace)),
                 Ok(_) => by_name,
             },
         };

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use futures::{StreamExt, stream};
 
 use super::world::{State, World};
-use super::{Place, Recommender};
+use super::{Recommender, RecommenderContext};
 use berth_kube_io::vpa::{ApiError, FoundCheckpoint, Saved, Written};
 use berth_rightsizing::recommend::saved::{self, Keeper};
 use berth_rightsizing::recommend::store::Workload;
@@ -272,7 +272,7 @@ pub(super) fn has_samples(aggregate: &Aggregate) -> bool {
 /// A finished write, with the samples it contains.
 type Write = (Due, Spans, Result<Written, ApiError>);
 
-async fn write(place: Place, term: u64, due: Due, spans: Spans, saved: Saved) -> Option<Write> {
+async fn write(place: RecommenderContext, term: u64, due: Due, spans: Spans, saved: Saved) -> Option<Write> {
     if !place.leadership.decides_in(term) {
         return None;
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::{StreamExt, stream};
 
 use super::world::{State, Target, World};
-use super::{Place, Recommender};
+use super::{Recommender, RecommenderContext};
 use berth_config::Storage;
 use berth_kube_io::vpa::{ApiError, OwnedPod, status_patch};
 use berth_model::{Node, NodeSize, PerResource, PodSpec};
@@ -104,7 +104,7 @@ impl Recommender {
 /// A write: the uid of the VPA, the status that was read, and the written one.
 type Write = (String, (Status, Status));
 
-async fn write(place: Place, term: u64, vpa: Vpa, old: Status, status: Status) -> Option<Write> {
+async fn write(place: RecommenderContext, term: u64, vpa: Vpa, old: Status, status: Status) -> Option<Write> {
     if !place.leadership.decides_in(term) {
         return None;
     }

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::Recommender;
-use berth_kube_io::vpa::{ApiError, Found, OwnedPod};
+use berth_kube_io::vpa::{ApiError, OwnedPod, TopOwner};
 use berth_model::PerResource;
 use berth_rightsizing::recommend::assign::controlling;
-use berth_rightsizing::recommend::create::Asked;
+use berth_rightsizing::recommend::create::CreationRequests;
 use berth_rightsizing::recommend::propose::Requests;
 use berth_rightsizing::recommend::store::Workload;
 use berth_rightsizing::recommend::{Owner, Vpa};
@@ -20,7 +20,7 @@ pub(super) struct World {
     /// VPAs of other recommenders.
     pub others: Vec<Vpa>,
     /// Where VPAs are to be created; `None`: nowhere, or unknown.
-    pub asked: Option<Asked>,
+    pub asked: Option<CreationRequests>,
     /// Pods of controlled workloads, for each namespace whose pods could be read.
     pub pods: BTreeMap<Arc<str>, PodsOf>,
 }
@@ -135,11 +135,11 @@ impl Recommender {
         self.complaints.say(&topic, &topic, read);
         let top = match found {
             Err(_) => return State::Unknown,
-            Ok(Found::Missing) => {
+            Ok(TopOwner::Missing) => {
                 return State::Unsupported(format!("there is no {} {}", target.kind, target.name));
             }
-            Ok(Found::Unsupported(why)) => return State::Unsupported(why),
-            Ok(Found::Top(top)) => top,
+            Ok(TopOwner::Unsupported(why)) => return State::Unsupported(why),
+            Ok(TopOwner::Top(top)) => top,
         };
         if top.workload(&vpa.namespace) != workload {
             return State::Unsupported(format!(
@@ -163,14 +163,14 @@ impl Recommender {
         &mut self,
         namespace: &Arc<str>,
         wanted: &BTreeSet<Workload>,
-        mut asked: Option<&mut Asked>,
+        mut asked: Option<&mut CreationRequests>,
     ) -> Result<PodsOf, ApiError> {
         let mut owned = PodsOf::new();
         let pods = self.place.api.pods(namespace).await?;
         self.owners.prefetch(namespace, pods.iter().filter_map(|pod| pod.owner.as_ref())).await;
         for pod in pods {
             let Some(owner) = &pod.owner else { continue };
-            if let Found::Top(top) = self.owners.top(namespace, owner).await? {
+            if let TopOwner::Top(top) = self.owners.top(namespace, owner).await? {
                 let workload = top.workload(namespace);
                 if let Some(asked) = &mut asked
                     && !asked.candidates.contains_key(&workload)

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::Place;
+use super::ScalerContext;
 use super::look::Look;
 use super::settle::{Remembered, Settled};
 use crate::resizing::Resized;
@@ -19,7 +19,7 @@ pub(super) struct Done {
     pub changes: Vec<(Change, String)>,
 }
 
-impl Place {
+impl ScalerContext {
     pub(super) async fn act(
         &self,
         look: &Look,

@@ -20,7 +20,7 @@ const REMEMBERED_EVERY_S: i64 = 60;
 const REMEMBERED_BYTES_MAX: usize = 64 << 10;
 
 /// Report of one service.
-struct Told {
+struct ServiceReport {
     /// Whether it is scaled: the status, the reason and the message of the condition.
     active: (bool, &'static str, String),
     /// Missing input of decisions.
@@ -54,9 +54,11 @@ impl Scaler {
         let selector = look.as_ref().ok().map(|look| look.scale.selector.clone());
         let hints = self.affinity.as_ref().map(|affinity| affinity.of(service)).unwrap_or_default();
         let mut told = match (&service.plan, in_the_way, look) {
-            (Err(problem), _, _) => Told::not_scaled("InvalidSpec", problem.clone()),
-            (_, Err(overruled), _) => Told::not_scaled("Overruled", overruled),
-            (_, _, Err(problem)) => Told { sizes: None, ..Told::not_scaled("TargetUnreadable", problem) },
+            (Err(problem), _, _) => ServiceReport::not_scaled("InvalidSpec", problem.clone()),
+            (_, Err(overruled), _) => ServiceReport::not_scaled("Overruled", overruled),
+            (_, _, Err(problem)) => {
+                ServiceReport { sizes: None, ..ServiceReport::not_scaled("TargetUnreadable", problem) }
+            }
             (Ok(plan), Ok(others), Ok(look)) => {
                 let missing = missing(plan, &look, usage_error);
                 let settled = remembered.settle((service, plan), &look, &others, &self.windows, now);
@@ -64,7 +66,7 @@ impl Scaler {
                     true => Done { replicas: look.scale.replicas, ..Done::default() },
                     false => self.place.act(&look, &settled, &mut remembered, now).await,
                 };
-                Told::scaled(plan, others, settled, done, missing)
+                ServiceReport::scaled(plan, others, settled, done, missing)
             }
         };
         (told.selector, told.hints) = (selector, hints);
@@ -73,7 +75,13 @@ impl Scaler {
         self.remembered.insert(uid, remembered);
     }
 
-    async fn tell(&self, service: &Service, remembered: &mut Remembered, told: Told, now: Timestamp) {
+    async fn tell(
+        &self,
+        service: &Service,
+        remembered: &mut Remembered,
+        told: ServiceReport,
+        now: Timestamp,
+    ) {
         let api = &self.place.api;
         let failure = told.changes.iter().find(|(change, _)| *change == Change::Failed);
         let failure = failure.map(|(_, note)| note.clone());
@@ -136,9 +144,9 @@ fn missing(plan: &Plan, look: &Look, usage_error: Option<&str>) -> Option<String
         .or_else(|| of("success rate", plan.success.is_some(), &look.success))
 }
 
-impl Told {
-    fn not_scaled(reason: &'static str, why: String) -> Told {
-        Told {
+impl ServiceReport {
+    fn not_scaled(reason: &'static str, why: String) -> ServiceReport {
+        ServiceReport {
             decision: Some(format!("unchanged: {why}")),
             active: (false, reason, why),
             missing: None,
@@ -152,7 +160,13 @@ impl Told {
         }
     }
 
-    fn scaled(plan: &Plan, others: InTheWay, settled: Settled, done: Done, missing: Option<String>) -> Told {
+    fn scaled(
+        plan: &Plan,
+        others: InTheWay,
+        settled: Settled,
+        done: Done,
+        missing: Option<String>,
+    ) -> ServiceReport {
         let Settled { decision, allowed, sizes, held, .. } = settled;
         let active = match others {
             InTheWay { replicas: Some(replicas), sizes: Some(sizes), .. } => {
@@ -178,7 +192,7 @@ impl Told {
         limited.extend(allowed.because.map(str::to_owned));
         limited.extend(held);
         limited.extend(done.because.map(|why| format!("{} pods keep their size, {why}", done.held)));
-        Told {
+        ServiceReport {
             active,
             missing,
             limited: (!limited.is_empty()).then(|| limited.join("; ")),

@@ -23,7 +23,7 @@ const ROUNDS_KEPT: u64 = 10;
 
 /// The result of resolving an owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Found {
+pub enum TopOwner {
     /// It exists, and this is the top of its chain.
     Top(Owner),
     Missing,
@@ -102,22 +102,22 @@ impl Owners {
     ///
     /// # Errors
     /// When a request fails.
-    pub async fn top(&mut self, namespace: &Arc<str>, owner: &Owner) -> Result<Found, ApiError> {
+    pub async fn top(&mut self, namespace: &Arc<str>, owner: &Owner) -> Result<TopOwner, ApiError> {
         let mut at = match self.look(namespace, owner).await? {
-            Look::Missing => return Ok(Found::Missing),
-            Look::Unsupported(why) => return Ok(Found::Unsupported(why)),
-            Look::Exists { controller: None, .. } => return Ok(Found::Top(owner.clone())),
+            Look::Missing => return Ok(TopOwner::Missing),
+            Look::Unsupported(why) => return Ok(TopOwner::Unsupported(why)),
+            Look::Exists { controller: None, .. } => return Ok(TopOwner::Top(owner.clone())),
             Look::Exists { controller: Some(parent), .. } => (owner.clone(), parent),
         };
         for _ in 0..DEPTH_MAX {
             let (child, parent) = at;
             match self.look(namespace, &parent).await? {
-                Look::Missing | Look::Unsupported(_) => return Ok(Found::Top(child)),
-                Look::Exists { controller: None, .. } => return Ok(Found::Top(parent)),
+                Look::Missing | Look::Unsupported(_) => return Ok(TopOwner::Top(child)),
+                Look::Exists { controller: None, .. } => return Ok(TopOwner::Top(parent)),
                 Look::Exists { controller: Some(next), .. } => at = (parent, next),
             }
         }
-        Ok(Found::Unsupported("its chain of owners has no end".to_owned()))
+        Ok(TopOwner::Unsupported("its chain of owners has no end".to_owned()))
     }
 
     /// Returns the path of the `scale` of a workload, or the reason why it has none.

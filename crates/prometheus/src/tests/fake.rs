@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use berth_model::ConfigDuration;
 use berth_test_support::prometheus::install_provider;
-pub use berth_test_support::prometheus::{Asked, Fake, error, matrix, vector};
+pub use berth_test_support::prometheus::{Fake, RecordedRequest, error, matrix, vector};
 
 use crate::client::Patience;
 use crate::{PrometheusConfig, PrometheusSource};

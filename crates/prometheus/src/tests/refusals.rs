@@ -9,7 +9,7 @@ use futures::{FutureExt, StreamExt};
 use jiff::Timestamp;
 use tokio::net::TcpListener;
 
-use super::fake::{Asked, Fake, Sources, error, source};
+use super::fake::{Fake, RecordedRequest, Sources, error, source};
 use crate::{BasicAuth, DecodeError, Namespaces, PrometheusSource, Secret, SourceError};
 use berth_test_support::prometheus::install_provider;
 
@@ -82,7 +82,7 @@ async fn a_token_that_no_header_can_have_is_not_printed() {
 #[tokio::test]
 async fn an_overloaded_prometheus_is_asked_again_a_few_times() {
     for status in [429, 503] {
-        let fake = Fake::start(move |number, asked: &Asked| match number {
+        let fake = Fake::start(move |number, asked: &RecordedRequest| match number {
             0 | 1 => answered(status, "busy"),
             _ => asked.answer().into_response(),
         })
@@ -174,7 +174,7 @@ async fn a_slow_answer_is_given_up_whether_it_has_begun_or_not() {
         never().await;
         answered(200, "")
     });
-    let ends_late = Fake::start_async(move |_, asked: Asked| async move {
+    let ends_late = Fake::start_async(move |_, asked: RecordedRequest| async move {
         let first = futures::stream::once(async move {
             Ok::<_, std::io::Error>(Bytes::from(asked.answer()[..20].to_owned()))
         });

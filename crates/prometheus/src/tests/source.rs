@@ -11,7 +11,7 @@ use axum::http::Response;
 use axum::response::IntoResponse;
 use jiff::Timestamp;
 
-use super::fake::{Asked, Fake, Sources, error, matrix, vector};
+use super::fake::{Fake, RecordedRequest, Sources, error, matrix, vector};
 use crate::{LabelNames, Namespaces, PrometheusSource, Series, Skip, SourceError, Summary};
 
 const NOW: i64 = 1_700_000_000;
@@ -79,7 +79,7 @@ async fn a_path_before_the_api_is_kept() {
 async fn slices_stay_in_order_when_several_are_asked_for_at_once_and_later_ones_are_faster() {
     let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let counted = (running.clone(), most.clone());
-    let fake = Fake::start_async(move |number, asked: Asked| {
+    let fake = Fake::start_async(move |number, asked: RecordedRequest| {
         let (running, most) = counted.clone();
         async move {
             most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);

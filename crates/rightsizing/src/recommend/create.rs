@@ -25,7 +25,7 @@ pub struct Candidate {
 
 /// Namespaces and workloads for which VPAs are requested.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct CreationRequests {
     /// All namespaces that request VPAs.
     pub namespaces: BTreeSet<Arc<str>>,
     /// Their workloads with pods, as far as these could be read.
@@ -43,7 +43,7 @@ pub struct Plan<'a> {
 
 /// Plans which VPAs to create and to delete. `vpas` are those of all recommenders, `recommender` is the name of
 /// this one.
-pub fn plan<'a>(asked: &'a Asked, vpas: &[&'a Vpa], recommender: &str) -> Plan<'a> {
+pub fn plan<'a>(asked: &'a CreationRequests, vpas: &[&'a Vpa], recommender: &str) -> Plan<'a> {
     let mut targeted: BTreeMap<(&str, &str, &str), Vec<&Vpa>> = BTreeMap::new();
     for vpa in vpas {
         if let Some(target) = &vpa.target {

@@ -35,7 +35,7 @@ pub struct Workload {
 pub struct Store {
     settings: Settings,
     shapes: Shapes,
-    workloads: BTreeMap<Workload, Known>,
+    workloads: BTreeMap<Workload, WorkloadAggregates>,
     /// Running pods by uid.
     pods: BTreeMap<Arc<str>, Pod>,
 }
@@ -51,7 +51,7 @@ struct Pod {
 /// Aggregates of one workload. Most workloads have one container and few pods: sorted lists take a tenth of the
 /// memory of maps.
 #[derive(Debug, Default)]
-struct Known {
+struct WorkloadAggregates {
     containers: Vec<(Arc<str>, Tracked)>,
     /// Uids of the running pods.
     pods: Vec<Arc<str>>,
@@ -370,7 +370,7 @@ pub(super) fn check_clock(time: UnixNanos, now: UnixNanos) -> Result<(), Refused
     }
 }
 
-impl Known {
+impl WorkloadAggregates {
     fn is_empty(&self) -> bool {
         self.containers.is_empty() && self.pods.is_empty()
     }

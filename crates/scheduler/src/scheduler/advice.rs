@@ -16,14 +16,14 @@ use berth_model::{Pinned, Pod, PodSpec, PodVolumes};
 #[derive(Debug, Default)]
 pub(super) struct Advised {
     /// Pods with a node, by uid.
-    known: HashMap<Arc<str>, Known>,
+    known: HashMap<Arc<str>, ResidentData>,
     /// Advice for allocations.
     help: BTreeMap<AllocationName, Arc<str>>,
 }
 
 /// Pod data that the ledger does not have. Equal specs are shared.
 #[derive(Debug)]
-struct Known {
+struct ResidentData {
     /// `None`: the spec is invalid or not supported.
     spec: Option<Arc<PodSpec>>,
     volumes: Option<Arc<PodVolumes>>,
@@ -51,7 +51,7 @@ impl Scheduler {
             return;
         }
         let spec = pod.spec.as_ref().ok().filter(|spec| spec.unsupported.is_empty()).cloned();
-        let known = Known { spec, volumes: pod.volumes.clone(), pinned: pod.pinned };
+        let known = ResidentData { spec, volumes: pod.volumes.clone(), pinned: pod.pinned };
         self.advised.known.insert(pod.uid.clone(), known);
     }
 
@@ -86,9 +86,9 @@ impl Scheduler {
             Some(_) => {}
         }
         match self.advised.known.get(&pod.pod.uid) {
-            Some(Known { pinned: Some(Pinned::NotSafeToEvict), .. }) => Some(Fixed::NotSafeToEvict),
-            Some(Known { pinned: Some(Pinned::LocalStorage), .. }) => Some(Fixed::LocalStorage),
-            Some(Known { spec: Some(_), .. }) => None,
+            Some(ResidentData { pinned: Some(Pinned::NotSafeToEvict), .. }) => Some(Fixed::NotSafeToEvict),
+            Some(ResidentData { pinned: Some(Pinned::LocalStorage), .. }) => Some(Fixed::LocalStorage),
+            Some(ResidentData { spec: Some(_), .. }) => None,
             _ => Some(Fixed::NotUnderstood),
         }
     }

@@ -39,7 +39,7 @@ pub use config::SchedulerConfig;
 pub use foreign_binds::{BindRefusal, BindReview, ExtenderBind, ForeignCounts};
 pub use gangs::{GangCase, GangTask};
 pub use growth::{Growth, GrowthError};
-pub use preemption::{Attempt, Eviction, Found, GangAttempt, GangFound};
+pub use preemption::{Attempt, Eviction, GangAttempt, GangHuntResult, HuntResult};
 pub use quotas::QuotaStanding;
 pub use share::Share;
 pub use verdict::{Candidate, Standings, Verdict};

@@ -31,11 +31,11 @@ use crate::quota::Toll;
 use aged::Aged;
 use berth_model::PodRef;
 use gangs::GangHunts;
-pub use gangs::{GangAttempt, GangFound};
+pub use gangs::{GangAttempt, GangHuntResult};
 use guarantees::{By, Guarantees};
 use hunts::Hunts;
 pub(super) use hunts::survey;
-pub use hunts::{Attempt, Found};
+pub use hunts::{Attempt, HuntResult};
 use nominations::Nominations;
 
 /// Eviction of a pod for a pod of higher priority.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::preemption::{self, Attempt, Found, GangAttempt, GangFound};
+use super::preemption::{self, Attempt, GangAttempt, GangHuntResult, HuntResult};
 use super::{Action, AttemptResult, GangTask, Sample, Scheduler, State};
 use crate::agent::{Agent, CacheChange, Choice, Part};
 use crate::class::Class;
@@ -63,9 +63,9 @@ pub enum Answer {
     Chosen(Choice),
     /// Answer to a [`Task::Gang`].
     Plan(Plan),
-    Preemption(Found),
+    Preemption(HuntResult),
     /// Answer to a [`Task::PreemptTogether`].
-    GangPreemption(GangFound),
+    GangPreemption(GangHuntResult),
 }
 
 impl Answer {
@@ -185,11 +185,11 @@ impl Scheduler {
                 }
                 settled
             }
-            (Task::Survey { class, priority, rights }, Answer::Preemption(Found::Survey(found))) => {
+            (Task::Survey { class, priority, rights }, Answer::Preemption(HuntResult::Survey(found))) => {
                 self.settle_survey(at, class, (*priority, rights), found, seen, now);
                 Settled::Done
             }
-            (Task::Preempt(attempt), Answer::Preemption(Found::DryRuns(found))) => {
+            (Task::Preempt(attempt), Answer::Preemption(HuntResult::DryRuns(found))) => {
                 self.settle_attempt(attempt, found, seen, now);
                 Settled::Done
             }

@@ -19,17 +19,17 @@ use berth_model::with_causes;
 const WARN_EVERY: Duration = Duration::from_secs(30);
 
 /// An authenticated user with all attributes that a SubjectAccessReview takes.
-pub(super) struct Known {
+pub(super) struct AuthenticatedUser {
     user: User,
     uid: Option<String>,
     extra: Option<BTreeMap<String, Vec<String>>>,
 }
 
 /// Maps a client certificate to a user as the API server does: the common name is the user, the organizations are its groups.
-pub(super) fn user_of(certificate: ClientCertificate) -> Known {
+pub(super) fn user_of(certificate: ClientCertificate) -> AuthenticatedUser {
     let mut groups = certificate.organizations;
     groups.push("system:authenticated".to_owned());
-    Known { user: User { name: certificate.common_name, groups }, uid: None, extra: None }
+    AuthenticatedUser { user: User { name: certificate.common_name, groups }, uid: None, extra: None }
 }
 
 pub(super) struct Reviewer {
@@ -42,7 +42,7 @@ impl Reviewer {
         Reviewer { client, last_warning: Mutex::default() }
     }
 
-    pub async fn authenticate(&self, token: String) -> Result<Known, Refusal> {
+    pub async fn authenticate(&self, token: String) -> Result<AuthenticatedUser, Refusal> {
         let review = TokenReview {
             metadata: ObjectMeta::default(),
             spec: TokenReviewSpec { token, audiences: None },
@@ -53,7 +53,7 @@ impl Reviewer {
         let status = answer.map_err(|error| self.failed("tokenreviews", &error))?.status.unwrap_or_default();
         let user = status.user.unwrap_or_default();
         match (status.authenticated, user.username) {
-            (Some(true), Some(name)) if !name.is_empty() => Ok(Known {
+            (Some(true), Some(name)) if !name.is_empty() => Ok(AuthenticatedUser {
                 user: User { name, groups: user.groups.unwrap_or_default() },
                 uid: user.uid,
                 extra: user.extra,
@@ -64,8 +64,13 @@ impl Reviewer {
         }
     }
 
-    pub async fn authorize(&self, known: Known, verb: String, path: String) -> Result<User, Refusal> {
-        let Known { user, uid, extra } = known;
+    pub async fn authorize(
+        &self,
+        known: AuthenticatedUser,
+        verb: String,
+        path: String,
+    ) -> Result<User, Refusal> {
+        let AuthenticatedUser { user, uid, extra } = known;
         let wanted = NonResourceAttributes { verb: Some(verb.clone()), path: Some(path.clone()) };
         let review = SubjectAccessReview {
             metadata: ObjectMeta::default(),

@@ -21,16 +21,16 @@ const CONTAINER_BYTES: usize = 8;
 const FRAME_BYTES: usize = 64;
 
 /// By dimension name.
-type Told = BTreeMap<String, Wire>;
+type ByDimension = BTreeMap<String, Wire>;
 
 /// Report for one workload.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Report {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pod: Told,
+    pod: ByDimension,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    containers: BTreeMap<String, Told>,
+    containers: BTreeMap<String, ByDimension>,
     /// Number of dimensions left out because they did not fit.
     #[serde(skip_serializing_if = "is_zero")]
     pub left_out: usize,
@@ -119,8 +119,8 @@ fn told<'a>(
     usages: impl Iterator<Item = (&'a Dimension, &'a Usage)>,
     room: &mut usize,
     left_out: &mut usize,
-) -> Told {
-    let mut told = Told::new();
+) -> ByDimension {
+    let mut told = ByDimension::new();
     for (dimension, usage) in usages {
         let bytes = json_bytes(&dimension.name).saturating_add(ENTRY_BYTES);
         match room.checked_sub(bytes) {
@@ -153,7 +153,7 @@ impl Report {
     }
 
     fn is_about(&self, written: &Self, dimensions: &[Dimension]) -> bool {
-        let same = |new: &Told, old: &Told| {
+        let same = |new: &ByDimension, old: &ByDimension| {
             new.len() == old.len()
                 && new.iter().zip(old).all(|((name, new), (old_name, old))| {
                     let dimension = dimensions.iter().find(|dimension| *dimension.name == **name);

@@ -27,12 +27,12 @@ pub struct DimensionStore {
     dimensions: Vec<Dimension>,
     options: Vec<Arc<HistogramOptions>>,
     expiry_ns: i64,
-    workloads: BTreeMap<Workload, Known>,
+    workloads: BTreeMap<Workload, WorkloadUsages>,
 }
 
 /// Usage of one workload.
 #[derive(Debug, Default)]
-struct Known {
+struct WorkloadUsages {
     pod: Usages,
     containers: BTreeMap<Arc<str>, Usages>,
 }
@@ -180,7 +180,7 @@ impl DimensionStore {
     }
 
     pub fn counts(&self) -> DimensionCounts {
-        let usages = self.workloads.values().flat_map(Known::all);
+        let usages = self.workloads.values().flat_map(WorkloadUsages::all);
         usages.fold(DimensionCounts::default(), |sum, (_, usage)| DimensionCounts {
             usages: sum.usages + 1,
             bytes: sum.bytes + usage.bytes(),
@@ -194,7 +194,7 @@ impl DimensionStore {
     /// Returns the usages of a container or pod. Creates them if there is room.
     fn usages_mut(&mut self, workload: &Workload, scope: Scope, container: &str) -> Option<&mut Usages> {
         if !self.workloads.contains_key(workload) {
-            self.workloads.insert(workload.clone(), Known::default());
+            self.workloads.insert(workload.clone(), WorkloadUsages::default());
         }
         let known = self.workloads.get_mut(workload)?;
         if scope == Scope::Pod {
@@ -214,7 +214,7 @@ impl DimensionStore {
     }
 }
 
-impl Known {
+impl WorkloadUsages {
     fn all(&self) -> impl Iterator<Item = &(u8, Usage)> {
         self.pod.iter().chain(self.containers.values().flatten())
     }

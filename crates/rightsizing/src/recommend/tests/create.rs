@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::vpa::vpa;
-use crate::recommend::create::{Asked, Candidate, NAME_BYTES_MAX, is_made, name, plan};
+use crate::recommend::create::{Candidate, CreationRequests, NAME_BYTES_MAX, is_made, name, plan};
 use crate::recommend::{ContainerPolicy, Owner, Vpa};
 
 fn owner(api_version: &str, kind: &str, name: &str) -> Owner {
@@ -15,7 +15,7 @@ fn deployment(name: &str) -> Owner {
     owner("apps/v1", "Deployment", name)
 }
 
-fn asked(workloads: &[(Owner, bool)]) -> Asked {
+fn asked(workloads: &[(Owner, bool)]) -> CreationRequests {
     let namespace: Arc<str> = "shop".into();
     let candidate = |(owner, is_excluded): &(Owner, bool)| {
         let candidate = Candidate {
@@ -26,7 +26,7 @@ fn asked(workloads: &[(Owner, bool)]) -> Asked {
         };
         (owner.workload(&namespace), candidate)
     };
-    Asked {
+    CreationRequests {
         namespaces: BTreeSet::from([namespace.clone()]),
         candidates: workloads.iter().map(candidate).collect(),
     }
@@ -94,7 +94,7 @@ fn ours_gives_way_to_one_of_somebody_else() {
 #[test]
 fn ours_goes_when_the_namespace_or_the_workload_wants_none_any_more() {
     let ours = made(&deployment("web"));
-    let nobody_asks = Asked::default();
+    let nobody_asks = CreationRequests::default();
     assert_eq!(plan(&nobody_asks, &[&ours], "berth").superfluous, [&ours]);
     assert_eq!(plan(&asked(&[(deployment("web"), true)]), &[&ours], "berth").superfluous, [&ours]);
     // Without pods the workload is unknown: its VPA stays for when they come back.
@@ -115,7 +115,7 @@ fn what_somebody_changed_is_theirs_and_stays() {
     ];
     for vpa in &changed {
         assert!(!is_made(vpa, "berth"), "{vpa:?}");
-        assert!(plan(&Asked::default(), &[vpa], "berth").superfluous.is_empty(), "{vpa:?}");
+        assert!(plan(&CreationRequests::default(), &[vpa], "berth").superfluous.is_empty(), "{vpa:?}");
     }
     assert!(!is_made(&ours, "another"));
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::gangs::{self, GangAttempt, GangChosen, GangFound};
+use super::gangs::{self, GangAttempt, GangChosen, GangHuntResult};
 use super::hunts::{Attempt, Chosen, Next};
 use super::nominations::{Outlook, is_plain};
 use super::{Eviction, Preemption};
@@ -360,14 +360,14 @@ impl Scheduler {
         &mut self,
         agent: usize,
         attempt: &GangAttempt,
-        found: GangFound,
+        found: GangHuntResult,
         now: Duration,
     ) {
         let (name, nominations) = (&attempt.name, &self.preemption.nominations);
         let priority = gangs::priority_of(name, &self.cluster, &self.gangs, nominations);
         let current = self.gangs.is_parked_at(name, attempt.version) && priority.is_some();
         let changed = match &found {
-            GangFound::Takeovers(Some(takeovers)) => {
+            GangHuntResult::Takeovers(Some(takeovers)) => {
                 !attempt.is_current(takeovers, &self.cluster, nominations)
                     || !self.gangs.bear(gangs::victims_of(takeovers), &self.cluster, &self.preemption)
             }

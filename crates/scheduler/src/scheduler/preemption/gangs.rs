@@ -41,7 +41,7 @@ pub struct GangAttempt {
 
 /// Result of an agent's step for a gang.
 #[derive(Debug)]
-pub enum GangFound {
+pub enum GangHuntResult {
     Prospects(Vec<Prospect<NodeId>>),
     Takeovers(Option<Vec<Takeover>>),
 }
@@ -83,13 +83,13 @@ impl GangAttempt {
         &self.wanted.members[0].class
     }
 
-    pub(in crate::scheduler) fn carry_out(&self, agent: &mut Agent, now: Duration) -> GangFound {
+    pub(in crate::scheduler) fn carry_out(&self, agent: &mut Agent, now: Duration) -> GangHuntResult {
         match &self.together {
             None => {
                 let lenders = &self.rights.lenders;
-                GangFound::Prospects(agent.prospects(&self.wanted, self.priority, lenders, now))
+                GangHuntResult::Prospects(agent.prospects(&self.wanted, self.priority, lenders, now))
             }
-            Some(together) => GangFound::Takeovers(agent.take_over(&self.wanted, together, now)),
+            Some(together) => GangHuntResult::Takeovers(agent.take_over(&self.wanted, together, now)),
         }
     }
 
@@ -225,7 +225,7 @@ impl GangHunts {
     pub(super) fn settle(
         &mut self,
         (agent, name): (usize, &AllocationName),
-        found: GangFound,
+        found: GangHuntResult,
         (current, changed): (bool, bool),
         now: Duration,
         actions: &mut Vec<Action>,
@@ -236,12 +236,12 @@ impl GangHunts {
             return None;
         }
         let again = match found {
-            GangFound::Prospects(prospects) if !prospects.is_empty() => Some(prospects),
-            GangFound::Takeovers(Some(_)) if changed && hunt.tries < MOST_TRIES => {
+            GangHuntResult::Prospects(prospects) if !prospects.is_empty() => Some(prospects),
+            GangHuntResult::Takeovers(Some(_)) if changed && hunt.tries < MOST_TRIES => {
                 hunt.tries += 1;
                 None
             }
-            GangFound::Takeovers(Some(takeovers)) if !changed => {
+            GangHuntResult::Takeovers(Some(takeovers)) if !changed => {
                 return Some(GangChosen::Takeovers(takeovers));
             }
             _ => return Some(GangChosen::Failed(hunt.gave_up(now))),

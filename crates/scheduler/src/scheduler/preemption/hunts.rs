@@ -41,7 +41,7 @@ pub struct Attempt {
 
 /// Result of an agent's preemption step.
 #[derive(Debug)]
-pub enum Found {
+pub enum HuntResult {
     Survey(Result<Survey, Choice>),
     /// One result per site.
     DryRuns(Vec<Result<Victims, Fruitless>>),
@@ -88,9 +88,9 @@ struct Hopeless {
 }
 
 impl Attempt {
-    pub(in crate::scheduler) fn carry_out(&self, agent: &mut Agent, now: Duration) -> Found {
+    pub(in crate::scheduler) fn carry_out(&self, agent: &mut Agent, now: Duration) -> HuntResult {
         let dry_run = |site: &Site| agent.dry_run(&self.class, site, &self.budgets, now);
-        Found::DryRuns(self.sites.iter().map(dry_run).collect())
+        HuntResult::DryRuns(self.sites.iter().map(dry_run).collect())
     }
 }
 
@@ -101,8 +101,8 @@ pub(in crate::scheduler) fn survey(
     (priority, rights): (i32, &Rights),
     now: Duration,
     lap: impl FnMut(Part),
-) -> Found {
-    Found::Survey(agent.survey(class, priority, &rights.lenders, now, lap))
+) -> HuntResult {
+    HuntResult::Survey(agent.survey(class, priority, &rights.lenders, now, lap))
 }
 
 /// Next step of a hunt.
