@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::ScalerContext;
-use super::look::Look;
+use super::look::ServiceObservation;
 use super::settle::{Remembered, Settled};
 use crate::resizing::Resized;
 use berth_kube_io::scaling::Change;
@@ -22,7 +22,7 @@ pub(super) struct Done {
 impl ScalerContext {
     pub(super) async fn act(
         &self,
-        look: &Look,
+        look: &ServiceObservation,
         settled: &Settled,
         remembered: &mut Remembered,
         now: Timestamp,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::Scaler;
-use super::look::Look;
+use super::look::ServiceObservation;
 use berth_crds::service_scaler::{HintPlacement, HintResource, HintStatus};
 use berth_kube_io::scaling::Service;
 use berth_prometheus::{Metric, MetricKind, Namespaces};
@@ -89,7 +89,7 @@ impl Affinity {
     }
 
     /// Updates the hints from the correlations, in the format of the statuses.
-    fn tell(&mut self, seen: &[(Arc<str>, &Service, &Look)]) {
+    fn tell(&mut self, seen: &[(Arc<str>, &Service, &ServiceObservation)]) {
         let hints = self.correlations.hints();
         let about: BTreeSet<&Arc<str>> = hints.iter().map(|hint| &hint.other).collect();
         self.selectors.retain(|name, _| about.contains(name));
@@ -147,7 +147,7 @@ impl Scaler {
     pub(super) fn correlate(
         &mut self,
         services: &[Service],
-        looks: &[Result<Look, String>],
+        looks: &[Result<ServiceObservation, String>],
         counts: &[bool],
         now: Timestamp,
     ) {
@@ -159,7 +159,7 @@ impl Scaler {
         if !affinity.ends(now_s) {
             return;
         }
-        let seen: Vec<(Arc<str>, &Service, &Look)> = (services.iter().zip(looks).zip(counts))
+        let seen: Vec<(Arc<str>, &Service, &ServiceObservation)> = (services.iter().zip(looks).zip(counts))
             .filter(|(_, counts)| **counts)
             .filter_map(|((service, look), _)| Some((name_of(service), service, look.as_ref().ok()?)))
             .collect();

@@ -15,7 +15,7 @@ use berth_rightsizing::scaling::{Kind, Measured, Point};
 use berth_rightsizing::usage::UsageKind;
 
 /// Data of one service.
-pub(super) struct Look {
+pub(super) struct ServiceObservation {
     pub scale: Scale,
     pub pods: Vec<Pod>,
     /// `None`: no signal is configured, or Prometheus has none.
@@ -66,7 +66,7 @@ impl Scaler {
         &mut self,
         services: &[Service],
         now: Timestamp,
-    ) -> Vec<Result<Look, String>> {
+    ) -> Vec<Result<ServiceObservation, String>> {
         let mut paths = Vec::new();
         for service in services {
             let path = self.owners.scale_path(&service.namespace, &service.target).await;
@@ -82,7 +82,7 @@ impl Scaler {
         service: &Service,
         path: Result<String, String>,
         now: Timestamp,
-    ) -> Result<Look, String> {
+    ) -> Result<ServiceObservation, String> {
         let api = &self.place.api;
         let Owner { kind, name, .. } = &service.target;
         let target = |error: String| format!("{kind} {name}: {error}");
@@ -98,7 +98,7 @@ impl Scaler {
             self.measure(service, query(|plan| &plan.signal), now),
             self.measure(service, query(|plan| &plan.success), now)
         );
-        Ok(Look { scale, pods, signal, success })
+        Ok(ServiceObservation { scale, pods, signal, success })
     }
 
     async fn measure(

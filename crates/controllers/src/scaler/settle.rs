@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::InTheWay;
-use super::look::Look;
+use super::look::ServiceObservation;
 use super::refusals::Refusals;
 use berth_kube_io::scaling::{Plan, Service};
 use berth_model::PerResource;
@@ -89,7 +89,7 @@ impl Remembered {
     pub fn settle(
         &mut self,
         (service, plan): (&Service, &Plan),
-        look: &Look,
+        look: &ServiceObservation,
         others: &InTheWay,
         windows: &Windows,
         now: Timestamp,

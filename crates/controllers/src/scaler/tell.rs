@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 
 use super::act::Done;
-use super::look::Look;
+use super::look::ServiceObservation;
 use super::settle::{Remembered, Settled};
 use super::{InTheWay, Scaler};
 use berth_crds::service_scaler::{ContainerStatus, HintStatus, ServiceScalerStatus};
@@ -44,7 +44,7 @@ impl Scaler {
     pub(super) async fn look_after(
         &mut self,
         service: &Service,
-        look: Result<Look, String>,
+        look: Result<ServiceObservation, String>,
         in_the_way: Result<InTheWay, String>,
         usage_error: Option<&str>,
         now: Timestamp,
@@ -129,7 +129,7 @@ impl Scaler {
 }
 
 /// Returns the missing input of a decision.
-fn missing(plan: &Plan, look: &Look, usage_error: Option<&str>) -> Option<String> {
+fn missing(plan: &Plan, look: &ServiceObservation, usage_error: Option<&str>) -> Option<String> {
     let none = |what: &str| Some(format!("Prometheus has no current {what} of this service"));
     let of = |what: &str, wanted: bool, measured: &Result<_, String>| match measured {
         _ if !wanted => None,

@@ -21,7 +21,7 @@ pub struct NewPod {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Object {
+struct WireNewPod {
     metadata: Meta,
     spec: Spec,
 }
@@ -63,7 +63,7 @@ impl NewPod {
     /// # Errors
     /// When it is not a pod.
     pub fn read(json: &str, namespace: &str) -> Result<NewPod, String> {
-        let Object { metadata, spec } = serde_json::from_str(json).map_err(|error| error.to_string())?;
+        let WireNewPod { metadata, spec } = serde_json::from_str(json).map_err(|error| error.to_string())?;
         let labels = metadata.labels.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
         Ok(NewPod {
             identity: Identity { namespace: namespace.into(), labels, ..Identity::default() },

@@ -15,7 +15,7 @@ use berth_rightsizing::recommend::time;
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Object {
+struct WireRunningPod {
     metadata: Meta,
     #[serde(deserialize_with = "nullable")]
     spec: Spec,
@@ -110,7 +110,7 @@ struct ContainerStatus {
 /// # Errors
 /// When it is not a pod.
 pub fn read_running(json: &str) -> Result<Option<Pod>, String> {
-    let object: Object = serde_json::from_str(json).map_err(|error| error.to_string())?;
+    let object: WireRunningPod = serde_json::from_str(json).map_err(|error| error.to_string())?;
     let is_finished = matches!(object.status.phase.as_deref(), Some("Succeeded" | "Failed"));
     Ok((!is_finished).then(|| pod(object)))
 }
@@ -120,11 +120,11 @@ pub fn read_running(json: &str) -> Result<Option<Pod>, String> {
 /// # Errors
 /// When it is not a pod.
 pub fn read_pod(json: &str, namespace: &str) -> Result<Pod, String> {
-    let object: Object = serde_json::from_str(json).map_err(|error| error.to_string())?;
+    let object: WireRunningPod = serde_json::from_str(json).map_err(|error| error.to_string())?;
     Ok(Pod { namespace: namespace.into(), ..pod(object) })
 }
 
-fn pod(Object { metadata, spec, status }: Object) -> Pod {
+fn pod(WireRunningPod { metadata, spec, status }: WireRunningPod) -> Pod {
     let has_annotations = metadata.annotations.is_some();
     let observed = metadata.annotations.unwrap_or_default().remove(OBSERVED);
     let names = |text: String| text.split(',').map(|name| name.trim().to_owned()).collect();

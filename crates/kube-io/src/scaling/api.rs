@@ -101,7 +101,7 @@ impl Recommending {
     pub async fn scale(&self, path: &str) -> Result<Scale, ApiError> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
-        struct Object {
+        struct WireScale {
             metadata: Meta,
             #[serde(default)]
             spec: Spec,
@@ -126,7 +126,7 @@ impl Recommending {
         }
         // Not from the API server's cache: decisions need the newest number of replicas.
         let answer = self.get_now(path).await?;
-        let Object { metadata, spec, status } = serde_json::from_slice(&answer.body)
+        let WireScale { metadata, spec, status } = serde_json::from_slice(&answer.body)
             .map_err(|error| ApiError::Other(format!("{path} is no scale: {error}")))?;
         Ok(Scale {
             replicas: spec.replicas,

@@ -260,7 +260,7 @@ pub(super) fn sizing(vpa: Vpa) -> Option<Other> {
 /// Parses a HorizontalPodAutoscaler or a ScaledObject; the kind is only displayed.
 pub(super) fn read_other(json: &str, kind: &str) -> Option<Other> {
     #[derive(Deserialize)]
-    struct Object {
+    struct WireAutoscaler {
         metadata: Named,
         spec: Spec,
     }
@@ -282,7 +282,7 @@ pub(super) fn read_other(json: &str, kind: &str) -> Option<Other> {
         kind: String,
         name: String,
     }
-    let Object { metadata, spec } = serde_json::from_str(json).ok()?;
+    let WireAutoscaler { metadata, spec } = serde_json::from_str(json).ok()?;
     let Reference { api_version, kind: of, name } = spec.scale_target_ref;
     // KEDA's defaults.
     let or = |text: String, default: &str| if text.is_empty() { default.to_owned() } else { text };

@@ -119,7 +119,7 @@ impl Recommending {
     /// When the list is incomplete.
     pub async fn namespaces_with(&self, label: &str) -> Result<BTreeSet<Arc<str>>, ApiError> {
         #[derive(Deserialize)]
-        struct Object {
+        struct WireWorkload {
             metadata: Meta,
         }
         #[derive(Deserialize)]
@@ -129,7 +129,7 @@ impl Recommending {
         let mut names = BTreeSet::new();
         let selector = format!("labelSelector={}%3Dtrue", label.replace('/', "%2F"));
         self.list_where("/api/v1/namespaces", &selector, |item| {
-            if let Ok(Object { metadata }) = serde_json::from_str(item) {
+            if let Ok(WireWorkload { metadata }) = serde_json::from_str(item) {
                 names.insert(metadata.name);
             }
         })

@@ -56,7 +56,7 @@ pub enum Written {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Object {
+struct WireCheckpoint {
     metadata: Meta,
     #[serde(deserialize_with = "nullable")]
     spec: Spec,
@@ -110,7 +110,7 @@ impl Recommending {
             Err(ApiError::NotFound(_)) => return Ok(false),
             answer => answer?,
         };
-        let current: Object = serde_json::from_slice(&answer.body)
+        let current: WireCheckpoint = serde_json::from_slice(&answer.body)
             .map_err(|error| ApiError::Other(format!("{path} cannot be read: {error}")))?;
         Ok(current.spec.vpa_object_name != saved.vpa || current.spec.container_name != saved.container)
     }
@@ -175,7 +175,7 @@ impl Recommending {
 }
 
 fn read(json: &str) -> Result<FoundCheckpoint, String> {
-    let Object { mut metadata, spec, status } =
+    let WireCheckpoint { mut metadata, spec, status } =
         serde_json::from_str(json).map_err(|error| error.to_string())?;
     let windows = metadata.annotations.remove(OPEN_WINDOWS);
     let dimensions = metadata.annotations.remove(DIMENSIONS);

@@ -28,7 +28,7 @@ pub(crate) type Quantities = BTreeMap<String, Value>;
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Object {
+struct WireVpa {
     metadata: Meta,
     #[serde(deserialize_with = "nullable")]
     spec: Spec,
@@ -169,7 +169,7 @@ struct WireCondition {
 
 /// Parses a VPA. Invalid quantities count as unset.
 pub(crate) fn read_vpa(json: &str) -> Result<Vpa, String> {
-    let Object { mut metadata, spec, status } =
+    let WireVpa { mut metadata, spec, status } =
         serde_json::from_str(json).map_err(|error| error.to_string())?;
     let named = |name: &str| format!("it has no {name}");
     if metadata.name.is_empty() || metadata.namespace.is_empty() {

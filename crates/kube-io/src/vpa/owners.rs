@@ -45,11 +45,11 @@ pub struct Owners {
 struct Remembered {
     asked: u64,
     used: u64,
-    look: Look,
+    look: OwnerLookup,
 }
 
 #[derive(Debug, Clone)]
-enum Look {
+enum OwnerLookup {
     Exists { controller: Option<Owner>, uid: String, label: Option<String> },
     Missing,
     Unsupported(String),
@@ -61,7 +61,7 @@ const METADATA_LIST: &str =
     "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 
 #[derive(Deserialize)]
-struct Object {
+struct WireOwner {
     metadata: Meta,
 }
 
@@ -80,7 +80,7 @@ impl Recommending {
     pub(super) async fn metadata(&self, path: &str, accept: &str) -> Result<Meta, ApiError> {
         let answer = self.get(path, accept).await?;
         serde_json::from_slice(&answer.body)
-            .map(|object: Object| object.metadata)
+            .map(|object: WireOwner| object.metadata)
             .map_err(|error| ApiError::Other(format!("{path} cannot be parsed: {error}")))
     }
 }
@@ -104,17 +104,17 @@ impl Owners {
     /// When a request fails.
     pub async fn top(&mut self, namespace: &Arc<str>, owner: &Owner) -> Result<TopOwner, ApiError> {
         let mut at = match self.look(namespace, owner).await? {
-            Look::Missing => return Ok(TopOwner::Missing),
-            Look::Unsupported(why) => return Ok(TopOwner::Unsupported(why)),
-            Look::Exists { controller: None, .. } => return Ok(TopOwner::Top(owner.clone())),
-            Look::Exists { controller: Some(parent), .. } => (owner.clone(), parent),
+            OwnerLookup::Missing => return Ok(TopOwner::Missing),
+            OwnerLookup::Unsupported(why) => return Ok(TopOwner::Unsupported(why)),
+            OwnerLookup::Exists { controller: None, .. } => return Ok(TopOwner::Top(owner.clone())),
+            OwnerLookup::Exists { controller: Some(parent), .. } => (owner.clone(), parent),
         };
         for _ in 0..DEPTH_MAX {
             let (child, parent) = at;
             match self.look(namespace, &parent).await? {
-                Look::Missing | Look::Unsupported(_) => return Ok(TopOwner::Top(child)),
-                Look::Exists { controller: None, .. } => return Ok(TopOwner::Top(parent)),
-                Look::Exists { controller: Some(next), .. } => at = (parent, next),
+                OwnerLookup::Missing | OwnerLookup::Unsupported(_) => return Ok(TopOwner::Top(child)),
+                OwnerLookup::Exists { controller: None, .. } => return Ok(TopOwner::Top(parent)),
+                OwnerLookup::Exists { controller: Some(next), .. } => at = (parent, next),
             }
         }
         Ok(TopOwner::Unsupported("its chain of owners has no end".to_owned()))
@@ -151,7 +151,7 @@ impl Owners {
     /// Returns the uid of a resolved owner, and the value of the label.
     pub fn about(&self, namespace: &Arc<str>, owner: &Owner) -> Option<(&str, Option<&str>)> {
         match &self.seen.get(&(namespace.clone(), owner.clone()))?.look {
-            Look::Exists { uid, label, .. } => Some((uid, label.as_deref())),
+            OwnerLookup::Exists { uid, label, .. } => Some((uid, label.as_deref())),
             _ => None,
         }
     }
@@ -172,12 +172,12 @@ impl Owners {
             let (path, round) = (format!("{prefix}/namespaces/{namespace}/{plural}"), self.round);
             let (api, label, seen) = (self.api.clone(), self.label.as_deref(), &mut self.seen);
             let listed = api.list_as(&path, "", METADATA_LIST, |item| {
-                let Ok(Object { metadata }) = serde_json::from_str(item) else { return };
+                let Ok(WireOwner { metadata }) = serde_json::from_str(item) else { return };
                 let label = label.and_then(|label| metadata.labels.get(label).cloned());
                 let controller = controller(metadata.owner_references);
                 for owner in names.get(metadata.name.as_str()).into_iter().flatten() {
                     let (controller, uid) = (controller.clone(), metadata.uid.clone());
-                    let look = Look::Exists { controller, uid, label: label.clone() };
+                    let look = OwnerLookup::Exists { controller, uid, label: label.clone() };
                     seen.insert(
                         (namespace.clone(), (*owner).clone()),
                         Remembered { asked: round, used: round, look },
@@ -191,11 +191,11 @@ impl Owners {
     }
 
     /// Returns the cached answer about an owner, if it is recent enough.
-    fn known(&mut self, namespace: &Arc<str>, owner: &Owner) -> Option<Look> {
+    fn known(&mut self, namespace: &Arc<str>, owner: &Owner) -> Option<OwnerLookup> {
         let round = self.round;
         let known = self.seen.get_mut(&(namespace.clone(), owner.clone()))?;
         let is_fresh = match known.look {
-            Look::Exists { .. } => known.asked + ROUNDS_KEPT > round,
+            OwnerLookup::Exists { .. } => known.asked + ROUNDS_KEPT > round,
             _ => known.asked == round,
         };
         is_fresh.then(|| {
@@ -204,14 +204,14 @@ impl Owners {
         })
     }
 
-    async fn look(&mut self, namespace: &Arc<str>, owner: &Owner) -> Result<Look, ApiError> {
+    async fn look(&mut self, namespace: &Arc<str>, owner: &Owner) -> Result<OwnerLookup, ApiError> {
         if let Some(known) = self.known(namespace, owner) {
             return Ok(known);
         }
         let look = match self.ask(namespace, owner).await {
             Ok(look) => look,
-            Err(ApiError::NotFound(_)) => Look::Missing,
-            Err(ApiError::Forbidden(message)) => Look::Unsupported(message),
+            Err(ApiError::NotFound(_)) => OwnerLookup::Missing,
+            Err(ApiError::Forbidden(message)) => OwnerLookup::Unsupported(message),
             Err(error) => return Err(error),
         };
         let (key, round) = ((namespace.clone(), owner.clone()), self.round);
@@ -219,16 +219,20 @@ impl Owners {
         Ok(look)
     }
 
-    async fn ask(&mut self, namespace: &str, owner: &Owner) -> Result<Look, ApiError> {
+    async fn ask(&mut self, namespace: &str, owner: &Owner) -> Result<OwnerLookup, ApiError> {
         if !is_name(&owner.name) {
-            return Ok(Look::Missing);
+            return Ok(OwnerLookup::Missing);
         }
         let Some(folder) = built_in(owner) else { return self.ask_scale(namespace, owner).await };
         let (prefix, plural) = folder;
         let path = format!("{prefix}/namespaces/{namespace}/{plural}/{}", owner.name);
         let metadata = self.api.metadata(&path, METADATA).await?;
         let label = self.label_in(&metadata);
-        Ok(Look::Exists { controller: controller(metadata.owner_references), uid: metadata.uid, label })
+        Ok(OwnerLookup::Exists {
+            controller: controller(metadata.owner_references),
+            uid: metadata.uid,
+            label,
+        })
     }
 
     fn label_in(&self, metadata: &Meta) -> Option<String> {
@@ -236,16 +240,22 @@ impl Owners {
     }
 
     /// Looks up an owner of a custom kind. If it has a `/scale`, it is the top of its chain.
-    async fn ask_scale(&mut self, namespace: &str, owner: &Owner) -> Result<Look, ApiError> {
+    async fn ask_scale(&mut self, namespace: &str, owner: &Owner) -> Result<OwnerLookup, ApiError> {
         let Some((group, version)) = owner.api_version.split_once('/') else {
-            return Ok(Look::Unsupported(format!("{} has no /scale", owner.kind)));
+            return Ok(OwnerLookup::Unsupported(format!("{} has no /scale", owner.kind)));
         };
         if !(is_name(group) && is_name(version)) {
-            return Ok(Look::Unsupported(format!("`{}` is not a group and version", owner.api_version)));
+            return Ok(OwnerLookup::Unsupported(format!(
+                "`{}` is not a group and version",
+                owner.api_version
+            )));
         }
         let kinds = self.scalable(&owner.api_version).await?;
         let Some(plural) = kinds.get(&owner.kind).cloned() else {
-            return Ok(Look::Unsupported(format!("{} of {} has no /scale", owner.kind, owner.api_version)));
+            return Ok(OwnerLookup::Unsupported(format!(
+                "{} of {} has no /scale",
+                owner.kind, owner.api_version
+            )));
         };
         let path = format!("/apis/{group}/{version}/namespaces/{namespace}/{plural}/{}", owner.name);
         let Meta { uid, .. } = self.api.metadata(&format!("{path}/scale"), "application/json").await?;
@@ -255,7 +265,7 @@ impl Owners {
             let object = self.api.metadata(&path, METADATA).await.unwrap_or_default();
             label = self.label_in(&object);
         }
-        Ok(Look::Exists { controller: None, uid, label })
+        Ok(OwnerLookup::Exists { controller: None, uid, label })
     }
 
     async fn scalable(&mut self, api_version: &str) -> Result<&BTreeMap<String, String>, ApiError> {

@@ -51,7 +51,7 @@ pub struct ContainerUsage {
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Object {
+struct WirePod {
     metadata: Meta,
     #[serde(deserialize_with = "nullable")]
     spec: Spec,
@@ -142,7 +142,7 @@ struct Terminated {
 
 /// Parses a pod; `None` if it is finished.
 pub(super) fn read_pod(json: &str) -> Result<Option<OwnedPod>, String> {
-    let Object { metadata, spec, status } = serde_json::from_str(json).map_err(|error| error.to_string())?;
+    let WirePod { metadata, spec, status } = serde_json::from_str(json).map_err(|error| error.to_string())?;
     if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {
         return Ok(None);
     }

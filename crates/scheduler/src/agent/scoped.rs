@@ -18,13 +18,13 @@ use crate::rules::{self, Key, Reasons, inter_pod_affinity, pod_topology_spread};
 #[derive(Debug)]
 pub struct Scoped {
     /// Hard spread constraints, by their index in the spec.
-    hard: Vec<(usize, Look)>,
-    affinity: Vec<Look>,
-    anti: Vec<Look>,
-    existing: Vec<Look>,
-    preferred: Vec<(Look, i64)>,
+    hard: Vec<(usize, DomainCount)>,
+    affinity: Vec<DomainCount>,
+    anti: Vec<DomainCount>,
+    existing: Vec<DomainCount>,
+    preferred: Vec<(DomainCount, i64)>,
     /// Soft spread constraints, by their index in the spec.
-    soft: Vec<(usize, Look)>,
+    soft: Vec<(usize, DomainCount)>,
     /// Cells of the policy's utilisation limit, and whether they are coarse.
     limit: Option<(TopologyId, bool)>,
     /// All topologies in use, sorted.
@@ -38,17 +38,17 @@ pub struct Scoped {
 
 /// One count that a rule reads.
 #[derive(Debug, Clone, Copy)]
-struct Look {
+struct DomainCount {
     count: CountId,
     topology: TopologyId,
     coarse: bool,
 }
 
-impl Look {
+impl DomainCount {
     /// Keeps the count; whether it is coarse is decided when all counts are known.
-    fn at(counted: &Counted, domains: &mut Domains) -> Look {
+    fn at(counted: &Counted, domains: &mut Domains) -> DomainCount {
         let count = domains.count(counted);
-        Look { count, topology: domains.topology_of(count), coarse: false }
+        DomainCount { count, topology: domains.topology_of(count), coarse: false }
     }
 }
 
@@ -61,7 +61,7 @@ pub enum Scope {
 }
 
 impl Scope {
-    fn has(self, look: Look) -> bool {
+    fn has(self, look: DomainCount) -> bool {
         match self {
             Scope::All => true,
             Scope::Coarse => look.coarse,
@@ -99,7 +99,7 @@ impl Scoped {
             fine: Vec::new(),
             looked_at: 0,
         };
-        let mut look = |counted: &_| Look::at(counted, domains);
+        let mut look = |counted: &_| DomainCount::at(counted, domains);
         for (hard, into) in [(true, &mut scoped.hard), (false, &mut scoped.soft)] {
             for (place, counted) in pod_topology_spread::counted(spec, hard) {
                 into.push((place, look(&counted)));
@@ -131,7 +131,7 @@ impl Scoped {
         let preferring: Vec<_> =
             soft.iter().map(|key| inter_pod_affinity::preferring(&class.identity, key)).collect();
         self.looked_at = refusing.len() + preferring.len();
-        let mut look = |counted: &_| Look::at(counted, domains);
+        let mut look = |counted: &_| DomainCount::at(counted, domains);
         self.existing = refusing.iter().map(&mut look).collect();
         self.preferred.extend(preferring.iter().map(|counted| (look(counted), 1)));
     }
@@ -145,7 +145,7 @@ impl Scoped {
         domains.rest();
     }
 
-    fn looks(&self) -> impl Iterator<Item = &Look> {
+    fn looks(&self) -> impl Iterator<Item = &DomainCount> {
         let spread = self.hard.iter().chain(&self.soft).map(|(_, look)| look);
         let preferred = self.preferred.iter().map(|(look, _)| look);
         spread.chain(&self.affinity).chain(&self.anti).chain(&self.existing).chain(preferred)
@@ -202,11 +202,11 @@ impl Scoped {
         globals
     }
 
-    fn fine_soft(&self) -> impl Iterator<Item = &(usize, Look)> {
+    fn fine_soft(&self) -> impl Iterator<Item = &(usize, DomainCount)> {
         self.soft.iter().filter(|(_, look)| !look.coarse)
     }
 
-    fn rough_size(&self, look: Look, domains: &Domains) -> usize {
+    fn rough_size(&self, look: DomainCount, domains: &Domains) -> usize {
         domains.domains(look.topology).next_power_of_two()
     }
 
@@ -233,7 +233,7 @@ impl Scoped {
         scope: Scope,
         domain: impl Fn(TopologyId) -> Domain,
     ) -> Option<Reasons> {
-        let here = |look: Look| domains.pods(look.count, domain(look.topology));
+        let here = |look: DomainCount| domains.pods(look.count, domain(look.topology));
         let beyond = self.beyond_limit(class, domains, scope, &domain);
         if beyond.is_some() {
             return beyond;
@@ -289,7 +289,7 @@ impl Scoped {
 
     /// Returns the negated score of pods in the same domains: smaller is better.
     fn pods(&self, domains: &Domains, scope: Scope, domain: impl Fn(TopologyId) -> Domain) -> i64 {
-        let here = |look: &Look| domains.pods(look.count, domain(look.topology)).unwrap_or(0);
+        let here = |look: &DomainCount| domains.pods(look.count, domain(look.topology)).unwrap_or(0);
         let in_scope = self.preferred.iter().filter(|(look, _)| scope.has(*look));
         -in_scope.map(|(look, weight)| weight * here(look)).sum::<i64>()
     }

@@ -24,11 +24,11 @@ pub struct Binder {
     pub counters: Arc<BindCounters>,
     /// Reaches the leader if this process does not lead.
     pub forward: Forward,
-    under_way: Arc<Mutex<HashMap<Arc<str>, Ended>>>,
+    under_way: Arc<Mutex<HashMap<Arc<str>, BindResult>>>,
 }
 
 /// The outcome of a bind in flight.
-type Ended = watch::Receiver<Option<Outcome>>;
+type BindResult = watch::Receiver<Option<Outcome>>;
 
 impl Binder {
     pub fn new(
@@ -90,7 +90,7 @@ impl Binder {
         wanted: &Binding,
         pod: Option<&berth_model::Pod>,
         term: u64,
-    ) -> Option<Result<Option<Ended>, String>> {
+    ) -> Option<Result<Option<BindResult>, String>> {
         // Held across the check, so that a caller that learns of a bind in flight finds it in this map.
         let mut under_way = self.under_way.lock();
         let binding = match self.engine.begin_extender_bind(wanted, pod) {

@@ -61,7 +61,7 @@ pub struct Guard {
 
 /// The verdict: `Ok(None)` allows, `Ok(Some)` denies with a reason. `Err`: why there is no verdict, so that the API server applies
 /// the webhook's `failurePolicy`.
-type Said = Result<Option<String>, String>;
+type GuardVerdict = Result<Option<String>, String>;
 
 impl Guard {
     pub fn new(
@@ -86,7 +86,7 @@ impl Guard {
         }
     }
 
-    async fn say(&self, request: &review::Request<'_>, subject: &Subject) -> Said {
+    async fn say(&self, request: &review::Request<'_>, subject: &Subject) -> GuardVerdict {
         // The API server gives up berth's own requests sooner than those of other clients.
         let ours = self.own_user.get().is_some_and(|own| *own == request.user_info.username);
         let dry_run = request.dry_run.unwrap_or(false);
@@ -113,7 +113,7 @@ impl Guard {
     }
 
     /// `hold`: how long the request may take effect.
-    async fn review(&self, binding: &Binding, pod: Option<&Pod>, hold: Option<Duration>) -> Said {
+    async fn review(&self, binding: &Binding, pod: Option<&Pod>, hold: Option<Duration>) -> GuardVerdict {
         let began = Instant::now();
         let mut read = None;
         loop {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::cast::Look;
+use super::cast::SeriesStyle;
 use super::numbers::short;
 use super::scale::Scale;
 use super::text::{cut, escape, width};
@@ -15,7 +15,7 @@ const GAP: f64 = 3.0;
 
 pub struct Row<'a> {
     pub name: &'a str,
-    pub look: Look,
+    pub look: SeriesStyle,
     /// Values and their labels: the first strong, the second pale.
     pub parts: Vec<(f64, String)>,
 }

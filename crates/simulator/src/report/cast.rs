@@ -10,13 +10,13 @@ const STYLES: usize = 4;
 
 /// Style of a dispatcher.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Look {
+pub struct SeriesStyle {
     pub index: usize,
     /// Drawn thicker and on top: the headline's dispatcher.
     pub strong: bool,
 }
 
-impl Look {
+impl SeriesStyle {
     fn style(self) -> usize {
         (self.index + self.index / COLOURS) % STYLES
     }
@@ -57,9 +57,9 @@ impl<'a> Cast<'a> {
         Self { names, hero: hero(report) }
     }
 
-    pub fn look(&self, figures: &Figures) -> Look {
+    pub fn look(&self, figures: &Figures) -> SeriesStyle {
         let index = self.names.iter().position(|name| *name == figures.dispatcher).unwrap_or(0);
-        Look { index, strong: index == 0 || Some(index) == self.hero }
+        SeriesStyle { index, strong: index == 0 || Some(index) == self.hero }
     }
 
     /// Returns the legend of a plot.
@@ -69,8 +69,8 @@ impl<'a> Cast<'a> {
 }
 
 /// Returns a legend of these styles. The script turns the entries into switches.
-pub fn legend<'b>(of: impl IntoIterator<Item = (Look, &'b str)>) -> String {
-    let key = |(look, name): (Look, &str)| {
+pub fn legend<'b>(of: impl IntoIterator<Item = (SeriesStyle, &'b str)>) -> String {
+    let key = |(look, name): (SeriesStyle, &str)| {
         format!(
             "<li class=\"{}\" data-d=\"{}\"><svg viewBox=\"0 0 26 10\" aria-hidden=\"true\">\
              <polyline points=\"0,5 26,5\"/>{}</svg><span>{}</span></li>",
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn thirty_two_dispatchers_are_told_apart() {
-        let mut looks: Vec<_> = (0..32).map(|index| Look { index, strong: false }.classes()).collect();
+        let mut looks: Vec<_> = (0..32).map(|index| SeriesStyle { index, strong: false }.classes()).collect();
         looks.sort();
         looks.dedup();
         assert_eq!(looks.len(), 32);

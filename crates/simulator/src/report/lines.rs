@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::cast::Look;
+use super::cast::SeriesStyle;
 use super::numbers::short;
 use super::scale::Scale;
 use super::text::{escape, width};
@@ -22,7 +22,7 @@ pub struct Axis {
 
 pub struct Series<'a> {
     pub name: &'a str,
-    pub look: Look,
+    pub look: SeriesStyle,
     /// By increasing x. Non-finite points are skipped.
     pub points: Vec<(f64, f64)>,
 }

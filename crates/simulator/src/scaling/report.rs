@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::figures::{Figures, Outcome, Slice};
-use crate::report::cast::{Look, legend};
+use crate::report::cast::{SeriesStyle, legend};
 use crate::report::lines::{Axis, Lines, Series};
 use crate::report::numbers::{NONE, change, number, percent};
 use crate::report::plots::{SIZE, axis, figure};
@@ -108,11 +108,11 @@ fn table(outcomes: &[Outcome]) -> String {
     )
 }
 
-fn look(index: usize) -> Look {
-    Look { index, strong: index == 0 }
+fn look(index: usize) -> SeriesStyle {
+    SeriesStyle { index, strong: index == 0 }
 }
 
-fn names(outcomes: &[Outcome]) -> impl Iterator<Item = (Look, &str)> {
+fn names(outcomes: &[Outcome]) -> impl Iterator<Item = (SeriesStyle, &str)> {
     outcomes.iter().enumerate().map(|(at, outcome)| (look(at), outcome.figures.scaler.as_str()))
 }
 

@@ -181,7 +181,8 @@ impl Bench {
             known: None,
         };
         let scale = berth_kube_io::scaling::Scale::of(replicas);
-        let look = Look { scale, pods: self.pods.clone(), signal: Ok(signal), success: Ok(None) };
+        let look =
+            ServiceObservation { scale, pods: self.pods.clone(), signal: Ok(signal), success: Ok(None) };
         let now = Timestamp::from_second(self.now).unwrap();
         let plan = (&service, &self.plan);
         self.remembered.settle(plan, &look, &self.others, &self.windows, now)
