@@ -28,6 +28,7 @@ use super::leadership::Leadership;
 use super::rounds::{self, Rounds};
 use super::tasks::Tasks;
 use berth_config as config;
+use berth_kube_io::LivePods;
 use berth_kube_io::client::without_retries;
 use berth_kube_io::vpa::{ApiError, Owners, Recommending};
 use berth_model::Node;
@@ -47,6 +48,7 @@ const LAST_SAVE_MAX: Duration = Duration::from_secs(3);
 struct RecommenderContext {
     config: Arc<config::Recommender>,
     api: Recommending,
+    pods: LivePods,
     source: Option<PrometheusSource>,
     engine: Engine,
     leadership: Leadership,
@@ -73,6 +75,7 @@ pub fn recommend(
     cluster: &kube::Config,
     config: &config::Recommender,
     (engine, leadership): (&Engine, &Leadership),
+    pods: &LivePods,
     metrics: Option<Arc<RecommenderMetrics>>,
 ) -> Result<Option<Handle>> {
     let Some(metrics) = metrics else { return Ok(None) };
@@ -82,6 +85,7 @@ pub fn recommend(
     let place = RecommenderContext {
         config: Arc::new(config.clone()),
         api: Recommending::new(without_retries(cluster.clone())?),
+        pods: pods.clone(),
         source,
         engine: engine.clone(),
         leadership: leadership.clone(),

@@ -3,14 +3,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use berth_kube_io::apply::{PodId, PodWriter, ResizeError};
 use berth_model::NodeSize;
 use berth_rightsizing::apply::change::growth;
 use berth_rightsizing::apply::pod::Change;
-use berth_rightsizing::apply::{Pod, Resources, patch};
+use berth_rightsizing::apply::{Resources, SizedPod, patch};
 use berth_scheduler::engine::Engine;
 use berth_scheduler::scheduler::{Growth, GrowthError};
 
@@ -19,6 +21,8 @@ use berth_scheduler::scheduler::{Growth, GrowthError};
 pub enum Resized {
     /// The spec of the pod has the new size. The kubelet may still defer it.
     Asked,
+    /// The watch has not shown the last resize of this pod yet; no request was sent.
+    NotSeen,
     /// The node lacks capacity; no request was sent.
     NoRoom(String),
     /// The pod is deleted, or replaced by one with the same name.
@@ -29,14 +33,25 @@ pub enum Resized {
     Unknown(String),
 }
 
-/// Maximum number of pods with an unknown resize result; more are dropped, and a watch event of the pod then
+/// Maximum number of pods with an unknown or unseen resize; more are dropped, and a watch event of the pod then
 /// releases the reservation.
 const UNSETTLED_MAX: usize = 10_000;
+
+/// Time within which the watch shows an accepted resize. After it the pod counts as seen: something else may have undone the
+/// resize.
+const SEEN_WITHIN: Duration = Duration::from_secs(30);
 
 /// A resize with an unknown result.
 struct Unsettled {
     /// Reservation for it.
     growth: Growth,
+    /// Requests of the pod before.
+    before: Vec<Resources>,
+}
+
+/// An accepted resize.
+struct Accepted {
+    at: Instant,
     /// Requests of the pod before.
     before: Vec<Resources>,
 }
@@ -47,25 +62,36 @@ pub struct Resizer {
     pub writer: PodWriter,
     /// By uid of the pod.
     unsettled: Mutex<BTreeMap<Arc<str>, Unsettled>>,
+    /// By uid of the pod.
+    accepted: Mutex<BTreeMap<Arc<str>, Accepted>>,
 }
 
 impl Resizer {
     pub fn new(engine: Engine, writer: PodWriter) -> Resizer {
-        Resizer { engine, writer, unsettled: Mutex::default() }
+        Resizer { engine, writer, unsettled: Mutex::default(), accepted: Mutex::default() }
     }
 
     /// Sets requests and limits of the containers of a running pod, if its node has capacity for the growth.
     /// The growth is reserved before the request is sent, and released if the resize fails. The caller must
-    /// lead, must have read the pod since its last resize, and must check disruption budgets and the QoS
-    /// class ([`berth_rightsizing::apply::qos::is_kept`]).
-    pub async fn resize(&self, pod: &Pod, changes: &[Change]) -> Resized {
+    /// lead, and must check disruption budgets and the QoS class ([`berth_rightsizing::apply::qos::is_kept`]).
+    pub async fn resize(&self, pod: &SizedPod, changes: &[Change]) -> Resized {
+        if !self.has_seen_last_resize(pod) {
+            return Resized::NotSeen;
+        }
         let grown = match self.grow(pod, growth(pod, changes)) {
             Ok(grown) => grown,
             Err(error) => return Resized::NoRoom(error.to_string()),
         };
         let id = PodId { namespace: &pod.namespace, name: &pod.name, uid: &pod.uid };
         let resized = match self.writer.resize_pod(id, &patch::in_place(pod, changes)).await {
-            Ok(()) => return Resized::Asked,
+            Ok(()) => {
+                let mut accepted = self.accepted.lock();
+                if accepted.len() >= UNSETTLED_MAX {
+                    accepted.clear();
+                }
+                accepted.insert(pod.uid.clone(), Accepted { at: Instant::now(), before: asked(pod) });
+                return Resized::Asked;
+            }
             Err(ResizeError::Gone) => Resized::Gone,
             Err(ResizeError::Refused(why)) => Resized::Refused(why),
             // The reservation stays until a watch event shows the result, or the pod is resized again.
@@ -82,7 +108,18 @@ impl Resizer {
         resized
     }
 
-    fn grow(&self, pod: &Pod, more: NodeSize) -> Result<Growth, GrowthError> {
+    /// Returns whether the pod is as its last accepted resize left it, or later.
+    fn has_seen_last_resize(&self, pod: &SizedPod) -> bool {
+        let mut accepted = self.accepted.lock();
+        let Some(last) = accepted.get(&pod.uid) else { return true };
+        if last.before == asked(pod) && last.at.elapsed() < SEEN_WITHIN {
+            return false;
+        }
+        accepted.remove(&pod.uid);
+        true
+    }
+
+    fn grow(&self, pod: &SizedPod, more: NodeSize) -> Result<Growth, GrowthError> {
         let unsettled = self.unsettled.lock().remove(&pod.uid);
         // If its requests have changed meanwhile, the charge is correct.
         let undone = unsettled.filter(|unsettled| unsettled.before == asked(pod));
@@ -90,7 +127,7 @@ impl Resizer {
     }
 }
 
-fn asked(pod: &Pod) -> Vec<Resources> {
+fn asked(pod: &SizedPod) -> Vec<Resources> {
     pod.containers.iter().map(|container| container.wanted).collect()
 }
 
@@ -101,16 +138,16 @@ mod tests {
 
     use super::*;
     use berth_model::{self as model, Amounts, Node, PerResource, Usage};
-    use berth_rightsizing::apply::Container;
+    use berth_rightsizing::apply::SizedContainer;
     use berth_scheduler::testing::with_engine;
 
     /// Returns the pod, with this request.
-    fn pod(cpu: i64) -> Pod {
+    fn pod(cpu: i64) -> SizedPod {
         let requests = PerResource { cpu: Some(cpu), memory: None };
         let wanted = Resources { requests, ..Resources::default() };
-        let container = Container { name: "app".into(), wanted, ..Container::default() };
+        let container = SizedContainer { name: "app".into(), wanted, ..SizedContainer::default() };
         let (namespace, name) = ("shop".into(), "web-0".into());
-        Pod { namespace, name, uid: "u".into(), containers: vec![container], ..Pod::default() }
+        SizedPod { namespace, name, uid: "u".into(), containers: vec![container], ..SizedPod::default() }
     }
 
     fn to(cpu: i64) -> [Change; 1] {
@@ -121,6 +158,35 @@ mod tests {
         let requests = Amounts { cpu_milli, pods: 1, ..Amounts::default() };
         let usage = Arc::new(Usage { requests, ..Usage::default() });
         model::Pod { uid: "u".into(), node_name: Some("n".into()), usage, ..model::Pod::default() }
+    }
+
+    #[test]
+    fn a_pod_is_resized_again_only_once_the_watch_has_shown_the_last_resize() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+        let runtime = runtime.unwrap();
+        let _entered = runtime.enter();
+        let answer = |_: Request<Body>| async {
+            Ok::<_, std::convert::Infallible>(Response::new(Body::from(b"{}".to_vec())))
+        };
+        let client = Client::new(tower::service_fn(answer), "default");
+        with_engine(|engine, _| {
+            let allocatable = Amounts { cpu_milli: 1_000, pods: 110, ..Amounts::default() };
+            engine.apply_node(Node { name: "n".into(), allocatable, ..Node::default() });
+            engine.apply_pod(on_node(300));
+            let resizer = Resizer::new(engine.clone(), PodWriter::new(client, "test".into()));
+            let resize = |from, wanted| runtime.block_on(resizer.resize(&pod(from), &to(wanted)));
+            let taken = || engine.requested_on("n").expect("it is there").cpu_milli;
+            assert_eq!(resize(300, 500), Resized::Asked);
+            assert_eq!(resize(300, 700), Resized::NotSeen);
+            assert_eq!(taken(), 500, "a stale pod is charged for once");
+            engine.apply_pod(on_node(500));
+            assert_eq!(resize(500, 700), Resized::Asked);
+            assert_eq!(taken(), 700);
+            // Someone undid it: what the watch shows for long is the truth.
+            engine.apply_pod(on_node(500));
+            runtime.block_on(tokio::time::advance(SEEN_WITHIN));
+            assert_eq!(resize(500, 700), Resized::Asked);
+        });
     }
 
     #[test]

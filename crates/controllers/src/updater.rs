@@ -11,10 +11,11 @@ use super::leadership::Leadership;
 use super::resizing::{Resized, Resizer};
 use super::rounds::{self, Rounds};
 use berth_config as config;
+use berth_kube_io::LivePods;
 use berth_kube_io::apply::{Evicted, PodEvent, PodId, Replicas};
 use berth_kube_io::vpa::{ApiError, Recommending};
 use berth_rightsizing::apply::update::Candidate;
-use berth_rightsizing::apply::{Hold, Index, Memory, Mode, Pod, Ranges, Round, Rules, Step};
+use berth_rightsizing::apply::{Hold, Index, Memory, Mode, Ranges, Round, Rules, SizedPod, Step};
 use berth_rightsizing::recommend::{Owner, UnixNanos, Vpa};
 use berth_telemetry::UpdaterMetrics;
 
@@ -32,6 +33,7 @@ pub type CertificateValid = Arc<dyn Fn(Timestamp) -> bool + Send + Sync>;
 pub struct Updater {
     pub config: Arc<config::Recommender>,
     pub api: Recommending,
+    pub pods: LivePods,
     pub resizer: Arc<Resizer>,
     pub index: Arc<RwLock<Index>>,
     pub leadership: Leadership,
@@ -61,7 +63,7 @@ struct UpdaterState {
 struct Group {
     vpa: Arc<Vpa>,
     ranges: Arc<Ranges>,
-    pods: Vec<Pod>,
+    pods: Vec<SizedPod>,
 }
 
 /// Result of one round.
@@ -104,19 +106,12 @@ impl Updater {
     /// The reason why not all pods were checked.
     async fn update(&self, term: u64, known: &mut UpdaterState, tally: &mut Tally) -> Result<(), String> {
         let rules = self.rules().await?;
+        self.pods.listed().await;
         known.memory.without_the_future(now());
         let namespaces = self.namespaces()?;
-        let mut failed = Ok(());
         let (mut uids, mut vpas) = (BTreeSet::new(), BTreeSet::new());
         for namespace in &namespaces {
-            let groups = match self.groups(namespace).await {
-                Ok(groups) => groups,
-                Err(error) => {
-                    failed = Err(format!("cannot read the pods of namespace {namespace}: {error}"));
-                    continue;
-                }
-            };
-            for group in &groups {
+            for group in &self.groups(namespace) {
                 uids.extend(group.pods.iter().map(|pod| pod.uid.clone()));
                 vpas.insert(group.vpa.uid.clone());
                 self.update_group(term, group, rules, known, tally).await;
@@ -125,12 +120,9 @@ impl Updater {
                 }
             }
         }
-        // Pods that could not be read may still exist.
-        if failed.is_ok() {
-            known.memory.retain(&uids, &vpas);
-            known.told.retain(|uid, _| uids.contains(uid));
-        }
-        failed
+        known.memory.retain(&uids, &vpas);
+        known.told.retain(|uid, _| uids.contains(uid));
+        Ok(())
     }
 
     /// Returns the rules for disruptions now.
@@ -168,20 +160,19 @@ impl Updater {
     }
 
     /// Returns the VPAs of a namespace that update pods, with their pods.
-    async fn groups(&self, namespace: &Arc<str>) -> Result<Vec<Group>, ApiError> {
-        let pods = self.api.running_pods(namespace).await?;
+    fn groups(&self, namespace: &Arc<str>) -> Vec<Group> {
         let index = self.index.read();
         let mut groups: BTreeMap<Arc<str>, Group> = BTreeMap::new();
-        for pod in pods {
-            let Some(governed) = index.govern(&pod).filter(|it| it.mode.updates()) else { continue };
+        for live in self.pods.of(namespace) {
+            let Some(governed) = index.govern(&live.pod).filter(|it| it.mode.updates()) else { continue };
             let group = groups.entry(governed.vpa.name.clone()).or_insert_with(|| Group {
                 vpa: governed.vpa,
                 ranges: governed.ranges,
                 pods: Vec::new(),
             });
-            group.pods.push(pod);
+            group.pods.push(live.pod.clone());
         }
-        Ok(groups.into_values().collect())
+        groups.into_values().collect()
     }
 
     async fn update_group(
@@ -248,7 +239,7 @@ impl Updater {
     /// held.
     async fn resize(
         &self,
-        pod: &Pod,
+        pod: &SizedPod,
         vpa: &Vpa,
         candidate: &Candidate,
         round: &mut Round<'_>,
@@ -273,18 +264,20 @@ impl Updater {
                 self.metrics.update("gone");
                 (Step::Resize, None)
             }
+            Resized::NotSeen => (Step::Hold(Hold::Resizing), None),
             Resized::NoRoom(why) => (round.without_room(candidate), Some(why)),
             Resized::Refused(why) => (round.refused(candidate), Some(why)),
             Resized::Unknown(why) => (Step::Hold(Hold::Resizing), Some(why)),
         }
     }
 
-    async fn evict(&self, pod: &Pod, vpa: &Vpa, candidate: &Candidate, round: &mut Round<'_>) -> Step {
+    async fn evict(&self, pod: &SizedPod, vpa: &Vpa, candidate: &Candidate, round: &mut Round<'_>) -> Step {
         match self.resizer.writer.evict(id(pod)).await {
             Evicted::Yes => {
                 tracing::info!(namespace = %pod.namespace, pod = %pod.name, vpa = %vpa.name, "evicted a pod to apply its recommendation");
                 self.metrics.update("evicted");
                 round.evicted(candidate);
+                self.pods.mark_deleting(pod);
                 self.resizer.writer.tell(PodEvent::evicted(id(pod), &vpa.name)).await;
                 Step::Evict
             }
@@ -313,7 +306,7 @@ impl Updater {
     /// Keeps the pod unchanged; writes an event if the reason is new.
     async fn hold(
         &self,
-        pod: &Pod,
+        pod: &SizedPod,
         vpa: &Vpa,
         (why, detail): (Hold, Option<String>),
         known: &mut UpdaterState,
@@ -331,7 +324,7 @@ impl Updater {
     }
 }
 
-fn id(pod: &Pod) -> PodId<'_> {
+fn id(pod: &SizedPod) -> PodId<'_> {
     PodId { namespace: &pod.namespace, name: &pod.name, uid: &pod.uid }
 }
 

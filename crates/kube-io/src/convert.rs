@@ -9,9 +9,11 @@ mod node;
 mod placing;
 mod pod_terms;
 mod requests;
+mod sized;
 mod volumes;
 
 pub use interner::Interner;
+pub use sized::read_new_pod;
 
 pub(super) use affinity::{label_requirement, node_terms};
 pub(super) use pod_terms::selector_or_nothing;

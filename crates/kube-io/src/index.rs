@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::{Change, Interner, LeanNode, LeanPod, Listed};
+use super::{Change, Interner, LeanNode, LeanPod, Listed, LivePod, LivePods};
 use berth_model::{Node, Pod};
 
 /// Receiver of pods and nodes.
@@ -23,21 +23,44 @@ pub struct PodIndex {
     interner: Interner,
     /// Uids.
     listed: Listed<HashSet<Arc<str>>>,
+    /// Where pods are kept for rightsizing, if it is enabled.
+    live: Option<LivePods>,
 }
 
 impl PodIndex {
+    pub fn new(live: Option<LivePods>) -> PodIndex {
+        PodIndex { live, ..PodIndex::default() }
+    }
+
     pub fn take(&mut self, change: Change<LeanPod>, sink: &mut impl ClusterSink) {
         match change {
             Change::ListBegins => self.listed.begin(),
             Change::Apply(Ok(pod)) => {
+                let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+                let live = self.live.as_ref().filter(|live| live.covers(namespace));
+                let sized = live.map(|live| (live, pod.sized()));
                 let pod = pod.into_pod(&mut self.interner);
                 self.listed.note(pod.uid.clone());
+                if let Some((live, sized)) = sized {
+                    live.apply(LivePod::new(sized, &pod));
+                }
                 sink.apply_pod(pod);
             }
             // It exists: the last version that could be read stays.
             Change::Apply(Err(bad)) => self.listed.note(Arc::from(bad.id.uid)),
-            Change::Delete(id) => sink.delete_pod(&Arc::from(id.uid)),
-            Change::ListEnds => sink.retain_pods(&self.listed.end()),
+            Change::Delete(id) => {
+                if let Some(live) = &self.live {
+                    live.delete(&id);
+                }
+                sink.delete_pod(&Arc::from(id.uid));
+            }
+            Change::ListEnds => {
+                let listed = self.listed.end();
+                if let Some(live) = &self.live {
+                    live.retain(&listed);
+                }
+                sink.retain_pods(&listed);
+            }
             Change::Refused => {}
         }
     }

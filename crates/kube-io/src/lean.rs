@@ -18,8 +18,8 @@ use berth_model::{Quantity, QuantityError};
 #[derive(Debug, Clone, Default, Deserialize, kube::Resource)]
 #[resource(inherit = "k8s_openapi::api::core::v1::Pod")]
 pub struct LeanPod {
-    /// Only name, namespace, uid, resource version, generation, labels, the controller, the two timestamps, and whether it is
-    /// safe to evict.
+    /// Only name, namespace, uid, resource version, generation, labels, the controller, the two timestamps, and the annotations
+    /// [`SAFE_TO_EVICT`] and [`OBSERVED`](berth_rightsizing::apply::patch::OBSERVED).
     #[serde(deserialize_with = "lean_meta")]
     pub metadata: ObjectMeta,
     #[serde(default, deserialize_with = "nullable")]
@@ -90,10 +90,18 @@ pub(super) struct LeanContainer {
     pub restart_policy: Option<String>,
     #[serde(deserialize_with = "nullable")]
     pub restart_policy_rules: Vec<LeanRestartRule>,
+    pub resources: Option<LeanRequirements>,
     #[serde(deserialize_with = "nullable")]
-    pub resources: LeanRequirements,
+    pub resize_policy: Vec<LeanResizePolicy>,
     #[serde(deserialize_with = "nullable")]
     pub ports: Vec<LeanPort>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct LeanResizePolicy {
+    pub resource_name: String,
+    pub restart_policy: String,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -114,8 +122,8 @@ pub(super) struct LeanPort {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct LeanRequirements {
-    #[serde(deserialize_with = "nullable")]
-    pub requests: ResourceList,
+    pub requests: Option<ResourceList>,
+    pub limits: Option<ResourceList>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -261,6 +269,25 @@ pub(super) struct LeanContainerStatus {
     pub resources: Option<LeanRequirements>,
     #[serde(deserialize_with = "nullable")]
     pub allocated_resources: ResourceList,
+    #[serde(deserialize_with = "nullable")]
+    pub state: LeanContainerState,
+    #[serde(deserialize_with = "nullable")]
+    pub last_state: LeanContainerState,
+}
+
+/// The current or last state of a container; only its termination is read.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct LeanContainerState {
+    pub terminated: Option<LeanTerminated>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct LeanTerminated {
+    pub reason: Option<String>,
+    pub started_at: Option<String>,
+    pub finished_at: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -298,12 +325,18 @@ pub(super) struct LeanImage {
     pub size_bytes: Option<i64>,
 }
 
-/// The two conditions in `status.conditions` that a scheduler reads.
+/// The conditions in `status.conditions` that are read.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LeanConditions {
     pub scheduled: Option<LeanScheduled>,
+    /// `Ready` is true.
+    pub ready: bool,
     /// `PodResizePending` with reason `Infeasible`.
     pub resize_infeasible: bool,
+    /// The reason of `PodResizePending`, if it is true.
+    pub resize_pending: Option<String>,
+    /// The reason and message of `PodResizeInProgress`, if it is true.
+    pub resize_in_progress: Option<(String, String)>,
 }
 
 #[derive(Debug, Clone)]

@@ -16,6 +16,7 @@ mod index;
 mod lean;
 pub mod lease;
 mod listed;
+mod live_pods;
 mod members;
 mod objects;
 pub mod placement;
@@ -34,7 +35,7 @@ pub mod vpa;
 mod watch;
 
 pub use allocations::{Allocations, StatusCounters};
-pub use convert::Interner;
+pub use convert::{Interner, read_new_pod};
 pub use elector::{Deadline, Elector, Holder};
 pub use evictor::Evictor;
 pub use fence::Fence;
@@ -43,6 +44,7 @@ pub use index::{ClusterSink, NodeIndex, PodIndex};
 pub use lean::{LeanNode, LeanPod};
 pub use lease::{LeaseConfig, LeaseConfigError};
 pub use listed::Listed;
+pub use live_pods::{LivePod, LivePods};
 pub use members::Members;
 pub(crate) use objects::SELECTED_NODE;
 pub use objects::{

@@ -1,4 +1,4 @@
-//! API access of the recommender: VerticalPodAutoscalers, their checkpoints, pods with their containers, samples of
+//! API access of the recommender: VerticalPodAutoscalers, their checkpoints, samples of
 //! `metrics.k8s.io`, and owners.
 //!
 //! Objects are parsed one by one, so that an invalid one affects only itself. Fields that are not read are never overwritten:
@@ -9,7 +9,7 @@ mod checkpoints;
 mod events;
 mod objects;
 mod owners;
-mod pods;
+mod usage;
 
 pub use api::{ApiError, Recommending};
 pub use checkpoints::{DIMENSIONS, FoundCheckpoint, OPEN_WINDOWS, Saved, Written};
@@ -18,6 +18,4 @@ pub(crate) use objects::{Quantities, amounts, quantity, read_vpa};
 pub use objects::{USAGE, status_patch};
 pub(crate) use owners::built_in;
 pub use owners::{Owners, TopOwner};
-pub(crate) use pods::ContainerState;
-pub use pods::{ContainerUsage, OwnedPod, PodContainer, PodUsage};
-pub(crate) use pods::{OwnerReference, controller};
+pub use usage::{ContainerUsage, PodUsage};

@@ -19,9 +19,10 @@ use super::body;
 use super::metrics::{Histograms, Verb};
 use super::review::{self, Request};
 use berth_config as config;
-use berth_kube_io::apply::{NewPod, read_pod};
+use berth_kube_io::apply::NewPod;
+use berth_kube_io::read_new_pod;
 use berth_model::PodAffinity;
-use berth_rightsizing::apply::{Hold, Index, Pod, affinity, changes, patch};
+use berth_rightsizing::apply::{Hold, Index, SizedPod, affinity, changes, patch};
 use berth_scheduler::hints::Hints;
 
 /// Path of the webhook.
@@ -84,7 +85,7 @@ impl Mutate {
         if !self.config.covers(&request.namespace) {
             return Outcome::Unchanged("no_vpa");
         }
-        let pod = match read_pod(object, &request.namespace) {
+        let pod = match read_new_pod(object, &request.namespace) {
             Ok(pod) => pod,
             Err(error) => {
                 self.warn(&format!("cannot decode a pod in review: {error}"));
@@ -111,7 +112,7 @@ impl Mutate {
         affinity::preferred(&hints.terms(&pod.identity, &PodAffinity::default()), pod.affinity)
     }
 
-    fn decide(&self, pod: &Pod) -> Outcome {
+    fn decide(&self, pod: &SizedPod) -> Outcome {
         let governed = {
             let index = self.index.read();
             if !index.is_complete() {

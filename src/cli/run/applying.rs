@@ -11,6 +11,7 @@ use berth_controllers::leadership::Leadership;
 use berth_controllers::resizing::Resizer;
 use berth_controllers::tasks::{Tasks, host_name};
 use berth_controllers::updater;
+use berth_kube_io::LivePods;
 use berth_kube_io::apply::{PodWriter, follow};
 use berth_kube_io::client::without_retries;
 use berth_kube_io::vpa::Recommending;
@@ -51,7 +52,7 @@ pub(super) fn update(
     config: &Config,
     cluster: &kube::Config,
     (engine, leadership): (&Engine, &Leadership),
-    index: Option<Arc<RwLock<Index>>>,
+    (index, pods): (Option<Arc<RwLock<Index>>>, LivePods),
     sources: &Sources,
 ) -> Result<()> {
     let (Some(index), Some(metrics)) = (index, sources.updater.clone()) else { return Ok(()) };
@@ -65,6 +66,7 @@ pub(super) fn update(
     let updater = updater::Updater {
         config: Arc::new(config.recommender.clone()),
         api: Recommending::new(client),
+        pods,
         resizer: Arc::new(Resizer::new(engine.clone(), PodWriter::new(fenced, host_name()))),
         index,
         leadership: leadership.clone(),

@@ -14,8 +14,8 @@ use berth_kube_io::{
     LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity, LeanNamespace, LeanNode, LeanObject,
     LeanPersistentVolume, LeanPersistentVolumeClaim, LeanPod, LeanPodDisruptionBudget, LeanPodGroup,
     LeanQuota, LeanReplicaSet, LeanReplicationController, LeanService, LeanStatefulSet, LeanStorageClass,
-    LeanVolumeAttachment, NodeIndex, ObjectIndex, ObjectSink, OptionalKind, PodIndex, watch as watch_objects,
-    watch_if_served,
+    LeanVolumeAttachment, LivePods, NodeIndex, ObjectIndex, ObjectSink, OptionalKind, PodIndex,
+    watch as watch_objects, watch_if_served,
 };
 use berth_model::{Node, Pod};
 use berth_scheduler::engine::Engine;
@@ -117,9 +117,10 @@ fn watch_optional<K>(
     });
 }
 
+/// Watches what the scheduler reads; keeps pods in `live`, too.
 pub(super) fn watch_cluster(
     tasks: &mut Tasks,
-    engine: &Engine,
+    (engine, live): (&Engine, LivePods),
     client: &Client,
     sources: &Sources,
     health: &Health,
@@ -157,7 +158,7 @@ pub(super) fn watch_cluster(
     let (to, client_of, counters, healthy) =
         (engine.clone(), client.clone(), sources.pod_watch.clone(), health.clone());
     tasks.spawn("watch of pods", async move {
-        let mut index = PodIndex::default();
+        let mut index = PodIndex::new(Some(live));
         let sink = |change: Change<LeanPod>| index.take(change, &mut ToScheduler(&to, &healthy));
         watch_objects(client_of, Some(LIVE_PODS), &counters, sink).await;
     });

@@ -16,9 +16,10 @@ use super::keep::has_samples;
 use super::world::World;
 use super::{Recommender, RecommenderContext};
 use berth_config as config;
-use berth_kube_io::vpa::{ApiError, OwnedPod};
+use berth_kube_io::vpa::ApiError;
 use berth_model::with_causes;
 use berth_prometheus::{Metric, Namespaces, PrometheusSource, Series, SourceError, Summary};
+use berth_rightsizing::apply::SizedPod;
 use berth_rightsizing::recommend::assign::by_pod_name;
 use berth_rightsizing::recommend::feed::time;
 use berth_rightsizing::recommend::saved::Label;
@@ -60,7 +61,7 @@ struct Tally {
 }
 
 /// Running pods by namespace and name.
-type ByName<'a> = BTreeMap<(&'a str, &'a str), (&'a Workload, &'a OwnedPod)>;
+type ByName<'a> = BTreeMap<(&'a str, &'a str), (&'a Workload, &'a SizedPod)>;
 
 impl Dimensions {
     pub fn new(config: &config::Recommender) -> Result<Self> {
@@ -166,7 +167,7 @@ impl Recommender {
         let of_known = world.pods.values().flatten().filter(|(workload, _)| known.contains(workload));
         let pods: ByName = of_known
             .flat_map(|(of, pods)| {
-                pods.iter().map(move |pod| ((&*of.namespace, pod.name.as_str()), (of, pod)))
+                pods.iter().map(move |live| ((&*of.namespace, &*live.pod.name), (of, &live.pod)))
             })
             .collect();
         for place in 0..self.dimensions.metrics.len() {

@@ -117,7 +117,7 @@ impl Recommender {
             .collect();
         let mut live: BTreeMap<(&str, &str), (&Arc<str>, &Workload)> = BTreeMap::new();
         for (of, pods) in world.pods.values().flatten() {
-            live.extend(pods.iter().map(|pod| ((&*of.namespace, pod.name.as_str()), (&pod.uid, of))));
+            live.extend(pods.iter().map(|live| ((&*of.namespace, &*live.pod.name), (&live.pod.uid, of))));
         }
         let namespaces: Vec<String> = new.keys().map(|namespace| namespace.to_string()).collect();
         let (store, now) = (&mut self.store, super::now());

@@ -8,7 +8,7 @@ use futures::{StreamExt, stream};
 use super::world::{State, Target, World};
 use super::{Recommender, RecommenderContext};
 use berth_config::Storage;
-use berth_kube_io::vpa::{ApiError, OwnedPod, status_patch};
+use berth_kube_io::vpa::{ApiError, status_patch};
 use berth_model::{Node, NodeSize, PerResource, PodSpec};
 use berth_rightsizing::recommend::propose::propose;
 use berth_rightsizing::recommend::status::{condition, next};
@@ -84,7 +84,7 @@ impl Recommender {
         nodes: &[Arc<Node>],
     ) -> Findings {
         let running = world.requests(workload);
-        let spec = world.pods_of(workload).and_then(|pods| pods.iter().find_map(OwnedPod::spec));
+        let spec = world.pods_of(workload).and_then(|pods| pods.iter().find_map(|live| live.spec.clone()));
         let max_allowed = self.place.config.max_allowed();
         let proposal =
             propose(vpa, &self.store, workload, &running, max_allowed, || sizes(nodes, spec.as_deref()));

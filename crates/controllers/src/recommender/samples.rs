@@ -37,7 +37,7 @@ impl Recommender {
         let judge = Judge::new(world, &self.recommended, self.place.metrics.clone());
         for (workload, pods) in world.pods.values().flatten().filter(|(workload, _)| known.contains(workload))
         {
-            for pod in pods {
+            for pod in pods.iter().map(|live| &live.pod) {
                 self.store.pod_runs(&pod.uid, workload);
                 let before = self.pods.get(&pod.uid);
                 let mut kills = BTreeMap::new();
@@ -50,7 +50,7 @@ impl Recommender {
                     };
                     kills.insert(container.name.clone(), time);
                     if is_new {
-                        let requested = container.requests.memory;
+                        let requested = container.requests().memory;
                         let kill = self.store.record_oom(&pod.uid, &container.name, requested, time, now);
                         self.place.metrics.oom(kill.is_ok());
                         if let Ok(needed) = kill {
@@ -76,7 +76,7 @@ impl Recommender {
             .pods
             .values()
             .flatten()
-            .flat_map(|(of, pods)| pods.iter().map(|pod| ((&*of.namespace, pod.name.as_str()), &pod.uid)))
+            .flat_map(|(of, pods)| pods.iter().map(|live| ((&*of.namespace, &*live.pod.name), &live.pod.uid)))
             .collect();
         let namespaces: Vec<String> = world
             .pods

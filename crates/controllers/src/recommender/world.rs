@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::Recommender;
-use berth_kube_io::vpa::{ApiError, OwnedPod, TopOwner};
+use berth_kube_io::LivePod;
+use berth_kube_io::vpa::{ApiError, TopOwner};
 use berth_model::PerResource;
 use berth_rightsizing::recommend::assign::controlling;
 use berth_rightsizing::recommend::create::CreationRequests;
@@ -21,12 +22,12 @@ pub(super) struct World {
     pub others: Vec<Vpa>,
     /// Where VPAs are to be created; `None`: nowhere, or unknown.
     pub asked: Option<CreationRequests>,
-    /// Pods of controlled workloads, for each namespace whose pods could be read.
+    /// Pods of controlled workloads, for each namespace whose owners could be read.
     pub pods: BTreeMap<Arc<str>, PodsOf>,
 }
 
 /// The running pods of each workload that has any.
-pub(super) type PodsOf = BTreeMap<Workload, Vec<OwnedPod>>;
+pub(super) type PodsOf = BTreeMap<Workload, Vec<Arc<LivePod>>>;
 
 /// A VPA of this recommender.
 pub(super) struct Target {
@@ -54,8 +55,8 @@ impl Target {
 }
 
 impl World {
-    /// Returns the running pods of a workload; `None` if the pods of its namespace could not be read.
-    pub fn pods_of(&self, workload: &Workload) -> Option<&[OwnedPod]> {
+    /// Returns the running pods of a workload; `None` if the owners of pods in its namespace could not be read.
+    pub fn pods_of(&self, workload: &Workload) -> Option<&[Arc<LivePod>]> {
         let pods = self.pods.get(&workload.namespace)?;
         Some(pods.get(workload).map_or(&[], Vec::as_slice))
     }
@@ -63,12 +64,10 @@ impl World {
     /// Returns the containers of these pods with their highest requests.
     pub fn requests(&self, workload: &Workload) -> Requests {
         let mut requests = Requests::new();
-        for container in self.pods_of(workload).into_iter().flatten().flat_map(|pod| &pod.containers) {
+        for container in self.pods_of(workload).into_iter().flatten().flat_map(|live| &live.pod.containers) {
+            let now = container.requests();
             let most = requests.entry(container.name.clone()).or_default();
-            *most = PerResource {
-                cpu: most.cpu.max(container.requests.cpu),
-                memory: most.memory.max(container.requests.memory),
-            };
+            *most = PerResource { cpu: most.cpu.max(now.cpu), memory: most.memory.max(now.memory) };
         }
         requests
     }
@@ -104,9 +103,10 @@ impl Recommender {
         let namespaces: BTreeSet<&Arc<str>> = wanted.iter().map(|workload| &workload.namespace).collect();
         let mut asked = self.asking_namespaces().await;
         let asking: BTreeSet<Arc<str>> = asked.iter().flat_map(|it| &it.namespaces).cloned().collect();
+        self.place.pods.listed().await;
         let mut pods = BTreeMap::new();
         for namespace in namespaces.into_iter().chain(&asking).collect::<BTreeSet<_>>() {
-            let topic = format!("pods of {namespace}");
+            let topic = format!("owners of pods in {namespace}");
             let asked = asked.as_mut().filter(|asked| asked.namespaces.contains(namespace));
             match self.owned_pods(namespace, &wanted, asked).await {
                 Ok(owned) => {
@@ -166,10 +166,10 @@ impl Recommender {
         mut asked: Option<&mut CreationRequests>,
     ) -> Result<PodsOf, ApiError> {
         let mut owned = PodsOf::new();
-        let pods = self.place.api.pods(namespace).await?;
-        self.owners.prefetch(namespace, pods.iter().filter_map(|pod| pod.owner.as_ref())).await;
-        for pod in pods {
-            let Some(owner) = &pod.owner else { continue };
+        let pods = self.place.pods.of(namespace);
+        self.owners.prefetch(namespace, pods.iter().filter_map(|live| live.pod.owner.as_ref())).await;
+        for live in pods {
+            let Some(owner) = &live.pod.owner else { continue };
             if let TopOwner::Top(top) = self.owners.top(namespace, owner).await? {
                 let workload = top.workload(namespace);
                 if let Some(asked) = &mut asked
@@ -179,7 +179,7 @@ impl Recommender {
                     asked.candidates.insert(workload.clone(), candidate);
                 }
                 if wanted.contains(&workload) {
-                    owned.entry(workload).or_default().push(pod);
+                    owned.entry(workload).or_default().push(live);
                 }
             }
         }

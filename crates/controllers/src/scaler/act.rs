@@ -56,7 +56,7 @@ impl ScalerContext {
                         done.resized += 1;
                         continue;
                     }
-                    Resized::Gone => continue,
+                    Resized::Gone | Resized::NotSeen => continue,
                     Resized::NoRoom(why) => why,
                     Resized::Refused(why) | Resized::Unknown(why) => {
                         refusals.add(&pod.uid, resize.changes.clone(), why.clone(), now_s);

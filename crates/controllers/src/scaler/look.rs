@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use super::{LOOKS_IN_FLIGHT, Scaler};
 use berth_kube_io::scaling::{Other, Plan, Query, Scale, Service};
 use berth_prometheus::{Namespaces, ServiceName, filled, signal, success_rate};
-use berth_rightsizing::apply::Pod;
+use berth_rightsizing::apply::SizedPod;
 use berth_rightsizing::recommend::Owner;
 use berth_rightsizing::scaling::{Kind, Measured, Point};
 use berth_rightsizing::usage::UsageKind;
@@ -17,7 +17,7 @@ use berth_rightsizing::usage::UsageKind;
 /// Data of one service.
 pub(super) struct ServiceObservation {
     pub scale: Scale,
-    pub pods: Vec<Pod>,
+    pub pods: Vec<SizedPod>,
     /// `None`: no signal is configured, or Prometheus has none.
     pub signal: Result<Option<Measured>, String>,
     pub success: Result<Option<Measured>, String>,
@@ -87,11 +87,15 @@ impl Scaler {
         let Owner { kind, name, .. } = &service.target;
         let target = |error: String| format!("{kind} {name}: {error}");
         let scale = api.scale(&path?).await.map_err(|error| target(error.to_string()))?;
-        if scale.selector.is_empty() {
-            return Err(target("its scale subresource has no pod selector".to_owned()));
-        }
-        let pods = api.service_pods(&service.namespace, &scale.selector).await;
-        let pods = pods.map_err(|error| format!("the pods of {kind} {name}: {error}"))?;
+        let Some(selector) = &scale.labels else {
+            return Err(target(format!(
+                "its scale subresource has no valid pod selector: `{}`",
+                scale.selector
+            )));
+        };
+        self.place.pods.listed().await;
+        let pods = self.place.pods.selected(&service.namespace, selector);
+        let pods = pods.iter().map(|live| live.pod.clone()).collect();
         let query =
             |of: fn(&Plan) -> &Option<Query>| service.plan.as_ref().ok().and_then(|plan| of(plan).as_ref());
         let (signal, success) = futures::join!(

@@ -13,7 +13,7 @@ use berth_kube_io::scaling::{Plan, Service};
 use berth_model::PerResource;
 use berth_rightsizing::apply::in_place::is_less;
 use berth_rightsizing::apply::qos::is_kept;
-use berth_rightsizing::apply::{self, Change, Hold, Pod, Resize as Resizing};
+use berth_rightsizing::apply::{self, Change, Hold, Resize as Resizing, SizedPod};
 use berth_rightsizing::recommend::change::proportional_limit;
 use berth_rightsizing::recommend::method::{Method, Sizes};
 use berth_rightsizing::recommend::{self, Amount, UnixNanos};
@@ -95,7 +95,7 @@ impl Remembered {
         now: Timestamp,
     ) -> Settled {
         let (now_s, replicas) = (now.as_second(), look.scale.replicas);
-        let pods: Vec<&Pod> = look.pods.iter().filter(|pod| !pod.is_deleting).collect();
+        let pods: Vec<&SizedPod> = look.pods.iter().filter(|pod| !pod.is_deleting).collect();
         let settings = settings_of(plan, others);
         // A size that another controller sets meanwhile will differ when berth controls it again.
         if plan.dry_run || (others.sizes.is_some() && !others.perhaps) {
@@ -120,7 +120,7 @@ impl Remembered {
         };
         let containers = names.iter().map(|name| {
             let samples = |kind| {
-                let of = |pod: &&Pod| windows.of((&service.namespace, &pod.name, name), kind);
+                let of = |pod: &&SizedPod| windows.of((&service.namespace, &pod.name, name), kind);
                 pods.iter().flat_map(of).collect::<Vec<Point>>()
             };
             Container {
@@ -150,7 +150,7 @@ impl Remembered {
             decision.sizes.iter().map(|(name, size)| (name.clone(), only(*size, ours(name)))).collect();
         let (mut resizes, mut reasons) = (Vec::new(), BTreeMap::new());
         // The pods of a service with 0 replicas are terminating.
-        let is_ours = |pod: &Pod| replicas > 0 && !plan.dry_run && !pod.is_deleting;
+        let is_ours = |pod: &SizedPod| replicas > 0 && !plan.dry_run && !pod.is_deleting;
         for (index, pod) in look.pods.iter().enumerate().filter(|(_, pod)| is_ours(pod)) {
             match resize(pod, &sizes) {
                 Ok(changes) if changes.is_empty() => {}
@@ -172,7 +172,7 @@ impl Remembered {
         &mut self,
         (method, current): (Method, Size),
         (namespace, name): (&str, &str),
-        pods: &[&Pod],
+        pods: &[&SizedPod],
         windows: &Windows,
         now: Timestamp,
     ) -> PerResource<Option<Amount>> {
@@ -206,7 +206,7 @@ impl Remembered {
 
     /// Returns the OOM kills since the last round, by container. Their times are from the clocks of nodes,
     /// which may be wrong: a kill of a known container is new if its time differs.
-    fn new_kills<'a>(&mut self, pods: &[&'a Pod], now: Timestamp) -> BTreeMap<&'a str, u32> {
+    fn new_kills<'a>(&mut self, pods: &[&'a SizedPod], now: Timestamp) -> BTreeMap<&'a str, u32> {
         let now = UnixNanos::try_from(now.as_nanosecond()).unwrap_or(UnixNanos::MAX);
         let until = self.killed_until.replace(now);
         let before = std::mem::take(&mut self.killed);
@@ -228,7 +228,7 @@ impl Remembered {
 
     /// Returns the size of the container: the last decision for the resources that berth controls, else what
     /// most of its pods request.
-    fn size_of(&self, name: &str, pods: &[&Pod], ours: PerResource<bool>) -> Size {
+    fn size_of(&self, name: &str, pods: &[&SizedPod], ours: PerResource<bool>) -> Size {
         let decided = only(self.sizes.get(name).copied().unwrap_or_default(), ours);
         let containers =
             pods.iter().flat_map(|pod| &pod.containers).filter(|container| container.name == name);
@@ -265,12 +265,17 @@ fn only(size: Size, ours: PerResource<bool>) -> Size {
 }
 
 /// Returns the number of ready pods with a container that has no recent sample.
-fn unheard((namespace, name): (&str, &str), pods: &[&Pod], windows: &Windows, now: i64) -> PerResource<u32> {
+fn unheard(
+    (namespace, name): (&str, &str),
+    pods: &[&SizedPod],
+    windows: &Windows,
+    now: i64,
+) -> PerResource<u32> {
     let since = now.saturating_sub(Vertical::default().stale_s);
-    let has_it = |pod: &Pod| pod.containers.iter().any(|container| container.name == name);
+    let has_it = |pod: &SizedPod| pod.containers.iter().any(|container| container.name == name);
     let count = |kind| {
-        let samples = |pod: &Pod| windows.of((namespace, &pod.name, name), kind);
-        let is_heard = |pod: &Pod| samples(pod).any(|point| point.time_s >= since);
+        let samples = |pod: &SizedPod| windows.of((namespace, &pod.name, name), kind);
+        let is_heard = |pod: &SizedPod| samples(pod).any(|point| point.time_s >= since);
         let unheard = pods.iter().filter(|pod| pod.is_ready && has_it(pod) && !is_heard(pod)).count();
         unheard.try_into().unwrap_or(u32::MAX)
     };
@@ -278,7 +283,7 @@ fn unheard((namespace, name): (&str, &str), pods: &[&Pod], windows: &Windows, no
 }
 
 /// Returns a message: why pods do not get their size.
-fn held(pods: &[&Pod], others: BTreeMap<&'static str, usize>) -> Option<String> {
+fn held(pods: &[&SizedPod], others: BTreeMap<&'static str, usize>) -> Option<String> {
     let mut reasons = others;
     for pod in pods {
         let why = match pod.resize {
@@ -299,8 +304,8 @@ fn held(pods: &[&Pod], others: BTreeMap<&'static str, usize>) -> Option<String> 
 ///
 /// # Errors
 /// The reason why it cannot be done in place.
-fn resize(pod: &Pod, sizes: &BTreeMap<String, Size>) -> Result<Vec<Change>, Hold> {
-    let of = |(index, container): (usize, &apply::Container)| {
+fn resize(pod: &SizedPod, sizes: &BTreeMap<String, Size>) -> Result<Vec<Change>, Hold> {
+    let of = |(index, container): (usize, &apply::SizedContainer)| {
         let size = sizes.get(&container.name)?;
         let (has, limits) = (container.wanted.requests, container.wanted.limits);
         let wanted = PerResource { cpu: size.cpu_milli, memory: size.memory_bytes };

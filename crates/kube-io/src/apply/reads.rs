@@ -1,15 +1,11 @@
 //! Reads of the updater, once per round.
 
-use std::sync::Arc;
-
 use jiff::{Span, Timestamp};
 use serde::Deserialize;
 
-use super::pods::read_running;
 use crate::lean::nullable;
 use crate::pod_reader::is_name;
 use crate::vpa::{ApiError, Recommending, built_in};
-use berth_rightsizing::apply::Pod;
 use berth_rightsizing::recommend::Owner;
 
 /// Time without a renewal after which a Lease has no holder, in seconds; upstream's `AdmissionControllerStatusTimeout`.
@@ -60,21 +56,6 @@ struct LeaseSpec {
 }
 
 impl Recommending {
-    /// Lists the pods of a namespace that are not finished, with their requests and the state of their resizes.
-    ///
-    /// # Errors
-    /// When the list is incomplete.
-    pub async fn running_pods(&self, namespace: &Arc<str>) -> Result<Vec<Pod>, ApiError> {
-        let mut pods = Vec::new();
-        let path = format!("/api/v1/namespaces/{namespace}/pods");
-        self.list(&path, |item| match read_running(item) {
-            Ok(pod) => pods.extend(pod.filter(|pod| is_name(&pod.name) && !pod.uid.is_empty())),
-            Err(error) => tracing::debug!(%namespace, error, "a pod cannot be parsed and is skipped"),
-        })
-        .await?;
-        Ok(pods)
-    }
-
     /// Returns the number of replicas that a controller wants.
     ///
     /// # Errors

@@ -49,9 +49,14 @@ struct Requests<'a>(Vec<(&'a str, Quantity)>);
 
 impl<'a> Requests<'a> {
     /// Reads the valid entries of `list`; notes a problem for each invalid one.
-    fn read(list: &'a ResourceList, path: &dyn Fn() -> String, problems: &mut Problems) -> Requests<'a> {
-        let mut requests = Requests(Vec::with_capacity(list.0.len()));
-        for (name, amount) in &list.0 {
+    fn read(
+        list: Option<&'a ResourceList>,
+        path: &dyn Fn() -> String,
+        problems: &mut Problems,
+    ) -> Requests<'a> {
+        let list = list.map_or(&[][..], |list| &list.0);
+        let mut requests = Requests(Vec::with_capacity(list.len()));
+        for (name, amount) in list {
             let field = || format!("{}[{name}]", path());
             match amount {
                 Ok(amount) if amount.is_negative() => {
@@ -114,8 +119,8 @@ fn nonzero_defaults(pod: &LeanPod, requests: &Requests) -> Vec<(&'static str, Qu
 /// Returns the pod-level requests, if they set a resource supported at pod level (upstream: `IsPodLevelRequestsSet`).
 fn pod_level(pod: &LeanPod) -> Option<&LeanRequirements> {
     let resources = pod.spec.resources.as_ref()?;
-    let supported = resources.requests.0.iter().any(|(name, _)| is_pod_level(name));
-    supported.then_some(resources)
+    let mut requests = resources.requests.iter().flat_map(|list| &list.0);
+    requests.any(|(name, _)| is_pod_level(name)).then_some(resources)
 }
 
 fn is_pod_level(name: &str) -> bool {
@@ -131,13 +136,16 @@ fn pod_requests<'a>(pod: &'a LeanPod, defaults: &Defaults, problems: &mut Proble
     let mut total = container_requests(pod, defaults, problems);
 
     if let Some(level) = pod_level(pod) {
-        let spec = Requests::read(&level.requests, &|| "spec.resources.requests".into(), problems);
+        let spec = Requests::read(level.requests.as_ref(), &|| "spec.resources.requests".into(), problems);
         let resized = match &pod.status.resources {
             Some(actual) if counts_status(pod) => {
-                let actual =
-                    Requests::read(&actual.requests, &|| "status.resources.requests".into(), problems);
+                let actual = Requests::read(
+                    actual.requests.as_ref(),
+                    &|| "status.resources.requests".into(),
+                    problems,
+                );
                 let allocated = Requests::read(
-                    &pod.status.allocated_resources,
+                    Some(&pod.status.allocated_resources),
                     &|| "status.allocatedResources".into(),
                     problems,
                 );
@@ -150,7 +158,7 @@ fn pod_requests<'a>(pod: &'a LeanPod, defaults: &Defaults, problems: &mut Proble
         }
     }
 
-    total.add(&Requests::read(&pod.spec.overhead, &|| "spec.overhead".into(), problems));
+    total.add(&Requests::read(Some(&pod.spec.overhead), &|| "spec.overhead".into(), problems));
     total
 }
 
@@ -190,13 +198,14 @@ fn one_container<'a>(
     path: &dyn Fn() -> String,
     problems: &mut Problems,
 ) -> Requests<'a> {
-    let mut requests = Requests::read(&container.resources.requests, path, problems);
+    let mut requests =
+        Requests::read(container.resources.as_ref().and_then(|it| it.requests.as_ref()), path, problems);
     let status = (resizable && counts_status(pod)).then(|| container_status(pod, &container.name));
     if let Some((status, actual)) = status.flatten() {
         let field = |field: &str| format!("status of container {:?}: {field}", container.name);
-        let actual = Requests::read(&actual.requests, &|| field("resources.requests"), problems);
+        let actual = Requests::read(actual.requests.as_ref(), &|| field("resources.requests"), problems);
         let allocated =
-            Requests::read(&status.allocated_resources, &|| field("allocatedResources"), problems);
+            Requests::read(Some(&status.allocated_resources), &|| field("allocatedResources"), problems);
         requests = effective(pod, &requests, &actual, &allocated);
     }
     for &(name, amount) in defaults {

@@ -281,7 +281,7 @@ fn lean_types_can_be_watched() {
 #[test]
 fn managed_fields_and_annotations_are_not_kept() {
     let pod = lean(&json!({"metadata": {"name": "p", "annotations": {"a": "b"}, "managedFields": [{}]}}));
-    assert_eq!((pod.metadata.annotations, pod.metadata.managed_fields), (None, None));
+    assert_eq!((pod.metadata.annotations, pod.metadata.managed_fields), (Some(Default::default()), None));
 }
 
 /// Invalid values in every field that the conversion reads.

@@ -10,6 +10,7 @@ use serde::{
 
 use super::{LeanConditions, LeanDisk, LeanScheduled, LeanVolume, LeanVolumeSource, ResourceList};
 use berth_model::{Quantity, QuantityError};
+use berth_rightsizing::apply::patch::OBSERVED;
 
 /// `null` is what it would be if it were absent: Go writes `null` for empty lists and maps.
 pub(crate) fn nullable<'de, D, T>(deserializer: D) -> Result<T, D::Error>
@@ -20,9 +21,10 @@ where
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// The only annotation that is read.
+/// Annotation of cluster-autoscaler.
 pub(crate) const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
 
+/// Reads metadata. Annotations are `Some` if the object has any, with only [`SAFE_TO_EVICT`] and [`OBSERVED`].
 pub(crate) fn lean_meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     #[derive(Default, Deserialize)]
     #[serde(default, rename_all = "camelCase")]
@@ -43,6 +45,8 @@ pub(crate) fn lean_meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Ob
     struct Annotations {
         #[serde(rename = "cluster-autoscaler.kubernetes.io/safe-to-evict")]
         safe_to_evict: Option<serde_json::Value>,
+        #[serde(rename = "vpaObservedContainers")]
+        observed: Option<serde_json::Value>,
     }
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -64,11 +68,12 @@ pub(crate) fn lean_meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Ob
         controller: Some(true),
         ..OwnerReference::default()
     });
-    let safe_to_evict = meta.annotations.and_then(|annotations| annotations.safe_to_evict);
-    let annotations =
-        safe_to_evict.and_then(|value| Some((SAFE_TO_EVICT.to_owned(), value.as_str()?.to_owned())));
+    let annotations = meta.annotations.map(|Annotations { safe_to_evict, observed }| {
+        let read = [(SAFE_TO_EVICT, safe_to_evict), (OBSERVED, observed)].into_iter();
+        read.filter_map(|(name, value)| Some((name.to_owned(), value?.as_str()?.to_owned()))).collect()
+    });
     Ok(ObjectMeta {
-        annotations: annotations.map(|annotation| BTreeMap::from([annotation])),
+        annotations,
         name: meta.name,
         namespace: meta.namespace,
         uid: meta.uid,
@@ -191,6 +196,9 @@ impl<'de> Deserialize<'de> for LeanConditions {
         fn owned(text: Option<Text>) -> String {
             text.map_or_else(String::new, |text| text.0.into_owned())
         }
+        fn is_true(status: Text) -> bool {
+            status.0 == "True"
+        }
 
         struct Conditions;
         impl<'de> Visitor<'de> for Conditions {
@@ -206,14 +214,22 @@ impl<'de> Deserialize<'de> for LeanConditions {
                     match &*condition.kind.0 {
                         "PodScheduled" => {
                             found.scheduled = Some(LeanScheduled {
-                                status: condition.status.is_some_and(|status| status.0 == "True"),
+                                status: condition.status.is_some_and(is_true),
                                 reason: owned(condition.reason),
                                 message: owned(condition.message),
                             });
                         }
+                        "Ready" => found.ready = condition.status.is_some_and(is_true),
                         "PodResizePending" => {
                             found.resize_infeasible =
-                                condition.reason.is_some_and(|why| why.0 == "Infeasible");
+                                condition.reason.as_ref().is_some_and(|why| why.0 == "Infeasible");
+                            if condition.status.is_some_and(is_true) {
+                                found.resize_pending = Some(owned(condition.reason));
+                            }
+                        }
+                        "PodResizeInProgress" if condition.status.is_some_and(is_true) => {
+                            found.resize_in_progress =
+                                Some((owned(condition.reason), owned(condition.message)));
                         }
                         _ => {}
                     }

@@ -5,14 +5,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::objects::{Other, Service, read_other, read_selector, sizing};
-use crate::apply::read_running;
 use crate::client::{MERGE_PATCH, json_request};
-use crate::pod_reader::is_name;
 use crate::report_json::{EventBody, Regarding, note_of};
 use crate::vpa::{ApiError, Recommending};
 use berth_crds::service_scaler::ServiceScalerStatus;
 use berth_model::LabelSelector;
-use berth_rightsizing::apply::Pod;
 
 const SCALERS: &str = "servicescalers";
 /// Kinds of other autoscalers: the path before and after the namespace, and the kind.
@@ -29,7 +26,7 @@ pub struct Scale {
     pub replicas: u32,
     /// Selector of its pods, in the syntax of a query.
     pub selector: String,
-    /// The parsed selector; `None` if hints cannot use it.
+    /// The parsed selector; `None` if it is empty or invalid.
     pub labels: Option<LabelSelector>,
     resource_version: String,
     path: String,
@@ -149,22 +146,6 @@ impl Recommending {
         self.send(json_request(Method::PATCH, &scale.path, MERGE_PATCH, &patch)).await.map(drop)
     }
 
-    /// Lists the pods that a scale selects and that are not finished; skips and logs those that cannot be parsed.
-    ///
-    /// # Errors
-    /// When the list is incomplete.
-    pub async fn service_pods(&self, namespace: &str, selector: &str) -> Result<Vec<Pod>, ApiError> {
-        let mut pods = Vec::new();
-        let path = format!("/api/v1/namespaces/{namespace}/pods");
-        let selector = format!("labelSelector={}", encoded(selector));
-        self.list_where(&path, &selector, |item| match read_running(item) {
-            Ok(pod) => pods.extend(pod.filter(|pod| is_name(&pod.name) && !pod.uid.is_empty())),
-            Err(error) => tracing::warn!(namespace, %error, "a pod cannot be parsed"),
-        })
-        .await?;
-        Ok(pods)
-    }
-
     /// Lists the other autoscalers in a namespace. Kinds that the server does not serve have no objects.
     ///
     /// # Errors
@@ -227,22 +208,5 @@ impl Recommending {
         let said = (change.kind(), change.reason(), "Scale", note_of(note));
         let body = EventBody::about(regarding, said, (CONTROLLER, instance.to_owned()), now);
         self.send(body.request()).await.map(drop)
-    }
-}
-
-/// Percent-encodes a text for the query of a URL.
-fn encoded(text: &str) -> String {
-    let keep = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~');
-    let of = |byte: u8| if keep(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
-    text.bytes().map(of).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_selector_is_encoded_for_a_query() {
-        assert_eq!(encoded("app=web,tier in (a,b)"), "app%3Dweb%2Ctier%20in%20%28a%2Cb%29");
     }
 }

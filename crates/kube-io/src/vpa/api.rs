@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::objects::{made, read_vpa, usage_patch};
-use super::pods::{OwnedPod, PodUsage, read_pod, read_usage};
+use super::usage::{PodUsage, read_usage};
 use crate::client::{self, Answer, MERGE_PATCH, json_request};
 use crate::retry::{self, WriteReply};
 use berth_rightsizing::recommend::Vpa;
@@ -65,28 +65,6 @@ impl Recommending {
         })
         .await?;
         Ok(vpas)
-    }
-
-    /// Lists the pods of a namespace that are not finished; the first one of each owner with its spec.
-    ///
-    /// # Errors
-    /// When the list is incomplete.
-    pub async fn pods(&self, namespace: &str) -> Result<Vec<OwnedPod>, ApiError> {
-        let mut pods = Vec::new();
-        let mut owners = BTreeSet::new();
-        let path = format!("/api/v1/namespaces/{namespace}/pods");
-        self.list(&path, |item| match read_pod(item) {
-            Ok(None) => {}
-            Ok(Some(mut pod)) => {
-                if !owners.insert(pod.owner.clone()) {
-                    pod.drop_spec();
-                }
-                pods.push(pod);
-            }
-            Err(error) => tracing::warn!(namespace, %error, "a pod cannot be parsed"),
-        })
-        .await?;
-        Ok(pods)
     }
 
     /// Lists the newest samples of a namespace's pods, from `metrics.k8s.io`.

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::api::{ApiError, Recommending};
 use super::owners::METADATA;
-use super::pods::controller;
+use super::owners::controller;
 use crate::lean::nullable;
 use crate::pod_reader::is_name;
 use berth_model::Quantity;

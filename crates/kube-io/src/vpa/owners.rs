@@ -9,7 +9,6 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use super::api::{ApiError, Recommending};
-use super::pods::{OwnerReference, controller};
 use crate::lean::nullable;
 use crate::pod_reader::is_name;
 use berth_rightsizing::recommend::Owner;
@@ -74,6 +73,21 @@ pub(super) struct Meta {
     labels: BTreeMap<String, String>,
     #[serde(deserialize_with = "nullable")]
     pub owner_references: Vec<OwnerReference>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct OwnerReference {
+    api_version: String,
+    kind: String,
+    name: String,
+    controller: Option<bool>,
+}
+
+/// Returns the controller among these references.
+pub(super) fn controller(owners: Vec<OwnerReference>) -> Option<Owner> {
+    let owner = owners.into_iter().find(|owner| owner.controller == Some(true))?;
+    Some(Owner { api_version: owner.api_version, kind: owner.kind, name: owner.name })
 }
 
 impl Recommending {

@@ -4,12 +4,12 @@
 
 use super::hold::Hold;
 use super::limit_range::{Ranges, admits, fit_container, fit_pod, fit_ratio, limit_for};
-use super::pod::{Change, Container, Pod, Resize};
+use super::pod::{Change, Resize, SizedContainer, SizedPod};
 use crate::recommend::amount::Amount;
 use crate::recommend::{Amounts, ContainerPolicy, Recommendation, Vpa};
 
 /// Returns the recommendation for each container by index, within the limits of the VPA and of LimitRanges.
-pub fn recommended(pod: &Pod, vpa: &Vpa, ranges: &Ranges) -> Vec<(usize, Recommendation, Vec<String>)> {
+pub fn recommended(pod: &SizedPod, vpa: &Vpa, ranges: &Ranges) -> Vec<(usize, Recommendation, Vec<String>)> {
     let all = vpa.status.recommendation.as_deref().unwrap_or_default();
     let mut wanted: Vec<(usize, Recommendation)> = Vec::new();
     for (index, container) in pod.containers.iter().enumerate() {
@@ -42,7 +42,7 @@ pub fn recommended(pod: &Pod, vpa: &Vpa, ranges: &Ranges) -> Vec<(usize, Recomme
 
 fn fit(
     amounts: &mut Amounts,
-    container: &Container,
+    container: &SizedContainer,
     policy: Option<&ContainerPolicy>,
     ranges: &Ranges,
 ) -> Vec<String> {
@@ -82,7 +82,7 @@ fn fit(
 ///
 /// # Errors
 /// The reason why the pod stays unchanged.
-pub fn changes(pod: &Pod, vpa: &Vpa, ranges: &Ranges) -> Result<Vec<Change>, Hold> {
+pub fn changes(pod: &SizedPod, vpa: &Vpa, ranges: &Ranges) -> Result<Vec<Change>, Hold> {
     if pod.is_sized_as_a_whole {
         return Err(Hold::PodLevelResources);
     }
@@ -100,7 +100,7 @@ pub fn changes(pod: &Pod, vpa: &Vpa, ranges: &Ranges) -> Result<Vec<Change>, Hol
 }
 
 fn change(
-    pod: &Pod,
+    pod: &SizedPod,
     vpa: &Vpa,
     ranges: &Ranges,
     (index, mut requests, notes): (usize, Amounts, Vec<String>),
@@ -120,7 +120,7 @@ fn change(
 
 /// Returns by how much the changes exceed what the pod's node gives it, or must be ready to give: millicores and
 /// bytes. A node never gives what it reported as infeasible.
-pub fn growth(pod: &Pod, changes: &[Change]) -> berth_model::NodeSize {
+pub fn growth(pod: &SizedPod, changes: &[Change]) -> berth_model::NodeSize {
     let mut growth = berth_model::NodeSize::default();
     for change in changes {
         let Some(container) = pod.containers.get(change.container) else { continue };

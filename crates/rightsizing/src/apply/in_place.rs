@@ -7,7 +7,7 @@ use super::hold::Hold;
 use super::memory::OfPod;
 use super::mode::Mode;
 use super::pod::Change;
-use super::pod::{Pod, Resize};
+use super::pod::{Resize, SizedPod};
 use crate::recommend::{Amounts, UnixNanos};
 
 const MINUTE_NS: i64 = 60_000_000_000;
@@ -29,7 +29,7 @@ pub enum Advice {
 /// Decides the next action. `is_urgent`: the pod is OOM-killed repeatedly.
 pub(super) fn advise(
     mode: Mode,
-    pod: &Pod,
+    pod: &SizedPod,
     changes: &[Change],
     is_urgent: bool,
     known: &mut OfPod,
@@ -60,7 +60,7 @@ pub(super) fn advise(
 }
 
 /// Decides for a pod without a resize that its kubelet knows of.
-fn rested(pod: &Pod, changes: &[Change], is_urgent: bool, known: &OfPod, now: UnixNanos) -> Advice {
+fn rested(pod: &SizedPod, changes: &[Change], is_urgent: bool, known: &OfPod, now: UnixNanos) -> Advice {
     let is_in = |change: &Change| {
         pod.containers.get(change.container).is_none_or(|container| change.is_in(container.wanted))
     };
@@ -74,7 +74,7 @@ fn rested(pod: &Pod, changes: &[Change], is_urgent: bool, known: &OfPod, now: Un
 }
 
 /// Returns whether some request would be lower than the one that is infeasible on its node.
-pub fn is_less(pod: &Pod, changes: &[Change]) -> bool {
+pub fn is_less(pod: &SizedPod, changes: &[Change]) -> bool {
     let lower = |now: Amounts, before: Amounts| {
         let lower = now.zip(before).map(|(now, before): (Option<i64>, Option<i64>)| {
             now.zip(before).is_some_and(|(now, before)| now < before)

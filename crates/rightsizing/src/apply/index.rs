@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::limit_range::Ranges;
 use super::mode::Mode;
-use super::pod::Pod;
+use super::pod::SizedPod;
 use crate::recommend::store::Workload;
 use crate::recommend::{Owner, UnixNanos, Vpa};
 
@@ -196,26 +196,26 @@ impl Index {
 
     /// Returns the VPA that controls a pod, unless it is off: the oldest one for the topmost targeted owner in the
     /// chain.
-    pub fn govern(&self, pod: &Pod) -> Option<Governed> {
+    pub fn govern(&self, pod: &SizedPod) -> Option<Governed> {
         let vpa = self.vpas.of(&self.chain(pod), &pod.namespace)?;
         Some(self.governed(pod, vpa))
     }
 
     /// Returns what sizes a new pod: the VPA that controls it, else a ServiceScaler.
-    pub fn size_new(&self, pod: &Pod) -> Option<Governed> {
+    pub fn size_new(&self, pod: &SizedPod) -> Option<Governed> {
         let chain = self.chain(pod);
         let of = |sizing: &Sizing| sizing.of(&chain, &pod.namespace);
         let vpa = of(&self.vpas).or_else(|| of(&self.scalers))?;
         Some(self.governed(pod, vpa))
     }
 
-    fn governed(&self, pod: &Pod, vpa: Arc<Vpa>) -> Governed {
+    fn governed(&self, pod: &SizedPod, vpa: Arc<Vpa>) -> Governed {
         let mode = Mode::of(&vpa.update_mode);
         Governed { vpa, mode, ranges: self.ranges(&pod.namespace) }
     }
 
     /// Returns the pod's controller, the controller of that one, and so on.
-    fn chain(&self, pod: &Pod) -> Vec<Owner> {
+    fn chain(&self, pod: &SizedPod) -> Vec<Owner> {
         let mut chain: Vec<Owner> = pod.owner.iter().cloned().collect();
         while let Some(last) = chain.last()
             && chain.len() < DEPTH_MAX
@@ -238,7 +238,7 @@ impl Index {
 
 /// Returns the Deployment of a ReplicaSet that the watch has not delivered yet, from the pod template hash in the
 /// names.
-fn by_template_hash(pod: &Pod, owner: &Owner) -> Option<Owner> {
+fn by_template_hash(pod: &SizedPod, owner: &Owner) -> Option<Owner> {
     if Kind::of(owner) != Some(Kind::ReplicaSet) {
         return None;
     }

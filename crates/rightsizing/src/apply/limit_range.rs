@@ -3,7 +3,7 @@
 //! Upstream: `pkg/utils/limitrange` and `pkg/utils/vpa/capping.go`. Unlike upstream, limit-to-request ratios are
 //! respected, and a pod that would still be refused is left alone.
 
-use super::pod::{Change, Container, Pod, Resources};
+use super::pod::{Change, Resources, SizedContainer, SizedPod};
 use crate::recommend::amount::{AMOUNT_MAX, Amount};
 use crate::recommend::change::proportional_limit;
 use crate::recommend::{Amounts, Recommendation};
@@ -55,7 +55,7 @@ fn scaled(amount: Amount, to: i128, from: i128) -> Amount {
 
 /// Scales the recommendations for all containers of a pod in proportion, so that the pod's limits stay in the range
 /// of pods.
-pub(super) fn fit_pod(wanted: &mut [(usize, Recommendation)], pod: &Pod, range: &Range) {
+pub(super) fn fit_pod(wanted: &mut [(usize, Recommendation)], pod: &SizedPod, range: &Range) {
     let bounds: [fn(&mut Recommendation) -> &mut Amounts; 3] =
         [|it| &mut it.target, |it| &mut it.lower, |it| &mut it.upper];
     for bound in bounds {
@@ -67,7 +67,7 @@ pub(super) fn fit_pod(wanted: &mut [(usize, Recommendation)], pod: &Pod, range: 
 
 fn fit_sum(
     wanted: &mut [(usize, Recommendation)],
-    pod: &Pod,
+    pod: &SizedPod,
     range: &Range,
     bound: fn(&mut Recommendation) -> &mut Amounts,
     (of, of_mut): (Of, OfMut),
@@ -113,7 +113,7 @@ pub(super) fn limit_for(
 
 /// Fits the recommendation for a container to the range of containers: its limit, which follows the request, must
 /// be in it.
-pub(super) fn fit_container(amounts: &mut Amounts, container: &Container, range: &Range) -> Vec<String> {
+pub(super) fn fit_container(amounts: &mut Amounts, container: &SizedContainer, range: &Range) -> Vec<String> {
     let mut notes = Vec::new();
     let now = container.wanted;
     for (name, of, of_mut) in RESOURCES {
@@ -155,7 +155,7 @@ pub(super) fn fit_ratio(requests: &mut Amounts, limits: &Amounts, range: &Range)
 }
 
 /// Returns whether the LimitRanges and Kubernetes itself would accept the pod with these changes.
-pub(super) fn admits(pod: &Pod, changes: &[Change], ranges: &Ranges) -> bool {
+pub(super) fn admits(pod: &SizedPod, changes: &[Change], ranges: &Ranges) -> bool {
     let mut sums = Resources::default();
     let mut all_limited = PerResource { cpu: true, memory: true };
     for (index, container) in pod.containers.iter().enumerate() {

@@ -31,5 +31,5 @@ pub use index::{Governed, Index};
 pub use limit_range::{Range, Ranges};
 pub use memory::Memory;
 pub use mode::Mode;
-pub use pod::{Change, Container, Pod, Resize, Resources};
+pub use pod::{Change, Resize, Resources, SizedContainer, SizedPod};
 pub use update::{Round, Rules, Step};

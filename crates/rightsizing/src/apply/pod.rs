@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::recommend::{Amounts, Owner, UnixNanos};
-use berth_model::PerResource;
+use berth_model::{NodeSize, PerResource};
 
 /// Requests and limits of a container: millicores and bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -12,8 +12,9 @@ pub struct Resources {
     pub limits: Amounts,
 }
 
+/// A pod with the sizes of its containers: one that runs, or one in an admission review.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Pod {
+pub struct SizedPod {
     pub namespace: Arc<str>,
     /// Empty in a review of a pod whose name the API server has not generated yet.
     pub name: Arc<str>,
@@ -33,7 +34,7 @@ pub struct Pod {
     pub observed: Option<Vec<String>>,
     /// Whether it has CPU or memory in `spec.resources`.
     pub is_sized_as_a_whole: bool,
-    pub containers: Vec<Container>,
+    pub containers: Vec<SizedContainer>,
     /// Only used for the QoS class.
     pub init_containers: Vec<Resources>,
     /// `None`: no resize is in progress.
@@ -41,7 +42,7 @@ pub struct Pod {
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Container {
+pub struct SizedContainer {
     pub name: String,
     pub wanted: Resources,
     /// Actual resources from its status; `None`: not reported.
@@ -78,14 +79,20 @@ pub enum Resize {
     Unknown,
 }
 
-impl Container {
+impl SizedContainer {
     /// Returns its current resources.
     pub fn now(&self) -> Resources {
         self.actual.unwrap_or(self.wanted)
     }
+
+    /// Returns its current requests; of a resource that the status does not report, those in the spec; 0: none.
+    pub fn requests(&self) -> NodeSize {
+        let actual = self.actual.unwrap_or_default().requests;
+        actual.zip(self.wanted.requests).map(|(actual, wanted)| actual.or(wanted).unwrap_or_default())
+    }
 }
 
-impl Pod {
+impl SizedPod {
     /// Returns whether the container was seen by the webhook, or the pod was seen by none.
     pub fn is_observed(&self, container: &str) -> bool {
         self.observed.as_ref().is_none_or(|names| names.iter().any(|name| name == container))

@@ -1,7 +1,7 @@
 //! The QoS class of a pod, as Kubernetes computes it (`ComputePodQOS`). It cannot change in place.
 
 use super::pod::Change;
-use super::pod::{Pod, Resources};
+use super::pod::{Resources, SizedPod};
 use berth_model::PerResource;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub fn class(containers: impl IntoIterator<Item = Resources>) -> Class {
 }
 
 /// Returns whether the pod keeps its class with these changes.
-pub fn is_kept(pod: &Pod, changes: &[Change]) -> bool {
+pub fn is_kept(pod: &SizedPod, changes: &[Change]) -> bool {
     let before = pod.containers.iter().map(|container| container.wanted);
     let after = pod.containers.iter().enumerate().map(|(index, container)| {
         let change = changes.iter().find(|change| change.container == index);

@@ -20,9 +20,9 @@ pub fn owner(kind: &str, name: &str) -> Owner {
     Owner { api_version: group.into(), kind: kind.into(), name: name.into() }
 }
 
-pub fn container(name: &str, requests: Amounts, limits: Amounts) -> Container {
+pub fn container(name: &str, requests: Amounts, limits: Amounts) -> SizedContainer {
     let is_said = |amounts: Amounts| amounts != Amounts::default();
-    Container {
+    SizedContainer {
         name: name.into(),
         wanted: Resources { requests, limits },
         has: Has {
@@ -30,13 +30,13 @@ pub fn container(name: &str, requests: Amounts, limits: Amounts) -> Container {
             requests: is_said(requests),
             limits: is_said(limits),
         },
-        ..Container::default()
+        ..SizedContainer::default()
     }
 }
 
 /// A running pod of the ReplicaSet `web-5d4f8`.
-pub fn pod(name: &str, containers: Vec<Container>) -> Pod {
-    Pod {
+pub fn pod(name: &str, containers: Vec<SizedContainer>) -> SizedPod {
+    SizedPod {
         namespace: "shop".into(),
         name: name.into(),
         uid: format!("u-{name}").into(),
@@ -44,7 +44,7 @@ pub fn pod(name: &str, containers: Vec<Container>) -> Pod {
         template_hash: Some("5d4f8".into()),
         node: Some("n".into()),
         containers,
-        ..Pod::default()
+        ..SizedPod::default()
     }
 }
 

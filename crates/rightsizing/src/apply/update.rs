@@ -15,7 +15,7 @@ use super::limit_range::Ranges;
 use super::memory::Memory;
 use super::mode::Mode;
 use super::pod::Change;
-use super::pod::Pod;
+use super::pod::SizedPod;
 use super::qos;
 use crate::recommend::amount::Amount;
 use crate::recommend::change::{Difference, difference};
@@ -84,7 +84,7 @@ pub enum Step {
 pub struct Round<'a> {
     vpa: &'a Vpa,
     mode: Mode,
-    pods: &'a [Pod],
+    pods: &'a [SizedPod],
     ranges: &'a Ranges,
     rules: Rules,
     memory: &'a mut Memory,
@@ -96,7 +96,7 @@ impl<'a> Round<'a> {
     /// Creates a round. `pods` are those that the VPA controls and that are not finished. `replicas` is the desired
     /// number of pods of each controller, where known.
     pub fn new(
-        (vpa, pods): (&'a Vpa, &'a [Pod]),
+        (vpa, pods): (&'a Vpa, &'a [SizedPod]),
         ranges: &'a Ranges,
         replicas: &BTreeMap<Owner, usize>,
         rules: Rules,
@@ -155,7 +155,7 @@ impl<'a> Round<'a> {
 
     /// Returns the difference if it is large enough for an update now, and whether the pod is OOM-killed
     /// repeatedly.
-    fn is_due(&self, pod: &Pod) -> Option<(Difference, bool)> {
+    fn is_due(&self, pod: &SizedPod) -> Option<(Difference, bool)> {
         let recommended = recommended(pod, self.vpa, self.ranges);
         let seen = recommended.iter().filter_map(|(index, recommendation, _)| {
             let container = pod.containers.get(*index)?;
@@ -171,7 +171,7 @@ impl<'a> Round<'a> {
         (difference.is_outside || is_urgent || (is_far && is_old())).then_some((difference, is_urgent))
     }
 
-    fn is_killed(&self, pod: &Pod) -> bool {
+    fn is_killed(&self, pod: &SizedPod) -> bool {
         let own = self.vpa.update.evict_after_oom_s.filter(|seconds| *seconds > 0);
         let within = own.map_or(self.rules.quick_oom, |seconds| seconds.saturating_mul(SECOND_NS));
         pod.containers.iter().any(|container| {
@@ -258,7 +258,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    fn budget(&self, pod: &Pod) -> Result<Budget, Hold> {
+    fn budget(&self, pod: &SizedPod) -> Result<Budget, Hold> {
         let owner = pod.owner.as_ref().ok_or(Hold::NoController)?;
         self.groups.get(owner).copied().unwrap_or(Err(Hold::UnknownReplicas))
     }
@@ -297,7 +297,7 @@ impl<'a> Round<'a> {
     }
 
     /// Returns whether the resize needs no budget: it restarts no container, and the rules allow that.
-    fn is_free(&self, pod: &Pod, changes: &[Change]) -> bool {
+    fn is_free(&self, pod: &SizedPod, changes: &[Change]) -> bool {
         let restarts = |change: &Change| {
             pod.containers.get(change.container).is_none_or(|it| it.restarts.cpu || it.restarts.memory)
         };
@@ -305,7 +305,7 @@ impl<'a> Round<'a> {
     }
 
     /// Returns whether the VPA's requirements are met for some container.
-    fn is_wanted(&self, pod: &Pod) -> bool {
+    fn is_wanted(&self, pod: &SizedPod) -> bool {
         if self.vpa.update.requirements.is_empty() {
             return true;
         }

@@ -81,7 +81,7 @@ fn only_pods_that_are_created_are_of_interest() {
     let of = |resource: &str, sub_resource: &str, operation: &str| {
         let request = json!({
             "uid": "r", "namespace": "shop", "operation": operation, "subResource": sub_resource,
-            "resource": {"group": "", "resource": resource}, "object": {"spec": {}},
+            "resource": {"group": "", "resource": resource}, "object": {"metadata": {}, "spec": {}},
         });
         outcome_of(&mutate, request)
     };

@@ -2,18 +2,22 @@ use super::*;
 use berth_rightsizing::apply::Resources;
 use berth_rightsizing::recommend::time;
 
-fn pod(cpu: Option<Amount>, limit: Option<Amount>) -> Pod {
+fn pod(cpu: Option<Amount>, limit: Option<Amount>) -> SizedPod {
     let wanted = Resources {
         requests: PerResource { cpu, memory: Some(1 << 30) },
         limits: PerResource { cpu: limit, memory: None },
     };
-    Pod {
+    SizedPod {
         uid: "u".into(),
         name: "web-0".into(),
         node: Some("n".into()),
         is_ready: true,
-        containers: vec![apply::Container { name: "app".into(), wanted, ..apply::Container::default() }],
-        ..Pod::default()
+        containers: vec![apply::SizedContainer {
+            name: "app".into(),
+            wanted,
+            ..apply::SizedContainer::default()
+        }],
+        ..SizedPod::default()
     }
 }
 
@@ -36,10 +40,10 @@ fn a_pod_is_resized_with_its_limits_in_proportion() {
 fn a_pod_that_has_its_size_or_waits_or_requests_nothing_is_left_alone() {
     assert_eq!(resize(&pod(Some(300), None), &sizes(300)), Ok(Vec::new()));
     assert_eq!(resize(&pod(None, None), &sizes(300)), Ok(Vec::new()));
-    let waits = Pod { node: None, ..pod(Some(200), None) };
+    let waits = SizedPod { node: None, ..pod(Some(200), None) };
     assert_eq!(resize(&waits, &sizes(300)), Ok(Vec::new()));
     for stuck in [Resizing::Deferred, Resizing::Infeasible, Resizing::Error, Resizing::Unknown] {
-        let pending = Pod { resize: Some(stuck), ..pod(Some(200), None) };
+        let pending = SizedPod { resize: Some(stuck), ..pod(Some(200), None) };
         assert_eq!(resize(&pending, &sizes(300)), Ok(Vec::new()), "{stuck:?}");
         assert_eq!(resize(&pending, &sizes(150)).unwrap().len(), 1, "{stuck:?}");
     }
@@ -57,7 +61,7 @@ fn a_container_is_never_restarted_for_its_size() {
 
 #[test]
 fn what_cannot_be_in_place_is_held_with_its_reason() {
-    let whole = Pod { is_sized_as_a_whole: true, ..pod(Some(200), None) };
+    let whole = SizedPod { is_sized_as_a_whole: true, ..pod(Some(200), None) };
     assert_eq!(resize(&whole, &sizes(300)), Err(Hold::PodLevelResources));
     // Its limit, and so its request, would become 1m, which it already has.
     let mut odd = pod(Some(2), Some(3));
@@ -71,7 +75,7 @@ fn at(text: &str) -> Timestamp {
     text.parse().unwrap()
 }
 
-fn killed_at(text: &str) -> Pod {
+fn killed_at(text: &str) -> SizedPod {
     let mut killed = pod(Some(200), None);
     killed.containers[0].oom_killed = time::from_text(text).ok();
     killed
@@ -118,7 +122,7 @@ fn the_size_is_what_was_decided_or_what_most_pods_have() {
 /// A service, its pods and their usage, across rounds.
 struct Bench {
     plan: Plan,
-    pods: Vec<Pod>,
+    pods: Vec<SizedPod>,
     others: InTheWay,
     remembered: Remembered,
     windows: Windows,
@@ -139,7 +143,7 @@ impl Bench {
         };
         let pod = |at: usize| {
             let (uid, name) = (format!("u{at}").into(), format!("web-{at}").into());
-            Pod { uid, name, ..pod(Some(900), None) }
+            SizedPod { uid, name, ..pod(Some(900), None) }
         };
         Bench {
             plan,
@@ -317,12 +321,12 @@ mod garbage {
         )
     }
 
-    fn any_pod() -> impl Strategy<Value = Pod> {
+    fn any_pod() -> impl Strategy<Value = SizedPod> {
         let amount = || prop::option::of(prop_oneof![0_i64..3_000, Just(i64::MAX)]);
         let flags = any::<(bool, bool, bool)>();
         (0_usize..5, amount(), amount(), amount(), flags, prop::option::of(any::<i64>())).prop_map(
             |(at, cpu, memory, limit, (is_ready, is_deleting, pending), oom_killed)| {
-                let mut pod = Pod {
+                let mut pod = SizedPod {
                     uid: format!("u{at}").into(),
                     name: format!("web-{at}").into(),
                     is_ready,

@@ -6,11 +6,11 @@ use super::*;
 use crate::apply::patch;
 use crate::recommend::{Allowed, ContainerPolicy};
 
-fn one(requests: Amounts, limits: Amounts, target: Amounts) -> (Pod, Vpa) {
+fn one(requests: Amounts, limits: Amounts, target: Amounts) -> (SizedPod, Vpa) {
     (pod("p", vec![container("app", requests, limits)]), vpa("Initial", vec![recommendation("app", target)]))
 }
 
-fn changed(pod: &Pod, vpa: &Vpa, ranges: &Ranges) -> (Amounts, Amounts) {
+fn changed(pod: &SizedPod, vpa: &Vpa, ranges: &Ranges) -> (Amounts, Amounts) {
     let changes = changes(pod, vpa, ranges).expect("it changes");
     (changes[0].requests, changes[0].limits)
 }

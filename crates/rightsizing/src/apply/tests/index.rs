@@ -15,7 +15,7 @@ fn named(of: &str, created: i64, target: Owner, mode: &str) -> Object {
     Object::Vpa(Box::new(vpa))
 }
 
-fn governing(index: &Index, pod: &Pod) -> Option<Arc<str>> {
+fn governing(index: &Index, pod: &SizedPod) -> Option<Arc<str>> {
     index.govern(pod).map(|governed| governed.vpa.name.clone())
 }
 
@@ -33,7 +33,7 @@ fn the_oldest_vpa_that_is_on_governs_the_pods_of_its_target() {
     assert_eq!(governing(&index, &pod).as_deref(), Some("third"));
     index.apply(Kind::Vpa, name("third"), named("third", 3, owner("Deployment", "api"), "Recreate"));
     assert_eq!(governing(&index, &pod), None, "its target has changed");
-    let elsewhere = Pod { namespace: "bank".into(), ..pod };
+    let elsewhere = SizedPod { namespace: "bank".into(), ..pod };
     assert_eq!(governing(&index, &elsewhere), None);
 }
 
@@ -43,7 +43,7 @@ fn the_owner_of_a_replica_set_is_known_by_its_pods_until_a_watch_has_told() {
     index.apply(Kind::Vpa, name("web"), named("web", 1, owner("Deployment", "web"), "Recreate"));
     let pod = pod("p", Vec::new());
     assert!(governing(&index, &pod).is_some());
-    let without_hash = Pod { template_hash: None, ..pod.clone() };
+    let without_hash = SizedPod { template_hash: None, ..pod.clone() };
     assert!(governing(&index, &without_hash).is_none());
     index.apply(Kind::ReplicaSet, name("web-5d4f8"), Object::Owned(Some(owner("Deployment", "web"))));
     assert!(governing(&index, &without_hash).is_some());
@@ -59,11 +59,11 @@ fn kinds_of_others_are_followed_to_where_a_vpa_looks() {
     let kafka = Owner { api_version: "kafka.example.com/v1".into(), kind: "Kafka".into(), name: "k".into() };
     index.apply(Kind::Vpa, name("k"), named("k", 1, kafka.clone(), "Recreate"));
     index.apply(Kind::StatefulSet, name("k-0"), Object::Owned(Some(kafka)));
-    let pod = Pod { owner: Some(owner("StatefulSet", "k-0")), ..pod("p", Vec::new()) };
+    let pod = SizedPod { owner: Some(owner("StatefulSet", "k-0")), ..pod("p", Vec::new()) };
     assert!(governing(&index, &pod).is_some());
     // A cycle.
     index.apply(Kind::ReplicaSet, name("a"), Object::Owned(Some(owner("ReplicaSet", "a"))));
-    let round = Pod { owner: Some(owner("ReplicaSet", "a")), ..pod };
+    let round = SizedPod { owner: Some(owner("ReplicaSet", "a")), ..pod };
     assert!(governing(&index, &round).is_none());
 }
 

@@ -11,9 +11,9 @@ const HOUR: i64 = 60 * MINUTE;
 /// A time after all pods were started.
 const NOW: i64 = 1_000 * HOUR;
 
-fn running(name: &str, cpu: i64) -> Pod {
+fn running(name: &str, cpu: i64) -> SizedPod {
     let started = Some(NOW - 24 * HOUR);
-    Pod { started, ..pod(name, vec![container("app", amounts(cpu, MI), Amounts::default())]) }
+    SizedPod { started, ..pod(name, vec![container("app", amounts(cpu, MI), Amounts::default())]) }
 }
 
 fn for_cpu(mode: &str, target: i64, bounds: (i64, i64)) -> Vpa {
@@ -24,7 +24,7 @@ fn for_cpu(mode: &str, target: i64, bounds: (i64, i64)) -> Vpa {
 /// A round of these pods, all of which the controller desires.
 fn with_round<R>(
     vpa: &Vpa,
-    pods: &[Pod],
+    pods: &[SizedPod],
     memory: &mut Memory,
     (rules, now): (Rules, i64),
     body: impl FnOnce(&mut Round) -> R,
@@ -35,7 +35,7 @@ fn with_round<R>(
 }
 
 /// The steps of a round, by pod, if each step succeeds.
-fn steps_at(vpa: &Vpa, pods: &[Pod], memory: &mut Memory, at: (Rules, i64)) -> Vec<(String, Step)> {
+fn steps_at(vpa: &Vpa, pods: &[SizedPod], memory: &mut Memory, at: (Rules, i64)) -> Vec<(String, Step)> {
     with_round(vpa, pods, memory, at, |round| {
         let (candidates, held) = round.candidates();
         let mut steps = Vec::new();
@@ -53,12 +53,12 @@ fn steps_at(vpa: &Vpa, pods: &[Pod], memory: &mut Memory, at: (Rules, i64)) -> V
     })
 }
 
-fn steps(vpa: &Vpa, pods: &[Pod]) -> Vec<Step> {
+fn steps(vpa: &Vpa, pods: &[SizedPod]) -> Vec<Step> {
     let at = (Rules::default(), NOW);
     steps_at(vpa, pods, &mut Memory::default(), at).into_iter().map(|(_, step)| step).collect()
 }
 
-fn candidates(vpa: &Vpa, pods: &[Pod]) -> Vec<Candidate> {
+fn candidates(vpa: &Vpa, pods: &[SizedPod]) -> Vec<Candidate> {
     let at = (Rules::default(), NOW);
     with_round(vpa, pods, &mut Memory::default(), at, |round| round.candidates().0)
 }
@@ -68,11 +68,11 @@ fn those_outside_of_the_bounds_and_old_ones_that_are_far_off_are_due() {
     let inside = for_cpu("Recreate", 1_000, (500, 2_000));
     assert_eq!(candidates(&inside, &[running("a", 950)]).len(), 0, "5 % off");
     assert_eq!(candidates(&inside, &[running("a", 900)]).len(), 1, "11 % off");
-    let young = Pod { started: Some(NOW - 11 * HOUR), ..running("a", 600) };
+    let young = SizedPod { started: Some(NOW - 11 * HOUR), ..running("a", 600) };
     assert_eq!(candidates(&inside, std::slice::from_ref(&young)).len(), 0);
     assert_eq!(candidates(&for_cpu("Recreate", 1_000, (700, 2_000)), &[young]).len(), 1, "below the bound");
-    assert_eq!(candidates(&inside, &[Pod { started: None, ..running("a", 600) }]).len(), 0);
-    let leaving = Pod { is_deleting: true, ..running("a", 100) };
+    assert_eq!(candidates(&inside, &[SizedPod { started: None, ..running("a", 600) }]).len(), 0);
+    let leaving = SizedPod { is_deleting: true, ..running("a", 100) };
     assert_eq!(candidates(&inside, &[leaving]).len(), 0);
     for mode in ["Off", "Initial", "Whatever"] {
         assert_eq!(candidates(&for_cpu(mode, 1_000, (500, 2_000)), &[running("a", 100)]).len(), 0, "{mode}");
@@ -82,7 +82,7 @@ fn those_outside_of_the_bounds_and_old_ones_that_are_far_off_are_due() {
 #[test]
 fn a_container_that_was_killed_soon_after_its_start_is_due_if_something_would_change() {
     let killed = |after: i64, cpu: i64| {
-        let mut pod = Pod { started: Some(NOW - MINUTE), ..running("a", cpu) };
+        let mut pod = SizedPod { started: Some(NOW - MINUTE), ..running("a", cpu) };
         pod.containers[0].oom_after = Some(after);
         pod
     };
@@ -93,7 +93,7 @@ fn a_container_that_was_killed_soon_after_its_start_is_due_if_something_would_ch
     let mut shorter = vpa.clone();
     shorter.update.evict_after_oom_s = Some(30);
     assert_eq!(candidates(&shorter, &[killed(MINUTE, 980)]).len(), 0);
-    let unseen = Pod { observed: Some(vec!["other".into()]), ..killed(MINUTE, 100) };
+    let unseen = SizedPod { observed: Some(vec!["other".into()]), ..killed(MINUTE, 100) };
     assert_eq!(candidates(&vpa, &[unseen]).len(), 0, "added after the webhook");
 }
 
@@ -108,7 +108,7 @@ fn those_that_need_more_come_first_then_those_that_are_farther_off() {
 #[test]
 fn so_many_are_evicted_that_half_of_the_pods_stay() {
     let vpa = for_cpu("Auto", 1_000, (500, 2_000));
-    let pods: Vec<Pod> = (0..5).map(|index| running(&index.to_string(), 100)).collect();
+    let pods: Vec<SizedPod> = (0..5).map(|index| running(&index.to_string(), 100)).collect();
     let of = |step: Step, steps: &[Step]| steps.iter().filter(|it| **it == step).count();
     let steps_of_5 = steps(&vpa, &pods);
     assert_eq!((of(Step::Evict, &steps_of_5), of(Step::Hold(Hold::Budget), &steps_of_5)), (2, 3));
@@ -117,9 +117,9 @@ fn so_many_are_evicted_that_half_of_the_pods_stay() {
     let mut single = vpa.clone();
     single.update.min_replicas = Some(1);
     assert_eq!(steps(&single, &pods[..1]), [Step::Evict]);
-    let lonely = Pod { owner: None, ..running("a", 100) };
+    let lonely = SizedPod { owner: None, ..running("a", 100) };
     assert_eq!(steps(&vpa, &[lonely]), [Step::Hold(Hold::NoController)]);
-    let elsewhere = Pod { owner: Some(owner("StatefulSet", "db")), ..running("a", 100) };
+    let elsewhere = SizedPod { owner: Some(owner("StatefulSet", "db")), ..running("a", 100) };
     assert_eq!(steps(&vpa, &[elsewhere.clone(), elsewhere]), [Step::Hold(Hold::UnknownReplicas); 2]);
 }
 
@@ -149,12 +149,12 @@ fn in_place_is_tried_first_and_the_budget_holds_for_it_too() {
     for mode in ["InPlace", "InPlaceOrRecreate"] {
         let vpa = for_cpu(mode, 1_000, (500, 2_000));
         assert_eq!(steps(&vpa, &pods), [Step::Resize, Step::Hold(Hold::Budget)], "{mode}");
-        let pending = Pod { is_pending: true, ..running("a", 100) };
+        let pending = SizedPod { is_pending: true, ..running("a", 100) };
         assert_eq!(steps(&vpa, &[pending.clone(), pending]), [Step::Hold(Hold::Pending); 2], "{mode}");
     }
     let vpa = for_cpu("InPlace", 1_000, (500, 2_000));
     let free = Rules { free_in_place: true, ..Rules::default() };
-    let steps = |pods: &[Pod]| steps_at(&vpa, pods, &mut Memory::default(), (free, NOW));
+    let steps = |pods: &[SizedPod]| steps_at(&vpa, pods, &mut Memory::default(), (free, NOW));
     assert!(steps(&pods).iter().all(|(_, step)| *step == Step::Resize));
     let mut restarting = pods.clone();
     restarting.iter_mut().for_each(|pod| pod.containers[0].restarts.memory = true);
@@ -233,7 +233,7 @@ fn a_qos_class_never_changes_in_place() {
     let guaranteed = |name: &str| {
         let both = amounts(100, MI);
         let started = Some(NOW - 24 * HOUR);
-        Pod { started, ..pod(name, vec![container("app", both, both)]) }
+        SizedPod { started, ..pod(name, vec![container("app", both, both)]) }
     };
     let pods = [guaranteed("a"), guaranteed("b")];
     let mut vpa = for_cpu("InPlace", 200, (200, 200));
@@ -291,14 +291,14 @@ fn nothing_is_evicted_while_no_webhook_would_change_what_comes_after() {
     let first = steps_at(&vpa, &pods, &mut memory, (Rules::default(), NOW));
     assert_eq!(first[0].1, Step::Evict);
     let back = |observed: Option<Vec<String>>| {
-        let again = Pod { observed, started: Some(NOW + 2), ..running("c", 100) };
+        let again = SizedPod { observed, started: Some(NOW + 2), ..running("c", 100) };
         [again, running("b", 100)]
     };
-    let mut first = |pods: &[Pod], now| steps_at(&vpa, pods, &mut memory, (Rules::default(), now))[0].1;
+    let mut first = |pods: &[SizedPod], now| steps_at(&vpa, pods, &mut memory, (Rules::default(), now))[0].1;
     assert_eq!(first(&back(None), NOW + MINUTE), Step::Hold(Hold::WebhookNotCalled));
     assert_eq!(first(&back(None), NOW + 59 * MINUTE), Step::Hold(Hold::WebhookNotCalled));
     assert_eq!(first(&back(None), NOW + HOUR), Step::Evict, "it may work again");
-    let seen = [Pod { observed: Some(vec!["app".into()]), ..running("d", 100) }, running("b", 100)];
+    let seen = [SizedPod { observed: Some(vec!["app".into()]), ..running("d", 100) }, running("b", 100)];
     assert_eq!(first(&seen, NOW + HOUR + MINUTE), Step::Evict, "it works, and more is recommended now");
 }
 
