@@ -31,7 +31,7 @@ use berth_controllers::{leadership, recommender, scaler};
 use berth_kube_io::certificates::{FOLLOW_EVERY, Rotation};
 use berth_kube_io::client::without_retries;
 use berth_kube_io::placement::{BindCounters, KubeClaims, KubeStore, drive};
-use berth_kube_io::{Allocations, Evictor, LivePods, PolicyWriter, QuotaWriter, Reporter};
+use berth_kube_io::{Allocations, Evictor, PolicyWriter, QuotaWriter, Reporter};
 use berth_model::{PodRef, Report};
 use berth_scheduler::agent::{AgentConfig, CacheLimits};
 use berth_scheduler::engine::{AgentThreads, Engine, Outlet};
@@ -124,13 +124,6 @@ fn io_runtime(cores: usize) -> std::io::Result<tokio::runtime::Runtime> {
         _ => tokio::runtime::Builder::new_multi_thread(),
     };
     builder.worker_threads(threads.max(1)).enable_all().build()
-}
-
-/// Returns the store of the pods that are sized: none, unless a feature that sizes pods is on.
-fn live_pods(config: &Config) -> LivePods {
-    let (scaled, recommender) = (config.scaling.enabled, config.recommender.clone());
-    let sized = recommender.enabled || recommender.apply.updater;
-    LivePods::new(move |namespace| scaled || sized && recommender.covers(namespace))
 }
 
 async fn cluster_config(kubeconfig: Option<&Path>) -> Result<kube::Config> {
@@ -257,7 +250,8 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     };
     let trust = serving::trust(&config, secure.as_ref().map(|(_, secure)| secure.clone()));
     let hints = Arc::default();
-    let (index, mutate) = applying::webhook(&mut tasks, &config, &client, (&histograms, &sources), &hints);
+    let watches = applying::watch_store(&config);
+    let mutate = applying::webhook(&config, &watches, &histograms, &hints);
     let routes = serving::routes(&mut tasks, &config, asked, &health, (&histograms, &sources), trust)?;
     let routes = Served { mutate, ..routes };
     if let Some((listener, secure)) = secure {
@@ -273,8 +267,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
             tracing::error!(%error, "the HTTP server failed");
         }
     });
-    let pods = live_pods(&config);
-    sink::watch_cluster(&mut tasks, (&engine, pods.clone()), &client, &sources, &health, &config);
+    sink::watch_cluster(&mut tasks, (&engine, &watches), &client, &sources, &health, &config);
     hints::follow(&mut tasks, &client, &config, &sources, (&engine, hints));
     keep_time(&mut tasks, &engine, &config);
     self_check::self_check(&mut tasks, &engine, &client, &config, sources.self_checks.clone());
@@ -286,11 +279,11 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         &cluster,
         &config.recommender,
         (&engine, &leadership),
-        &pods,
+        &watches,
         sources.recommender.clone(),
     )?;
-    scaler::scale(&mut tasks, &cluster, &config, (&engine, &leadership), &pods, sources.scaler.clone())?;
-    applying::update(&mut tasks, &config, &cluster, (&engine, &leadership), (index, pods), &sources)?;
+    scaler::scale(&mut tasks, &cluster, &config, (&engine, &leadership), &watches, sources.scaler.clone())?;
+    applying::update(&mut tasks, &config, &cluster, (&engine, &leadership), &watches, &sources)?;
     let in_flight = config.binds_in_flight as usize;
     let claims = KubeClaims::new(cluster.clone(), leadership.fence.as_ref())?;
     let leads = {

@@ -173,7 +173,7 @@ impl Index {
                 self.objects = self.listing.take().expect("a list began");
                 self.synced = true;
             }
-            Change::Refused => {}
+            Change::NotServed | Change::Refused => {}
         }
     }
 }

@@ -6,6 +6,7 @@ mod faults;
 mod prometheus;
 mod scope;
 mod speed;
+mod watches;
 
 use std::time::Duration;
 

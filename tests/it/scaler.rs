@@ -22,6 +22,7 @@ use berth_testenv::{Options, Process, User};
 use self::load::Load;
 use crate::allocations::Kubectl;
 use crate::chart::{SCALING, rendered};
+use crate::recommender;
 use crate::support::*;
 use crate::usage;
 
@@ -275,6 +276,7 @@ async fn what_others_scale_or_cannot_be_measured_is_left_alone_and_said() {
     let hpas: Api<HorizontalPodAutoscaler> = Api::default_namespaced(client.clone());
     let hpa = serde_json::from_value(hpa).expect("an autoscaler");
     hpas.create(&PostParams::default(), &hpa).await.expect("it is created");
+    recommender::create_crds(client).await;
     create_deployment(client, "web", 2, None).await;
     let _berth = berth_for(control_plane, &prometheus);
     create_scaler(client, "web", json!({})).await;
@@ -287,9 +289,26 @@ async fn what_others_scale_or_cannot_be_measured_is_left_alone_and_said() {
     assert_eq!(replicas(client).await, 2);
     assert!(web_pods(client).await.iter().all(|pod| cpu_of(pod) == 900));
 
-    // Without the other autoscaler it is scaled; then it is deleted and has no metrics any more.
+    // A VPA that appears meanwhile is seen by the watch.
+    let vpa = json!({
+        "apiVersion": "autoscaling.k8s.io/v1", "kind": "VerticalPodAutoscaler", "metadata": {"name": "web"},
+        "spec": {
+            "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+            "updatePolicy": {"updateMode": "Initial"},
+        },
+    });
+    recommender::create(&recommender::vpas(client), vpa).await;
+    await_until(SOON, "nothing is left to scale", async || {
+        let conditions = status(client).await.conditions;
+        let active = conditions.into_iter().find(|it| it.type_ == "Active").map(|it| it.message);
+        active.is_some_and(|message| message.contains("VerticalPodAutoscaler web the sizes"))
+    })
+    .await;
+
+    // Without the other autoscaler its replicas are scaled; then it is deleted and has no metrics any more.
     hpas.delete("web", &Default::default()).await.expect("it is deleted");
     await_until(SOON, "it grows", async || replicas(client).await > 2).await;
+    assert!(web_pods(client).await.iter().all(|pod| cpu_of(pod) == 900), "the VPA decides about sizes");
     drop(load);
     await_until(SOON, "the missing signal is said", async || {
         let status = status(client).await;

@@ -30,7 +30,7 @@ pub struct Recommender {
     /// recommender; no other recommender with that name may run then.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
-    /// Process only VPAs of these namespaces; no objects of other namespaces are read. Empty: all namespaces.
+    /// Process only VPAs of these namespaces. Empty: all namespaces.
     #[serde(deserialize_with = "names")]
     #[schemars(extend("uniqueItems" = true), inner(regex(pattern = "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")))]
     pub namespaces: Vec<String>,

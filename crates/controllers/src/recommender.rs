@@ -28,9 +28,9 @@ use super::leadership::Leadership;
 use super::rounds::{self, Rounds};
 use super::tasks::Tasks;
 use berth_config as config;
-use berth_kube_io::LivePods;
+use berth_kube_io::WatchStore;
 use berth_kube_io::client::without_retries;
-use berth_kube_io::vpa::{ApiError, Owners, Recommending};
+use berth_kube_io::vpa::{Owners, Recommending};
 use berth_model::Node;
 use berth_prometheus::PrometheusSource;
 use berth_rightsizing::recommend::store::{Store, Workload};
@@ -48,7 +48,7 @@ const LAST_SAVE_MAX: Duration = Duration::from_secs(3);
 struct RecommenderContext {
     config: Arc<config::Recommender>,
     api: Recommending,
-    pods: LivePods,
+    watches: WatchStore,
     source: Option<PrometheusSource>,
     engine: Engine,
     leadership: Leadership,
@@ -75,7 +75,7 @@ pub fn recommend(
     cluster: &kube::Config,
     config: &config::Recommender,
     (engine, leadership): (&Engine, &Leadership),
-    pods: &LivePods,
+    watches: &WatchStore,
     metrics: Option<Arc<RecommenderMetrics>>,
 ) -> Result<Option<Handle>> {
     let Some(metrics) = metrics else { return Ok(None) };
@@ -85,7 +85,7 @@ pub fn recommend(
     let place = RecommenderContext {
         config: Arc::new(config.clone()),
         api: Recommending::new(without_retries(cluster.clone())?),
-        pods: pods.clone(),
+        watches: watches.clone(),
         source,
         engine: engine.clone(),
         leadership: leadership.clone(),
@@ -140,7 +140,7 @@ struct Recommender {
 impl Recommender {
     fn new(place: RecommenderContext, term: u64) -> Result<Self> {
         Ok(Self {
-            owners: Owners::new(place.api.clone(), place.label()),
+            owners: Owners::new(place.api.clone(), place.watches.index.clone(), place.label()),
             store: Store::new(place.config.settings())?,
             dimensions: Dimensions::new(&place.config)?,
             place,
@@ -169,13 +169,7 @@ impl Rounds for Recommender {
         let world = match self.look().await {
             Ok(world) => world,
             Err(error) => {
-                let error = match error {
-                    ApiError::NotFound(_) => {
-                        "no VerticalPodAutoscalers in this cluster: install their CRDs".to_owned()
-                    }
-                    error => error.to_string(),
-                };
-                self.complaints.say("vpas", "VerticalPodAutoscalers", Err(error));
+                self.complaints.say("vpas", "VerticalPodAutoscalers", Err(error.to_string()));
                 metrics.round(false);
                 return;
             }

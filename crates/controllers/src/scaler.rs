@@ -24,7 +24,7 @@ use super::resizing::Resizer;
 use super::rounds::{self, Rounds};
 use super::tasks::{Tasks, host_name};
 use berth_config::Config;
-use berth_kube_io::LivePods;
+use berth_kube_io::WatchStore;
 use berth_kube_io::apply::PodWriter;
 use berth_kube_io::client::without_retries;
 use berth_kube_io::scaling::{Other, Service, same_target};
@@ -48,7 +48,7 @@ struct ScalerContext {
     /// Windows in which services are compared; `None`: disabled.
     hints_window: Option<Duration>,
     api: Recommending,
-    pods: LivePods,
+    watches: WatchStore,
     resizer: Arc<Resizer>,
     source: PrometheusSource,
     leadership: Leadership,
@@ -63,7 +63,7 @@ pub fn scale(
     cluster: &kube::Config,
     config: &Config,
     (engine, leadership): (&Engine, &Leadership),
-    pods: &LivePods,
+    watches: &WatchStore,
     metrics: Option<Arc<ScalerMetrics>>,
 ) -> Result<()> {
     let Some(metrics) = metrics else { return Ok(()) };
@@ -77,7 +77,7 @@ pub fn scale(
         interval: config.scaling.interval.get(),
         hints_window: config.scaling.hints.then(|| config.scaling.hints_window.get()),
         api: Recommending::new(client.clone()),
-        pods: pods.clone(),
+        watches: watches.clone(),
         resizer: Arc::new(Resizer::new(engine.clone(), PodWriter::new(client, host_name()))),
         source: PrometheusSource::new(prometheus.context("scaling needs recommender.prometheus")?)?,
         leadership: leadership.clone(),
@@ -121,7 +121,7 @@ impl Rounds for Scaler {
 
 impl Scaler {
     fn new(place: ScalerContext, term: u64) -> Self {
-        let owners = Owners::new(place.api.clone(), None);
+        let owners = Owners::new(place.api.clone(), place.watches.index.clone(), None);
         let windows = Windows::new(place.interval);
         let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
         let affinity =

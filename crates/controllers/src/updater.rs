@@ -5,17 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use parking_lot::RwLock;
 
 use super::leadership::Leadership;
 use super::resizing::{Resized, Resizer};
 use super::rounds::{self, Rounds};
 use berth_config as config;
-use berth_kube_io::LivePods;
-use berth_kube_io::apply::{Evicted, PodEvent, PodId, Replicas};
+use berth_kube_io::WatchStore;
+use berth_kube_io::apply::{Evicted, PodEvent, PodId};
 use berth_kube_io::vpa::{ApiError, Recommending};
 use berth_rightsizing::apply::update::Candidate;
-use berth_rightsizing::apply::{Hold, Index, Memory, Mode, Ranges, Round, Rules, SizedPod, Step};
+use berth_rightsizing::apply::{Hold, Memory, Mode, Ranges, Round, Rules, SizedPod, Step};
 use berth_rightsizing::recommend::{Owner, UnixNanos, Vpa};
 use berth_telemetry::UpdaterMetrics;
 
@@ -33,9 +32,8 @@ pub type CertificateValid = Arc<dyn Fn(Timestamp) -> bool + Send + Sync>;
 pub struct Updater {
     pub config: Arc<config::Recommender>,
     pub api: Recommending,
-    pub pods: LivePods,
+    pub watches: WatchStore,
     pub resizer: Arc<Resizer>,
-    pub index: Arc<RwLock<Index>>,
     pub leadership: Leadership,
     /// Validity of the certificate that the API server must accept.
     pub certificate: CertificateValid,
@@ -106,7 +104,7 @@ impl Updater {
     /// The reason why not all pods were checked.
     async fn update(&self, term: u64, known: &mut UpdaterState, tally: &mut Tally) -> Result<(), String> {
         let rules = self.rules().await?;
-        self.pods.listed().await;
+        self.watches.pods.listed().await;
         known.memory.without_the_future(now());
         let namespaces = self.namespaces()?;
         let (mut uids, mut vpas) = (BTreeSet::new(), BTreeSet::new());
@@ -147,7 +145,7 @@ impl Updater {
 
     /// Returns the namespaces with VPAs that update pods.
     fn namespaces(&self) -> Result<BTreeSet<Arc<str>>, String> {
-        let index = self.index.read();
+        let index = self.watches.index.read();
         if !index.is_complete() {
             return Err("VPAs, LimitRanges and owners of pods have not all been listed yet".to_owned());
         }
@@ -161,9 +159,9 @@ impl Updater {
 
     /// Returns the VPAs of a namespace that update pods, with their pods.
     fn groups(&self, namespace: &Arc<str>) -> Vec<Group> {
-        let index = self.index.read();
+        let index = self.watches.index.read();
         let mut groups: BTreeMap<Arc<str>, Group> = BTreeMap::new();
-        for live in self.pods.of(namespace) {
+        for live in self.watches.pods.of(namespace) {
             let Some(governed) = index.govern(&live.pod).filter(|it| it.mode.updates()) else { continue };
             let group = groups.entry(governed.vpa.name.clone()).or_insert_with(|| Group {
                 vpa: governed.vpa,
@@ -188,7 +186,7 @@ impl Updater {
         let looked = (&**vpa, &pods[..]);
         let nobody = BTreeMap::new();
         let unknown = Round::new(looked, ranges, &nobody, rules, &mut known.memory, now).unknown_replicas();
-        let replicas = self.replicas(group, &unknown).await;
+        let replicas = self.replicas(group, &unknown);
         let mut memory = std::mem::take(&mut known.memory);
         let mut round = Round::new(looked, ranges, &replicas, rules, &mut memory, now);
         let (candidates, held) = round.candidates();
@@ -216,23 +214,15 @@ impl Updater {
         known.memory = memory;
     }
 
-    /// Returns the desired replicas of these controllers, as far as they can be read.
-    async fn replicas(&self, group: &Group, owners: &BTreeSet<Owner>) -> BTreeMap<Owner, usize> {
-        let mut replicas = BTreeMap::new();
-        for owner in owners {
-            let there = || group.pods.iter().filter(|pod| pod.owner.as_ref() == Some(owner)).count();
-            let wanted = match self.api.replicas(&group.vpa.namespace, owner).await {
-                Ok(Replicas::Of(wanted)) => wanted,
-                Ok(Replicas::AsTheyAre) => there(),
-                Ok(Replicas::Unknown) => continue,
-                Err(error) => {
-                    tracing::debug!(%error, owner = owner.name, "updater: cannot read the desired replicas");
-                    continue;
-                }
-            };
-            replicas.insert(owner.clone(), wanted);
-        }
-        replicas
+    /// Returns the desired replicas of these controllers, as far as they are known. A Job wants the pods that it has.
+    fn replicas(&self, group: &Group, owners: &BTreeSet<Owner>) -> BTreeMap<Owner, usize> {
+        let index = self.watches.index.read();
+        let wanted = |owner: &Owner| {
+            let workload = index.workload(&group.vpa.namespace, owner)?;
+            let running = || group.pods.iter().filter(|pod| pod.owner.as_ref() == Some(owner)).count();
+            workload.replicas.or_else(|| (owner.kind == "Job").then(running))
+        };
+        owners.iter().filter_map(|owner| Some((owner.clone(), wanted(owner)?))).collect()
     }
 
     /// Resizes a pod in place, if its node has capacity. Returns the next step, and details of why it is
@@ -277,7 +267,7 @@ impl Updater {
                 tracing::info!(namespace = %pod.namespace, pod = %pod.name, vpa = %vpa.name, "evicted a pod to apply its recommendation");
                 self.metrics.update("evicted");
                 round.evicted(candidate);
-                self.pods.mark_deleting(pod);
+                self.watches.pods.mark_deleting(pod);
                 self.resizer.writer.tell(PodEvent::evicted(id(pod), &vpa.name)).await;
                 Step::Evict
             }

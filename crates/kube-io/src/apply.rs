@@ -3,11 +3,8 @@
 mod events;
 mod new_pod;
 mod reads;
-mod watched;
 mod writer;
 
 pub use events::PodEvent;
 pub use new_pod::NewPod;
-pub use reads::Replicas;
-pub use watched::{Follows, follow};
 pub use writer::{Evicted, PodId, PodWriter, ResizeError};

@@ -61,7 +61,7 @@ impl PodIndex {
                 }
                 sink.retain_pods(&listed);
             }
-            Change::Refused => {}
+            Change::NotServed | Change::Refused => {}
         }
     }
 }
@@ -86,7 +86,7 @@ impl NodeIndex {
             Change::Apply(Err(bad)) => self.listed.note(Arc::from(bad.id.name)),
             Change::Delete(id) => sink.delete_node(&id.name),
             Change::ListEnds => sink.retain_nodes(&self.listed.end()),
-            Change::Refused => {}
+            Change::NotServed | Change::Refused => {}
         }
     }
 }

@@ -33,6 +33,7 @@ mod status_writer;
 mod throttle;
 pub mod vpa;
 mod watch;
+mod watch_store;
 
 pub use allocations::{Allocations, StatusCounters};
 pub use convert::{Interner, read_new_pod};
@@ -62,3 +63,4 @@ pub use served::{OptionalKind, watch_if_served};
 pub use status_writer::conditions;
 pub use throttle::Throttle;
 pub use watch::{Change, LIVE_PODS, WatchCounters, watch};
+pub use watch_store::{SizingResource, VpasUnknown, WatchStore};

@@ -64,6 +64,10 @@ impl ObjectIndex {
                 self.listed_once = true;
                 sink.retain_objects(K::KIND, &self.listed.end());
             }
+            Change::NotServed => {
+                self.listed_once = true;
+                sink.retain_objects(K::KIND, &HashSet::new());
+            }
             // Treated as empty: the server need not serve every kind, and pods that don't use it need not wait.
             Change::Refused if !self.listed_once => {
                 self.listed_once = true;
@@ -104,6 +108,7 @@ impl LeanObject for LeanNamespace {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 struct SelectsLabels {
+    replicas: Option<i64>,
     selector: Option<BTreeMap<String, String>>,
 }
 
@@ -111,13 +116,14 @@ struct SelectsLabels {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 struct Selects {
+    replicas: Option<i64>,
     selector: Option<LeanLabelSelector>,
 }
 
 impl SelectsLabels {
     fn read(self, interner: &mut Interner) -> LabelSelector {
         let selects = |match_labels| LeanLabelSelector { match_labels, ..LeanLabelSelector::default() };
-        Selects { selector: self.selector.map(selects) }.read(interner)
+        Selects { selector: self.selector.map(selects), ..Selects::default() }.read(interner)
     }
 }
 
@@ -138,6 +144,13 @@ macro_rules! selecting {
             pub metadata: ObjectMeta,
             #[serde(default, deserialize_with = "nullable")]
             spec: $selects,
+        }
+
+        impl $lean {
+            /// Returns the number of pods that it wants.
+            pub fn replicas(&self) -> i64 {
+                self.spec.replicas.unwrap_or(1)
+            }
         }
 
         impl LeanObject for $lean {

@@ -26,7 +26,7 @@ pub trait OptionalKind: Resource<DynamicType: Copy + Send + Sync + 'static> {
     const VERSIONS: &'static [Self::DynamicType];
 }
 
-/// Watches all objects of a kind while the server serves it; otherwise reports an empty list. Never returns. `chosen` is called
+/// Watches all objects of a kind while the server serves it; otherwise reports that. Never returns. `chosen` is called
 /// with each version that is watched.
 pub async fn watch_if_served<K>(
     client: Client,
@@ -65,11 +65,10 @@ pub async fn watch_if_served<K>(
     }
 }
 
-/// Reports an empty list. A 404 is reliable: a starting API server answers 503 for kinds that it has not loaded.
+/// A 404 is reliable: a starting API server answers 503 for kinds that it has not loaded.
 fn report_absent<K>(kind: &str, sink: &mut impl FnMut(Change<K>)) {
     tracing::info!(kind, "the cluster does not have this kind");
-    sink(Change::ListBegins);
-    sink(Change::ListEnds);
+    sink(Change::NotServed);
 }
 
 /// Returns the preferred version of the kind among those that the server serves.
@@ -189,6 +188,7 @@ mod tests {
                     Change::Apply(_) => "apply",
                     Change::Delete(_) => "delete",
                     Change::ListEnds => "end",
+                    Change::NotServed => "not served",
                     Change::Refused => "refused",
                 });
             },
@@ -215,7 +215,7 @@ mod tests {
         let length = Duration::from_secs(595);
         let (requests, versions, told) = watched::<LeanCoschedulingPodGroup>(length, |_| not_found()).await;
         assert_eq!((requests.len(), versions.len()), (20, 0));
-        assert_eq!(told, ["begin", "end"]);
+        assert_eq!(told, ["not served"]);
         // The group is served, but without this kind.
         let (requests, versions, told) =
             watched::<LeanPodGroup>(
@@ -225,7 +225,7 @@ mod tests {
                 },
             )
             .await;
-        assert_eq!((requests.len(), versions.len(), told), (20, 0, vec!["begin", "end"]));
+        assert_eq!((requests.len(), versions.len(), told), (20, 0, vec!["not served"]));
     }
 
     #[tokio::test(start_paused = true)]
@@ -247,7 +247,7 @@ mod tests {
             if path == ROOT { (403, forbidden.clone()) } else { not_found() }
         })
         .await;
-        assert_eq!((requests.len(), told), (2, vec!["begin", "begin", "end"]));
+        assert_eq!((requests.len(), told), (2, vec!["begin", "not served"]));
     }
 
     #[tokio::test(start_paused = true)]

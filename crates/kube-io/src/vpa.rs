@@ -16,6 +16,5 @@ pub use checkpoints::{DIMENSIONS, FoundCheckpoint, OPEN_WINDOWS, Saved, Written}
 pub use events::{EVICTIONS_MAX, Eviction};
 pub(crate) use objects::{Quantities, amounts, quantity, read_vpa};
 pub use objects::{USAGE, status_patch};
-pub(crate) use owners::built_in;
 pub use owners::{Owners, TopOwner};
 pub use usage::{ContainerUsage, PodUsage};

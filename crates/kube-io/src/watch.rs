@@ -39,6 +39,8 @@ pub enum Change<K> {
     Delete(ObjectId),
     /// The list is complete: all other objects are gone.
     ListEnds,
+    /// The server does not serve this optional kind: there are no objects.
+    NotServed,
     /// The server does not have this kind, or forbids to list it. The watch retries.
     Refused,
 }
@@ -306,6 +308,7 @@ mod tests {
                 Change::Apply(Err(bad)) => format!("bad {}", bad.id.name),
                 Change::Delete(id) => format!("delete {} {}", id.name, id.uid),
                 Change::ListEnds => "end".to_owned(),
+                Change::NotServed => "not served".to_owned(),
                 Change::Refused => "refused".to_owned(),
             });
         };

@@ -22,7 +22,7 @@ use berth_config as config;
 use berth_kube_io::apply::NewPod;
 use berth_kube_io::read_new_pod;
 use berth_model::PodAffinity;
-use berth_rightsizing::apply::{Hold, Index, SizedPod, affinity, changes, patch};
+use berth_rightsizing::apply::{Hold, SizedPod, SizingIndex, affinity, changes, patch};
 use berth_scheduler::hints::Hints;
 
 /// Path of the webhook.
@@ -36,7 +36,7 @@ const WARN_EVERY: Duration = Duration::from_secs(30);
 
 /// State of the handler.
 pub struct Mutate {
-    index: Arc<RwLock<Index>>,
+    index: Arc<RwLock<SizingIndex>>,
     /// Selects the namespaces that the recommender covers.
     config: config::Recommender,
     placing: Option<Placing>,
@@ -64,7 +64,7 @@ enum Outcome {
 
 impl Mutate {
     pub fn new(
-        index: Arc<RwLock<Index>>,
+        index: Arc<RwLock<SizingIndex>>,
         histograms: Histograms,
         config: &config::Recommender,
         placing: Option<Placing>,

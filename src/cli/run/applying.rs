@@ -1,9 +1,9 @@
-//! Application of recommendations: its watches, the webhook, and the updater.
+//! Sizing of pods: the store of watched objects, the webhook, and the updater.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anyhow::Result;
-use kube::Client;
 use parking_lot::RwLock;
 
 use berth_config::Config;
@@ -11,39 +11,48 @@ use berth_controllers::leadership::Leadership;
 use berth_controllers::resizing::Resizer;
 use berth_controllers::tasks::{Tasks, host_name};
 use berth_controllers::updater;
-use berth_kube_io::LivePods;
-use berth_kube_io::apply::{PodWriter, follow};
+use berth_kube_io::apply::PodWriter;
 use berth_kube_io::client::without_retries;
 use berth_kube_io::vpa::Recommending;
-use berth_rightsizing::apply::Index;
+use berth_kube_io::{LivePods, WatchStore};
+use berth_rightsizing::apply::index::SizingKind;
 use berth_scheduler::engine::Engine;
 use berth_scheduler::hints::Hints;
 use berth_server::metrics::{Histograms, Sources};
 use berth_server::mutate::{Mutate, Placing};
 
-/// Watches the objects that decide about pods, and returns the webhook if it is enabled. Runs in every
-/// replica.
-pub(super) fn webhook(
-    tasks: &mut Tasks,
-    config: &Config,
-    client: &Client,
-    (histograms, sources): (&Histograms, &Sources),
-    hints: &Arc<RwLock<Hints>>,
-) -> (Option<Arc<RwLock<Index>>>, Option<Arc<Mutate>>) {
-    let apply = &config.recommender.apply;
-    if !apply.is_on() {
-        return (None, None);
+/// Returns the store of what the enabled features need to size pods: with none of them, of nothing.
+pub(super) fn watch_store(config: &Config) -> WatchStore {
+    let (scaled, recommender) = (config.scaling.enabled, config.recommender.clone());
+    let (recommends, apply) = (recommender.enabled, recommender.apply.clone());
+    let mut kinds = BTreeSet::new();
+    if recommends || apply.is_on() {
+        kinds.extend([SizingKind::Vpa].into_iter().chain(SizingKind::WORKLOADS));
     }
-    let index: Arc<RwLock<Index>> = Arc::default();
-    let (to, client, counters) = (index.clone(), client.clone(), sources.object_watches.clone());
-    let scaled = config.scaling.enabled;
-    tasks.spawn("watch of what is applied", async move { follow(client, &counters, &to, scaled).await });
+    if scaled {
+        kinds.insert(SizingKind::Vpa);
+    }
+    if apply.is_on() {
+        kinds.insert(SizingKind::LimitRange);
+        kinds.extend(scaled.then_some(SizingKind::ServiceScaler));
+    }
+    let label = recommender.auto_create.enabled.then(|| recommender.auto_create.label.clone());
+    let sized = recommends || apply.updater;
+    let pods = LivePods::new(move |namespace| scaled || sized && recommender.covers(namespace));
+    WatchStore::new(pods, kinds, label.as_deref())
+}
+
+/// Returns the webhook, if it is enabled. It runs in every replica.
+pub(super) fn webhook(
+    config: &Config,
+    watches: &WatchStore,
+    histograms: &Histograms,
+    hints: &Arc<RwLock<Hints>>,
+) -> Option<Arc<Mutate>> {
     let placing = (config.scaling.enabled && config.scaling.hints_in_pods)
         .then(|| Placing { hints: hints.clone(), ours: config.scheduler_names.clone() });
-    let mutate = apply
-        .webhook
-        .then(|| Arc::new(Mutate::new(index.clone(), histograms.clone(), &config.recommender, placing)));
-    (Some(index), mutate)
+    let mutate = || Mutate::new(watches.index.clone(), histograms.clone(), &config.recommender, placing);
+    config.recommender.apply.webhook.then(|| Arc::new(mutate()))
 }
 
 /// Starts the updater, if it is enabled.
@@ -52,10 +61,10 @@ pub(super) fn update(
     config: &Config,
     cluster: &kube::Config,
     (engine, leadership): (&Engine, &Leadership),
-    (index, pods): (Option<Arc<RwLock<Index>>>, LivePods),
+    watches: &WatchStore,
     sources: &Sources,
 ) -> Result<()> {
-    let (Some(index), Some(metrics)) = (index, sources.updater.clone()) else { return Ok(()) };
+    let Some(metrics) = sources.updater.clone() else { return Ok(()) };
     let client = without_retries(cluster.clone())?;
     // A process that was frozen past its lease must not resize or evict when it resumes.
     let fenced = match &leadership.fence {
@@ -66,9 +75,8 @@ pub(super) fn update(
     let updater = updater::Updater {
         config: Arc::new(config.recommender.clone()),
         api: Recommending::new(client),
-        pods,
+        watches: watches.clone(),
         resizer: Arc::new(Resizer::new(engine.clone(), PodWriter::new(fenced, host_name()))),
-        index,
         leadership: leadership.clone(),
         certificate: Arc::new(move |now| https.as_ref().is_some_and(|https| !https.has_ended(now))),
         metrics,

@@ -48,6 +48,11 @@ impl HintsByService {
                 self.set(name_of(Some(&bad.id.namespace), Some(&bad.id.name)), Vec::new())
             }
             Change::Delete(id) => self.set(name_of(Some(&id.namespace), Some(&id.name)), Vec::new()),
+            Change::NotServed => {
+                let before = self.of.len();
+                self.of.clear();
+                before > 0
+            }
             Change::ListEnds => {
                 let listed = self.listed.end();
                 let before = self.of.len();

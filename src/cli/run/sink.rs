@@ -1,6 +1,6 @@
 //! Watches, and the delivery of their events to the scheduler.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -14,10 +14,11 @@ use berth_kube_io::{
     LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity, LeanNamespace, LeanNode, LeanObject,
     LeanPersistentVolume, LeanPersistentVolumeClaim, LeanPod, LeanPodDisruptionBudget, LeanPodGroup,
     LeanQuota, LeanReplicaSet, LeanReplicationController, LeanService, LeanStatefulSet, LeanStorageClass,
-    LeanVolumeAttachment, LivePods, NodeIndex, ObjectIndex, ObjectSink, OptionalKind, PodIndex,
-    watch as watch_objects, watch_if_served,
+    LeanVolumeAttachment, NodeIndex, ObjectIndex, ObjectSink, OptionalKind, PodIndex, SizingResource,
+    WatchStore, watch as watch_objects, watch_if_served,
 };
 use berth_model::{Node, Pod};
+use berth_rightsizing::apply::index::SizingKind;
 use berth_scheduler::engine::Engine;
 use berth_scheduler::objects::{Kind, Object, ObjectName};
 use berth_server::metrics::Sources;
@@ -83,16 +84,51 @@ impl ObjectSink for ToScheduler<'_> {
     }
 }
 
+/// Watches one kind of other objects, and keeps them in the store, too.
+fn watch_shared<K>(
+    tasks: &mut Tasks,
+    (engine, watches): (&Engine, &WatchStore),
+    client: &Client,
+    sources: &Sources,
+    health: &Health,
+) where
+    K: LeanObject + SizingResource<DynamicType: Default> + Sync,
+{
+    let mut follower = watches.follower::<K>();
+    watch_kind_also(tasks, engine, client, sources, health, move |change| {
+        if let Some(follower) = &mut follower {
+            follower(change);
+        }
+    });
+}
+
 /// Watches one kind of other objects.
 fn watch_kind<K>(tasks: &mut Tasks, engine: &Engine, client: &Client, sources: &Sources, health: &Health)
 where
+    K: LeanObject + Resource<DynamicType: Default> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+{
+    watch_kind_also::<K>(tasks, engine, client, sources, health, |_| {});
+}
+
+/// The same; `also` receives each change first.
+fn watch_kind_also<K>(
+    tasks: &mut Tasks,
+    engine: &Engine,
+    client: &Client,
+    sources: &Sources,
+    health: &Health,
+    mut also: impl FnMut(&Change<K>) + Send + 'static,
+) where
     K: LeanObject + Resource<DynamicType: Default> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
 {
     let (to, client, counters, healthy) =
         (engine.clone(), client.clone(), sources.object_watches.clone(), health.clone());
     tasks.spawn("watch of other objects", async move {
         let mut index = ObjectIndex::default();
-        let sink = |change: Change<K>| index.take(change, &mut ToScheduler(&to, &healthy));
+        let sink = |change: Change<K>| {
+            also(&change);
+            index.take(change, &mut ToScheduler(&to, &healthy));
+        };
         watch_objects(client, None, &counters, sink).await;
     });
 }
@@ -117,10 +153,10 @@ fn watch_optional<K>(
     });
 }
 
-/// Watches what the scheduler reads; keeps pods in `live`, too.
+/// Watches what the scheduler reads and what sizes depend on, each kind once.
 pub(super) fn watch_cluster(
     tasks: &mut Tasks,
-    (engine, live): (&Engine, LivePods),
+    (engine, watches): (&Engine, &WatchStore),
     client: &Client,
     sources: &Sources,
     health: &Health,
@@ -142,12 +178,20 @@ pub(super) fn watch_cluster(
     watch_optional::<LeanPodGroup>(tasks, engine, client, sources, health, of_version);
     watch_optional::<LeanCoschedulingPodGroup>(tasks, engine, client, sources, health, |()| {});
     watch_kind::<LeanPodDisruptionBudget>(tasks, engine, client, sources, health);
+    let mut shared = BTreeSet::new();
     if config.pod_topology_spread.adds_constraints() {
         watch_kind::<LeanService>(tasks, engine, client, sources, health);
-        watch_kind::<LeanReplicationController>(tasks, engine, client, sources, health);
-        watch_kind::<LeanReplicaSet>(tasks, engine, client, sources, health);
-        watch_kind::<LeanStatefulSet>(tasks, engine, client, sources, health);
+        watch_shared::<LeanReplicationController>(tasks, (engine, watches), client, sources, health);
+        watch_shared::<LeanReplicaSet>(tasks, (engine, watches), client, sources, health);
+        watch_shared::<LeanStatefulSet>(tasks, (engine, watches), client, sources, health);
+        shared.extend([SizingKind::ReplicationController, SizingKind::ReplicaSet, SizingKind::StatefulSet]);
     }
+    let (store, client_of, counters) = (watches.clone(), client.clone(), sources.object_watches.clone());
+    tasks.spawn("watches of sizing", async move {
+        store.follow(client_of, &counters, &shared).await;
+        // Nothing needs to be watched.
+        std::future::pending::<()>().await;
+    });
     let (to, client_of, counters, healthy) =
         (engine.clone(), client.clone(), sources.node_watch.clone(), health.clone());
     tasks.spawn("watch of nodes", async move {
@@ -155,6 +199,7 @@ pub(super) fn watch_cluster(
         let sink = |change: Change<LeanNode>| index.take(change, &mut ToScheduler(&to, &healthy));
         watch_objects(client_of, None, &counters, sink).await;
     });
+    let live = watches.pods.clone();
     let (to, client_of, counters, healthy) =
         (engine.clone(), client.clone(), sources.pod_watch.clone(), health.clone());
     tasks.spawn("watch of pods", async move {

@@ -93,39 +93,39 @@ const ACCESS: [Access; 35] = [
 const RECOMMENDING: [&str; 13] = [
     "+ClusterRole */*/scale [get]",
     "+ClusterRole /events [list]",
-    "+ClusterRole /replicationcontrollers [get,list]",
-    "+ClusterRole apps/daemonsets [get,list]",
-    "+ClusterRole apps/deployments [get,list]",
-    "+ClusterRole apps/replicasets [get,list]",
-    "+ClusterRole apps/statefulsets [get,list]",
+    "+ClusterRole /replicationcontrollers [get]",
+    "+ClusterRole apps/daemonsets [get,list,watch]",
+    "+ClusterRole apps/deployments [get,list,watch]",
+    "+ClusterRole apps/replicasets [get]",
+    "+ClusterRole apps/statefulsets [get]",
     "+ClusterRole autoscaling.k8s.io/verticalpodautoscalercheckpoints [create,delete,get,list,patch]",
-    "+ClusterRole autoscaling.k8s.io/verticalpodautoscalers [list]",
+    "+ClusterRole autoscaling.k8s.io/verticalpodautoscalers [list,watch]",
     "+ClusterRole autoscaling.k8s.io/verticalpodautoscalers/status [patch]",
-    "+ClusterRole batch/cronjobs [get,list]",
-    "+ClusterRole batch/jobs [get,list]",
+    "+ClusterRole batch/cronjobs [get,list,watch]",
+    "+ClusterRole batch/jobs [get,list,watch]",
     "+ClusterRole metrics.k8s.io/pods [list]",
 ];
 
 /// Added by the webhook for new pods: their VPAs and size limits.
-const APPLYING: [&str; 4] = [
+const APPLYING: [&str; 6] = [
     "+ClusterRole /limitranges [list,watch]",
+    "+ClusterRole apps/daemonsets [list,watch]",
     "+ClusterRole apps/deployments [list,watch]",
     "+ClusterRole autoscaling.k8s.io/verticalpodautoscalers [list,watch]",
+    "+ClusterRole batch/cronjobs [list,watch]",
     "+ClusterRole batch/jobs [list,watch]",
 ];
 
-/// Added by the updater: resizes, evictions, desired replicas, and whether upstream's components run.
-const UPDATING: [&str; 11] = [
+/// Added by the updater: resizes, evictions, and whether upstream's components run.
+const UPDATING: [&str; 9] = [
     APPLYING[0],
     "+ClusterRole /pods/eviction [create]",
     "+ClusterRole /pods/resize [patch]",
-    "+ClusterRole /replicationcontrollers [get]",
-    "+ClusterRole apps/daemonsets [get]",
     APPLYING[1],
-    "+ClusterRole apps/replicasets [get]",
-    "+ClusterRole apps/statefulsets [get]",
     APPLYING[2],
     APPLYING[3],
+    APPLYING[4],
+    APPLYING[5],
     "+ClusterRole coordination.k8s.io/leases:vpa-updater,vpa-admission-controller [get]",
 ];
 
@@ -133,7 +133,7 @@ const UPDATING: [&str; 11] = [
 const FOR_SCALING: [&str; 7] = [
     "+ClusterRole */*/scale [get,patch]",
     "+ClusterRole /pods/resize [patch]",
-    "+ClusterRole autoscaling.k8s.io/verticalpodautoscalers [list]",
+    "+ClusterRole autoscaling.k8s.io/verticalpodautoscalers [list,watch]",
     "+ClusterRole autoscaling/horizontalpodautoscalers [list]",
     "+ClusterRole berth.dev/servicescalers [list,watch]",
     "+ClusterRole berth.dev/servicescalers/status [patch]",
@@ -192,12 +192,16 @@ fn each_feature_adds_or_takes_away_its_own_rules() {
     let secrets: [&str; 2] = ["-Role /secrets [create]", "-Role /secrets:berth-tls [get,update]"];
     let webhook = format!("+ClusterRole {webhooks} [get,patch]");
     let with_vpas = |verbs: &'static str| {
-        RECOMMENDING.map(|rule| if rule.ends_with("/verticalpodautoscalers [list]") { verbs } else { rule })
+        RECOMMENDING
+            .map(|rule| if rule.ends_with("/verticalpodautoscalers [list,watch]") { verbs } else { rule })
     };
     let mutating = webhook.replace("validating", "mutating");
-    let with_webhook = [APPLYING[0], mutating.as_str(), APPLYING[1], APPLYING[2], APPLYING[3]];
-    let makes_vpas = with_vpas("+ClusterRole autoscaling.k8s.io/verticalpodautoscalers [create,delete,list]");
-    let with_dimensions = with_vpas("+ClusterRole autoscaling.k8s.io/verticalpodautoscalers [list,patch]");
+    let mut with_webhook = APPLYING.to_vec();
+    with_webhook.insert(1, &mutating);
+    let makes_vpas =
+        with_vpas("+ClusterRole autoscaling.k8s.io/verticalpodautoscalers [create,delete,list,watch]");
+    let with_dimensions =
+        with_vpas("+ClusterRole autoscaling.k8s.io/verticalpodautoscalers [list,patch,watch]");
     let cases: [(&str, &[&str]); 13] = [
         (SCALING, &FOR_SCALING),
         (

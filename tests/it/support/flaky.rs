@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
-use axum::http::{Method, Response, StatusCode, header};
+use axum::http::{Method, Response, StatusCode, Uri, header};
 use kube::Client;
+use parking_lot::Mutex;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -29,11 +30,14 @@ struct Shared {
     client: Client,
     decide: Box<Decide>,
     count: AtomicUsize,
+    /// Verb, path and query of each request.
+    requests: Mutex<Vec<(Method, Uri)>>,
 }
 
 /// Ends when dropped.
 pub struct Flaky {
     task: JoinHandle<()>,
+    shared: Arc<Shared>,
     folder: TempDir,
 }
 
@@ -43,10 +47,12 @@ impl Flaky {
         client: Client,
         decide: impl Fn(usize, &Method, &str) -> Fate + Send + Sync + 'static,
     ) -> Self {
-        let shared = Shared { client, decide: Box::new(decide), count: AtomicUsize::new(0) };
+        let decide = Box::new(decide);
+        let (count, requests) = (AtomicUsize::new(0), Mutex::default());
+        let shared = Arc::new(Shared { client, decide, count, requests });
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");
-        let app = Router::new().fallback(forward).with_state(Arc::new(shared));
+        let app = Router::new().fallback(forward).with_state(shared.clone());
         let task = tokio::spawn(async move { axum::serve(listener, app).await.expect("it serves") });
         let folder = tempfile::tempdir().expect("a folder");
         let kubeconfig = format!(
@@ -56,7 +62,12 @@ impl Flaky {
              contexts: [{{name: it, context: {{cluster: it, user: it}}}}]\n"
         );
         std::fs::write(folder.path().join("kubeconfig"), kubeconfig).expect("written");
-        Self { task, folder }
+        Self { task, shared, folder }
+    }
+
+    /// Returns all requests so far.
+    pub fn requests(&self) -> Vec<(Method, Uri)> {
+        self.shared.requests.lock().clone()
     }
 
     pub fn kubeconfig(&self) -> PathBuf {
@@ -78,6 +89,7 @@ fn answer(status: StatusCode) -> Response<Body> {
 
 async fn forward(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
     let number = shared.count.fetch_add(1, Ordering::Relaxed);
+    shared.requests.lock().push((request.method().clone(), request.uri().clone()));
     let fate = (shared.decide)(number, request.method(), request.uri().path());
     if let Fate::Refuse(status) = fate {
         return answer(status);

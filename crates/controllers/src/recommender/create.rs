@@ -49,7 +49,7 @@ impl Recommender {
     /// Records a workload at the top of a pod's owners.
     pub(super) fn candidate(&self, namespace: &Arc<str>, owner: Owner) -> Option<Candidate> {
         let (uid, label) = self.owners.about(namespace, &owner)?;
-        let (uid, is_excluded) = (uid.to_owned(), label == Some("false"));
+        let is_excluded = label.as_deref() == Some("false");
         Some(Candidate { namespace: namespace.clone(), owner, uid, is_excluded })
     }
 

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::Recommender;
-use berth_kube_io::LivePod;
 use berth_kube_io::vpa::{ApiError, TopOwner};
+use berth_kube_io::{LivePod, VpasUnknown};
 use berth_model::PerResource;
+use berth_rightsizing::recommend::Vpa;
 use berth_rightsizing::recommend::assign::controlling;
 use berth_rightsizing::recommend::create::CreationRequests;
 use berth_rightsizing::recommend::propose::Requests;
 use berth_rightsizing::recommend::store::Workload;
-use berth_rightsizing::recommend::{Owner, Vpa};
 
 /// Objects seen in one round.
 #[derive(Default)]
@@ -74,23 +74,13 @@ impl World {
 }
 
 impl Recommender {
-    pub(super) async fn look(&mut self) -> Result<World, ApiError> {
+    pub(super) async fn look(&mut self) -> Result<World, VpasUnknown> {
         self.owners.next_round();
         let config = self.place.config.clone();
-        let mut all = Vec::new();
-        for namespace in config.lists() {
-            all.extend(self.place.api.vpas(namespace).await?);
-        }
-        all.retain(|vpa| config.covers(&vpa.namespace));
-        let (ours, others): (Vec<Vpa>, Vec<Vpa>) = all.into_iter().partition(|vpa| vpa.is_of(&config.name));
+        let all = self.place.watches.vpas().await?;
+        let covered = all.iter().filter(|vpa| config.covers(&vpa.namespace)).map(|vpa| Vpa::clone(vpa));
+        let (ours, others): (Vec<Vpa>, Vec<Vpa>) = covered.partition(|vpa| vpa.is_of(&config.name));
         let controllers = controlling(&ours);
-        let mut named: BTreeMap<&Arc<str>, Vec<&Owner>> = BTreeMap::new();
-        for vpa in &ours {
-            named.entry(&vpa.namespace).or_default().extend(&vpa.target);
-        }
-        for (namespace, targets) in named {
-            self.owners.prefetch(namespace, targets).await;
-        }
         let mut states = Vec::with_capacity(ours.len());
         for (index, vpa) in ours.iter().enumerate() {
             states.push(self.state(vpa, index, &controllers, &ours).await);
@@ -103,7 +93,7 @@ impl Recommender {
         let namespaces: BTreeSet<&Arc<str>> = wanted.iter().map(|workload| &workload.namespace).collect();
         let mut asked = self.asking_namespaces().await;
         let asking: BTreeSet<Arc<str>> = asked.iter().flat_map(|it| &it.namespaces).cloned().collect();
-        self.place.pods.listed().await;
+        self.place.watches.pods.listed().await;
         let mut pods = BTreeMap::new();
         for namespace in namespaces.into_iter().chain(&asking).collect::<BTreeSet<_>>() {
             let topic = format!("owners of pods in {namespace}");
@@ -166,8 +156,7 @@ impl Recommender {
         mut asked: Option<&mut CreationRequests>,
     ) -> Result<PodsOf, ApiError> {
         let mut owned = PodsOf::new();
-        let pods = self.place.pods.of(namespace);
-        self.owners.prefetch(namespace, pods.iter().filter_map(|live| live.pod.owner.as_ref())).await;
+        let pods = self.place.watches.pods.of(namespace);
         for live in pods {
             let Some(owner) = &live.pod.owner else { continue };
             if let TopOwner::Top(top) = self.owners.top(namespace, owner).await? {

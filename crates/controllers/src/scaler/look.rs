@@ -7,7 +7,8 @@ use futures::StreamExt;
 use jiff::Timestamp;
 
 use super::{LOOKS_IN_FLIGHT, Scaler};
-use berth_kube_io::scaling::{Other, Plan, Query, Scale, Service};
+use berth_kube_io::VpasUnknown;
+use berth_kube_io::scaling::{Other, Plan, Query, Scale, Service, sizing};
 use berth_prometheus::{Namespaces, ServiceName, filled, signal, success_rate};
 use berth_rightsizing::apply::SizedPod;
 use berth_rightsizing::recommend::Owner;
@@ -53,8 +54,21 @@ impl Scaler {
         namespaces: &BTreeSet<Arc<str>>,
     ) -> BTreeMap<Arc<str>, Result<Vec<Other>, String>> {
         let api = &self.place.api;
+        let vpas = match self.place.watches.vpas().await {
+            Err(VpasUnknown::NotServed) => Ok(Vec::new()),
+            vpas => vpas,
+        };
+        let vpas = &vpas;
         let of = |namespace: Arc<str>| async move {
-            let others = api.others_that_scale(&namespace).await.map_err(|error| error.to_string());
+            let others = match (api.others_that_scale(&namespace).await, vpas) {
+                (Err(error), _) => Err(error.to_string()),
+                (_, Err(error)) => Err(error.to_string()),
+                (Ok(mut others), Ok(vpas)) => {
+                    let here = vpas.iter().filter(|vpa| vpa.namespace == namespace);
+                    others.extend(here.filter_map(|vpa| sizing(vpa)));
+                    Ok(others)
+                }
+            };
             (namespace, others)
         };
         let asked: Vec<_> = namespaces.iter().cloned().map(of).collect();
@@ -93,8 +107,8 @@ impl Scaler {
                 scale.selector
             )));
         };
-        self.place.pods.listed().await;
-        let pods = self.place.pods.selected(&service.namespace, selector);
+        self.place.watches.pods.listed().await;
+        let pods = self.place.watches.pods.selected(&service.namespace, selector);
         let pods = pods.iter().map(|live| live.pod.clone()).collect();
         let query =
             |of: fn(&Plan) -> &Option<Query>| service.plan.as_ref().ok().and_then(|plan| of(plan).as_ref());

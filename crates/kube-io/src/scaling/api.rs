@@ -4,7 +4,7 @@ use http::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::objects::{Other, Service, read_other, read_selector, sizing};
+use super::objects::{Other, Service, read_other, read_selector};
 use crate::client::{MERGE_PATCH, json_request};
 use crate::report_json::{EventBody, Regarding, note_of};
 use crate::vpa::{ApiError, Recommending};
@@ -146,7 +146,7 @@ impl Recommending {
         self.send(json_request(Method::PATCH, &scale.path, MERGE_PATCH, &patch)).await.map(drop)
     }
 
-    /// Lists the other autoscalers in a namespace. Kinds that the server does not serve have no objects.
+    /// Lists the HorizontalPodAutoscalers and ScaledObjects in a namespace. Kinds that the server does not serve have no objects.
     ///
     /// # Errors
     /// When a list fails.
@@ -158,11 +158,6 @@ impl Recommending {
                 Ok(()) | Err(ApiError::NotFound(_)) => {}
                 Err(error) => return Err(error),
             }
-        }
-        match self.vpas(Some(namespace)).await {
-            Ok(vpas) => others.extend(vpas.into_iter().filter_map(sizing)),
-            Err(ApiError::NotFound(_)) => {}
-            Err(error) => return Err(error),
         }
         Ok(others)
     }

@@ -6,5 +6,5 @@ mod objects;
 mod watched;
 
 pub use api::{Change, Scale};
-pub use objects::{Other, Plan, Query, Service, same_target};
+pub use objects::{Other, Plan, Query, Service, same_target, sizing};
 pub use watched::LeanServiceScaler;

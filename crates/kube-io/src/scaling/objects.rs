@@ -252,8 +252,8 @@ fn behavior(behavior: Option<&ApiBehavior>) -> Behavior {
 }
 
 /// Returns a VerticalPodAutoscaler that updates pods or sets the sizes of new ones.
-pub(super) fn sizing(vpa: Vpa) -> Option<Other> {
-    let target = vpa.target.filter(|_| Mode::of(&vpa.update_mode) != Mode::Off)?;
+pub fn sizing(vpa: &Vpa) -> Option<Other> {
+    let target = vpa.target.clone().filter(|_| Mode::of(&vpa.update_mode) != Mode::Off)?;
     Some(Other { target, name: format!("VerticalPodAutoscaler {}", vpa.name), sizes: true })
 }
 
@@ -406,7 +406,7 @@ mod tests {
                 r#"{{"metadata":{{"namespace":"shop","name":"v","uid":"u"}},"spec":{{"updatePolicy":{{"updateMode":"{mode}"}},
                     "targetRef":{{"apiVersion":"apps/v1","kind":"Deployment","name":"web"}}}}}}"#
             );
-            sizing(crate::vpa::read_vpa(&json).expect(&json))
+            sizing(&crate::vpa::read_vpa(&json).expect(&json))
         };
         assert_eq!(of("Off"), None);
         for mode in ["Initial", "Auto", "InPlaceOrRecreate"] {

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::objects::{made, read_vpa, usage_patch};
+use super::objects::{made, usage_patch};
 use super::usage::{PodUsage, read_usage};
 use crate::client::{self, Answer, MERGE_PATCH, json_request};
 use crate::retry::{self, WriteReply};
@@ -49,22 +49,6 @@ impl Recommending {
     /// Creates an API client. `client` must send each request once, without retries.
     pub fn new(client: Client) -> Self {
         Self { client }
-    }
-
-    /// Lists the VPAs of one or all namespaces, of all recommenders; skips and logs those that cannot be parsed.
-    ///
-    /// # Errors
-    /// [`ApiError::NotFound`]: the server does not serve VPAs.
-    pub async fn vpas(&self, namespace: Option<&str>) -> Result<Vec<Vpa>, ApiError> {
-        let mut vpas = Vec::new();
-        let path = namespace
-            .map_or_else(|| "/apis/autoscaling.k8s.io/v1/verticalpodautoscalers".to_owned(), vpa_folder);
-        self.list(&path, |item| match read_vpa(item) {
-            Ok(vpa) => vpas.push(vpa),
-            Err(error) => tracing::warn!(%error, "a VerticalPodAutoscaler cannot be parsed"),
-        })
-        .await?;
-        Ok(vpas)
     }
 
     /// Lists the newest samples of a namespace's pods, from `metrics.k8s.io`.

@@ -3,20 +3,21 @@
 //! Upstream: `pkg/target/controller_fetcher/controller_fetcher.go`. The top of a chain is the last owner that is of a built-in
 //! kind or has a `/scale` subresource.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use parking_lot::RwLock;
 use serde::Deserialize;
 
 use super::api::{ApiError, Recommending};
 use crate::lean::nullable;
 use crate::pod_reader::is_name;
+use berth_rightsizing::apply::SizingIndex;
+use berth_rightsizing::apply::index::WorkloadObject;
 use berth_rightsizing::recommend::Owner;
 
 /// Maximum depth of an owner chain. Chains are short; a cycle is a mistake of the objects' creator.
 const DEPTH_MAX: usize = 8;
-/// Number of owners of one kind and namespace from which one list is cheaper than single requests.
-const LIST_FROM: usize = 8;
 /// Rounds for which answers are cached: the owner of an object rarely changes.
 const ROUNDS_KEPT: u64 = 10;
 
@@ -30,9 +31,10 @@ pub enum TopOwner {
     Unsupported(String),
 }
 
-/// Resolves owners and caches answers for some rounds.
+/// Resolves owners: those that are watched from the index, others with requests whose answers are cached for some rounds.
 pub struct Owners {
     api: Recommending,
+    index: Arc<RwLock<SizingIndex>>,
     /// The label whose value is read, if any.
     label: Option<String>,
     round: u64,
@@ -56,8 +58,6 @@ enum OwnerLookup {
 
 pub(super) const METADATA: &str =
     "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
-const METADATA_LIST: &str =
-    "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 
 #[derive(Deserialize)]
 struct WireOwner {
@@ -67,7 +67,6 @@ struct WireOwner {
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Meta {
-    name: String,
     pub uid: String,
     #[serde(deserialize_with = "nullable")]
     labels: BTreeMap<String, String>,
@@ -100,9 +99,9 @@ impl Recommending {
 }
 
 impl Owners {
-    /// Creates a resolver. `label`: a label whose value is read too.
-    pub fn new(api: Recommending, label: Option<String>) -> Self {
-        Self { api, label, round: 0, seen: BTreeMap::new(), scalable: BTreeMap::new() }
+    /// Creates a resolver. `index`: built-in kinds, from watches; `label`: a label whose value is read too.
+    pub fn new(api: Recommending, index: Arc<RwLock<SizingIndex>>, label: Option<String>) -> Self {
+        Self { api, index, label, round: 0, seen: BTreeMap::new(), scalable: BTreeMap::new() }
     }
 
     /// Starts a new round: drops answers that were not used for some rounds.
@@ -163,45 +162,20 @@ impl Owners {
     }
 
     /// Returns the uid of a resolved owner, and the value of the label.
-    pub fn about(&self, namespace: &Arc<str>, owner: &Owner) -> Option<(&str, Option<&str>)> {
-        match &self.seen.get(&(namespace.clone(), owner.clone()))?.look {
-            OwnerLookup::Exists { uid, label, .. } => Some((uid, label.as_deref())),
+    pub fn about(&self, namespace: &Arc<str>, owner: &Owner) -> Option<(String, Option<String>)> {
+        let asked = || Some(self.seen.get(&(namespace.clone(), owner.clone()))?.look.clone());
+        match self.watched(namespace, owner).or_else(asked)? {
+            OwnerLookup::Exists { uid, label, .. } => Some((uid, label)),
             _ => None,
         }
     }
 
-    /// Lists many owners at once. Owners that are missing in the lists are requested when needed: a list may be older than the
-    /// object that references them.
-    pub async fn prefetch<'a>(&mut self, namespace: &Arc<str>, owners: impl IntoIterator<Item = &'a Owner>) {
-        let mut wanted: BTreeMap<(&str, &str), BTreeMap<&str, BTreeSet<&Owner>>> = BTreeMap::new();
-        for owner in owners {
-            if let Some(kind) = built_in(owner).filter(|_| self.known(namespace, owner).is_none()) {
-                wanted.entry(kind).or_default().entry(&owner.name).or_default().insert(owner);
-            }
-        }
-        for ((prefix, plural), names) in wanted {
-            if names.len() < LIST_FROM {
-                continue;
-            }
-            let (path, round) = (format!("{prefix}/namespaces/{namespace}/{plural}"), self.round);
-            let (api, label, seen) = (self.api.clone(), self.label.as_deref(), &mut self.seen);
-            let listed = api.list_as(&path, "", METADATA_LIST, |item| {
-                let Ok(WireOwner { metadata }) = serde_json::from_str(item) else { return };
-                let label = label.and_then(|label| metadata.labels.get(label).cloned());
-                let controller = controller(metadata.owner_references);
-                for owner in names.get(metadata.name.as_str()).into_iter().flatten() {
-                    let (controller, uid) = (controller.clone(), metadata.uid.clone());
-                    let look = OwnerLookup::Exists { controller, uid, label: label.clone() };
-                    seen.insert(
-                        (namespace.clone(), (*owner).clone()),
-                        Remembered { asked: round, used: round, look },
-                    );
-                }
-            });
-            if let Err(error) = listed.await {
-                tracing::debug!(%error, path, "owners cannot be listed, requesting them one by one");
-            }
-        }
+    /// Returns what the watches know of an owner.
+    fn watched(&self, namespace: &Arc<str>, owner: &Owner) -> Option<OwnerLookup> {
+        let index = self.index.read();
+        let WorkloadObject { uid, owner, label, .. } = index.workload(namespace, owner)?;
+        let (controller, uid, label) = (owner.clone(), uid.to_string(), label.clone());
+        Some(OwnerLookup::Exists { controller, uid, label })
     }
 
     /// Returns the cached answer about an owner, if it is recent enough.
@@ -219,7 +193,8 @@ impl Owners {
     }
 
     async fn look(&mut self, namespace: &Arc<str>, owner: &Owner) -> Result<OwnerLookup, ApiError> {
-        if let Some(known) = self.known(namespace, owner) {
+        // An owner that the watches do not show may be newer than they are.
+        if let Some(known) = self.watched(namespace, owner).or_else(|| self.known(namespace, owner)) {
             return Ok(known);
         }
         let look = match self.ask(namespace, owner).await {

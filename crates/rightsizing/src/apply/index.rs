@@ -1,5 +1,5 @@
-//! Index for the admission of pods: VPAs, ServiceScaler sizes, owners and LimitRanges. Kept up to date by watches,
-//! so that a review needs no API request.
+//! Index of the objects that sizes depend on: VPAs, ServiceScaler sizes, workloads and LimitRanges. Kept up to date by watches,
+//! so that neither a review nor a round needs an API request for them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,37 +14,56 @@ use crate::recommend::{Owner, UnixNanos, Vpa};
 const DEPTH_MAX: usize = 8;
 
 /// Namespace and name of an object.
-pub type Name = (Arc<str>, Arc<str>);
+pub type NamespacedName = (Arc<str>, Arc<str>);
 
-/// Kinds whose owners are indexed.
+/// Kinds that are indexed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum SizingKind {
     Vpa,
     ServiceScaler,
     LimitRange,
     ReplicaSet,
+    ReplicationController,
     Deployment,
     StatefulSet,
+    DaemonSet,
     Job,
+    CronJob,
 }
 
-impl Kind {
-    pub const ALL: [Kind; 7] = [
-        Kind::Vpa,
-        Kind::ServiceScaler,
-        Kind::LimitRange,
-        Kind::ReplicaSet,
-        Kind::Deployment,
-        Kind::StatefulSet,
-        Kind::Job,
+impl SizingKind {
+    pub const ALL: [SizingKind; 10] = [
+        SizingKind::Vpa,
+        SizingKind::ServiceScaler,
+        SizingKind::LimitRange,
+        SizingKind::ReplicaSet,
+        SizingKind::ReplicationController,
+        SizingKind::Deployment,
+        SizingKind::StatefulSet,
+        SizingKind::DaemonSet,
+        SizingKind::Job,
+        SizingKind::CronJob,
+    ];
+    /// Kinds that own pods, or owners of pods.
+    pub const WORKLOADS: [SizingKind; 7] = [
+        SizingKind::ReplicaSet,
+        SizingKind::ReplicationController,
+        SizingKind::Deployment,
+        SizingKind::StatefulSet,
+        SizingKind::DaemonSet,
+        SizingKind::Job,
+        SizingKind::CronJob,
     ];
 
-    fn of(owner: &Owner) -> Option<Kind> {
+    fn of(owner: &Owner) -> Option<SizingKind> {
         Some(match (owner.group(), owner.kind.as_str()) {
-            ("apps", "ReplicaSet") => Kind::ReplicaSet,
-            ("apps", "Deployment") => Kind::Deployment,
-            ("apps", "StatefulSet") => Kind::StatefulSet,
-            ("batch", "Job") => Kind::Job,
+            ("apps", "ReplicaSet") => SizingKind::ReplicaSet,
+            ("", "ReplicationController") => SizingKind::ReplicationController,
+            ("apps", "Deployment") => SizingKind::Deployment,
+            ("apps", "StatefulSet") => SizingKind::StatefulSet,
+            ("apps", "DaemonSet") => SizingKind::DaemonSet,
+            ("batch", "Job") => SizingKind::Job,
+            ("batch", "CronJob") => SizingKind::CronJob,
             _ => return None,
         })
     }
@@ -52,13 +71,37 @@ impl Kind {
 
 /// Object received from a watch.
 #[derive(Debug)]
-pub enum Object {
-    Vpa(Box<Vpa>),
+pub enum SizingObject {
+    Vpa(Arc<Vpa>),
     /// Sizes of a ServiceScaler, in the form of a VPA; `None`: it sets none now.
-    ServiceScaler(Option<Box<Vpa>>),
+    ServiceScaler(Option<Arc<Vpa>>),
     LimitRange(Ranges),
-    /// Any other kind, with its controller.
-    Owned(Option<Owner>),
+    /// Any other kind.
+    Workload(WorkloadObject),
+}
+
+/// An object of one of the kinds [`SizingKind::WORKLOADS`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WorkloadObject {
+    pub uid: Arc<str>,
+    /// Its own controller.
+    pub owner: Option<Owner>,
+    /// Value of the label by which it opts out of created VPAs.
+    pub label: Option<String>,
+    /// Number of pods that it wants; `None`: its kind does not say.
+    pub replicas: Option<usize>,
+}
+
+/// Whether the objects of a kind are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ListState {
+    NotListed,
+    /// Its first list is complete.
+    Listed,
+    /// The API server does not serve the kind.
+    NotServed,
+    /// The API server refuses to list it; objects that were known stay.
+    Forbidden,
 }
 
 /// VPA and LimitRanges that apply to a pod.
@@ -75,21 +118,21 @@ type RangesOf = (BTreeMap<Arc<str>, Ranges>, Arc<Ranges>);
 /// Objects that set sizes, by target.
 #[derive(Debug, Default)]
 struct Sizing {
-    objects: BTreeMap<Name, Arc<Vpa>>,
+    objects: BTreeMap<NamespacedName, Arc<Vpa>>,
     /// Objects that target each workload, oldest first.
-    targeting: BTreeMap<Workload, BTreeSet<(UnixNanos, Name)>>,
+    targeting: BTreeMap<Workload, BTreeSet<(UnixNanos, NamespacedName)>>,
 }
 
 impl Sizing {
-    fn apply(&mut self, name: Name, vpa: Vpa) {
+    fn apply(&mut self, name: NamespacedName, vpa: Arc<Vpa>) {
         self.delete(&name);
         if let Some(workload) = vpa.workload() {
             self.targeting.entry(workload).or_default().insert((vpa.created, name.clone()));
         }
-        self.objects.insert(name, Arc::new(vpa));
+        self.objects.insert(name, vpa);
     }
 
-    fn delete(&mut self, name: &Name) {
+    fn delete(&mut self, name: &NamespacedName) {
         let Some(vpa) = self.objects.remove(name) else { return };
         let Some(workload) = vpa.workload() else { return };
         if let Some(targeting) = self.targeting.get_mut(&workload) {
@@ -104,7 +147,7 @@ impl Sizing {
     fn of(&self, chain: &[Owner], namespace: &Arc<str>) -> Option<Arc<Vpa>> {
         chain.iter().rev().find_map(|owner| {
             let targeting = self.targeting.get(&owner.workload(namespace))?;
-            let on = |(_, name): &(UnixNanos, Name)| {
+            let on = |(_, name): &(UnixNanos, NamespacedName)| {
                 self.objects.get(name).filter(|vpa| Mode::of(&vpa.update_mode) != Mode::Off)
             };
             targeting.iter().find_map(on).cloned()
@@ -113,41 +156,74 @@ impl Sizing {
 }
 
 /// Index of all kinds.
-#[derive(Debug, Default)]
-pub struct Index {
+#[derive(Debug)]
+pub struct SizingIndex {
     vpas: Sizing,
     scalers: Sizing,
-    owned: BTreeMap<(Kind, Name), Option<Owner>>,
+    workloads: BTreeMap<(SizingKind, NamespacedName), WorkloadObject>,
     /// By namespace.
     ranges: BTreeMap<Arc<str>, RangesOf>,
-    listed: BTreeSet<Kind>,
+    followed: BTreeSet<SizingKind>,
+    /// Kinds of which a list was complete once.
+    listed: BTreeSet<SizingKind>,
+    /// Kinds that cannot be listed now, with the state.
+    unavailable: BTreeMap<SizingKind, ListState>,
 }
 
-impl Index {
-    /// Returns whether the initial lists of all kinds are complete.
-    pub fn is_complete(&self) -> bool {
-        Kind::ALL.iter().all(|kind| self.listed.contains(kind))
+impl Default for SizingIndex {
+    /// Follows all kinds.
+    fn default() -> Self {
+        SizingIndex::new(SizingKind::ALL.into())
+    }
+}
+
+impl SizingIndex {
+    /// Creates an index of these kinds; of the others there are no objects.
+    pub fn new(followed: BTreeSet<SizingKind>) -> SizingIndex {
+        SizingIndex {
+            vpas: Sizing::default(),
+            scalers: Sizing::default(),
+            workloads: BTreeMap::new(),
+            ranges: BTreeMap::new(),
+            followed,
+            listed: BTreeSet::new(),
+            unavailable: BTreeMap::new(),
+        }
     }
 
-    pub fn apply(&mut self, kind: Kind, name: Name, object: Object) {
+    pub fn follows(&self, kind: SizingKind) -> bool {
+        self.followed.contains(&kind)
+    }
+
+    /// Returns whether the initial lists of all followed kinds are complete.
+    pub fn is_complete(&self) -> bool {
+        self.followed.is_subset(&self.listed)
+    }
+
+    pub fn state(&self, kind: SizingKind) -> ListState {
+        let known = if self.listed.contains(&kind) { ListState::Listed } else { ListState::NotListed };
+        self.unavailable.get(&kind).copied().unwrap_or(known)
+    }
+
+    pub fn apply(&mut self, kind: SizingKind, name: NamespacedName, object: SizingObject) {
         match object {
-            Object::Vpa(vpa) => self.vpas.apply(name, *vpa),
-            Object::ServiceScaler(Some(sizes)) => self.scalers.apply(name, *sizes),
-            Object::ServiceScaler(None) => self.scalers.delete(&name),
-            Object::LimitRange(ranges) => {
+            SizingObject::Vpa(vpa) => self.vpas.apply(name, vpa),
+            SizingObject::ServiceScaler(Some(sizes)) => self.scalers.apply(name, sizes),
+            SizingObject::ServiceScaler(None) => self.scalers.delete(&name),
+            SizingObject::LimitRange(ranges) => {
                 let (all, joined) = self.ranges.entry(name.0).or_default();
                 all.insert(name.1, ranges);
                 *joined = join(all);
             }
-            Object::Owned(owner) => drop(self.owned.insert((kind, name), owner)),
+            SizingObject::Workload(workload) => drop(self.workloads.insert((kind, name), workload)),
         }
     }
 
-    pub fn delete(&mut self, kind: Kind, name: &Name) {
+    pub fn delete(&mut self, kind: SizingKind, name: &NamespacedName) {
         match kind {
-            Kind::Vpa => self.vpas.delete(name),
-            Kind::ServiceScaler => self.scalers.delete(name),
-            Kind::LimitRange => {
+            SizingKind::Vpa => self.vpas.delete(name),
+            SizingKind::ServiceScaler => self.scalers.delete(name),
+            SizingKind::LimitRange => {
                 if let Some((all, joined)) = self.ranges.get_mut(&name.0) {
                     all.remove(&name.1);
                     *joined = join(all);
@@ -156,33 +232,51 @@ impl Index {
                     }
                 }
             }
-            kind => drop(self.owned.remove(&(kind, name.clone()))),
+            kind => drop(self.workloads.remove(&(kind, name.clone()))),
         }
     }
 
     /// Removes the objects of a kind that are not in a complete list.
-    pub fn retain(&mut self, kind: Kind, listed: &BTreeSet<Name>) {
+    pub fn retain(&mut self, kind: SizingKind, listed: &BTreeSet<NamespacedName>) {
         self.listed.insert(kind);
-        let of = |sizing: &Sizing| -> Vec<Name> {
+        self.unavailable.remove(&kind);
+        let of = |sizing: &Sizing| -> Vec<NamespacedName> {
             sizing.objects.keys().filter(|name| !listed.contains(*name)).cloned().collect()
         };
-        let gone: Vec<Name> = match kind {
-            Kind::Vpa => of(&self.vpas),
-            Kind::ServiceScaler => of(&self.scalers),
-            Kind::LimitRange => self
+        let gone: Vec<NamespacedName> = match kind {
+            SizingKind::Vpa => of(&self.vpas),
+            SizingKind::ServiceScaler => of(&self.scalers),
+            SizingKind::LimitRange => self
                 .ranges
                 .iter()
                 .flat_map(|(namespace, (all, _))| all.keys().map(|name| (namespace.clone(), name.clone())))
                 .filter(|name| !listed.contains(name))
                 .collect(),
             kind => {
-                let of_kind = self.owned.keys().filter(|(of, name)| *of == kind && !listed.contains(name));
+                let of_kind =
+                    self.workloads.keys().filter(|(of, name)| *of == kind && !listed.contains(name));
                 of_kind.map(|(_, name)| name.clone()).collect()
             }
         };
         for name in gone {
             self.delete(kind, &name);
         }
+    }
+
+    /// The API server does not serve this kind: there are no objects.
+    pub fn not_served(&mut self, kind: SizingKind) {
+        self.retain(kind, &BTreeSet::new());
+        self.unavailable.insert(kind, ListState::NotServed);
+    }
+
+    /// The API server refuses to list this kind.
+    pub fn forbidden(&mut self, kind: SizingKind) {
+        self.unavailable.insert(kind, ListState::Forbidden);
+    }
+
+    /// Returns a workload by its reference; `None`: unknown, or not of a followed kind.
+    pub fn workload(&self, namespace: &Arc<str>, owner: &Owner) -> Option<&WorkloadObject> {
+        self.workloads.get(&(SizingKind::of(owner)?, (namespace.clone(), owner.name.as_str().into())))
     }
 
     pub fn vpas(&self) -> impl Iterator<Item = &Arc<Vpa>> {
@@ -220,10 +314,8 @@ impl Index {
         while let Some(last) = chain.last()
             && chain.len() < DEPTH_MAX
         {
-            let name: Name = (pod.namespace.clone(), last.name.as_str().into());
-            let known = Kind::of(last).and_then(|kind| self.owned.get(&(kind, name)));
-            let next = match known {
-                Some(owner) => owner.clone(),
+            let next = match self.workload(&pod.namespace, last) {
+                Some(workload) => workload.owner.clone(),
                 // The pods of a new ReplicaSet arrive milliseconds after it.
                 None => by_template_hash(pod, last),
             };
@@ -239,7 +331,7 @@ impl Index {
 /// Returns the Deployment of a ReplicaSet that the watch has not delivered yet, from the pod template hash in the
 /// names.
 fn by_template_hash(pod: &SizedPod, owner: &Owner) -> Option<Owner> {
-    if Kind::of(owner) != Some(Kind::ReplicaSet) {
+    if SizingKind::of(owner) != Some(SizingKind::ReplicaSet) {
         return None;
     }
     let hash = pod.template_hash.as_deref().filter(|hash| !hash.is_empty())?;

@@ -1,8 +1,7 @@
 //! Applying recommendations to new pods and to running pods.
 //!
 //! `change.rs`, `limit_range.rs` and `patch.rs` compute a pod's new requests and limits; `update.rs`, `budget.rs`
-//! and `in_place.rs` decide which pods may be updated now; `index.rs` indexes VPAs, owners and LimitRanges for pod
-//! admission. Upstream: `pkg/admission-controller` and `pkg/updater` of the Vertical Pod Autoscaler.
+//! and `in_place.rs` decide which pods may be updated now; `index.rs` indexes VPAs, workloads and LimitRanges. Upstream: `pkg/admission-controller` and `pkg/updater` of the Vertical Pod Autoscaler.
 //!
 //! In case of doubt nothing is done, and [`Hold`] gives the reason.
 //! May not know: kube, tokio, clocks, the scheduler.
@@ -27,7 +26,7 @@ mod tests;
 pub use budget::Budget;
 pub use change::changes;
 pub use hold::Hold;
-pub use index::{Governed, Index};
+pub use index::{Governed, SizingIndex};
 pub use limit_range::{Range, Ranges};
 pub use memory::Memory;
 pub use mode::Mode;

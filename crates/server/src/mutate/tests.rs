@@ -2,13 +2,13 @@ use std::collections::BTreeSet;
 
 use super::*;
 use berth_model::{LabelSelector, Operator, PerResource, Requirement};
-use berth_rightsizing::apply::index::{Kind, Object};
+use berth_rightsizing::apply::index::{SizingKind, SizingObject};
 use berth_rightsizing::recommend::{Owner, Recommendation, Vpa};
 use berth_scheduler::hints::{Hint, Workload};
 use serde_json::json;
 
 fn mutate(is_complete: bool, config: &config::Recommender) -> Mutate {
-    let mut index = Index::default();
+    let mut index = SizingIndex::default();
     let target = Owner { api_version: "apps/v1".into(), kind: "StatefulSet".into(), name: "db".into() };
     let amounts = PerResource { cpu: Some(500), memory: None };
     let mut vpa = Vpa {
@@ -26,9 +26,9 @@ fn mutate(is_complete: bool, config: &config::Recommender) -> Mutate {
         uncapped: amounts,
     }]);
     if is_complete {
-        Kind::ALL.iter().for_each(|kind| index.retain(*kind, &BTreeSet::new()));
+        SizingKind::ALL.iter().for_each(|kind| index.retain(*kind, &BTreeSet::new()));
     }
-    index.apply(Kind::Vpa, ("shop".into(), "db".into()), Object::Vpa(Box::new(vpa)));
+    index.apply(SizingKind::Vpa, ("shop".into(), "db".into()), SizingObject::Vpa(Arc::new(vpa)));
     Mutate::new(Arc::new(RwLock::new(index)), Histograms::default(), config, None)
 }
 
@@ -107,8 +107,8 @@ async fn a_review_costs_little_also_among_ten_thousand_vpas() {
             target: Some(target),
             ..Vpa::default()
         };
-        let object = Object::Vpa(Box::new(vpa));
-        mutate.index.write().apply(Kind::Vpa, ("shop".into(), name.into()), object);
+        let object = SizingObject::Vpa(Arc::new(vpa));
+        mutate.index.write().apply(SizingKind::Vpa, ("shop".into(), name.into()), object);
     }
     let env: Vec<Value> =
         (0..50).map(|at| json!({"name": format!("VARIABLE_{at}"), "value": "x".repeat(40)})).collect();

@@ -4,34 +4,38 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::*;
-use crate::apply::index::{Kind, Name, Object};
+use crate::apply::index::{ListState, NamespacedName, SizingKind, SizingObject, WorkloadObject};
 
-fn name(of: &str) -> Name {
+fn name(of: &str) -> NamespacedName {
     ("shop".into(), of.into())
 }
 
-fn named(of: &str, created: i64, target: Owner, mode: &str) -> Object {
+fn named(of: &str, created: i64, target: Owner, mode: &str) -> SizingObject {
     let vpa = Vpa { name: of.into(), created, target: Some(target), ..vpa(mode, Vec::new()) };
-    Object::Vpa(Box::new(vpa))
+    SizingObject::Vpa(Arc::new(vpa))
 }
 
-fn governing(index: &Index, pod: &SizedPod) -> Option<Arc<str>> {
+fn owned_by(owner: Option<Owner>) -> SizingObject {
+    SizingObject::Workload(WorkloadObject { owner, ..WorkloadObject::default() })
+}
+
+fn governing(index: &SizingIndex, pod: &SizedPod) -> Option<Arc<str>> {
     index.govern(pod).map(|governed| governed.vpa.name.clone())
 }
 
 #[test]
 fn the_oldest_vpa_that_is_on_governs_the_pods_of_its_target() {
-    let mut index = Index::default();
+    let mut index = SizingIndex::default();
     let pod = pod("p", Vec::new());
     assert_eq!(index.govern(&pod), None);
     for (of, created, mode) in [("old", 1, "Off"), ("second", 2, "Initial"), ("third", 3, "Recreate")] {
-        index.apply(Kind::Vpa, name(of), named(of, created, owner("Deployment", "web"), mode));
+        index.apply(SizingKind::Vpa, name(of), named(of, created, owner("Deployment", "web"), mode));
     }
-    index.apply(Kind::Vpa, name("other"), named("other", 0, owner("Deployment", "api"), "Recreate"));
+    index.apply(SizingKind::Vpa, name("other"), named("other", 0, owner("Deployment", "api"), "Recreate"));
     assert_eq!(governing(&index, &pod).as_deref(), Some("second"));
-    index.apply(Kind::Vpa, name("second"), named("second", 2, owner("Deployment", "web"), "Off"));
+    index.apply(SizingKind::Vpa, name("second"), named("second", 2, owner("Deployment", "web"), "Off"));
     assert_eq!(governing(&index, &pod).as_deref(), Some("third"));
-    index.apply(Kind::Vpa, name("third"), named("third", 3, owner("Deployment", "api"), "Recreate"));
+    index.apply(SizingKind::Vpa, name("third"), named("third", 3, owner("Deployment", "api"), "Recreate"));
     assert_eq!(governing(&index, &pod), None, "its target has changed");
     let elsewhere = SizedPod { namespace: "bank".into(), ..pod };
     assert_eq!(governing(&index, &elsewhere), None);
@@ -39,56 +43,56 @@ fn the_oldest_vpa_that_is_on_governs_the_pods_of_its_target() {
 
 #[test]
 fn the_owner_of_a_replica_set_is_known_by_its_pods_until_a_watch_has_told() {
-    let mut index = Index::default();
-    index.apply(Kind::Vpa, name("web"), named("web", 1, owner("Deployment", "web"), "Recreate"));
+    let mut index = SizingIndex::default();
+    index.apply(SizingKind::Vpa, name("web"), named("web", 1, owner("Deployment", "web"), "Recreate"));
     let pod = pod("p", Vec::new());
     assert!(governing(&index, &pod).is_some());
     let without_hash = SizedPod { template_hash: None, ..pod.clone() };
     assert!(governing(&index, &without_hash).is_none());
-    index.apply(Kind::ReplicaSet, name("web-5d4f8"), Object::Owned(Some(owner("Deployment", "web"))));
+    index.apply(SizingKind::ReplicaSet, name("web-5d4f8"), owned_by(Some(owner("Deployment", "web"))));
     assert!(governing(&index, &without_hash).is_some());
-    index.apply(Kind::ReplicaSet, name("web-5d4f8"), Object::Owned(None));
+    index.apply(SizingKind::ReplicaSet, name("web-5d4f8"), owned_by(None));
     assert!(governing(&index, &pod).is_none(), "no VPA controls it");
-    index.retain(Kind::ReplicaSet, &BTreeSet::new());
+    index.retain(SizingKind::ReplicaSet, &BTreeSet::new());
     assert!(governing(&index, &pod).is_some());
 }
 
 #[test]
 fn kinds_of_others_are_followed_to_where_a_vpa_looks() {
-    let mut index = Index::default();
+    let mut index = SizingIndex::default();
     let kafka = Owner { api_version: "kafka.example.com/v1".into(), kind: "Kafka".into(), name: "k".into() };
-    index.apply(Kind::Vpa, name("k"), named("k", 1, kafka.clone(), "Recreate"));
-    index.apply(Kind::StatefulSet, name("k-0"), Object::Owned(Some(kafka)));
+    index.apply(SizingKind::Vpa, name("k"), named("k", 1, kafka.clone(), "Recreate"));
+    index.apply(SizingKind::StatefulSet, name("k-0"), owned_by(Some(kafka)));
     let pod = SizedPod { owner: Some(owner("StatefulSet", "k-0")), ..pod("p", Vec::new()) };
     assert!(governing(&index, &pod).is_some());
     // A cycle.
-    index.apply(Kind::ReplicaSet, name("a"), Object::Owned(Some(owner("ReplicaSet", "a"))));
+    index.apply(SizingKind::ReplicaSet, name("a"), owned_by(Some(owner("ReplicaSet", "a"))));
     let round = SizedPod { owner: Some(owner("ReplicaSet", "a")), ..pod };
     assert!(governing(&index, &round).is_none());
 }
 
 #[test]
 fn all_limit_ranges_of_a_namespace_hold_together() {
-    let mut index = Index::default();
+    let mut index = SizingIndex::default();
     let with_max = |cpu: i64, memory: Option<i64>| {
         let container = Range { max: amounts(cpu, memory), min: amounts(cpu / 10, None), ..Range::default() };
-        Object::LimitRange(Ranges { container, pod: Range::default() })
+        SizingObject::LimitRange(Ranges { container, pod: Range::default() })
     };
-    index.apply(Kind::LimitRange, name("a"), with_max(4_000, None));
-    index.apply(Kind::LimitRange, name("b"), with_max(2_000, Some(MI)));
+    index.apply(SizingKind::LimitRange, name("a"), with_max(4_000, None));
+    index.apply(SizingKind::LimitRange, name("b"), with_max(2_000, Some(MI)));
     let joined = index.ranges("shop");
     assert_eq!((joined.container.max, joined.container.min), (amounts(2_000, MI), amounts(400, None)));
     assert_eq!(*index.ranges("bank"), Ranges::default());
-    index.delete(Kind::LimitRange, &name("b"));
+    index.delete(SizingKind::LimitRange, &name("b"));
     assert_eq!(index.ranges("shop").container.max, amounts(4_000, None));
-    index.retain(Kind::LimitRange, &BTreeSet::new());
+    index.retain(SizingKind::LimitRange, &BTreeSet::new());
     assert_eq!(*index.ranges("shop"), Ranges::default());
 }
 
 #[test]
 fn nothing_is_complete_before_every_kind_was_listed() {
-    let mut index = Index::default();
-    for kind in Kind::ALL {
+    let mut index = SizingIndex::default();
+    for kind in SizingKind::ALL {
         assert!(!index.is_complete());
         index.retain(kind, &BTreeSet::new());
     }
@@ -96,33 +100,71 @@ fn nothing_is_complete_before_every_kind_was_listed() {
 }
 
 #[test]
+fn an_index_of_some_kinds_is_complete_without_the_others() {
+    let mut index = SizingIndex::new([SizingKind::Vpa, SizingKind::Job].into());
+    index.retain(SizingKind::Job, &BTreeSet::new());
+    assert!(!index.is_complete());
+    index.retain(SizingKind::Vpa, &BTreeSet::new());
+    assert!(index.is_complete() && index.follows(SizingKind::Vpa) && !index.follows(SizingKind::LimitRange));
+}
+
+#[test]
+fn a_kind_that_is_not_served_has_no_objects_and_a_forbidden_one_keeps_them() {
+    let mut index = SizingIndex::default();
+    assert_eq!(index.state(SizingKind::Vpa), ListState::NotListed);
+    index.forbidden(SizingKind::Vpa);
+    assert_eq!(index.state(SizingKind::Vpa), ListState::Forbidden);
+    index.apply(SizingKind::Vpa, name("web"), named("web", 1, owner("Deployment", "web"), "Recreate"));
+    index.retain(SizingKind::Vpa, &BTreeSet::from([name("web")]));
+    assert_eq!(index.state(SizingKind::Vpa), ListState::Listed);
+    index.forbidden(SizingKind::Vpa);
+    assert_eq!((index.state(SizingKind::Vpa), index.vpas().count()), (ListState::Forbidden, 1));
+    index.not_served(SizingKind::Vpa);
+    assert_eq!((index.state(SizingKind::Vpa), index.vpas().count()), (ListState::NotServed, 0));
+}
+
+#[test]
+fn workloads_are_found_by_the_references_of_their_pods() {
+    let mut index = SizingIndex::default();
+    let daemons = WorkloadObject { uid: "u".into(), replicas: Some(3), ..WorkloadObject::default() };
+    index.apply(SizingKind::DaemonSet, name("log"), SizingObject::Workload(daemons.clone()));
+    let shop = Arc::from("shop");
+    assert_eq!(index.workload(&shop, &owner("DaemonSet", "log")), Some(&daemons));
+    assert_eq!(index.workload(&shop, &owner("StatefulSet", "log")), None);
+    let of_others = Owner { api_version: "example.com/v1".into(), ..owner("DaemonSet", "log") };
+    assert_eq!(index.workload(&shop, &of_others), None);
+    index.delete(SizingKind::DaemonSet, &name("log"));
+    assert_eq!(index.workload(&shop, &owner("DaemonSet", "log")), None);
+}
+
+#[test]
 fn a_service_scaler_sizes_new_pods_that_no_vpa_controls_and_updates_none() {
-    let mut index = Index::default();
+    let mut index = SizingIndex::default();
     let pod = pod("p", Vec::new());
-    let sizing = |index: &Index| index.size_new(&pod).map(|governed| governed.vpa.name.clone());
+    let sizing = |index: &SizingIndex| index.size_new(&pod).map(|governed| governed.vpa.name.clone());
     let scaler = |of: &str, created: i64| {
         let target = Some(owner("Deployment", "web"));
-        Object::ServiceScaler(Some(Box::new(Vpa {
+        SizingObject::ServiceScaler(Some(Arc::new(Vpa {
             name: of.into(),
             created,
             target,
             ..vpa("Initial", Vec::new())
         })))
     };
-    index.apply(Kind::ServiceScaler, name("second"), scaler("second", 2));
-    index.apply(Kind::ServiceScaler, name("first"), scaler("first", 1));
+    index.apply(SizingKind::ServiceScaler, name("second"), scaler("second", 2));
+    index.apply(SizingKind::ServiceScaler, name("first"), scaler("first", 1));
     assert_eq!(sizing(&index).as_deref(), Some("first"));
     assert_eq!(governing(&index, &pod), None, "the updater has nothing to do with it");
     assert_eq!(index.vpas().count(), 0);
-    index.apply(Kind::ServiceScaler, name("first"), Object::ServiceScaler(None));
+    index.apply(SizingKind::ServiceScaler, name("first"), SizingObject::ServiceScaler(None));
     assert_eq!(sizing(&index).as_deref(), Some("second"), "the other sets no sizes now");
-    index.apply(Kind::Vpa, name("off"), named("off", 1, owner("Deployment", "web"), "Off"));
+    index.apply(SizingKind::Vpa, name("off"), named("off", 1, owner("Deployment", "web"), "Off"));
     assert_eq!(sizing(&index).as_deref(), Some("second"));
-    index.apply(Kind::Vpa, name("on"), named("on", 3, owner("Deployment", "web"), "Initial"));
+    index.apply(SizingKind::Vpa, name("on"), named("on", 3, owner("Deployment", "web"), "Initial"));
     assert_eq!(sizing(&index).as_deref(), Some("on"));
-    index.delete(Kind::Vpa, &name("on"));
-    index.retain(Kind::ServiceScaler, &BTreeSet::from([name("second")]));
+    index.delete(SizingKind::Vpa, &name("on"));
+    index.retain(SizingKind::ServiceScaler, &BTreeSet::from([name("second")]));
     assert_eq!(sizing(&index).as_deref(), Some("second"));
-    index.retain(Kind::ServiceScaler, &BTreeSet::new());
+    index.retain(SizingKind::ServiceScaler, &BTreeSet::new());
     assert_eq!(sizing(&index), None);
 }
